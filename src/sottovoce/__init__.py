@@ -1,0 +1,90 @@
+"""Linear models under differential privacy: central, split by rows or split by columns.
+
+>>> import sottovoce as sv
+>>> sv.PrivateLogisticRegression(epsilon=1.0, row_norm=1.0).epsilon
+1.0
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from sottovoce.data.datasets import load
+    from sottovoce.errors import (
+        BudgetError,
+        InputError,
+        LeakError,
+        LedgerError,
+        RefusedError,
+        SottovoceError,
+        WireError,
+    )
+    from sottovoce.estimators import (
+        PrivateElasticNet,
+        PrivateLasso,
+        PrivateLinearSVC,
+        PrivateLogisticRegression,
+        PrivateRidge,
+    )
+    from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
+    from sottovoce.privacy.ledger import Account, Ledger
+    from sottovoce.protocol.federation import Federation
+    from sottovoce.protocol.party import Party, Policy
+    from sottovoce.protocol.plan import Plan
+
+__version__ = "0.1.0"
+
+# A name is imported when it is first used, so that the command line and a ledger start without scikit-learn.
+_HOMES: Final = {
+    "data.datasets": ("load",),
+    "errors": ("BudgetError", "InputError", "LeakError", "LedgerError", "RefusedError", "SottovoceError", "WireError"),
+    "estimators": (
+        "PrivateElasticNet",
+        "PrivateLasso",
+        "PrivateLinearSVC",
+        "PrivateLogisticRegression",
+        "PrivateRidge",
+    ),
+    "privacy.guarantee": ("Guarantee", "PrivacyReport"),
+    "privacy.ledger": ("Account", "Ledger"),
+    "protocol.federation": ("Federation",),
+    "protocol.party": ("Party", "Policy"),
+    "protocol.plan": ("Plan",),
+}
+_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Account",
+    "BudgetError",
+    "Federation",
+    "Guarantee",
+    "InputError",
+    "LeakError",
+    "Ledger",
+    "LedgerError",
+    "Party",
+    "Plan",
+    "Policy",
+    "PrivacyReport",
+    "PrivateElasticNet",
+    "PrivateLasso",
+    "PrivateLinearSVC",
+    "PrivateLogisticRegression",
+    "PrivateRidge",
+    "RefusedError",
+    "SottovoceError",
+    "WireError",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"sottovoce.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,227 @@
+"""What an algorithm is: a public design, a coordinator's text and a party's answer. No transport in sight."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce import losses, penalties
+from sottovoce.data.block import Block, Preparation
+from sottovoce.data.bounds import Bounds
+from sottovoce.errors import InputError
+from sottovoce.losses import Loss
+from sottovoce.privacy.accounting import Event, Relation, epsilon_of, mu_for
+from sottovoce.privacy.gate import Gate, Released
+from sottovoce.privacy.query import GradientSum, Query
+from sottovoce.protocol.plan import SAMPLER_SHARE, Calibration, Named, Plan, Release, Split
+
+Array = NDArray[np.float64]
+Coordination = Generator["Ask", dict[str, Array], Array]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One round: a query for all parties (or those in `to`), with one payload of public arrays."""
+
+    query: str
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    to: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked for, public throughout: the model, the split, the bounds and the budget."""
+
+    loss: Named
+    regulariser: Named
+    split: Split
+    parties: tuple[tuple[str, int], ...]
+    features: int
+    bounds: Bounds
+    epsilon: float
+    delta: float
+    relation: Relation = "zero-out"
+    calibration: Calibration = "tight"
+    fit_intercept: bool = True
+    classes: tuple[Any, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        """N."""
+        return self.parties[0][1] if self.split == "columns" else sum(count for _, count in self.parties)
+
+    @property
+    def dimension(self) -> int:
+        """Columns of a prepared row."""
+        return self.features + self.fit_intercept
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian budget of (epsilon, delta), less the samplers' share of delta."""
+        return mu_for(self.epsilon, self.delta * (1 - SAMPLER_SHARE))
+
+
+@dataclass(frozen=True)
+class Design:
+    """The numbers an algorithm chose for a problem, from public quantities alone."""
+
+    rounds: int
+    numbers: Mapping[str, float]
+    releases: tuple[Release, ...]
+    claimed_epsilon: float | None = None
+
+
+class Algorithm(ABC):
+    """A solver by name. `requires` says what it cannot do without; a mismatch is told before data is touched."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    splits: ClassVar[tuple[Split, ...]] = ("central", "rows")
+    needs_smooth: ClassVar[bool] = False
+    has_paper: ClassVar[bool] = False
+    options: ClassVar[tuple[str, ...]] = ("rounds",)
+
+    def mismatch(self, loss: Loss, split: Split) -> str | None:
+        """Why this solver cannot serve, or None."""
+        if split not in self.splits:
+            return (
+                f"solver={self.name!r} does not serve data split by {split} yet: without secure sums its parties would "
+                "have to send noisy rows, and the joint model would be worse than one party's alone"
+            )
+        if self.needs_smooth and not loss.smooth:
+            return f"solver={self.name!r} needs a smooth loss and {loss.name!r} is not"
+        return None
+
+    @abstractmethod
+    def design(self, problem: Problem) -> Design:
+        """Rounds, steps and noise from public quantities."""
+
+    @abstractmethod
+    def queries(self, plan: Plan) -> dict[str, Query]:
+        """The queries a party may be asked, public parts only."""
+
+    @abstractmethod
+    def coordinate(self, plan: Plan) -> Coordination:
+        """The coordinator's text: yields an `Ask`, is sent {party: value}, returns the weights."""
+
+    def answer(
+        self, plan: Plan, query: Query, block: Block, gate: Gate, round_: int, arrays: Mapping[str, NDArray[Any]]
+    ) -> Released:
+        """A party's text: the query on its own rows, through its gate."""
+        return gate.gaussian(query, round_, block, arrays["weights"])
+
+    def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:  # noqa: ARG002
+        """Whether the plan's public schedule has this party answer that query in that round."""
+        return any(r.query == query and r.first <= round_ < r.first + r.count for r in plan.releases)
+
+    def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:  # noqa: ARG002
+        """What one party's releases cost against whoever sees each of them."""
+        return tuple(release.event(relation) for release in plan.releases)
+
+    def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
+        """What the final model costs: only the sum over parties is used, so it carries every party's noise."""
+        return tuple(release.event(relation, parties=len(plan.parties)) for release in plan.releases)
+
+    def epsilons(self, plan: Plan, relation: Relation) -> dict[str, float]:
+        """The true epsilon at the plan's delta against each adversary."""
+        delta = plan.delta * (1 - SAMPLER_SHARE)
+        each = max(epsilon_of(self.events(plan, relation, name), delta, relation) for name, _ in plan.parties)
+        world = epsilon_of(self.world_events(plan, relation), delta, relation)
+        return {"world": min(world, each), "coordinator": each, "parties": each}
+
+
+def gradient_query(plan: Plan) -> GradientSum:
+    """The clipped gradient sum of the plan's loss."""
+    return GradientSum(plan.dimension, plan["slope_bound"], plan.scaled_loss)
+
+
+def problem_loss(problem: Problem) -> Loss:
+    """The loss on scaled labels, before there is a plan."""
+    return _draft(problem).scaled_loss
+
+
+def _draft(problem: Problem) -> Plan:
+    return make_plan("draft", problem, Design(1, {}, ()), run="draft", coin="draft")
+
+
+def slope_bound(problem: Problem) -> float:
+    """G. Classification losses have slopes of at most 1; residuals are clipped to half the label's half-width."""
+    loss = problem_loss(problem)
+    given = problem.options.get("slope_bound")
+    if given is not None:
+        if not (isinstance(given, int | float) and math.isfinite(given) and given > 0):
+            raise InputError(f"slope_bound={given!r} must be a positive finite number.")
+        return float(given)
+    return loss.lipschitz() if loss.kind == "classification" else min(loss.lipschitz(), 0.5)
+
+
+def public_gradient(problem: Problem) -> GradientSum:
+    """The gradient query, before there is a plan."""
+    return GradientSum(problem.dimension, slope_bound(problem), problem_loss(problem))
+
+
+def option(problem: Problem, name: str, default: float, *, low: float, high: float = math.inf, whole: bool = False) -> Any:
+    """An option of the solver, checked; None means the default rule."""
+    value = problem.options.get(name)
+    if value is None:
+        value = default
+    ok = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and low <= value <= high
+    if not ok or (whole and int(value) != value):
+        kind = "a whole number" if whole else "a number"
+        raise InputError(f"{name}={value!r} must be {kind} from {low} to {high}; leave it out for the default rule.")
+    return int(value) if whole else float(value)
+
+
+def make_plan(algorithm: str, problem: Problem, design: Design, *, run: str, coin: str) -> Plan:
+    """The frozen plan of a problem and an algorithm's design."""
+    return Plan(
+        run=run,
+        coin=coin,
+        algorithm=algorithm,
+        calibration=problem.calibration,
+        split=problem.split,
+        parties=problem.parties,
+        features=problem.features,
+        fit_intercept=problem.fit_intercept,
+        classes=problem.classes,
+        loss=problem.loss,
+        regulariser=problem.regulariser,
+        bounds=problem.bounds,
+        epsilon=problem.epsilon,
+        delta=problem.delta,
+        relation=problem.relation,
+        rounds=design.rounds,
+        numbers=tuple(sorted((name, float(value)) for name, value in design.numbers.items())),
+        releases=design.releases,
+        claimed_epsilon=design.claimed_epsilon,
+    )
+
+
+class TailAverage:
+    """The mean of the iterates from round `start` on; a function of released values only."""
+
+    def __init__(self, dimension: int, start: int) -> None:
+        self._sum = np.zeros(dimension)
+        self._count = 0
+        self._start = start
+
+    def add(self, round_: int, weights: Array) -> None:
+        """Take in one iterate."""
+        if round_ >= self._start:
+            self._sum += weights
+            self._count += 1
+
+    @property
+    def value(self) -> Array:
+        """The mean so far."""
+        return self._sum / max(self._count, 1)
+
+
+__all__ = ["Algorithm", "Ask", "Coordination", "Design", "Preparation", "Problem", "TailAverage", "losses", "penalties"]

@@ -1,0 +1,159 @@
+"""`newton`: one noisy Gram matrix, then noisy gradients in its metric. No learning rate, nothing to tune."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.base import (
+    Algorithm,
+    Ask,
+    Coordination,
+    Design,
+    Problem,
+    TailAverage,
+    gradient_query,
+    option,
+    public_gradient,
+)
+from sottovoce.privacy.query import Curvature, GramMatrix, LossSum, Query
+from sottovoce.protocol.plan import Plan, Release, ScaledRegulariser
+
+Array = NDArray[np.float64]
+FLOOR = 0.4  # of the curvature bound: below it a step could run away
+
+
+class Newton(Algorithm):
+    """w <- argmin <g, u> + 1/2 |u - w|^2_M + N pen(u), M = k H + lam0 I.
+
+    H = X'X + symmetric noise, released once with the share `gram_share` of mu^2; g = gradient sum + noise, `rounds`
+    times. k is the mean curvature of the loss at scores of the variance w'Hw/N, and lam0 is public:
+    max(rounds s0 d / c1, c2 std_H sqrt d), s0 = std_g / sqrt(rounds), (c1, c2) = (200, 0.35) for classification
+    and (20, 1.4) for regression. Everything after the two releases is post-processing.
+
+    Guarantee: mu^2 = (Delta_H / std_H)^2 + rounds (Delta_g / std_g)^2, exactly (`proofs/newton.md`).
+    Without privacy (epsilon = inf) it is Newton's method with the exact curvature and step halving.
+    """
+
+    name: ClassVar[str] = "newton"
+    title: ClassVar[str] = "private Newton: one noisy Gram matrix, noisy gradients in its metric"
+    needs_smooth: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...]] = ("rounds", "gram_share", "slope_bound")
+
+    def design(self, problem: Problem) -> Design:
+        """The rule above; it needs no tuning."""
+        gradient, gram = public_gradient(problem), GramMatrix(problem.dimension)
+        numbers = {"slope_bound": gradient.slope_bound}
+        if math.isinf(problem.epsilon):
+            rounds = option(problem, "rounds", 100, low=1, whole=True)
+            exact: list[Query] = [gradient, Curvature(gradient.loss, problem.dimension), LossSum(gradient.loss)]
+            return Design(rounds, numbers, tuple(Release.of(q, 0, 50 * rounds, 0.0, 1.0) for q in exact))
+        classify = gradient.loss.kind == "classification"
+        share = option(problem, "gram_share", 0.10 if classify else 0.15, low=1e-6, high=1 - 1e-6)
+        rounds = option(problem, "rounds", 64, low=2, whole=True)
+        releases = (
+            Release.at_mu(gram, 0, 1, math.sqrt(share) * problem.mu, problem.relation),
+            Release.at_mu(gradient, 1, rounds, math.sqrt(1 - share) * problem.mu, problem.relation),
+        )
+        parties = math.sqrt(len(problem.parties))
+        per_round, per_gram = (200.0, 0.35) if classify else (20.0, 1.4)
+        damping = max(
+            releases[1].std * parties * math.sqrt(rounds) * problem.dimension / per_round,
+            per_gram * releases[0].std * parties * math.sqrt(problem.dimension),
+        )
+        return Design(rounds, {**numbers, "damping": damping}, releases)
+
+    def queries(self, plan: Plan) -> dict[str, Query]:
+        """The Gram matrix and the gradient sum; without privacy also curvature and loss."""
+        queries: list[Query] = [gradient_query(plan), GramMatrix(plan.dimension)]
+        if not plan.private:
+            queries += [Curvature(plan.scaled_loss, plan.dimension), LossSum(plan.scaled_loss)]
+        return {query.name: query for query in queries}
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Steps in the metric of the released Gram matrix; the mean of the second half of the iterates."""
+        if not plan.private:
+            return (yield from _exact_newton(plan))
+        triangles = yield Ask("gram", {"weights": np.zeros(plan.dimension)})
+        values, vectors = np.linalg.eigh(GramMatrix(plan.dimension).matrix(sum(triangles.values())))  # type: ignore[arg-type]
+        values = np.maximum(values, 0.0)
+        loss, damping = plan.scaled_loss, plan["damping"]
+        weights = np.zeros(plan.dimension)
+        tail = TailAverage(plan.dimension, plan.rounds // 2)
+        for t in range(plan.rounds):
+            gradients = yield Ask("gradient", {"weights": weights})
+            variance = float(values @ (vectors.T @ weights) ** 2) / plan.records
+            k = max(FLOOR * loss.curvature_bound, loss.mean_curvature(variance))
+            metric = Metric(k * values + damping, vectors)
+            weights = metric.step(weights, sum(gradients.values()), plan.scaled_regulariser, plan.records)  # type: ignore[arg-type]
+            tail.add(t, weights)
+        return tail.value
+
+
+class Metric:
+    """M = V diag(values) V', positive definite."""
+
+    def __init__(self, values: Array, vectors: Array) -> None:
+        self.values = values
+        self.vectors = vectors
+
+    def step(self, weights: Array, gradient: Array, regulariser: ScaledRegulariser, records: int) -> Array:
+        """argmin_u <gradient, u - w> + 1/2 |u - w|^2_M + records * regulariser(u)."""
+        free = weights - self.vectors @ ((self.vectors.T @ gradient) / self.values)
+        if regulariser.is_none:
+            return free
+        matrix = (self.vectors * self.values) @ self.vectors.T
+        if regulariser.ridge is not None:
+            ridge = np.zeros(len(weights))
+            ridge[: regulariser.features] = records * regulariser.ridge
+            return np.asarray(np.linalg.solve(matrix + np.diag(ridge), matrix @ free))
+        return self._proximal(matrix, free, weights, regulariser, records)
+
+    def _proximal(self, matrix: Array, free: Array, start: Array, regulariser: ScaledRegulariser, records: int) -> Array:
+        """Accelerated proximal gradient on 1/2 |u - free|^2_M + records pen(u), with restarts."""
+        step = 1.0 / float(self.values.max())
+        point = momentum = start
+        speed = 1.0
+        for _ in range(5000):
+            fresh = regulariser.prox(momentum - step * (matrix @ (momentum - free)), step * records)
+            faster = (1 + math.sqrt(1 + 4 * speed * speed)) / 2
+            moved = fresh - point
+            restart = float((momentum - fresh) @ moved) > 0
+            momentum = fresh if restart else fresh + (speed - 1) / faster * moved
+            speed = 1.0 if restart else faster
+            point = fresh
+            if np.abs(moved).max() <= 1e-12 * max(1.0, np.abs(fresh).max()):
+                break
+        return point
+
+
+def _exact_newton(plan: Plan) -> Coordination:
+    """Newton's method with step halving; without privacy a stopping rule may read the data."""
+    regulariser, records = plan.scaled_regulariser, plan.records
+    weights = regulariser.prox(np.zeros(plan.dimension), 1.0)
+    losses = yield Ask("loss", {"weights": weights})
+    objective = float(sum(losses.values())[0]) + records * regulariser.value(weights)  # type: ignore[index]
+    for _ in range(plan.rounds):
+        gradients = yield Ask("gradient", {"weights": weights})
+        triangles = yield Ask("curvature", {"weights": weights})
+        values, vectors = np.linalg.eigh(GramMatrix(plan.dimension).matrix(sum(triangles.values())))  # type: ignore[arg-type]
+        metric = Metric(np.maximum(values, 1e-9 * max(values.max(), 1.0)), vectors)
+        target = metric.step(weights, sum(gradients.values()), regulariser, records)  # type: ignore[arg-type]
+        scale = 1.0
+        for _ in range(40):
+            trial = weights + scale * (target - weights)
+            losses = yield Ask("loss", {"weights": trial})
+            reached = float(sum(losses.values())[0]) + records * regulariser.value(trial)  # type: ignore[index]
+            if reached <= objective + 1e-12 * abs(objective):
+                break
+            scale /= 2
+        else:
+            break
+        moved = float(np.abs(trial - weights).max())
+        weights, objective = trial, reached
+        if moved <= 1e-12 * max(1.0, float(np.abs(weights).max())):
+            break
+    return weights

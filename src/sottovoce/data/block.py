@@ -1,0 +1,268 @@
+"""A block: prepared rows of one party. The only code that touches a matrix, dense and sparse alike.
+
+Prepared means, for every record on its own (so that a record changes nothing but its own row):
+rescaled by public ranges, cut to the entry bound, scaled back to the row norm, divided by it, extended by the
+constant of the intercept, and rounded toward zero on a public grid. The norm of a prepared row is at most 1.
+A row with NaN or infinity, or with a label that was not declared, becomes a null row: zero everywhere.
+
+The grid makes sums exact. With b bits for rows and for derivatives and at most 2^(53 - 2b) rows, every product
+is a multiple of 2^-2b and every partial sum fits in 53 bits, so float64 adds without rounding in any order:
+two neighbouring data sets differ by exactly one record's term.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.data.bounds import Bounds
+from sottovoce.errors import InputError
+
+Array = NDArray[np.float64]
+Matrix = Any  # a C-ordered float64 array or a CSR matrix: both answer to @, .T and row slices
+
+INTERCEPT = 0.25  # the constant column's share of the unit row norm
+HUGE = 1e150  # its square is still finite
+CHUNK = 1 << 16  # entries of a dense chunk: small enough to stay in cache between its two products
+
+_log = logging.getLogger("sottovoce.holder")
+
+
+def exact_bits(records: int) -> int:
+    """Bits b such that sums of `records` products of two b-bit numbers are exact in float64."""
+    return (53 - math.ceil(math.log2(max(records, 2)))) // 2
+
+
+def toward_zero(values: Array, bits: int) -> Array:
+    """Round to multiples of 2^-bits toward zero, in place."""
+    scale = 2.0**bits
+    values *= scale
+    np.trunc(values, out=values)
+    values *= 1.0 / scale
+    return values
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The public recipe by which raw rows become a block; two parties with one recipe prepare alike."""
+
+    bounds: Bounds
+    features: int
+    fit_intercept: bool
+    records: int
+    classes: tuple[Any, Any] | None = None
+    exact: bool = True  # False only in a run without privacy: then nothing is rounded
+
+    def __post_init__(self) -> None:
+        if self.exact:
+            self.bounds.require(self.features, labels=self.classes is None)
+
+    @property
+    def dimension(self) -> int:
+        """Columns of a prepared row."""
+        return self.features + self.fit_intercept
+
+    @property
+    def bits(self) -> int:
+        """Bits of the grid of rows and derivatives."""
+        return exact_bits(self.records)
+
+    @property
+    def intercept_entry(self) -> float:
+        """The constant column's value, on the grid."""
+        return math.floor(INTERCEPT * 2**self.bits) / 2**self.bits if self.fit_intercept else 0.0
+
+    @property
+    def row_scale(self) -> float:
+        """A prepared row is the clipped, rescaled row times this. The last factor absorbs float rounding of norms."""
+        norm = self.bounds.norm(self.features) or 1.0
+        slack = 1.0 - (self.features + 8) * 2.0**-50
+        return math.sqrt(1.0 - self.intercept_entry**2) * slack / norm
+
+    @property
+    def entry_range(self) -> tuple[float, float]:
+        """Where every rescaled entry is cut. The outermost limit keeps squares of absurd entries finite."""
+        high = min(self.bounds.entry_bound or HUGE, 1.0 if self.bounds.feature_low is not None else HUGE)
+        return 0.0 if self.bounds.feature_low is not None and self.bounds.rescale == "unit" else -high, high
+
+    def unprepare(self, weights: Array) -> tuple[Array, float]:
+        """(coef, intercept) in the units of the raw features and labels."""
+        centre, half = self.bounds.label_scale(fit_intercept=self.fit_intercept)
+        coef = weights[: self.features] * (self.row_scale * half)
+        intercept = weights[self.features] * self.intercept_entry * half + centre if self.fit_intercept else 0.0
+        shift, factor = self.affine()
+        if factor is not None:
+            intercept += float(coef @ (shift * factor))
+            coef = coef * factor
+        return coef, float(intercept)
+
+    def affine(self) -> tuple[Array, Array | None]:
+        """(shift, factor): a feature x becomes (x + shift) * factor. Factor is None without declared ranges."""
+        if self.bounds.feature_low is None or self.bounds.feature_high is None:
+            return np.zeros(self.features), None
+        low, high = np.asarray(self.bounds.feature_low), np.asarray(self.bounds.feature_high)
+        if self.bounds.rescale == "unit":
+            return -low, 1.0 / (high - low)
+        return -(low + high) / 2, 2.0 / (high - low)
+
+    def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+        """Labels as the losses want them (-1/+1, or cut and scaled to [-1, 1]) and which of them are usable."""
+        if self.classes is not None:
+            raw = np.asarray(y)
+            positive, negative = raw == self.classes[1], raw == self.classes[0]
+            return np.where(positive, 1.0, -1.0), positive | negative
+        values = np.array(y, dtype=np.float64)
+        usable = np.isfinite(values)
+        values[~usable] = 0.0
+        if self.bounds.label_low is not None:
+            np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
+        centre, half = self.bounds.label_scale(fit_intercept=self.fit_intercept)
+        return (values - centre) / half, usable
+
+
+def _row_squares(matrix: Matrix) -> Array:
+    if sp.issparse(matrix):
+        squares: Array = np.asarray(matrix.multiply(matrix).sum(axis=1), dtype=np.float64).ravel()
+        return squares
+    return np.einsum("ij,ij->i", matrix, matrix)
+
+
+def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
+    """Rows of `raw` (dense chunk or CSR, float64, owned by us) rescaled, clipped and scaled; unusable rows zero."""
+    shift, factor = recipe.affine()
+    sparse = sp.issparse(raw)
+    entries = raw.data if sparse else raw
+    if factor is not None:
+        if sparse:
+            entries *= factor[raw.indices]
+        else:
+            entries += shift
+            entries *= factor
+    finite = np.isfinite(entries)
+    if not finite.all():
+        owner = np.repeat(np.arange(raw.shape[0]), np.diff(raw.indptr)) if sparse else np.nonzero(~finite)[0]
+        usable[owner[~finite] if sparse else owner] = False
+        entries[~finite] = 0.0
+    low, high = recipe.entry_range
+    np.clip(entries, low, high, out=entries)
+    norms = np.sqrt(_row_squares(raw))
+    scale = np.where(usable, recipe.row_scale, 0.0)
+    limit = recipe.bounds.norm(recipe.features)
+    if limit is not None:
+        over = norms > limit
+        scale[over] *= limit / norms[over]
+    if sparse:
+        entries *= np.repeat(scale, np.diff(raw.indptr))
+    else:
+        entries *= scale[:, None]
+    return raw
+
+
+class Block:
+    """Prepared rows and labels of one holder. `row_norm` bounds the norm of every row."""
+
+    row_norm = 1.0
+
+    def __init__(self, rows: Matrix, labels: Array, bits: int | None) -> None:
+        self.rows = rows
+        self.labels = labels
+        self.bits = bits
+
+    @classmethod
+    def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
+        """Rows and labels by the recipe. The holder alone is told how many rows became null rows."""
+        count, features = X.shape
+        if features != recipe.features:
+            raise InputError(f"X has {features} features but the plan is for {recipe.features}; use the plan's columns.")
+        if count > recipe.records:
+            raise InputError(f"X has {count} rows but the plan is for {recipe.records} records; make a new plan.")
+        labels, usable = recipe.labels(y)
+        if labels.shape != (count,):
+            raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
+        bits = recipe.bits if recipe.exact else None
+        if sp.issparse(X):
+            rows = _prepare_sparse(X, usable, recipe, bits)
+        else:
+            rows = _prepare_dense(np.asarray(X), usable, recipe, bits)
+        labels[~usable] = 0.0 if recipe.classes is None else 1.0
+        if not usable.all():
+            _log.warning("%d of %d rows cannot be used (not finite, or label not declared); they count as null rows", count - int(usable.sum()), count)
+        return cls(rows, labels, bits)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def dimension(self) -> int:
+        """Columns of a prepared row."""
+        return int(self.rows.shape[1])
+
+    def chunks(self) -> Iterator[tuple[Matrix, Array]]:
+        """Rows and labels piece by piece: cache-sized pieces of a dense block, a sparse block at once."""
+        step = len(self) if sp.issparse(self.rows) else max(64, CHUNK // max(self.dimension, 1))
+        for start in range(0, len(self), max(step, 1)):
+            yield self.rows[start : start + step] if step < len(self) else self.rows, self.labels[start : start + step]
+
+    def weighted_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> Array:
+        """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
+        total = np.zeros(self.dimension)
+        for rows, labels in self.chunks():
+            total += rows.T @ term(rows @ weights, labels)
+        return total
+
+    def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
+        """sum_i term(x_i'w, y_i)."""
+        return float(sum(term(rows @ weights, labels).sum() for rows, labels in self.chunks()))
+
+    def gram(self, weights: Array | None = None, term: Callable[[Array, Array], Array] | None = None) -> Array:
+        """X'X, or X' diag(term(Xw, y)) X."""
+        if term is None or weights is None:
+            product = self.rows.T @ self.rows
+            return product.toarray() if sp.issparse(product) else product
+        total = np.zeros((self.dimension, self.dimension))
+        for rows, labels in self.chunks():
+            scaled = rows.multiply(term(rows @ weights, labels)[:, None]) if sp.issparse(rows) else rows * term(rows @ weights, labels)[:, None]
+            product = rows.T @ scaled
+            total += product.toarray() if sp.issparse(product) else product
+        return total
+
+    def take(self, indices: NDArray[np.int64]) -> Block:
+        """The named rows as a block of their own."""
+        return Block(self.rows[indices], self.labels[indices], self.bits)
+
+
+def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Array:
+    rows = np.empty((X.shape[0], recipe.dimension))
+    step = max(64, CHUNK // max(recipe.dimension, 1))
+    for start in range(0, X.shape[0], step):
+        part = usable[start : start + step]
+        chunk = _clipped(np.array(X[start : start + step], dtype=np.float64, order="C"), part, recipe)
+        rows[start : start + step, : recipe.features] = chunk if bits is None else toward_zero(chunk, bits)
+        if recipe.fit_intercept:
+            rows[start : start + step, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
+    return rows
+
+
+def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
+    shift, _ = recipe.affine()
+    if np.any(shift != 0.0):
+        raise InputError(
+            "feature_ranges shift the zeros of a sparse matrix, which would make it dense. Use rescale='unit' with ranges "
+            "that start at 0, ranges symmetric about 0, or pass a dense array."
+        )
+    rows = sp.csr_matrix(X, dtype=np.float64, copy=True)
+    rows.sum_duplicates()
+    rows = _clipped(rows, usable, recipe)
+    if bits is not None:
+        toward_zero(rows.data, bits)
+    if recipe.fit_intercept:
+        column = sp.csr_matrix(np.where(usable, recipe.intercept_entry, 0.0)[:, None])
+        rows = sp.csr_matrix(sp.hstack([rows, column], format="csr"))
+    return rows

@@ -1,0 +1,145 @@
+"""Declared bounds: public constants that rows and labels are clipped to. Nothing here is read off the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from sottovoce.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+class Bounds(BaseModel):
+    """What the holder of the data declares about every row, before anybody looks at one.
+
+    `row_norm`: the Euclidean norm of a row's features is at most this (rows beyond it are scaled back).
+    `entry_bound`: every entry lies in [-entry_bound, entry_bound] (entries beyond it are cut).
+    `label_low`, `label_high`: the range of a numeric label (labels beyond it are cut).
+    `feature_low`, `feature_high`: public ranges, one per feature; features are rescaled to `rescale`.
+    Norm and entry bounds hold for the features after that rescaling.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    row_norm: float | None = None
+    entry_bound: float | None = None
+    label_low: float | None = None
+    label_high: float | None = None
+    feature_low: tuple[float, ...] | None = None
+    feature_high: tuple[float, ...] | None = None
+    rescale: Literal["symmetric", "unit"] = "symmetric"
+
+    @model_validator(mode="after")
+    def _check(self) -> Bounds:
+        for name in ("row_norm", "entry_bound"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name}={value!r} must be a positive finite number; declare the largest you expect.")
+        if (self.label_low is None) != (self.label_high is None):
+            raise InputError("label_low and label_high are declared together.")
+        if self.label_low is not None and self.label_high is not None:
+            if not (math.isfinite(self.label_low) and math.isfinite(self.label_high) and self.label_low < self.label_high):
+                raise InputError(
+                    f"label_bound=({self.label_low!r}, {self.label_high!r}) must be two finite numbers, low below high."
+                )
+        if (self.feature_low is None) != (self.feature_high is None):
+            raise InputError("feature_low and feature_high are declared together.")
+        if self.feature_low is not None and self.feature_high is not None:
+            low, high = np.asarray(self.feature_low), np.asarray(self.feature_high)
+            if low.shape != high.shape or not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+                raise InputError(
+                    "feature_ranges needs one (low, high) pair of finite numbers per feature, low below high."
+                )
+        return self
+
+    @classmethod
+    def declare(
+        cls,
+        *,
+        row_norm: float | None = None,
+        entry_bound: float | None = None,
+        label_bound: float | Sequence[float] | None = None,
+        feature_ranges: tuple[Sequence[float], Sequence[float]] | None = None,
+        rescale: Literal["symmetric", "unit"] = "symmetric",
+    ) -> Bounds:
+        """The bounds from a user's arguments; `label_bound=b` stands for (-b, b)."""
+        low = high = None
+        if label_bound is not None:
+            pair = (-float(label_bound), float(label_bound)) if np.isscalar(label_bound) else tuple(label_bound)  # type: ignore[arg-type]
+            if len(pair) != 2:
+                raise InputError(f"label_bound={label_bound!r} must be one number or a pair (low, high).")
+            low, high = float(pair[0]), float(pair[1])
+        feature_low = feature_high = None
+        if feature_ranges is not None:
+            try:
+                lows, highs = feature_ranges
+                feature_low = tuple(float(v) for v in lows)
+                feature_high = tuple(float(v) for v in highs)
+            except (TypeError, ValueError):
+                raise InputError(
+                    "feature_ranges must be a pair (lows, highs), each with one number per feature, "
+                    "for example ([0, 18], [1, 99]) for two features."
+                ) from None
+        fields = dict(
+            row_norm=None if row_norm is None else float(row_norm),
+            entry_bound=None if entry_bound is None else float(entry_bound),
+            label_low=low,
+            label_high=high,
+            feature_low=feature_low,
+            feature_high=feature_high,
+            rescale=rescale,
+        )
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise InputError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+
+    def norm(self, features: int) -> float | None:
+        """The row norm that the declarations imply: `row_norm`, or from the entries, or from the ranges."""
+        if self.row_norm is not None:
+            return self.row_norm
+        if self.entry_bound is not None:
+            return self.entry_bound * math.sqrt(features)
+        if self.feature_low is not None:
+            return math.sqrt(features)
+        return None
+
+    def require(self, features: int, *, labels: bool) -> None:
+        """Say, before data is touched, which bound is missing and how to choose it."""
+        if self.feature_low is not None and len(self.feature_low) != features:
+            raise InputError(
+                f"feature_ranges has {len(self.feature_low)} pairs but the data have {features} features; give one pair each."
+            )
+        if self.norm(features) is None:
+            raise InputError(
+                "row_norm=None: a private fit needs a declared bound on the rows. Pass row_norm (the largest Euclidean "
+                "norm a row may have; longer rows are scaled back), or entry_bound (the largest absolute entry), or "
+                "feature_ranges=(lows, highs). Choose it from what you know of the features, not from these data: a "
+                "bound computed from the data would reveal them. After sklearn.preprocessing.Normalizer, row_norm=1."
+            )
+        if labels and self.label_low is None:
+            raise InputError(
+                "label_bound=None: a private regression needs the range of the labels. Pass label_bound=b for labels in "
+                "[-b, b], or label_bound=(low, high). Choose it from what you know of the quantity, not from these data; "
+                "labels beyond it are cut."
+            )
+
+    def label_scale(self, *, fit_intercept: bool) -> tuple[float, float]:
+        """(centre, half-width) that map a label to [-1, 1]; without an intercept the centre stays 0."""
+        if self.label_low is None or self.label_high is None:
+            return 0.0, 1.0
+        if fit_intercept:
+            return (self.label_low + self.label_high) / 2, (self.label_high - self.label_low) / 2
+        return 0.0, max(abs(self.label_low), abs(self.label_high))
+
+
+def party_norms(row_norm: float, columns: Sequence[int]) -> list[float]:
+    """B_m with sum B_m^2 = row_norm^2, in proportion to the number of columns: the default of a column split."""
+    total = sum(columns)
+    return [row_norm * math.sqrt(count / total) for count in columns]

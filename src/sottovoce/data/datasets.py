@@ -1,0 +1,608 @@
+"""Public data sets by name, each with bounds that its documentation states.
+
+A data set is looked for in a folder (`folder=...`, or the one that the environment variable `SOTTOVOCE_DATA`
+names), in `<folder>/<name>/`, under its original file names or as `train.svm`, `test.svm`, `train.csv`,
+`test.csv`, `data.svm`, `data.csv`, each plain or with `.gz`, `.bz2`, `.xz`. Then in the cache
+(`$XDG_CACHE_HOME/sottovoce`, by default `~/.cache/sottovoce`), and last it is downloaded there from its
+public home.
+
+Checksums of downloads. Where the SHA-256 of the original file is known it is pinned below, and a download
+that differs is refused. Where it is not (phishing, gisette, year_prediction_msd) the first download is
+trusted: its SHA-256 is written beside the file, and a cached file that no longer has it is refused on every
+later load. Files that a user puts in a folder are used as they are; `verify` compares them on request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import logging
+import math
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from sottovoce.data.readers import (
+    COMPRESSED,
+    Matrix,
+    PathLike,
+    Table,
+    csv_columns,
+    open_data,
+    read_csv,
+    read_svmlight,
+)
+from sottovoce.errors import InputError
+
+FOLDER_VARIABLE = "SOTTOVOCE_DATA"
+TIMEOUT = 30.0  # seconds without a byte
+
+Task = Literal["classification", "regression"]
+Ranges = tuple[tuple[float, ...], tuple[float, ...]]
+
+_log = logging.getLogger("sottovoce.data")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A public data set, or one split of it, with what its documentation says about every row.
+
+    `row_norm`, `label_bound` (low, high) and `feature_ranges` (lows, highs) are public, never read off the
+    rows, so an estimator may be given them as they are; `bounds_from` says where they come from. None where
+    nothing is documented. `columns` has the raw columns where `X` encodes them (adult). `fragment` is True
+    where only a part of the rows was found: good for trying code, not for reporting a figure.
+    """
+
+    name: str
+    split: str
+    X: Matrix
+    y: NDArray[Any]
+    feature_names: tuple[str, ...]
+    task: Task
+    citation: str
+    row_norm: float | None = None
+    feature_ranges: Ranges | None = None
+    label_bound: tuple[float, float] | None = None
+    bounds_from: str = ""
+    columns: Mapping[str, NDArray[Any]] | None = None
+    fragment: bool = False
+
+
+def names() -> tuple[str, ...]:
+    """The data sets that `load` knows."""
+    return tuple(_SETS)
+
+
+def load(
+    name: str, *, split: str = "train", folder: PathLike | None = None, download: bool = True
+) -> Dataset:
+    """The data set `name`; `split` is "train", "test" or "all" (the only one without an official split).
+
+    Found in `folder` (or where `SOTTOVOCE_DATA` says), else in the cache, else downloaded unless
+    `download=False`. Rows are in the order of the original files. Labels stay as they are there: -1 and +1
+    for a9a and gisette, 0 and 1 for phishing, text for electricity and adult, numbers for the regressions.
+
+    year_prediction_msd: train is the first 463,715 rows, test the last 51,630, as its documentation asks.
+    adult: six numeric columns, then one 0/1 column for each category that the documentation lists; a missing
+    cell has a 0 in each of them.
+    """
+    if name not in _SETS:
+        raise InputError(f"name={name!r} is no known data set. Known are: {', '.join(names())}.")
+    known = _SETS[name]
+    if split not in known.splits:
+        unofficial = " It has no official split: divide it yourself, with a stated seed."
+        raise InputError(
+            f"split={split!r}: {name} has {', '.join(map(repr, known.splits))}."
+            + (unofficial if known.splits == ("all",) else "")
+        )
+    folders = [*_named_folder(folder), cache_folder()]
+    parts = [part for part_split, part in known.parts.items() if split in (part_split, "all") or known.cut]
+    tables, fragment = [], False
+    for part in parts:
+        found = _find(folders, name, part.forms)
+        if found is None and split == "all" and known.fragment:
+            found = _find(folders, *known.fragment)
+            fragment = found is not None
+        path, read = found or _fetch(name, known, part, folders, download)
+        if path.parent.parent == cache_folder():
+            _check_cached(path, part)
+        table = read(path)
+        if table.X.shape != (part.rows, known.features) and not fragment:
+            raise InputError(
+                f"{path} has {table.X.shape[0]} rows and {table.X.shape[1]} features; {name} has "
+                f"{part.rows} and {known.features} there. Is the file complete? See {known.home}"
+            )
+        tables.append(table)
+    table = tables[0] if len(tables) == 1 else _stack(tables)
+    X, y = table.X, cast("NDArray[Any]", table.y)  # every reader below names the label
+    if known.cut and split != "all":
+        rows = slice(known.cut) if split == "train" else slice(known.cut, None)
+        X, y = X[rows], y[rows]
+    return Dataset(
+        name=name,
+        split=split,
+        X=X,
+        y=y,
+        feature_names=table.feature_names,
+        task=known.task,
+        citation=known.citation,
+        row_norm=known.row_norm,
+        feature_ranges=known.feature_ranges,
+        label_bound=known.label_bound,
+        bounds_from=known.bounds_from,
+        columns=table.columns if isinstance(table, _EncodedTable) else None,
+        fragment=fragment,
+    )
+
+
+def verify(folder: PathLike | None = None) -> dict[str, bool]:
+    """Does each file of the folder whose checksum is recorded here have it? Absent files are left out."""
+    pinned = {
+        f"{name}/{part.file}": part.sha256 for name, known in _SETS.items() for part in known.parts.values()
+    }
+    result = {}
+    for root in _named_folder(folder) or [cache_folder()]:
+        for file, expected in (CHECKSUMS | pinned).items():
+            if expected and (root / file).is_file():
+                result[file] = sha256_of(root / file) == expected
+    return result
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: `$XDG_CACHE_HOME/sottovoce`, or `~/.cache/sottovoce`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sottovoce"
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fetch(url: str, target: Path, *, sha256: str | None = None) -> None:
+    """Download `url` to `target`, and write its SHA-256 beside it in `<target>.sha256`.
+
+    All or nothing: unless every byte came and, where `sha256` is given, the checksum is right, nothing is
+    left at `target` and an `InputError` says why.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as folder:
+            part = Path(folder) / target.name
+            _receive(url, part)
+            digest = sha256_of(part)
+            if sha256 is not None and digest != sha256:
+                raise InputError(f"{url} has the SHA-256 {digest}, not the expected {sha256}; not kept.")
+            # The record goes first: a crash in between leaves no file rather than one nothing vouches for.
+            _record(target).write_text(f"{digest}  {target.name}\n")
+            part.replace(target)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise InputError(f"{url} answered {error.code} {error.reason}.") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise InputError(
+            f"{url} could not be downloaded to {target} ({type(error).__name__}: {error})."
+        ) from None
+
+
+def _receive(url: str, part: Path) -> None:
+    request = urllib.request.Request(url, headers={"User-Agent": "sottovoce"})  # noqa: S310  the caller's
+    with part.open("wb") as out, urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310
+        if url.startswith("https:") and not response.url.startswith("https:"):
+            raise InputError(f"{url} leads to an address without https; not downloaded.")
+        while block := response.read(1 << 20):
+            out.write(block)
+        announced = response.headers.get("Content-Length")
+    if announced not in (None, str(part.stat().st_size)):
+        raise InputError(f"{url}: {part.stat().st_size} of {announced} bytes came; not kept. Try again.")
+
+
+Reader = Callable[[Path], Table]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One file: the names it may have and how each is read, and where the original comes from."""
+
+    rows: int
+    forms: Mapping[str, Reader]
+    url: str
+    file: str  # its name in the cache: one of the forms, perhaps compressed
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class _Set:
+    """What is known of a data set, all of it public. `cut` is the row at which one file splits in two."""
+
+    task: Task
+    features: int
+    parts: Mapping[str, _Part]
+    home: str
+    citation: str
+    row_norm: float | None = None
+    feature_ranges: Ranges | None = None
+    label_bound: tuple[float, float] | None = None
+    bounds_from: str = ""
+    cut: int = 0
+    fragment: tuple[str, Mapping[str, Reader]] | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("all",) if len(self.parts) == 1 and not self.cut else ("train", "test", "all")
+
+
+@dataclass(frozen=True, eq=False)
+class _EncodedTable(Table):
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def _named_folder(folder: PathLike | None) -> list[Path]:
+    named = folder if folder is not None else os.environ.get(FOLDER_VARIABLE)
+    if not named:
+        return []
+    path = Path(named).expanduser()
+    if not path.is_dir():
+        source = "folder" if folder is not None else FOLDER_VARIABLE
+        raise InputError(
+            f"{source}={str(named)!r} is not a folder. Name the one that holds <data set>/<file>."
+        )
+    return [path]
+
+
+def _find(folders: list[Path], name: str, forms: Mapping[str, Reader]) -> tuple[Path, Reader] | None:
+    for folder in folders:
+        for file, read in forms.items():
+            for suffix in ("", *COMPRESSED):
+                path = folder / name / (file + suffix)
+                if path.is_file():
+                    return path, read
+    return None
+
+
+def _fetch(name: str, known: _Set, part: _Part, folders: list[Path], download: bool) -> tuple[Path, Reader]:
+    target = cache_folder() / name / part.file
+    reason = "Downloading was not asked for."
+    if download:
+        _log.info("downloading %s to %s", part.url, target)
+        try:
+            fetch(part.url, target, sha256=part.sha256)
+        except InputError as error:
+            reason = str(error)
+    found = _find([cache_folder()], name, part.forms)
+    if found is None:
+        looked = " and ".join(str(folder / name) for folder in folders)
+        if known.fragment and _find(folders, *known.fragment):
+            reason = f"There is a fragment of it, which serves split='all' only. {reason}"
+        raise InputError(
+            f"{name}: found none of {', '.join(part.forms)} (plain or {', '.join(COMPRESSED)}) in {looked}. "
+            f"{reason} Get it from {known.home} and set {FOLDER_VARIABLE} to the folder that holds {name}/."
+        )
+    return found
+
+
+def _check_cached(path: Path, part: _Part) -> None:
+    """Refuse a cached download that is not what was pinned, or not what came the first time."""
+    record = _record(path)
+    expected = part.sha256 if path.name == part.file else None
+    if expected is None and record.is_file():
+        expected = record.read_text().split(" ")[0]
+    if expected is not None and sha256_of(path) != expected:
+        raise InputError(
+            f"{path} has changed since it was downloaded (SHA-256). Delete it to download it again."
+        )
+
+
+def _record(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _stack(tables: list[Table]) -> Table:
+    stack: Any = sparse.vstack if sparse.issparse(tables[0].X) else np.concatenate
+    X = stack([table.X for table in tables])
+    y = np.concatenate([cast("NDArray[Any]", table.y) for table in tables])
+    encoded = [table.columns for table in tables if isinstance(table, _EncodedTable)]
+    if not encoded:
+        return Table(X, y, tables[0].feature_names)
+    columns = {name: np.concatenate([part[name] for part in encoded]) for name in encoded[0]}
+    return _EncodedTable(X, y, tables[0].feature_names, columns)
+
+
+_words = str.split
+
+_HOUSING_RAW = _words(
+    "longitude latitude housing_median_age total_rooms total_bedrooms population households median_income "
+    "median_house_value"
+)
+
+
+def _housing(path: Path, *, names: list[str] | None = _HOUSING_RAW, member: str | None = None) -> Table:
+    """The usual eight features of the nine StatLib columns: rooms, bedrooms and people per household."""
+    raw = csv_columns(path, names=names, member=member)
+    households = raw["households"]
+    X = {
+        "MedInc": raw["median_income"],
+        "HouseAge": raw["housing_median_age"],
+        "AveRooms": raw["total_rooms"] / households,
+        "AveBedrms": raw["total_bedrooms"] / households,
+        "Population": raw["population"],
+        "AveOccup": raw["population"] / households,
+        "Latitude": raw["latitude"],
+        "Longitude": raw["longitude"],
+    }
+    return Table(np.column_stack(list(X.values())), raw["median_house_value"] / 100_000, tuple(X))
+
+
+_ADULT_NUMBERS = {
+    "age": (17.0, 90.0),
+    "fnlwgt": (0.0, 1_000_000.0),
+    "education-num": (1.0, 16.0),
+    "capital-gain": (0.0, 99_999.0),
+    "capital-loss": (0.0, 9_999.0),
+    "hours-per-week": (1.0, 99.0),
+}
+_ADULT_CATEGORIES = {
+    "workclass": """Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay
+        Never-worked""",
+    "education": """Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th
+        Masters 1st-4th 10th Doctorate 5th-6th Preschool""",
+    "marital-status": """Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent
+        Married-AF-spouse""",
+    "occupation": """Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty
+        Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing Transport-moving Priv-house-serv
+        Protective-serv Armed-Forces""",
+    "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried",
+    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
+    "sex": "Female Male",
+    "native-country": """United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc)
+        India Japan Greece South China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico
+        Portugal Ireland France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala
+        Nicaragua Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands""",
+}
+_ADULT_ONE_HOT = [(column, each) for column, listed in _ADULT_CATEGORIES.items() for each in listed.split()]
+_ADULT_COLUMNS = _words(
+    "age workclass fnlwgt education education-num marital-status occupation relationship race sex "
+    "capital-gain capital-loss hours-per-week native-country income"
+)
+
+
+def _adult(path: Path, *, names: list[str] | None = None) -> Table:
+    columns = csv_columns(path, names=names)
+    income = np.char.rstrip(columns.pop("income").astype(str), ".")  # the original test labels end in a dot
+    numbers = [columns[name] for name in _ADULT_NUMBERS]
+    one_hot = [columns[column] == category for column, category in _ADULT_ONE_HOT]
+    features = (*_ADULT_NUMBERS, *(f"{column}={category}" for column, category in _ADULT_ONE_HOT))
+    return _EncodedTable(np.column_stack([*numbers, *one_hot]).astype(np.float64), income, features, columns)
+
+
+_YEAR_COLUMNS = (
+    "year",
+    *(f"timbre_avg_{j}" for j in range(1, 13)),
+    *(f"timbre_cov_{j}" for j in range(1, 79)),
+)
+
+
+def _year(path: Path, *, names: tuple[str, ...] | None = _YEAR_COLUMNS, member: str | None = None) -> Table:
+    return read_csv(path, label="year", names=names, member=member)
+
+
+def _gisette(path: Path) -> Table:
+    table = read_svmlight(path, features=5000)
+    X = cast("sparse.csr_matrix", table.X).toarray()  # nearly all of the scaled entries are not zero
+    return Table(X, table.y, table.feature_names)
+
+
+def _gisette_uci(path: Path) -> Table:
+    """The UCI form, its documented 0..999 mapped to [-1, 1] by these constants."""
+    labels = path.name[: path.name.index(".data")] + ".labels"
+    beside = _find([path.parent.parent], path.parent.name, {labels: _gisette_uci})
+    if beside is None:
+        raise InputError(f"{path} needs {labels} beside it.")
+    try:
+        with open_data(path) as rows, open_data(beside[0]) as stream:
+            X, y = np.loadtxt(rows, ndmin=2), np.loadtxt(stream, ndmin=1)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{path} or {labels} is not a table of numbers: {error}") from None
+    if len(X) != len(y):
+        raise InputError(f"{path} has {len(X)} rows but {labels} has {len(y)}.")
+    return Table(2 * X / 999 - 1, y, tuple(str(index) for index in range(1, X.shape[1] + 1)))
+
+
+_ELECTRICITY_COLUMNS = _words("date day period nswprice nswdemand vicprice vicdemand transfer class")
+_LIBSVM_PAGE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
+_UCI = "https://archive.ics.uci.edu"
+
+_svm_a9a = partial(read_svmlight, features=123)
+_svm_phishing = partial(read_svmlight, features=68)
+_electricity = partial(read_csv, label="class")
+_electricity_arff = partial(read_csv, label="class", names=_ELECTRICITY_COLUMNS)
+
+_SETS: dict[str, _Set] = {
+    "a9a": _Set(
+        task="classification",
+        features=123,
+        parts={
+            "train": _Part(
+                rows=32_561,
+                forms={"train.svm": _svm_a9a, "a9a": _svm_a9a},
+                url=f"{_LIBSVM_PAGE}/a9a",
+                file="a9a",
+                sha256="f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+            ),
+            "test": _Part(
+                rows=16_281,
+                forms={"test.svm": _svm_a9a, "a9a.t": _svm_a9a},
+                url=f"{_LIBSVM_PAGE}/a9a.t",
+                file="a9a.t",
+                sha256="1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9",
+            ),
+        },
+        home=f"{_LIBSVM_PAGE}.html#a9a",
+        citation="UCI Adult (Becker and Kohavi 1996), made binary by J. Platt (1998), LIBSVM data page.",
+        row_norm=math.sqrt(14),
+        bounds_from="LIBSVM data page: each of the 14 Adult attributes sets at most one 0/1 feature.",
+    ),
+    "adult": _Set(
+        task="classification",
+        features=len(_ADULT_NUMBERS) + len(_ADULT_ONE_HOT),
+        parts={
+            "train": _Part(
+                rows=32_561,
+                forms={"train.csv": _adult, "adult.data": partial(_adult, names=_ADULT_COLUMNS)},
+                url=f"{_UCI}/ml/machine-learning-databases/adult/adult.data",
+                file="adult.data",
+                sha256="5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+            ),
+            "test": _Part(
+                rows=16_281,
+                forms={"test.csv": _adult, "adult.test": partial(_adult, names=_ADULT_COLUMNS)},
+                url=f"{_UCI}/ml/machine-learning-databases/adult/adult.test",
+                file="adult.test",
+                sha256="a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+            ),
+        },
+        home=f"{_UCI}/dataset/2/adult",
+        citation="B. Becker and R. Kohavi (1996), Adult, UCI Machine Learning Repository, CC BY 4.0.",
+        feature_ranges=(
+            (*(low for low, _ in _ADULT_NUMBERS.values()), *(0.0 for _ in _ADULT_ONE_HOT)),
+            (*(high for _, high in _ADULT_NUMBERS.values()), *(1.0 for _ in _ADULT_ONE_HOT)),
+        ),
+        bounds_from=(
+            "UCI: age above 16, sixteen levels of education, hours above 0, the categories. Fields of the "
+            "survey: age at most 90, two digits of hours, five of capital gain. fnlwgt and capital-loss have "
+            "no documented range: round figures are declared, and what lies beyond is cut."
+        ),
+    ),
+    "phishing": _Set(
+        task="classification",
+        features=68,
+        parts={
+            "all": _Part(
+                rows=11_055,
+                forms={"data.svm": _svm_phishing, "phishing": _svm_phishing},
+                url=f"{_LIBSVM_PAGE}/phishing",
+                file="phishing",
+            )
+        },
+        home=f"{_LIBSVM_PAGE}.html#phishing",
+        citation="UCI Phishing Websites (Mohammad, Thabtah and McCluskey), CC BY 4.0, LIBSVM data page.",
+        row_norm=1.0,
+        bounds_from="LIBSVM data page: each row is scaled to unit length (30 entries of 1/sqrt(30)).",
+    ),
+    "electricity": _Set(
+        task="classification",
+        features=8,
+        parts={
+            "all": _Part(
+                rows=45_312,
+                forms={
+                    "data.csv": _electricity,
+                    "elecNormNew.csv": _electricity,
+                    "elecNormNew.arff": _electricity_arff,
+                    "electricity.arff": _electricity_arff,
+                },
+                url="https://openml.org/data/v1/download/2419/electricity.arff",
+                file="electricity.arff",
+                sha256="2d86fbc74c69a5c04bcde0119bce280dd6d8efa0115987edc75b77ccf024d7f2",
+            )
+        },
+        home="https://www.openml.org/d/151",
+        citation="M. Harries (1999), Elec2, normalised by Gama et al.; OpenML data set 151, public.",
+        feature_ranges=((0.0, 1.0, *[0.0] * 6), (1.0, 7.0, *[1.0] * 6)),
+        bounds_from="OpenML 151: day is 1 to 7, every other feature is normalised to [0, 1].",
+    ),
+    "california_housing": _Set(
+        task="regression",
+        features=8,
+        parts={
+            "all": _Part(
+                rows=20_640,
+                forms={
+                    "data.csv": partial(read_csv, label="MedHouseVal"),
+                    "raw.csv": partial(_housing, names=None),
+                    "cal_housing.data": _housing,
+                    "cal_housing.tgz": partial(_housing, member="CaliforniaHousing/cal_housing.data"),
+                },
+                url="https://ndownloader.figshare.com/files/5976036",
+                file="cal_housing.tgz",
+                sha256="aaa5c9a6afe2225cc2aed2723682ae403280c4a3695a2ddda4ffb5d8215ea681",
+            )
+        },
+        home="https://www.dcc.fc.up.pt/~ltorgo/Regression/cal_housing.html",
+        citation="R. K. Pace and R. Barry (1997), Sparse spatial autoregressions; StatLib, 1990 US census.",
+        label_bound=(0.0, 5.00001),
+        bounds_from="StatLib: values above 500,000 USD are written as 500,001.",
+    ),
+    "year_prediction_msd": _Set(
+        task="regression",
+        features=90,
+        parts={
+            "all": _Part(
+                rows=515_345,
+                forms={
+                    "YearPredictionMSD.txt": _year,
+                    "data.csv": partial(_year, names=None),
+                    "yearpredictionmsd.zip": partial(_year, member="YearPredictionMSD.txt"),
+                    "YearPredictionMSD.txt.zip": partial(_year, member="YearPredictionMSD.txt"),
+                },
+                url=f"{_UCI}/static/public/203/yearpredictionmsd.zip",
+                file="yearpredictionmsd.zip",
+            )
+        },
+        home=f"{_UCI}/dataset/203/yearpredictionmsd",
+        citation="T. Bertin-Mahieux (2011), YearPredictionMSD, UCI Machine Learning Repository, CC BY 4.0.",
+        label_bound=(1922.0, 2011.0),
+        bounds_from="UCI: songs range from 1922 to 2011.",
+        cut=463_715,
+        fragment=("year_prediction_msd_fragment", {"data.csv": partial(_year, names=None)}),
+    ),
+    "gisette": _Set(
+        task="classification",
+        features=5000,
+        parts={
+            "train": _Part(
+                rows=6000,
+                forms={"gisette_scale": _gisette, "train.svm": _gisette, "gisette_train.data": _gisette_uci},
+                url=f"{_LIBSVM_PAGE}/gisette_scale.bz2",
+                file="gisette_scale.bz2",
+            ),
+            "test": _Part(
+                rows=1000,
+                forms={"gisette_scale.t": _gisette, "test.svm": _gisette, "gisette_valid.data": _gisette_uci},
+                url=f"{_LIBSVM_PAGE}/gisette_scale.t.bz2",
+                file="gisette_scale.t.bz2",
+            ),
+        },
+        home=f"{_LIBSVM_PAGE}.html#gisette",
+        citation="I. Guyon et al. (2004), Gisette, NIPS 2003 feature selection challenge; UCI, CC BY 4.0.",
+        feature_ranges=((-1.0,) * 5000, (1.0,) * 5000),
+        bounds_from="LIBSVM data page: scaled to [-1, 1]. UCI form: 0 to 999, mapped to [-1, 1] here.",
+    ),
+}
+
+# The recompressed files of the folder layout, for `verify`; the originals are pinned above.
+CHECKSUMS = {
+    "a9a/test.svm.xz": "93805ce9ce64b57c8832e835cdc701d8b4fba6937e125c2637faf829760f1496",
+    "a9a/train.svm.xz": "200615394bea1386aad919be9f04c05a6a3dc5ec5db191aa0a7eb775ecb0be3b",
+    "adult/test.csv.xz": "8a2314e4f6904ecb05f97c248be31cca26eb99d1d849e29d9946cc1aa2bcce25",
+    "adult/train.csv.xz": "3acf2421586d674f103bab9cfbcb587ee56bf2455bfa36c0aa4b9ecc2f7afac6",
+    "california_housing/data.csv.xz": "12e007ef77181bc903d67a056d2eb7a956d12266a4b7646393f735cf39fbe37c",
+    "california_housing/raw.csv.xz": "ed09e2b872496e3fab0ba9018b6d9cbad070b68b5860607de98e74a2196d8bab",
+    "electricity/data.csv.xz": "5b979737ff4b0d742cbec3a7c488f4f5e91347880ed4f4222f426974e406f16a",
+    "phishing/data.svm.xz": "eb1d232276bdb535bd9fa8a8428d34980ba201bfbbb25340bdd82db373354286",
+    "year_prediction_msd_fragment/data.csv.xz": (
+        "351e2540147762e39a2b19c0f8eab17771c74c27c1e68e0413e5a1f0a473381f"
+    ),
+}

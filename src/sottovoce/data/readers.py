@@ -1,0 +1,402 @@
+"""Tables from files: CSV, Parquet and LIBSVM, plain or compressed.
+
+Everything here runs at the holder of the data. An error names the file, the line and the column where it
+happened, never what a cell holds, so that it can be shown or logged without showing a person's record.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import itertools
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.datasets import load_svmlight_file
+
+from sottovoce.errors import InputError
+
+Matrix = NDArray[np.float64] | sparse.csr_matrix
+PathLike = str | Path
+
+CSV = (".csv",)
+PARQUET = (".parquet", ".pq")
+LIBSVM = (".svm", ".libsvm", ".svmlight", ".txt")
+COMPRESSED = (".gz", ".bz2", ".xz")
+
+_MISSING = frozenset({"", "na", "nan", "?"})
+_ROWS_AT_ONCE = 20_000  # strings are ten times the size of the numbers they become
+_NOT_DATA = ("@", "%", "|")  # what opens a comment or a declaration in an ARFF or a UCI file
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows `X` (dense; CSR from LIBSVM), labels `y` (float, or text where one is not a number) and names."""
+
+    X: Matrix
+    y: NDArray[Any] | None
+    feature_names: tuple[str, ...]
+
+
+def read_table(path: PathLike, *, label: str | int | None = None, features: int | None = None) -> Table:
+    """A numeric table, its format told by the suffix of the file.
+
+    `.csv`: a header line, then numbers; `.parquet`, `.pq`: numeric columns; `.svm`, `.libsvm`, `.svmlight`,
+    `.txt`: lines `label index:value ...` with indices from 1. CSV and LIBSVM may be compressed
+    (`.gz`, `.bz2`, `.xz`).
+
+    `label` is the name or the position (-1 for the last) of the label column of a CSV or Parquet file;
+    without it every column is a feature and `y` is None. `features` is the number of features: a LIBSVM file
+    whose last columns are empty does not tell it, and elsewhere it is checked. A missing cell (empty, `NA`,
+    `nan`, `?`) becomes NaN.
+    """
+    path = Path(path)
+    kind = _kind(path)
+    if kind in CSV:
+        return read_csv(path, label=label, features=features)
+    if kind in PARQUET:
+        return read_parquet(path, label=label, features=features)
+    if label not in (None, 0):
+        raise InputError(
+            f"label={label!r} for {path.name}: the label of a LIBSVM file is what each line begins with. "
+            "Leave label out."
+        )
+    return read_svmlight(path, features=features)
+
+
+def read_columns(path: PathLike) -> dict[str, NDArray[Any]]:
+    """The columns of a mixed CSV or Parquet file: float where every cell is a number or missing, else text.
+
+    Text columns are object arrays of `str`, with the cells as they are written (a missing one too), ready for
+    scikit-learn's OneHotEncoder in a ColumnTransformer.
+    """
+    path = Path(path)
+    kind = _kind(path)
+    if kind in CSV:
+        return csv_columns(path)
+    if kind in PARQUET:
+        return _parquet_columns(path)
+    raise InputError(
+        f"{path.name}: columns are read from {', '.join(CSV + PARQUET)} files; use read_table here."
+    )
+
+
+def read_csv(
+    path: PathLike,
+    *,
+    label: str | int | None = None,
+    features: int | None = None,
+    names: Sequence[str] | None = None,
+    member: str | None = None,
+) -> Table:
+    """A numeric CSV file; `names` are its columns where it has no header, `member` the file in an archive."""
+    path = Path(path)
+    blocks: list[NDArray[np.float64]] = []
+    labels: list[str] = []
+    with _csv_chunks(path, names, member) as (columns, chunks):
+        position = _label_position(label, columns, path)
+        kept = [j for j in range(len(columns)) if j != position]
+        _check_features(features, len(kept), path)
+        for lines, rows in chunks:
+            cells = list(zip(*rows, strict=True))
+            block = np.empty((len(rows), len(kept)))
+            for column, j in enumerate(kept):
+                values = _numbers(cells[j])
+                if values is None:
+                    at = next(
+                        line for line, cell in zip(lines, cells[j], strict=True) if _numbers([cell]) is None
+                    )
+                    raise _not_numeric(path, columns[j], f" (first on line {at})")
+                block[:, column] = values
+            blocks.append(block)
+            if position is not None:
+                labels.extend(cells[position])
+    y = None if position is None else _number_or_text(labels, text=str)
+    return Table(np.concatenate(blocks), y, tuple(columns[j] for j in kept))
+
+
+def csv_columns(
+    path: PathLike, *, names: Sequence[str] | None = None, member: str | None = None
+) -> dict[str, NDArray[Any]]:
+    """The columns of a CSV file; `names` and `member` as for `read_csv`."""
+    with _csv_chunks(Path(path), names, member) as (columns, chunks):
+        cells: list[list[str]] = [[] for _ in columns]
+        for _, rows in chunks:
+            for column, part in zip(cells, zip(*rows, strict=True), strict=True):
+                column.extend(part)
+    return {name: _number_or_text(column) for name, column in zip(columns, cells, strict=True)}
+
+
+def read_svmlight(path: PathLike, *, features: int | None = None) -> Table:
+    """A LIBSVM file as CSR; features are named by their index, from 1.
+
+    Indices start at 1, always: guessing it from the smallest index in the file would let two parties with the
+    same columns read them shifted.
+    """
+    path = Path(path)
+    try:
+        with open_data(path) as stream:
+            X, y = load_svmlight_file(stream, n_features=features, zero_based=False)
+    except InputError:
+        raise
+    except (ValueError, OverflowError):
+        raise _svmlight_error(path, features) from None
+    if X.shape[0] == 0:
+        raise InputError(f"{path} has no rows.")
+    return Table(X, y, tuple(str(index) for index in range(1, X.shape[1] + 1)))
+
+
+def read_parquet(path: PathLike, *, label: str | int | None = None, features: int | None = None) -> Table:
+    """The numeric columns of a Parquet file; needs the `parquet` extra."""
+    path = Path(path)
+    columns = _parquet_columns(path)
+    names = tuple(columns)
+    position = _label_position(label, names, path)
+    kept = [name for j, name in enumerate(names) if j != position]
+    _check_features(features, len(kept), path)
+    for name in kept:
+        if columns[name].dtype == object:
+            raise _not_numeric(path, name)
+    y = None if position is None else columns[names[position]]
+    if y is not None and y.dtype == object:
+        y = y.astype(str)
+    return Table(np.column_stack([columns[name] for name in kept]), y, tuple(kept))
+
+
+@contextmanager
+def open_data(path: PathLike, member: str | None = None) -> Iterator[IO[bytes]]:
+    """The bytes of a file, decompressed by its suffix; `member` of a `.zip` or `.tgz` archive.
+
+    What goes wrong while the block reads from it (not there, damaged, cut short) becomes an `InputError`.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file.")
+    try:
+        with _opened(path, member) as stream:
+            yield stream
+    except EOFError:
+        raise InputError(
+            f"{path} is cut short: the compressed data end too early. Copy or download it again."
+        ) from None
+    except (lzma.LZMAError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, KeyError):
+        raise InputError(
+            f"{path} is damaged, or not what its suffix says. Copy or download it again."
+        ) from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
+    except OSError as error:
+        # The text of an OSError can quote bytes of the file; its type and number cannot.
+        raise InputError(
+            f"{path} cannot be read ({type(error).__name__}). Is it damaged, or not yours to read?"
+        ) from None
+
+
+@contextmanager
+def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
+    if member is not None and path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+            yield stream
+    elif member is not None:
+        with tarfile.open(path) as bundle, cast("IO[bytes]", bundle.extractfile(member)) as stream:
+            yield stream
+    else:
+        openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+        with openers.get(path.suffix.lower(), open)(path, "rb") as stream:
+            yield stream
+
+
+def _kind(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compressed = bool(suffixes) and suffixes[-1] in COMPRESSED
+    kind = "".join(suffixes[:-1][-1:] if compressed else suffixes[-1:])
+    if kind not in CSV + LIBSVM + (() if compressed else PARQUET):
+        raise InputError(
+            f"{path.name}: unknown suffix. Known are {', '.join(CSV + PARQUET + LIBSVM)}, and after "
+            f"{', '.join(CSV + LIBSVM)} one of {', '.join(COMPRESSED)}."
+        )
+    return kind
+
+
+@contextmanager
+def _csv_chunks(
+    path: Path, names: Sequence[str] | None, member: str | None
+) -> Iterator[tuple[tuple[str, ...], Iterator[tuple[list[int], list[list[str]]]]]]:
+    """The column names, then (line numbers, rows) some thousands at a time, each row as long as the names."""
+    with open_data(path, member) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, skipinitialspace=True)
+        try:
+            columns = _header(next(reader, []), path) if names is None else tuple(names)
+            rows = _full_rows(reader, path, columns, declarations=names is not None)
+            first = next(rows, None)
+            if first is None:
+                raise InputError(
+                    f"{path} has a header line but no rows." if names is None else f"{path} has no rows."
+                )
+            yield columns, _chunks(itertools.chain([first], rows))
+        except csv.Error:
+            raise InputError(
+                f"{path}, line {reader.line_num}: not a line of comma-separated values."
+            ) from None
+
+
+def _header(cells: list[str], path: Path) -> tuple[str, ...]:
+    names = tuple(cell.strip() for cell in cells)
+    if not any(names):
+        raise InputError(f"{path} is empty: a header line with the column names, then rows, were expected.")
+    # A first line with a number in it is far more likely a record than names, and a record must not be
+    # quoted as names by the errors below.
+    if any(_numbers([name]) is not None for name in names):
+        raise InputError(
+            f"{path} has no header line: its first line has numbers or blanks. Add a line of column names."
+        )
+    if len(set(names)) < len(names):
+        second = next(j for j, name in enumerate(names) if name in names[:j])
+        raise InputError(
+            f"{path}: columns {names.index(names[second]) + 1} and {second + 1} have the same name."
+        )
+    return names
+
+
+def _full_rows(
+    reader: Any, path: Path, columns: tuple[str, ...], *, declarations: bool
+) -> Iterator[tuple[int, list[str]]]:
+    for row in reader:
+        if not row or (declarations and row[0].startswith(_NOT_DATA)):
+            continue
+        if len(row) != len(columns):
+            raise InputError(
+                f"{path}, line {reader.line_num}: {len(row)} cells where there are {len(columns)} columns. "
+                "A cell that contains a comma must be in double quotes."
+            )
+        yield reader.line_num, row
+
+
+def _chunks(rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[list[int], list[list[str]]]]:
+    while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
+        yield [line for line, _ in chunk], [row for _, row in chunk]
+
+
+def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
+    """The cells as floats, NaN where missing; None where one of them is neither a number nor missing."""
+    try:
+        return np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        filled = ("nan" if cell.strip().lower() in _MISSING else cell for cell in cells)
+        try:
+            return np.fromiter(map(float, filled), np.float64, len(cells))
+        except ValueError:
+            return None
+
+
+def _number_or_text(cells: Sequence[str], text: type = object) -> NDArray[Any]:
+    values = _numbers(cells)
+    return np.array([cell.strip() for cell in cells], dtype=text) if values is None else values
+
+
+def _label_position(label: str | int | None, columns: Sequence[str], path: Path) -> int | None:
+    if label is None:
+        return None
+    if isinstance(label, str) and label in columns:
+        return columns.index(label)
+    if isinstance(label, int) and -len(columns) <= label < len(columns):
+        return label % len(columns)
+    raise InputError(f"label={label!r} is no column of {path}. Its columns are: {', '.join(columns)}.")
+
+
+def _check_features(features: int | None, found: int, path: Path) -> None:
+    if found == 0:
+        raise InputError(f"{path} has no column but the label: there is nothing to learn from.")
+    if features is not None and features != found:
+        raise InputError(
+            f"features={features} but {path} has {found} feature columns. Is the label column named?"
+        )
+
+
+def _not_numeric(path: Path, column: str, where: str = "") -> InputError:
+    return InputError(
+        f"{path}: column {column!r} is not numeric{where}. Name it as the label, or read the file with "
+        "sottovoce.data.readers.read_columns and encode its text columns in a scikit-learn pipeline "
+        "(ColumnTransformer with OneHotEncoder(categories=...), the categories given, not read off the data)."
+    )
+
+
+def _svmlight_error(path: Path, features: int | None) -> InputError:
+    """What is wrong in a LIBSVM file that scikit-learn refused; its own error would quote the line."""
+    with open_data(path) as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                label, *cells = line.split(b"#")[0].split() or [b"0"]
+                pairs = [cell.split(b":") for cell in cells if not cell.startswith(b"qid:")]
+                indices = [int(index) for index, _ in pairs]
+                _ = [float(label), *(float(value) for _, value in pairs)]
+            except ValueError:
+                return InputError(
+                    f"{path}, line {number}: not of the form `label index:value index:value ...`. "
+                    "A comma-separated file is named .csv and has a header line."
+                )
+            if indices and indices[0] < 1:
+                return InputError(
+                    f"{path}, line {number}: an index below 1. LIBSVM counts from 1; "
+                    "sklearn.datasets.dump_svmlight_file does with zero_based=False."
+                )
+            if any(b <= a for a, b in itertools.pairwise(indices)):
+                return InputError(f"{path}, line {number}: the indices of a line must increase.")
+            if features is not None and indices and indices[-1] > features:
+                return InputError(
+                    f"{path}, line {number}: an index above features={features}. Give the full count."
+                )
+    return InputError(f"{path} is not a LIBSVM file.")
+
+
+def _parquet_columns(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        import pyarrow
+        from pyarrow import parquet, types
+    except ImportError:
+        raise InputError(
+            f'{path}: reading Parquet needs pyarrow. Install it with: pip install "sottovoce[parquet]"'
+        ) from None
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file.")
+    try:
+        table = parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError, EOFError):
+        raise InputError(f"{path} is damaged, or not a Parquet file. Copy or write it again.") from None
+    if table.num_rows == 0 or table.num_columns == 0:
+        raise InputError(f"{path} has no rows.")
+    if len(set(table.column_names)) < table.num_columns:
+        raise InputError(f"{path}: two columns have the same name.")
+    columns: dict[str, NDArray[Any]] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+        if (
+            types.is_boolean(kind)
+            or types.is_integer(kind)
+            or types.is_floating(kind)
+            or types.is_decimal(kind)
+        ):
+            # Arrow has no cast from a Boolean to a float; the first cast undoes dictionary encoding.
+            number = pyarrow.int8() if types.is_boolean(kind) else kind
+            columns[name] = column.cast(kind).cast(number).cast(pyarrow.float64(), safe=False).to_numpy()
+        elif types.is_string(kind) or types.is_large_string(kind):
+            columns[name] = np.array(
+                ["" if cell is None else cell for cell in column.to_pylist()], dtype=object
+            )
+        else:
+            raise InputError(
+                f"{path}: column {name!r} has the type {kind}. Convert it to a number or to text first."
+            )
+    return columns

@@ -1,0 +1,163 @@
+"""Synthetic clinic data: realistic in shape, and about nobody.
+
+Every record is drawn from the few lines of arithmetic below. No patient's data went into it, the
+coefficients are invented, and no medical conclusion follows from it. It serves demonstrations and tests, in
+which clinics learn together which of their patients will be readmitted within 30 days.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A measured quantity: its unit, the range any clinic would call plausible, and who in town holds it."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    decimals: int
+    holder: str
+
+
+FEATURES = (
+    Feature("age", "years", 18, 100, 0, "clinic"),
+    Feature("sex", "0 female, 1 male", 0, 1, 0, "clinic"),
+    Feature("body_mass_index", "kg/m2", 14, 55, 1, "clinic"),
+    Feature("systolic_pressure", "mmHg", 80, 220, 0, "clinic"),
+    Feature("diastolic_pressure", "mmHg", 40, 130, 0, "clinic"),
+    Feature("heart_rate", "beats/min", 35, 150, 0, "clinic"),
+    Feature("smoker", "0 no, 1 yes", 0, 1, 0, "clinic"),
+    Feature("fasting_glucose", "mg/dL", 50, 300, 0, "lab"),
+    Feature("hba1c", "%", 4, 12, 1, "lab"),
+    Feature("ldl_cholesterol", "mg/dL", 20, 250, 0, "lab"),
+    Feature("hdl_cholesterol", "mg/dL", 15, 110, 0, "lab"),
+    Feature("creatinine", "mg/dL", 0.3, 4, 2, "lab"),
+    Feature("prior_admissions", "last 12 months", 0, 8, 0, "insurer"),
+    Feature("length_of_stay", "days", 1, 30, 0, "insurer"),
+    Feature("medications", "prescriptions", 0, 25, 0, "insurer"),
+)
+FEATURE_NAMES = tuple(feature.name for feature in FEATURES)
+FEATURE_RANGES = (tuple(feature.low for feature in FEATURES), tuple(feature.high for feature in FEATURES))
+LABEL = "readmitted"
+HOLDERS = ("clinic", "lab", "insurer")
+
+
+@dataclass(frozen=True, eq=False)
+class Clinic:
+    """One clinic's synthetic patients: features in the order of `FEATURES`, label 1 for readmitted."""
+
+    name: str
+    X: Array
+    y: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Holder:
+    """The columns that one holder has of everybody; rows in the same order at each."""
+
+    name: str
+    X: Array
+    feature_names: tuple[str, ...]
+
+
+def clinics(parties: int = 4, records: int = 20_000, seed: int = 0) -> list[Clinic]:
+    """`records` synthetic patients at `parties` clinics of different sizes and mildly different patients.
+
+    The same arguments give the same data. Every value lies in its feature's public range.
+    """
+    if parties < 1 or records < parties or seed < 0:
+        raise InputError(
+            f"parties={parties!r}, records={records!r}, seed={seed!r}: give at least one party, at least one "
+            "record for each, and a seed of at least 0."
+        )
+    # The largest clinic is about twice the smallest; whatever the rounding leaves over goes to the first.
+    shares = np.linspace(2.0, 1.0, parties)
+    sizes = np.maximum(1, np.floor(records * shares / shares.sum())).astype(int)
+    sizes[0] += records - sizes.sum()
+    return [_clinic(f"clinic-{k + 1}", int(size), seed, k) for k, size in enumerate(sizes)]
+
+
+def columns(parties: int = 4, records: int = 20_000, seed: int = 0) -> tuple[list[Holder], Array]:
+    """The people of `clinics(...)`, all clinics in turn, split by columns among clinic, lab and insurer."""
+    town = clinics(parties, records, seed)
+    X = np.concatenate([clinic.X for clinic in town])
+    holders = []
+    for holder in HOLDERS:
+        held = [j for j, feature in enumerate(FEATURES) if feature.holder == holder]
+        holders.append(Holder(holder, X[:, held], tuple(FEATURE_NAMES[j] for j in held)))
+    return holders, np.concatenate([clinic.y for clinic in town])
+
+
+def write_csv(clinic: Clinic, path: str | Path) -> None:
+    """Write a clinic as a CSV file: a header line, the label last; compressed if named .gz, .bz2 or .xz."""
+    header = ",".join((*FEATURE_NAMES, LABEL))
+    np.savetxt(
+        path, np.column_stack([clinic.X, clinic.y]), fmt="%.10g", delimiter=",", header=header, comments=""
+    )
+
+
+def _clinic(name: str, size: int, seed: int, index: int) -> Clinic:
+    rng = np.random.default_rng([seed, index])
+
+    def noise(scale: float) -> Array:
+        return scale * rng.standard_normal(size)
+
+    # Two traits that no column shows, shifted a little from clinic to clinic, tie the columns together.
+    older, heavier, frailer = 0.25 * rng.standard_normal(3)
+    metabolic = heavier + noise(1.0)
+    frail = frailer + noise(1.0)
+
+    years = 14 * older + noise(14)  # from the age of 60
+    sex = (rng.random(size) < 0.5).astype(float)
+    smoker = (rng.random(size) < _sigmoid(-1.3 + 0.4 * sex - 0.02 * years)).astype(float)
+    body_mass = 27.5 + 3.2 * metabolic + noise(3.2)
+    systolic = 126 + 0.4 * years + 0.9 * (body_mass - 27.5) + noise(12)
+    hba1c = 5.9 * np.exp(0.13 * metabolic + 0.002 * years + noise(0.05))
+    admissions = rng.poisson(np.exp(-0.7 + 0.55 * frail + 0.012 * years))
+    stay = 1 + rng.poisson(np.exp(1.0 + 0.35 * frail + 0.05 * smoker))
+    medications = rng.poisson(np.exp(1.4 + 0.3 * frail + 0.2 * metabolic + 0.01 * years))
+    X = np.column_stack(
+        [
+            60 + years,
+            sex,
+            body_mass,
+            systolic,
+            78 + 0.45 * (systolic - 126) - 0.15 * years + noise(6),
+            74 + 3 * smoker + 2 * frail + noise(9),
+            smoker,
+            28.7 * hba1c - 60 + noise(12),  # near the published relation between HbA1c and mean glucose
+            hba1c,
+            122 + 6 * metabolic - 0.2 * years + noise(30),
+            60 - 8 * sex - 5 * metabolic + noise(11),
+            0.85 * np.exp(0.2 * sex + 0.008 * years + 0.06 * metabolic + noise(0.18)),
+            admissions,
+            stay,
+            medications,
+        ]
+    )
+    X = np.stack(
+        [np.clip(X[:, j], f.low, f.high).round(f.decimals) for j, f in enumerate(FEATURES)],
+        axis=1,
+    )
+    score = (X - _TYPICAL) @ _EFFECT - 1.35
+    return Clinic(name, X, (rng.random(size) < _sigmoid(score)).astype(float))
+
+
+# A typical patient, and what one unit more of each feature adds to the log-odds of readmission.
+_TYPICAL = np.array([60, 0.5, 27.5, 126, 78, 74, 0.2, 110, 5.9, 122, 56, 0.95, 0.6, 3.8, 4.5])
+_EFFECT = np.array([0.03, 0.2, 0.03, 0.012, 0.0, 0.02, 0.8, 0.003, 0.6, 0.003, -0.015, 1.2, 0.8, 0.2, 0.08])
+
+
+def _sigmoid(score: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-score)))

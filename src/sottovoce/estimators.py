@@ -1,0 +1,438 @@
+"""scikit-learn estimators. No maths here: they declare a problem, choose a solver, run the plan and keep the model."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import warnings
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sottovoce import algorithms, losses, penalties
+from sottovoce.algorithms import Algorithm, Problem, make_plan
+from sottovoce.data.bounds import Bounds
+from sottovoce.errors import InputError
+from sottovoce.privacy.accounting import Relation
+from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
+from sottovoce.protocol.coordinator import Coordinator
+from sottovoce.protocol.federation import Federation
+from sottovoce.protocol.plan import Calibration, Named, Plan
+from sottovoce.transports.base import Communication
+
+Array = NDArray[np.float64]
+
+_OPTIONS = ("rounds", "rate", "step", "schedule", "gram_share", "slope_bound")
+_SPARSE = ("csr", "csc", "coo")
+
+
+@dataclass(eq=False, repr=False)
+class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
+    """What the five estimators share.
+
+    Parameters
+    ----------
+    epsilon, delta : the budget; `epsilon=float("inf")` is the algorithm without privacy.
+    relation : "zero-out" (a record is blanked) or "replace-one" (a record is replaced by any other).
+    solver : "auto" or a name; an unknown one is answered with those that fit.
+    alpha : weight of the penalty, in front of it, where the loss is a mean over records.
+    radius : a constraint instead of a penalty.
+    row_norm, entry_bound, label_bound, feature_ranges : declared bounds; nothing is inferred from the data.
+    rescale : ranges become [-1, 1] ("symmetric") or [0, 1] ("unit").
+    fit_intercept : a constant column inside the row norm, not penalised.
+    rounds, rate, step, schedule, gram_share, slope_bound : the solver's own; None is its rule.
+    calibration : "tight", or "paper" for a published formula; the guarantee reported is the true one.
+    ledger : an account to charge (a path, a `Ledger` or an `Account`); None accounts for this fit alone.
+    insecure_seed : reproducible noise for tests and demos; the guarantee is then void and says so.
+    verbose : show progress with the time left.
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    _: KW_ONLY
+    alpha: float = 0.0
+    radius: float | None = None
+    row_norm: float | None = None
+    entry_bound: float | None = None
+    feature_ranges: Any = None
+    rescale: Literal["symmetric", "unit"] = "symmetric"
+    fit_intercept: bool = True
+    solver: str = "auto"
+    relation: Relation = "zero-out"
+    calibration: Calibration = "tight"
+    rounds: int | None = None
+    rate: float | None = None
+    step: float | None = None
+    schedule: str | None = None
+    gram_share: float | None = None
+    slope_bound: float | None = None
+    ledger: Any = None
+    insecure_seed: int | None = None
+    verbose: bool = False
+
+    def fit(self, X: Any, y: ArrayLike | None = None, sample_weight: None = None) -> Self:
+        """Fit on arrays (central) or on a `Federation`."""
+        if sample_weight is not None:
+            raise InputError(
+                "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds would "
+                "no longer limit it. Repeat no records and drop the argument."
+            )
+        federation = X if isinstance(X, Federation) else self._central(X, y)
+        if isinstance(X, Federation):
+            if y is not None:
+                raise InputError("y must be None when X is a Federation; the labels are inside it.")
+            if self.ledger is not None:
+                raise InputError("ledger goes to the federation, one for each party: Federation.by_rows(..., ledgers=[...]).")
+        without_privacy = isinstance(self.epsilon, int | float) and self.epsilon == math.inf
+        coordinator = federation.coordinator(insecure_seed=self.insecure_seed, without_privacy=without_privacy)
+        algorithm, plan = self._plan(federation, coordinator)
+        before = _counts(federation.transport.communication)
+        weights, rounds = self._run(coordinator, plan, algorithm)
+        self._keep(federation, plan, algorithm, weights, rounds, before)
+        if coordinator.transcript is not None:
+            self.transcript_ = coordinator.transcript
+        return self
+
+    def plan(self, federation: Federation) -> Plan:
+        """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged."""
+        return self._plan(federation, federation.coordinator(insecure_seed=self.insecure_seed))[1]
+
+    def decision_function(self, X: Any) -> Array:
+        """X coef + intercept."""
+        check_is_fitted(self)
+        rows = validate_data(self, X, reset=False, accept_sparse=_SPARSE, dtype=np.float64)
+        return np.asarray(rows @ self.coef_.ravel() + np.ravel(self.intercept_)[0], dtype=np.float64)
+
+    def _central(self, X: Any, y: ArrayLike | None) -> Federation:
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
+        rows, labels = validate_data(
+            self, X, y, accept_sparse=_SPARSE, dtype=(np.float64, np.float32), ensure_all_finite=False, y_numeric=False
+        )
+        return Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
+
+    def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
+        return labels
+
+    def _loss(self) -> Named:
+        raise NotImplementedError
+
+    def _regulariser(self) -> Named:
+        raise NotImplementedError
+
+    def _declared_classes(self) -> tuple[Any, Any] | None:
+        return None
+
+    def _problem(self, federation: Federation, coordinator: Coordinator) -> Problem:
+        classes = self._declared_classes()
+        loss = losses.get(self._loss().name, **self._loss().parameters)
+        ask = loss.kind == "classification" and classes is None
+        facts = coordinator.facts(classes=ask)
+        if ask:
+            classes = _two_classes([value for fact in facts.values() for value in fact["classes"]])
+        widths = {name: fact["features"] for name, fact in facts.items()}
+        features = sum(widths.values()) if federation.split == "columns" else next(iter(widths.values()))
+        if federation.split != "columns" and len(set(widths.values())) != 1:
+            raise InputError(f"the parties have {widths} features; by rows every party has the same columns.")
+        self._names = tuple(next(iter(facts.values()))["feature_names"])
+        bounds = Bounds.declare(
+            row_norm=self.row_norm,
+            entry_bound=self.entry_bound,
+            label_bound=getattr(self, "label_bound", None),
+            feature_ranges=self.feature_ranges,
+            rescale=self.rescale,
+        )
+        if self.epsilon != math.inf:
+            bounds.require(features, labels=loss.kind == "regression")
+        return Problem(
+            loss=self._loss(),
+            regulariser=self._regulariser(),
+            split=federation.split,
+            parties=tuple((name, fact["records"]) for name, fact in facts.items()),
+            features=features,
+            bounds=bounds,
+            epsilon=float(self.epsilon),
+            delta=float(self.delta),
+            relation=self.relation,
+            calibration=self.calibration,
+            fit_intercept=bool(self.fit_intercept),
+            classes=classes,
+            options={name: getattr(self, name, None) for name in _OPTIONS},
+        )
+
+    def _plan(self, federation: Federation, coordinator: Coordinator) -> tuple[Algorithm, Plan]:
+        self._check_budget()
+        loss = losses.get(self._loss().name, **self._loss().parameters)
+        if self.solver != "auto":
+            algorithms.get(self.solver, loss, federation.split)
+        elif federation.split == "columns":
+            algorithms.choose(loss, federation.split, 1)
+        problem = self._problem(federation, coordinator)
+        solver = algorithms.choose(loss, federation.split, problem.features).name if self.solver == "auto" else self.solver
+        algorithm = algorithms.get(solver, loss, federation.split)
+        self._check_options(algorithm)
+        if problem.delta >= 1 / problem.records and problem.epsilon != math.inf:
+            warnings.warn(
+                f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes one "
+                f"random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
+                UserWarning,
+                stacklevel=4,
+            )
+        coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
+        return algorithm, make_plan(solver, problem, algorithm.design(problem), run=secrets.token_hex(16), coin=coin)
+
+    def _check_budget(self) -> None:
+        if not isinstance(self.epsilon, int | float) or math.isnan(self.epsilon) or self.epsilon <= 0:
+            raise InputError(f"epsilon={self.epsilon!r} must be a positive number, or float('inf') for no privacy.")
+        if not isinstance(self.delta, int | float) or not 0 < self.delta < 1:
+            raise InputError(f"delta={self.delta!r} must be between 0 and 1; a value well below 1/N is meant.")
+        if self.relation not in ("zero-out", "replace-one"):
+            raise InputError(f"relation={self.relation!r} must be 'zero-out' or 'replace-one'.")
+        if self.calibration not in ("tight", "paper"):
+            raise InputError(f"calibration={self.calibration!r} must be 'tight' or 'paper'.")
+
+    def _check_options(self, algorithm: Algorithm) -> None:
+        if self.calibration == "paper":
+            if not algorithm.has_paper:
+                others = ", ".join(name for name, other in algorithms.REGISTRY.items() if other.has_paper)
+                raise InputError(f"solver={algorithm.name!r} has no published calibration; those that have: {others}.")
+            if self.epsilon == math.inf:
+                raise InputError("calibration='paper' needs a finite epsilon.")
+        for name in _OPTIONS:
+            if getattr(self, name, None) is not None and name not in algorithm.options:
+                raise InputError(
+                    f"{name}={getattr(self, name)!r} means nothing to solver={algorithm.name!r}; it takes {', '.join(algorithm.options)}."
+                )
+
+    def _run(self, coordinator: Coordinator, plan: Plan, algorithm: Algorithm) -> tuple[Array, int]:
+        if not self.verbose:
+            return coordinator.run(plan, algorithm, getattr(self, "_progress", None))
+        from sottovoce.progress import progress_bar
+
+        with progress_bar(f"{type(self).__name__} by {plan.algorithm}") as advance:
+            return coordinator.run(plan, algorithm, advance)
+
+    def _keep(
+        self, federation: Federation, plan: Plan, algorithm: Algorithm, weights: Array, rounds: int, before: tuple[int, int]
+    ) -> None:
+        coef, intercept = plan.preparation.unprepare(weights)
+        self._set_model(coef, intercept, plan)
+        self.n_iter_ = plan.rounds if plan.private else rounds
+        self.n_features_in_ = plan.features
+        if self._names and not hasattr(self, "feature_names_in_"):
+            self.feature_names_in_ = np.array(self._names, dtype=object)
+        del self._names
+        self.plan_ = plan
+        self.privacy_ = privacy_report(plan, algorithm, seeded=self.insecure_seed is not None)
+        up, down = _counts(federation.transport.communication)
+        self.communication_ = Communication(up - before[0], down - before[1], rounds)
+
+    def _set_model(self, coef: Array, intercept: float, plan: Plan) -> None:  # noqa: ARG002
+        self.coef_: Array = coef
+        self.intercept_: Any = intercept
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
+    label_bound: Any = None
+
+    def _loss(self) -> Named:
+        return Named(name="squared")
+
+    def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
+        try:
+            return np.asarray(labels, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError("y must be numbers for a regression; encode the labels first.") from None
+
+    def predict(self, X: Any) -> Array:
+        """Predicted labels."""
+        return self.decision_function(X)
+
+
+@dataclass(eq=False, repr=False)
+class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
+    classes: Any = None
+
+    def _declared_classes(self) -> tuple[Any, Any] | None:
+        if self.classes is None:
+            return None
+        pair = [value.item() if isinstance(value, np.generic) else value for value in self.classes]
+        _two_classes(pair)
+        return pair[0], pair[1]
+
+    def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
+        if self.classes is not None:
+            return labels
+        check_classification_targets(labels)
+        kind = type_of_target(labels, input_name="y", raise_unknown=True)
+        if kind != "binary":
+            raise InputError(f"Only binary classification is supported. The type of the target is {kind}.")
+        return labels
+
+    def _set_model(self, coef: Array, intercept: float, plan: Plan) -> None:
+        self.classes_ = np.array(plan.classes)
+        self.coef_ = coef[None, :]
+        self.intercept_ = np.array([intercept])
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class on whose side of the plane each row lies."""
+        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class PrivateRidge(_Regressor):
+    """min (1/N) sum (x'w + b - y)^2 / 2 + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
+
+    Residuals are clipped to `slope_bound` (default: half the half-width of the label bound), so records that the model
+    misses by more pull like a Huber loss.
+    """
+
+    def _regulariser(self) -> Named:
+        return _ball_or("l2", "l2_ball", self.alpha, self.radius)
+
+
+@dataclass(eq=False, repr=False)
+class PrivateLasso(_Regressor):
+    """min (1/N) sum (x'w + b - y)^2 / 2 + alpha |w|_1 under differential privacy, or |w|_1 <= radius."""
+
+    alpha: float = 0.01
+
+    def _regulariser(self) -> Named:
+        return _ball_or("l1", "l1_ball", self.alpha, self.radius)
+
+
+@dataclass(eq=False, repr=False)
+class PrivateElasticNet(_Regressor):
+    """min (1/N) sum (x'w + b - y)^2 / 2 + alpha (l1_ratio |w|_1 + (1 - l1_ratio)/2 |w|^2) under differential privacy."""
+
+    alpha: float = 0.01
+    l1_ratio: float = 0.5
+
+    def _regulariser(self) -> Named:
+        if self.radius is not None:
+            raise InputError(f"radius={self.radius!r}: the elastic net has no ball; use PrivateLasso or PrivateRidge, or alpha.")
+        return _named("elastic_net", alpha=self.alpha, l1_ratio=self.l1_ratio)
+
+
+@dataclass(eq=False, repr=False)
+class PrivateLogisticRegression(_Classifier):
+    """min (1/N) sum log(1 + exp(-y (x'w + b))) + alpha pen(w) under differential privacy.
+
+    `penalty` is "l2" (alpha/2 |w|^2), "l1" or "elastic_net"; with `radius` the ball of that norm instead.
+    `classes=(negative, positive)` declares the two labels; a record with another label becomes a null row. Without it
+    the pair is read from y and counts as public.
+    """
+
+    penalty: str = "l2"
+    l1_ratio: float = 0.5
+
+    def _loss(self) -> Named:
+        return Named(name="logistic")
+
+    def _regulariser(self) -> Named:
+        penalty, radius = self.penalty, self.radius
+        if penalty == "elastic_net" and radius is None:
+            return _named("elastic_net", alpha=self.alpha, l1_ratio=self.l1_ratio)
+        if penalty not in ("l1", "l2"):
+            raise InputError(f"penalty={penalty!r} must be 'l2', 'l1' or 'elastic_net' (no radius with the last).")
+        return _ball_or(penalty, f"{penalty}_ball", self.alpha, radius)
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the two classes, in the order of `classes_`."""
+        positive = expit(self.decision_function(X))
+        return np.column_stack([1 - positive, positive])
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Logarithms of the probabilities, without underflow."""
+        scores = self.decision_function(X)
+        return np.column_stack([-np.logaddexp(0, scores), -np.logaddexp(0, -scores)])
+
+
+@dataclass(eq=False, repr=False)
+class PrivateLinearSVC(_Classifier):
+    """min (1/N) sum loss(y (x'w + b)) + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
+
+    `loss="smoothed_hinge"` (default, smooth, served by `newton`) or `"hinge"` (served by `gradient` and `sgd`).
+    """
+
+    loss: str = "smoothed_hinge"
+
+    def _loss(self) -> Named:
+        if self.loss not in ("hinge", "smoothed_hinge"):
+            raise InputError(f"loss={self.loss!r} must be 'hinge' or 'smoothed_hinge'.")
+        return Named(name=self.loss)
+
+    def _regulariser(self) -> Named:
+        return _ball_or("l2", "l2_ball", self.alpha, self.radius)
+
+
+def privacy_report(plan: Plan, algorithm: Algorithm, *, seeded: bool) -> PrivacyReport:
+    """The true guarantee of a plan, computed from what it releases."""
+    epsilons = algorithm.epsilons(plan, plan.relation)
+    void = "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
+    guarantees = {
+        name: Guarantee(epsilon, plan.delta, plan.relation, name, plan.claimed_epsilon, void)  # type: ignore[arg-type]
+        for name, epsilon in epsilons.items()
+    }
+    assumptions = ["parties and coordinator follow the protocol, though they may be curious"]
+    if plan.split == "rows":
+        assumptions.append("nobody's record is with two parties")
+    if plan.classes is not None:
+        assumptions.append("the two class labels are public")
+    return PrivacyReport(
+        **guarantees,
+        assumptions=tuple(assumptions),
+        public={
+            "records": plan.records,
+            "parties": dict(plan.parties),
+            "features": plan.features,
+            "classes": None if plan.classes is None else list(plan.classes),
+            "bounds": plan.bounds.model_dump(exclude_none=True),
+            "solver": plan.algorithm,
+            "rounds": plan.rounds,
+        },
+    )
+
+
+def _named(name: str, **parameters: Any) -> Named:
+    return Named(name=name, parameters=penalties.get(name, **parameters).parameters())
+
+
+def _ball_or(penalty: str, ball: str, alpha: float, radius: float | None) -> Named:
+    if radius is not None:
+        return _named(ball, radius=radius)
+    return Named(name="none") if alpha == 0 else _named(penalty, alpha=alpha)
+
+
+def _two_classes(values: list[Any]) -> tuple[Any, Any]:
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    distinct = sorted(set(plain), key=lambda value: (str(type(value)), value))
+    if len(distinct) != 2:
+        raise InputError(
+            f"classification needs exactly two classes, but {len(distinct)} class(es) were found or declared. "
+            "Pass classes=(negative, positive) to declare them."
+        )
+    return distinct[0], distinct[1]
+
+
+def _counts(communication: Communication) -> tuple[int, int]:
+    return communication.uplink_bytes, communication.downlink_bytes
+

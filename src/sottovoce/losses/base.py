@@ -1,0 +1,145 @@
+"""What a loss is: value, slope, curvature, their bounds and, for a convex loss, its dual."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import ClassVar, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import InputError
+
+Vector = NDArray[np.float64]
+Kind = Literal["regression", "classification"]
+
+ROUNDING = 1e-12  # a sum of dual steps may leave the domain of the conjugate by this much
+
+
+@dataclass(frozen=True)
+class Loss(ABC):
+    """A loss l(u, y) of a score u = <x, w> and a label y; every method works entry by entry.
+
+    Labels of a classification loss are -1 and +1. Derivatives are with respect to u. The dual of a convex
+    loss follows SDCA: its conjugate is l*(p) = sup_u (p u - l(u, y)), and a dual variable a (alpha in the
+    papers) enters as l*(-a), so that a = -l'(u, y) at the optimum.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Kind]
+    convex: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
+
+    def parameters(self) -> dict[str, float]:
+        """The public constants of the loss: ``get(loss.name, **loss.parameters()) == loss``."""
+        return {field.name: float(getattr(self, field.name)) for field in fields(self)}
+
+    @abstractmethod
+    def value(self, u: Vector, y: Vector) -> Vector:
+        """l(u, y)."""
+
+    @abstractmethod
+    def derivative(self, u: Vector, y: Vector, out: Vector | None = None) -> Vector:
+        """l'(u, y), a subgradient where there is a kink; ``out`` may be u itself, not y."""
+
+    @abstractmethod
+    def curvature(self, u: Vector, y: Vector) -> Vector:
+        """l''(u, y) where it exists; at a kink of l' the value of one side."""
+
+    @property
+    @abstractmethod
+    def slope_bound(self) -> float:
+        """The supremum of |l'(u, y)| over all scores and |y| <= 1; infinite for the squared loss."""
+
+    @property
+    @abstractmethod
+    def curvature_bound(self) -> float:
+        """The supremum of |l''(u, y)|, the Lipschitz constant of l'; infinite where l' jumps."""
+
+    @abstractmethod
+    def mean_curvature(self, variance: float) -> float:
+        """E l''(u, y) for a score u ~ N(0, variance) and a fair label y = -1 or +1; a jump of l' counts.
+
+        Negative and positive parts cancel in a non-convex loss: for the sigmoid loss the result is 0.
+        """
+
+    def lipschitz(self, label_bound: float = 1.0) -> float:
+        """The supremum of |l'(u, y)| over all scores and |y| <= label_bound."""
+        check_positive("label_bound", label_bound, "declare the largest absolute value a label can have")
+        # A margin loss phi(y u) has slope y phi'(y u); that of a residual loss ranges over all residuals.
+        return self.slope_bound * label_bound if self.kind == "classification" else self.slope_bound
+
+    def conjugate(self, p: Vector, y: Vector) -> Vector:
+        """l*(p) = sup_u (p u - l(u, y)), infinite outside its domain; the dual objective takes l*(-a)."""
+        self._require_dual()
+        return self._conjugate(p, y)
+
+    def dual_step(self, a: Vector, y: Vector, m: Vector, s: Vector) -> Vector:
+        """The step z that minimises l*(-a - z) + m z + s z^2 / 2, in closed form (logistic: one Newton step).
+
+        For SDCA on (1/N) sum_i l + (lam/2) |w|^2 with L records updated together, m = <x, v> / (lam N) and
+        s = L |x|^2 / (lam N). A dual variable outside the domain of l* is led back into it.
+        """
+        self._require_dual()
+        return self._dual_step(a, y, m, s)
+
+    def dual_step_exact(self, a: Vector, y: Vector, m: Vector, s: Vector) -> Vector:
+        """The minimiser itself, also for the one loss (logistic) whose ``dual_step`` only approaches it."""
+        return self.dual_step(a, y, m, s)
+
+    def _conjugate(self, p: Vector, y: Vector) -> Vector:
+        raise NotImplementedError
+
+    def _dual_step(self, a: Vector, y: Vector, m: Vector, s: Vector) -> Vector:
+        raise NotImplementedError
+
+    def _require_dual(self) -> None:
+        if not self.convex:
+            dual = ", ".join(name for name in names() if _REGISTRY[name].convex)
+            raise InputError(f"loss={self.name!r} is not convex and has no dual; choose one of: {dual}")
+
+
+_REGISTRY: dict[str, type[Loss]] = {}
+
+LossType = TypeVar("LossType", bound=Loss)
+
+
+def register(loss: type[LossType]) -> type[LossType]:
+    """Make a loss known by its name (a class decorator)."""
+    _REGISTRY[loss.name] = loss
+    return loss
+
+
+def names() -> list[str]:
+    """The names that ``get`` knows."""
+    return sorted(_REGISTRY)
+
+
+def get(name: str, **parameters: float) -> Loss:
+    """The loss of that name, with the parameters of its class."""
+    if name not in _REGISTRY:
+        raise InputError(f"loss={name!r} is unknown; choose one of: {', '.join(names())}")
+    signature = inspect.signature(_REGISTRY[name])
+    try:
+        signature.bind(**parameters)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "none"
+        raise InputError(f"loss={name!r} with parameters {parameters}: {error}; it takes: {takes}") from None
+    return _REGISTRY[name](**parameters)
+
+
+def check_positive(argument: str, value: float, remedy: str, *, zero: bool = False) -> None:
+    """Refuse anything but a finite number above zero (with ``zero``: or zero itself)."""
+    if not (isinstance(value, Real) and (0 < value < math.inf or (zero and value == 0))):
+        allowed = "zero or a positive finite number" if zero else "a positive finite number"
+        raise InputError(f"{argument}={value!r} must be {allowed}; {remedy}")
+
+
+def deviation(variance: float) -> float:
+    """The standard deviation, kept above zero so that the limit at variance 0 needs no case of its own."""
+    check_positive("variance", variance, "pass the mean square of the scores", zero=True)
+    return math.sqrt(max(variance, 1e-200))

@@ -1,0 +1,235 @@
+"""Losses phi(t) of the margin t = y u, for labels -1 and +1."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import expit, ndtr, xlogy
+
+from sottovoce.losses.base import ROUNDING, Kind, Loss, Vector, check_positive, deviation, register
+
+
+class MarginLoss(Loss):
+    """l(u, y) = phi(y u) for a decreasing phi; the dual variable of a convex one is a = y b, 0 <= b <= 1.
+
+    Then l*(-a) = phi*(-b), and the dual step minimises phi*(-b) + m y b + s (b - y a)^2 / 2 over b.
+    """
+
+    kind: ClassVar[Kind] = "classification"
+
+    def value(self, u: Vector, y: Vector) -> Vector:
+        """phi(y u)."""
+        return np.asarray(self._phi(np.multiply(u, y)))
+
+    def derivative(self, u: Vector, y: Vector, out: Vector | None = None) -> Vector:
+        """The slope y phi'(y u)."""
+        work = np.asarray(np.multiply(u, y, out=out), dtype=np.float64)
+        self._to_slope(work)
+        return np.multiply(work, y, out=work)
+
+    def curvature(self, u: Vector, y: Vector) -> Vector:
+        """phi''(y u)."""
+        return np.asarray(self._bend(np.multiply(u, y)))
+
+    def mean_curvature(self, variance: float) -> float:
+        """E phi''(t) for t ~ N(0, variance), which is the same for both labels.
+
+        The trapezoid rule is exact to rounding for an analytic phi'' that vanishes at the ends: here beyond
+        10 deviations or |t| = 40, with 0.2 between points at most (Gauss-Hermite fails at large variances).
+        """
+        scale = deviation(variance)
+        reach = 40 / max(scale, 4.0)
+        z, spacing = np.linspace(-reach, reach, 401, retstep=True)
+        return float(self._bend(scale * z) @ np.exp(-0.5 * z * z)) * float(spacing) / math.sqrt(2 * math.pi)
+
+    def _conjugate(self, p: Vector, y: Vector) -> Vector:
+        b = -np.multiply(p, y)
+        inside = np.clip(b, 0.0, 1.0)
+        return np.where(np.abs(b - inside) <= ROUNDING, self._phi_conjugate(inside), math.inf)
+
+    def _dual_step(self, a: Vector, y: Vector, m: Vector, s: Vector) -> Vector:
+        return np.asarray(y * self._dual(np.multiply(a, y), np.multiply(m, y), s) - a)
+
+    @abstractmethod
+    def _phi(self, t: Vector) -> Vector: ...
+
+    @abstractmethod
+    def _to_slope(self, t: Vector) -> None:
+        """Overwrite t with phi'(t): one pass after another over the same memory, in the innermost loop."""
+
+    @abstractmethod
+    def _bend(self, t: Vector) -> Vector: ...
+
+    def _phi_conjugate(self, b: Vector) -> Vector:
+        """phi*(-b) for 0 <= b <= 1."""
+        raise NotImplementedError
+
+    def _dual(self, b: Vector, m: Vector, s: Vector) -> Vector:
+        """The b after the step, from the b before it and m y."""
+        raise NotImplementedError
+
+
+@register
+@dataclass(frozen=True)
+class Logistic(MarginLoss):
+    """l(u, y) = log(1 + exp(-y u))."""
+
+    name: ClassVar[str] = "logistic"
+    slope_bound: ClassVar[float] = 1.0
+    curvature_bound: ClassVar[float] = 0.25
+    box: ClassVar[float] = 1e-4
+
+    def _phi(self, t: Vector) -> Vector:
+        return np.asarray(np.log1p(np.exp(-np.abs(t))) - np.minimum(t, 0.0))
+
+    def _to_slope(self, t: Vector) -> None:
+        # -1 / (1 + exp(t)): NumPy's exp is vectorised and makes this nearly three times faster than expit.
+        np.minimum(t, 700.0, out=t)
+        np.exp(t, out=t)
+        t += 1.0
+        np.divide(-1.0, t, out=t)
+
+    def _bend(self, t: Vector) -> Vector:
+        return np.asarray(expit(t) * expit(-t))
+
+    def _phi_conjugate(self, b: Vector) -> Vector:
+        return np.asarray(xlogy(b, b) + xlogy(1 - b, 1 - b))
+
+    def _dual_step(self, a: Vector, y: Vector, m: Vector, s: Vector) -> Vector:
+        # As published (Damaskinos et al. 2021), the step counts from the dual variable moved into the box.
+        boxed = y * np.clip(np.multiply(a, y), self.box, 1 - self.box)
+        return super()._dual_step(boxed, y, m, s)
+
+    def _dual(self, b: Vector, m: Vector, s: Vector) -> Vector:
+        slope = np.log(b / (1 - b)) + m
+        bend = 1 / (b * (1 - b)) + s
+        return np.clip(b - slope / bend, self.box, 1 - self.box)
+
+    def dual_step_exact(self, a: Vector, y: Vector, m: Vector, s: Vector) -> Vector:
+        """The minimiser: b = sigma(t), where t + s sigma(t) = s y a - y m.
+
+        The left side is convex below t = 0 and concave above, so Newton's method from 0 never overshoots.
+        """
+        target = np.asarray(s * np.multiply(a, y) - np.multiply(m, y))
+        t = np.zeros_like(target)
+        for _ in range(100):
+            b = expit(t)
+            step = (target - t - s * b) / (1 + s * b * expit(-t))
+            t = t + step
+            if np.all(np.abs(step) <= 1e-14 * (1 + np.abs(t))):
+                break
+        return np.asarray(y * expit(t) - a)
+
+
+@register
+@dataclass(frozen=True)
+class Hinge(MarginLoss):
+    """l(u, y) = max(0, 1 - y u); its slope at the kink is taken as 0."""
+
+    name: ClassVar[str] = "hinge"
+    smooth: ClassVar[bool] = False
+    slope_bound: ClassVar[float] = 1.0
+    curvature_bound: ClassVar[float] = math.inf
+
+    def mean_curvature(self, variance: float) -> float:
+        """The density of N(0, variance) at the kink, t = 1."""
+        scale = deviation(variance)
+        return math.exp(-0.5 / scale**2) / (scale * math.sqrt(2 * math.pi))
+
+    def _phi(self, t: Vector) -> Vector:
+        return np.maximum(0.0, 1 - t)
+
+    def _to_slope(self, t: Vector) -> None:
+        # -1 below 1 and 0 from there on; a NaN stays one, which a comparison would hide.
+        t -= 1.0
+        np.clip(t, -1.0, 0.0, out=t)
+        np.floor(t, out=t)
+
+    def _bend(self, t: Vector) -> Vector:
+        return np.zeros_like(t, dtype=np.float64)
+
+    def _phi_conjugate(self, b: Vector) -> Vector:
+        return -b
+
+    def _dual(self, b: Vector, m: Vector, s: Vector) -> Vector:
+        # A null row has s = 0: any tiny curvature then sends b to the end that its slope points at.
+        return np.clip(b + (1 - m) / np.maximum(s, 1e-200), 0.0, 1.0)
+
+
+@register
+@dataclass(frozen=True)
+class SmoothedHinge(MarginLoss):
+    """l(u, y) = max over 0 <= b <= 1 of b (1 - y u) - g b^2 / 2, with g = smoothing.
+
+    It is the hinge with its kink replaced by the parabola (1 - y u)^2 / (2 g) on 1 - g <= y u <= 1.
+    """
+
+    smoothing: float = 1.0
+
+    name: ClassVar[str] = "smoothed_hinge"
+    slope_bound: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("smoothing", self.smoothing, "1.0 is the usual choice; for none use the loss 'hinge'")
+
+    @property
+    def curvature_bound(self) -> float:
+        """1 / g."""
+        return 1 / self.smoothing
+
+    def mean_curvature(self, variance: float) -> float:
+        """Pr(1 - g <= t <= 1) / g for t ~ N(0, variance)."""
+        scale, g = deviation(variance), self.smoothing
+        return float(ndtr(1 / scale) - ndtr((1 - g) / scale)) / g
+
+    def _phi(self, t: Vector) -> Vector:
+        b = np.clip((1 - t) / self.smoothing, 0.0, 1.0)
+        return np.asarray(b * (1 - t - 0.5 * self.smoothing * b))
+
+    def _to_slope(self, t: Vector) -> None:
+        t -= 1.0
+        t /= self.smoothing
+        np.clip(t, -1.0, 0.0, out=t)
+
+    def _bend(self, t: Vector) -> Vector:
+        return np.where((t > 1 - self.smoothing) & (t < 1), 1 / self.smoothing, 0.0)
+
+    def _phi_conjugate(self, b: Vector) -> Vector:
+        return b * (0.5 * self.smoothing * b - 1)
+
+    def _dual(self, b: Vector, m: Vector, s: Vector) -> Vector:
+        g = self.smoothing
+        return np.clip(b + (1 - m - g * b) / (g + s), 0.0, 1.0)
+
+
+@register
+@dataclass(frozen=True)
+class Sigmoid(MarginLoss):
+    """l(u, y) = 1 / (1 + exp(y u)), a smooth count of the errors; not convex.
+
+    Chosen as the non-convex loss because it needs no scale: a robust regression loss has one in the units
+    of the residuals, which could only be picked by looking at the data. A record costs at most 1 however
+    wrong its label is, and its slope is at most 1/4, so little noise hides it.
+    """
+
+    name: ClassVar[str] = "sigmoid"
+    convex: ClassVar[bool] = False
+    slope_bound: ClassVar[float] = 0.25
+    curvature_bound: ClassVar[float] = 1 / (6 * math.sqrt(3))
+
+    def _phi(self, t: Vector) -> Vector:
+        return np.asarray(expit(-t))
+
+    def _to_slope(self, t: Vector) -> None:
+        # phi' is even: -e / (1 + e)^2 with e = exp(-|t|).
+        np.abs(t, out=t)
+        np.negative(t, out=t)
+        np.exp(t, out=t)
+        t /= -((1.0 + t) ** 2)
+
+    def _bend(self, t: Vector) -> Vector:
+        return np.asarray(expit(t) * expit(-t) * np.tanh(0.5 * t))

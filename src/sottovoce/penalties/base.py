@@ -1,0 +1,147 @@
+"""What stands beside the loss in an objective: penalties and constraint sets, behind one interface."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from numbers import Real
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import InputError
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Regulariser(ABC):
+    """A closed convex function r(w): a penalty, or a set as its indicator (0 inside, infinite outside)."""
+
+    name: ClassVar[str]
+
+    def parameters(self) -> dict[str, Any]:
+        """The public constants, fit for JSON: ``get(r.name, **r.parameters()) == r``."""
+        return {field.name: float(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def build(cls, **parameters: Any) -> Self:
+        """The inverse of ``parameters``."""
+        return cls(**parameters)
+
+    @abstractmethod
+    def value(self, w: Vector) -> float:
+        """r(w)."""
+
+    @abstractmethod
+    def prox(self, w: Vector, step: float | Vector) -> Vector:
+        """The argmin over u of |u - w|^2 / 2 + step r(u)."""
+
+    @abstractmethod
+    def conjugate(self, p: Vector) -> float:
+        """The supremum over w of <p, w> - r(w), for duality gaps."""
+
+    @property
+    def strong_convexity(self) -> float:
+        """The largest c for which r(w) - c |w|^2 / 2 is convex."""
+        return 0.0
+
+
+class Penalty(Regulariser):
+    """A separable regulariser: r(w) = sum_j r(w_j).
+
+    ``prox`` therefore takes one step for all or a step per coordinate, and can be asked for any part of w.
+    """
+
+
+class ConstraintSet(Regulariser):
+    """A bounded closed convex set, as the regulariser that is 0 on it and infinite elsewhere."""
+
+    @abstractmethod
+    def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
+        """Whether w is in the set, up to a rounding error of ``tolerance`` times the size of the set."""
+
+    @abstractmethod
+    def project(self, w: Vector) -> Vector:
+        """The point of the set nearest to w."""
+
+    @abstractmethod
+    def linear_oracle(self, gradient: Vector) -> Vector:
+        """The s in the set with the least <s, gradient>: an extreme point, if the gradient is not 0."""
+
+    @abstractmethod
+    def diameter(self, dimension: int) -> float:
+        """The largest distance |s - t| of two points of the set in that many dimensions."""
+
+    def value(self, w: Vector) -> float:
+        """0 in the set, infinite outside."""
+        return 0.0 if self.contains(w) else math.inf
+
+    def prox(self, w: Vector, step: float | Vector) -> Vector:  # noqa: ARG002 - no step moves an indicator
+        """The projection, whatever the step."""
+        return self.project(w)
+
+    def conjugate(self, p: Vector) -> float:
+        """The support function, max over s in the set of <p, s>."""
+        return float(p @ self.linear_oracle(-p))
+
+
+_REGISTRY: dict[str, type[Regulariser]] = {}
+
+RegulariserType = TypeVar("RegulariserType", bound=Regulariser)
+
+
+def register(regulariser: type[RegulariserType]) -> type[RegulariserType]:
+    """Make a penalty or set known by its name (a class decorator)."""
+    _REGISTRY[regulariser.name] = regulariser
+    return regulariser
+
+
+def names() -> list[str]:
+    """The names that ``get`` knows."""
+    return sorted(_REGISTRY)
+
+
+def get(name: str, **parameters: Any) -> Regulariser:
+    """The penalty or constraint set of that name, with the parameters of its class."""
+    if name not in _REGISTRY:
+        raise InputError(f"penalty={name!r} is unknown; choose one of: {', '.join(names())}")
+    signature = inspect.signature(_REGISTRY[name])
+    try:
+        signature.bind(**parameters)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "none"
+        raise InputError(
+            f"penalty={name!r} with parameters {parameters}: {error}; it takes: {takes}"
+        ) from None
+    return _REGISTRY[name].build(**parameters)
+
+
+def check_number(
+    argument: str, value: float, accept: Callable[[float], bool], allowed: str, remedy: str
+) -> None:
+    """Refuse a value that is not a number or that is not accepted; NaN is neither."""
+    if not (isinstance(value, Real) and accept(float(value))):
+        raise InputError(f"{argument}={value!r} must be {allowed}; {remedy}")
+
+
+def check_alpha(alpha: float) -> None:
+    """Refuse a penalty weight that is negative or not finite."""
+    remedy = "it weighs the penalty against the mean loss, and 0 switches it off"
+    check_number("alpha", alpha, lambda x: 0 <= x < math.inf, "zero or a positive finite number", remedy)
+
+
+def check_interval(low: float, high: float, *, bounded: bool = False) -> None:
+    """Refuse ends that are NaN, out of order or, where the set must be bounded, infinite."""
+    for argument, end in (("low", low), ("high", high)):
+        if bounded:
+            remedy = "for an open end use the penalty 'box'"
+            check_number(argument, end, math.isfinite, "a finite number", remedy)
+        else:
+            remedy = "leave it out for an open end"
+            check_number(argument, end, lambda x: not math.isnan(x), "a number or infinite", remedy)
+    check_number("high", high, lambda x: x >= low, f"at least low={low!r}", "swap the two ends")

@@ -1,0 +1,218 @@
+"""Bounded constraint sets: projections and linear oracles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from sottovoce.errors import InputError
+from sottovoce.penalties.base import (
+    ConstraintSet,
+    Vector,
+    check_interval,
+    check_number,
+    get,
+    register,
+)
+
+
+@dataclass(frozen=True)
+class Ball(ConstraintSet):
+    """A set of the size of its radius."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        check_number(
+            "radius",
+            self.radius,
+            lambda radius: 0 < radius < math.inf,
+            "a positive finite number",
+            "it bounds the norm of the coefficients; 1.0 is a usual start for rows of norm 1",
+        )
+
+    def diameter(self, dimension: int) -> float:  # noqa: ARG002 - the same in every dimension
+        """2 radius."""
+        return 2 * self.radius
+
+
+@register
+@dataclass(frozen=True)
+class L1Ball(Ball):
+    """{w : |w|_1 <= radius}."""
+
+    name: ClassVar[str] = "l1_ball"
+
+    def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
+        """|w|_1 <= radius (1 + tolerance)."""
+        return bool(np.abs(w).sum() <= self.radius * (1 + tolerance))
+
+    def project(self, w: Vector) -> Vector:
+        """The point w itself inside; else the signs of w on the projection of |w| onto the simplex."""
+        size = np.abs(w)
+        return w.copy() if size.sum() <= self.radius else np.copysign(_onto_simplex(size, self.radius), w)
+
+    def linear_oracle(self, gradient: Vector) -> Vector:
+        """-radius sign(g_j) e_j for the j with the largest |g_j|."""
+        vertex = np.zeros_like(gradient)
+        j = np.abs(gradient).argmax()
+        vertex[j] = np.copysign(self.radius, -gradient[j])
+        return vertex
+
+
+@register
+@dataclass(frozen=True)
+class L2Ball(Ball):
+    """{w : |w|_2 <= radius}."""
+
+    name: ClassVar[str] = "l2_ball"
+
+    def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
+        """|w|_2 <= radius (1 + tolerance)."""
+        return bool(np.linalg.norm(w) <= self.radius * (1 + tolerance))
+
+    def project(self, w: Vector) -> Vector:
+        """The point w min(1, radius / |w|)."""
+        return w * (self.radius / max(float(np.linalg.norm(w)), self.radius))
+
+    def linear_oracle(self, gradient: Vector) -> Vector:
+        """-radius g / |g|."""
+        norm = float(np.linalg.norm(gradient))
+        return gradient * (-self.radius / norm) if norm > 0 else np.zeros_like(gradient)
+
+
+@register
+@dataclass(frozen=True)
+class Simplex(Ball):
+    """{w : w >= 0, sum_j w_j = radius}."""
+
+    name: ClassVar[str] = "simplex"
+
+    def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
+        """Whether w_j >= 0 and sum_j w_j = radius, both up to tolerance * radius."""
+        slack = tolerance * self.radius
+        return bool(np.all(w >= -slack) and abs(w.sum() - self.radius) <= slack)
+
+    def project(self, w: Vector) -> Vector:
+        """max(w - k, 0), with the k that makes it sum to the radius."""
+        return _onto_simplex(w, self.radius)
+
+    def linear_oracle(self, gradient: Vector) -> Vector:
+        """The vertex radius e_j for the j with the smallest g_j."""
+        vertex = np.zeros_like(gradient)
+        vertex[gradient.argmin()] = self.radius
+        return vertex
+
+    def diameter(self, dimension: int) -> float:
+        """sqrt(2) radius; a point, 0, in one dimension."""
+        return math.sqrt(2) * self.radius if dimension > 1 else 0.0
+
+
+@register
+@dataclass(frozen=True)
+class BoxSet(ConstraintSet):
+    """{w : low <= w_j <= high for every j}, bounded."""
+
+    low: float
+    high: float
+
+    name: ClassVar[str] = "box_set"
+
+    def __post_init__(self) -> None:
+        check_interval(self.low, self.high, bounded=True)
+
+    def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
+        """Whether low <= w_j <= high, up to tolerance * max(|low|, |high|)."""
+        slack = tolerance * max(abs(self.low), abs(self.high))
+        return bool(np.all((w >= self.low - slack) & (w <= self.high + slack)))
+
+    def project(self, w: Vector) -> Vector:
+        """clip(w, low, high)."""
+        return np.clip(w, self.low, self.high)
+
+    def linear_oracle(self, gradient: Vector) -> Vector:
+        """The end low where the gradient is positive, else high."""
+        return np.where(gradient > 0, float(self.low), float(self.high))
+
+    def diameter(self, dimension: int) -> float:
+        """sqrt(dimension) (high - low)."""
+        return math.sqrt(dimension) * (self.high - self.low)
+
+
+@register
+@dataclass(frozen=True)
+class Product(ConstraintSet):
+    """{w = (w_1, ..., w_K) : w_k in part k}, the parts over consecutive blocks of the given sizes."""
+
+    parts: tuple[ConstraintSet, ...]
+    sizes: tuple[int, ...]
+
+    name: ClassVar[str] = "product"
+
+    def __post_init__(self) -> None:
+        if not self.parts or not all(isinstance(part, ConstraintSet) for part in self.parts):
+            raise InputError(f"parts={self.parts!r} must be one or more constraint sets; leave penalties out")
+        positive = all(isinstance(size, int) and size > 0 for size in self.sizes)
+        if len(self.sizes) != len(self.parts) or not positive:
+            raise InputError(
+                f"sizes={self.sizes!r} must be {len(self.parts)} positive integers, one for each part; "
+                "give the number of coordinates of each block"
+            )
+
+    def parameters(self) -> dict[str, Any]:
+        """Each part as its name and parameters, and the sizes."""
+        parts = [{"name": part.name, **part.parameters()} for part in self.parts]
+        return {"parts": parts, "sizes": list(self.sizes)}
+
+    @classmethod
+    def build(cls, **parameters: Any) -> Self:
+        """The inverse of ``parameters``."""
+        try:
+            parts: Any = tuple(get(**part) for part in parameters["parts"])
+            return cls(parts, tuple(parameters["sizes"]))
+        except TypeError as error:
+            allowed = "parts must be a list of names with parameters, sizes a list of integers"
+            raise InputError(f"penalty='product' with parameters {parameters}: {error}; {allowed}") from None
+
+    def contains(self, w: Vector, tolerance: float = 1e-9) -> bool:
+        """Every block lies in its part."""
+        return all(part.contains(block, tolerance) for part, block in self._blocks(w))
+
+    def project(self, w: Vector) -> Vector:
+        """The projection of each block onto its part."""
+        return np.concatenate([part.project(block) for part, block in self._blocks(w)])
+
+    def linear_oracle(self, gradient: Vector) -> Vector:
+        """The oracle of each part at its block of the gradient."""
+        return np.concatenate([part.linear_oracle(block) for part, block in self._blocks(gradient)])
+
+    def diameter(self, dimension: int) -> float:
+        """sqrt(sum_k diameter_k^2)."""
+        self._check(dimension)
+        return math.hypot(*(part.diameter(size) for part, size in zip(self.parts, self.sizes, strict=True)))
+
+    def _blocks(self, w: Vector) -> Iterator[tuple[ConstraintSet, Vector]]:
+        self._check(len(w))
+        return zip(self.parts, np.split(w, np.cumsum(self.sizes)[:-1]), strict=True)
+
+    def _check(self, dimension: int) -> None:
+        if dimension != sum(self.sizes):
+            raise InputError(
+                f"dimension={dimension} does not fit sizes={self.sizes}, which sum to {sum(self.sizes)}; "
+                "give one size for each block of coordinates"
+            )
+
+
+def _onto_simplex(w: Vector, radius: float) -> Vector:
+    """max(w - k, 0) with sum = radius, by sorting (Held, Wolfe and Crowder 1974; Duchi et al. 2008)."""
+    # Shifting w changes k alone; with its maximum at 0 no large number is added to a small one.
+    w = w - w.max()
+    descending = np.sort(w)[::-1]
+    excess = np.cumsum(descending) - radius
+    positive = int(np.count_nonzero(np.arange(1, len(w) + 1) * descending > excess))
+    positive = max(positive, 1)  # 0 only where w has a NaN, which then reaches every coordinate
+    return np.asarray(np.maximum(w - excess[positive - 1] / positive, 0.0))

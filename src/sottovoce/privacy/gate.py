@@ -1,0 +1,188 @@
+"""The one door of a party: charge, then noise, then `Released`; nothing else can be put on a wire.
+
+A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` takes only what passed a
+`Gate` (`Released`) or was declared public by name and with a reason (`Declared`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import LeakError, RefusedError
+from sottovoce.privacy.mechanisms import poisson_sample, rounded_gaussian
+from sottovoce.privacy.query import Query
+from sottovoce.privacy.randomness import Randomness
+from sottovoce.protocol.messages import Frame, decode, encode
+
+if TYPE_CHECKING:
+    from sottovoce.data.block import Block
+    from sottovoce.privacy.ledger import Account
+    from sottovoce.protocol.plan import Release
+
+_SEAL: Final = object()
+
+# What a party may say without noise, and why each is public. A name that is not here cannot leave.
+PUBLIC_NAMES: Final[Mapping[str, str]] = {
+    "records": "row counts are fixed between neighbours",
+    "features": "the schema is public",
+    "feature_names": "the schema is public",
+    "classes": "the two class labels are schema",
+    "accepted": "an acknowledgement",
+    "refused": "made from the plan, the party's policy and its ledger, never from rows",
+    "error": "one of a fixed list of texts",
+}
+
+_PLAIN = (bool, int, float, str)
+
+
+class Released:
+    """A value that was charged for and carries its noise: integers on the grid `step`, or the plain value
+    of a run that was planned without privacy.
+    """
+
+    __slots__ = ("arrays", "query", "round")
+
+    def __init__(self, query: str, round_: int, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:
+        if seal is not _SEAL:
+            raise LeakError("Released is made by the gate alone: call Gate.gaussian or Gate.select.")
+        self.query = query
+        self.round = round_
+        self.arrays = dict(arrays)
+
+
+class Declared:
+    """A public value with its name and the reason why it is public."""
+
+    __slots__ = ("name", "reason", "value")
+
+    def __init__(self, name: str, value: Any, reason: str, *, seal: object) -> None:
+        if seal is not _SEAL:
+            raise LeakError("Declared is made by declare_public alone.")
+        self.name = name
+        self.value = value
+        self.reason = reason
+
+
+class Outgoing:
+    """Bytes that may leave a party. Wires take nothing else."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes, *, seal: object) -> None:
+        if seal is not _SEAL:
+            raise LeakError("Outgoing is made by reply alone.")
+        self.data = data
+
+
+class Gate:
+    """The door of one party for one plan.
+
+    Guarantee: what leaves is `round(value / step) + round(std / step * Z)` on the grid `step`, which is a
+    post-processing of the Gaussian mechanism at sensitivity Delta + step sqrt(entries); the cost was reserved
+    before the gate was made, and each (plan, round, query) is released once: a second request gets the stored
+    value, whatever it carries. Where the plan samples, the gate itself flips each record's secret coin and answers
+    also for an empty batch. Edges: a query the plan does not list, a round outside the plan's, or a query
+    whose sensitivity is above what was charged, is refused and nothing leaves.
+    """
+
+    def __init__(
+        self,
+        plan: bytes,
+        releases: Mapping[str, Release],
+        randomness: Randomness,
+        account: Account | None,
+    ) -> None:
+        self._plan = plan
+        self._releases = releases
+        self._randomness = randomness
+        self._account = account
+        self._last: Released | None = None
+
+    def gaussian(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
+        """Release `query` on private rows in round `round_`, with the noise of the plan."""
+        earlier = self._stored(query.name, round_)
+        if earlier is not None:
+            return earlier
+        release = self._releases.get(query.name)
+        if release is None or not release.first <= round_ < release.first + release.count:
+            raise RefusedError(f"query {query.name!r} in round {round_} is not in the plan; nothing was released.")
+        if release.rate is not None and release.rate < 1.0:
+            block = block.take(poisson_sample(len(block), release.rate, self._randomness))
+        if release.std == 0.0:
+            released = Released(query.name, round_, {"value": query.value(block, *arguments)}, seal=_SEAL)
+        else:
+            release.check(query)
+            grid = np.rint(query.value(block, *arguments) / release.step).astype(np.int64)
+            grid += rounded_gaussian(release.std / release.step / query.weights, grid.size, self._randomness)
+            released = Released(query.name, round_, {"grid": grid, "step": np.array([release.step])}, seal=_SEAL)
+        return self._keep(released)
+
+    def _stored(self, query: str, round_: int) -> Released | None:
+        if self._account is not None:
+            data = self._account.stored(self._plan.hex(), round_, query)
+            return None if data is None else Released(query, round_, decode(data).arrays, seal=_SEAL)
+        if self._last is None or round_ > self._last.round:
+            return None
+        if (self._last.query, self._last.round) == (query, round_):
+            return self._last
+        raise RefusedError(f"round {round_} is over, and a party without a ledger keeps only its last release.")
+
+    def _keep(self, released: Released) -> Released:
+        """Durably, before anybody sees it."""
+        self._last = released
+        if self._account is None:
+            return released
+        frame = Frame("answer", 0, self._plan, released.round, released.query, released.arrays, "")
+        stored = self._account.release(self._plan.hex(), released.round, released.query, encode(frame))
+        return Released(released.query, released.round, decode(stored).arrays, seal=_SEAL)
+
+
+def value_of(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The number behind a released message: grid times step, or the plain value of a run without privacy."""
+    if "grid" in arrays:
+        return np.asarray(arrays["grid"] * float(arrays["step"][0]), dtype=np.float64)
+    return np.asarray(arrays["value"], dtype=np.float64)
+
+
+def declare_public(name: str, value: Any, *, reason: str) -> Declared:
+    """Let a public value out, by name and with a reason.
+
+    Guarantee: none is spent, so only schema, counts fixed between neighbours and fixed texts qualify;
+    arrays and names outside `PUBLIC_NAMES` are refused.
+    """
+    if name not in PUBLIC_NAMES:
+        raise LeakError(f"name={name!r} is not a public value; public values are {', '.join(PUBLIC_NAMES)}.")
+    if not reason:
+        raise LeakError(f"declare_public({name!r}) needs a reason that says why the value is public.")
+    items = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(item, _PLAIN) for item in items):
+        raise LeakError(f"declare_public({name!r}) takes a number, a text or a list of them, nothing else.")
+    plain = list(items) if isinstance(value, list | tuple) else value
+    return Declared(name, plain, reason, seal=_SEAL)
+
+
+def reply(kind: str, request: Frame, content: Released | tuple[Declared, ...]) -> Outgoing:
+    """The frame that answers `request`, made of a released value or of declared ones."""
+    arrays: Mapping[str, NDArray[Any]] = {}
+    text = ""
+    if isinstance(content, Released):
+        arrays = content.arrays
+    elif isinstance(content, tuple) and all(isinstance(item, Declared) for item in content):
+        text = json.dumps({item.name: item.value for item in content})
+    else:
+        raise LeakError("a reply is made of a Released value or of Declared ones; pass the value through the gate.")
+    frame = Frame(
+        kind=kind,
+        serial=request.serial,
+        plan=request.plan,
+        round=request.round,
+        query=request.query,
+        arrays={name: np.asarray(array) for name, array in arrays.items()},
+        text=text,
+    )
+    return Outgoing(encode(frame), seal=_SEAL)

@@ -1,0 +1,166 @@
+"""Functions of private rows that carry their sensitivity.
+
+Fields are public configuration; private rows are arguments of `value`. A query bounds, in the l2 norm weighted
+by `weights`, how far its value moves when one record changes. Proofs: `proofs/queries.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.block import Block, toward_zero
+from sottovoce.losses import Loss
+from sottovoce.privacy.accounting import Relation
+
+Array = NDArray[np.float64]
+
+
+class Query(Protocol):
+    """What the gate asks of a query."""
+
+    name: str
+
+    def sensitivity(self, relation: Relation) -> float:
+        """The largest weighted l2 distance between the values on two neighbours."""
+
+    @property
+    def weights(self) -> Array | float:
+        """Weight of each entry in that norm; entry k then gets noise of standard deviation std / weights[k]."""
+
+    @property
+    def entries(self) -> float:
+        """Sum of squared weights over the entries that one record can move: what rounding to a grid can add."""
+
+    def value(self, block: Block, *arguments: Any) -> Array:
+        """The exact value on private rows. Only the gate calls this."""
+
+
+def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
+    """l'(u, y) clipped to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed."""
+
+    def term(scores: Array, labels: Array) -> Array:
+        slope = loss.derivative(scores, labels)
+        if bits is None:
+            return slope
+        np.clip(slope, -bound, bound, out=slope)
+        return toward_zero(slope, bits - math.ceil(math.log2(bound)))
+
+    return term
+
+
+@dataclass(frozen=True)
+class GradientSum:
+    """sum_i l'(x_i'w, y_i) x_i with |l'| <= slope_bound and |x_i| <= row_norm.
+
+    Guarantee: zero-out moves it by at most slope_bound row_norm, replace-one by twice that, in l2.
+    Edges: a null row and an empty block contribute 0; derivatives are clipped in code.
+    """
+
+    dimension: int
+    slope_bound: float
+    loss: Loss
+    row_norm: float = 1.0
+    name: str = "gradient"
+
+    def sensitivity(self, relation: Relation) -> float:
+        """G B for zero-out, 2 G B for replace-one."""
+        return self.slope_bound * self.row_norm * (2.0 if relation == "replace-one" else 1.0)
+
+    @property
+    def weights(self) -> float:
+        """Plain l2."""
+        return 1.0
+
+    @property
+    def entries(self) -> float:
+        """Every coordinate can move."""
+        return float(self.dimension)
+
+    def value(self, block: Block, *arguments: Any) -> Array:
+        """One pass over the rows."""
+        (weights,) = arguments
+        assert block.row_norm <= self.row_norm
+        return block.weighted_sum(weights, clipped_derivative(self.loss, self.slope_bound, block.bits))
+
+
+@dataclass(frozen=True)
+class GramMatrix:
+    """X'X as its upper triangle, |x_i| <= row_norm; off-diagonal entries weigh sqrt 2 (the Frobenius norm).
+
+    Guarantee: zero-out moves it by at most row_norm^2, replace-one by sqrt 2 row_norm^2, in Frobenius norm.
+    Edges: a null row and an empty block contribute 0.
+    """
+
+    dimension: int
+    row_norm: float = 1.0
+    name: str = "gram"
+
+    def sensitivity(self, relation: Relation) -> float:
+        """B^2 for zero-out; |dd' - ee'|_F <= sqrt 2 B^2 for replace-one."""
+        return self.row_norm**2 * (math.sqrt(2.0) if relation == "replace-one" else 1.0)
+
+    @property
+    def weights(self) -> Array:
+        """1 on the diagonal, sqrt 2 off it."""
+        rows, columns = np.triu_indices(self.dimension)
+        return np.where(rows == columns, 1.0, math.sqrt(2.0))
+
+    @property
+    def entries(self) -> float:
+        """Both triangles count."""
+        return float(self.dimension**2)
+
+    def value(self, block: Block, *arguments: Any) -> Array:
+        """The upper triangle, row by row."""
+        assert block.row_norm <= self.row_norm
+        return block.gram()[np.triu_indices(self.dimension)]
+
+    def matrix(self, triangle: Array) -> Array:
+        """The symmetric matrix of a released triangle."""
+        full = np.zeros((self.dimension, self.dimension))
+        full[np.triu_indices(self.dimension)] = triangle
+        return full + np.triu(full, 1).T
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """X' diag(l'') X as its upper triangle. Unbounded: it leaves only in a run planned without privacy."""
+
+    loss: Loss
+    dimension: int
+    name: str = "curvature"
+    weights: float = 1.0
+    entries: float = math.inf
+
+    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
+        """Infinite: never released with noise."""
+        return math.inf
+
+    def value(self, block: Block, *arguments: Any) -> Array:
+        """The upper triangle, row by row."""
+        (weights,) = arguments
+        return block.gram(weights, self.loss.curvature)[np.triu_indices(self.dimension)]
+
+
+@dataclass(frozen=True)
+class LossSum:
+    """sum_i l(x_i'w, y_i). Unbounded: it leaves only in a run planned without privacy."""
+
+    loss: Loss
+    name: str = "loss"
+    weights: float = 1.0
+    entries: float = math.inf
+
+    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
+        """Infinite: never released with noise."""
+        return math.inf
+
+    def value(self, block: Block, *arguments: Any) -> Array:
+        """One number."""
+        (weights,) = arguments
+        return np.array([block.scalar_sum(weights, self.loss.value)])

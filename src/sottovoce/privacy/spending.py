@@ -1,0 +1,210 @@
+"""How the costs of plans add in one account, though each plan was chosen after looking at the last.
+
+composition   what adds over plans                              takes
+"renyi"       Renyi divergence at one order, fixed at opening   every plan
+"gaussian"    mu^2                                              plans of Gaussian releases alone; tightest
+"basic"       epsilon and delta                                 every plan, which then needs its own delta
+
+The privacy loss distributions of the plans must NOT be composed: that holds only for events fixed in advance.
+Proof: proofs/ledger.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from sottovoce.errors import BudgetError, InputError
+from sottovoce.privacy import accounting
+from sottovoce.privacy.accounting import Event, Gaussian, Relation, Unbounded
+
+Composition = Literal["renyi", "gaussian", "basic"]
+Events = Callable[[Relation], Sequence[Event]] | Sequence[Event]
+
+# Sums of rounded numbers are compared to this relative precision: ten plans of epsilon 0.1 make epsilon 1.
+SLACK: Final = 1e-9
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A plan's cost: its events, what they add to the account, and the plan's (epsilon, delta) on its own."""
+
+    plan: str
+    events: tuple[Event, ...]
+    cost: float
+    epsilon: float
+    delta: float
+    summary: str
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is fixed when an account is opened; `capacity` is the budget in the unit that adds over plans."""
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    composition: Composition
+    order: float | None
+    capacity: float
+
+    def price(self, plan: str, events: Events, delta: float | None, summary: str) -> Reservation:
+        """What a plan with these events would be charged."""
+        listed = tuple(events(self.relation) if callable(events) else events)
+        for event in listed:
+            if isinstance(event, Unbounded):
+                raise BudgetError(
+                    f"the plan releases something without noise ({event.reason}): its epsilon is infinite "
+                    "and no account can pay for it. Plan it with a finite epsilon, or without a ledger."
+                )
+        if self.composition == "basic":
+            if delta is None or not 0 < delta < 1:
+                raise InputError(
+                    f"delta={delta!r}: epsilons and deltas add on this account, so a plan needs its own, "
+                    f"above 0 and at most the account's {self.delta:g}. Pass reserve(..., delta=...)."
+                )
+            epsilon = accounting.epsilon_of(listed, delta, self.relation)
+            return Reservation(plan, listed, epsilon, epsilon, delta, summary)
+        if self.composition == "gaussian":
+            cost = math.fsum(_squared_mu(event) for event in listed)
+        else:
+            cost = accounting.renyi_of(listed, self.fixed_order, self.relation)
+        epsilon = accounting.epsilon_of(listed, self.delta, self.relation)
+        return Reservation(plan, listed, cost, epsilon, self.delta, summary)
+
+    @property
+    def fixed_order(self) -> float:
+        """The Renyi order of a "renyi" account."""
+        assert self.order is not None, "only renyi accounts have an order"  # noqa: S101
+        return self.order
+
+
+def open_terms(epsilon: float, delta: float, relation: Relation, composition: Composition) -> Terms:
+    """The terms of a new account; the Renyi order is chosen here, from public numbers, once."""
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise InputError(f"epsilon={epsilon!r} must be a finite number above 0, for example 1.0.")
+    if not 0 < delta < 1:
+        raise InputError(f"delta={delta!r} must lie strictly between 0 and 1, for example 1e-5.")
+    if relation not in get_args(Relation):
+        raise InputError(f"relation={relation!r} must be one of {', '.join(get_args(Relation))}.")
+    if composition not in get_args(Composition):
+        raise InputError(f"composition={composition!r} must be one of {', '.join(get_args(Composition))}.")
+    epsilon, delta = float(epsilon), float(delta)
+    if composition == "basic":
+        return Terms(epsilon, delta, relation, composition, None, epsilon)
+    if composition == "gaussian":
+        return Terms(epsilon, delta, relation, composition, None, accounting.mu_for(epsilon, delta) ** 2)
+    order = accounting.renyi_order_for(epsilon, delta)
+    return Terms(epsilon, delta, relation, composition, order, accounting.renyi_budget(epsilon, delta, order))
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What an account has, as epsilons: `spent` and `total` at `delta`, `left` at `delta_left`.
+
+    `left` is the largest plan of Gaussian releases that would fit. `spent` and `left` do not add up to
+    `total`, since composition is not a sum; `share`, the used part of the budget, does add up over plans.
+    """
+
+    total: float
+    spent: float
+    left: float
+    delta: float
+    delta_left: float
+    share: float
+    plans: int
+
+
+@dataclass(frozen=True)
+class Book:
+    """An account's terms and all its reservations, in order."""
+
+    terms: Terms
+    reservations: tuple[Reservation, ...] = ()
+
+    def find(self, plan: str) -> Reservation | None:
+        """The reservation of a plan, if it has one."""
+        return next((known for known in self.reservations if known.plan == plan), None)
+
+    def cost(self) -> float:
+        """What all plans add up to, in the unit of `Terms.capacity`."""
+        return math.fsum(known.cost for known in self.reservations)
+
+    def fits(self, asked: Reservation) -> bool:
+        """True if the plan may be reserved.
+
+        Guarantee: if every plan is admitted by this rule, all their releases together are
+        (epsilon, delta)-differentially private. The first plan of a "renyi" account is also admitted on its
+        own exact epsilon: it depends on no output, and if it overfills the account no other plan follows.
+        """
+        after = Book(self.terms, (*self.reservations, asked))
+        within = _at_most(after.cost(), self.terms.capacity)
+        if self.terms.composition == "basic":
+            return within and _at_most(
+                math.fsum(known.delta for known in after.reservations), self.terms.delta
+            )
+        if self.terms.composition == "renyi" and not self.reservations:
+            return within or _at_most(asked.epsilon, self.terms.epsilon)
+        return within
+
+    def balance(self) -> Balance:
+        """What is spent and what is left."""
+        terms, cost, plans = self.terms, self.cost(), len(self.reservations)
+        rest = max(terms.capacity - cost, 0.0)
+        share = min(cost / terms.capacity, 1.0)
+        delta_left = terms.delta
+        if plans == 0:
+            spent, left = 0.0, terms.epsilon
+        elif terms.composition == "basic":
+            delta_left = max(terms.delta - math.fsum(known.delta for known in self.reservations), 0.0)
+            share = max(share, 1 - delta_left / terms.delta)
+            spent, left = cost, rest if delta_left > 0 else 0.0
+        elif terms.composition == "gaussian":
+            spent = accounting.gaussian_epsilon(math.sqrt(cost), terms.delta)
+            left = accounting.gaussian_epsilon(math.sqrt(rest), terms.delta)
+        else:
+            spent = accounting.renyi_to_epsilon(cost, terms.fixed_order, terms.delta)
+            if plans == 1:
+                spent = min(spent, self.reservations[0].epsilon)
+            # The Renyi divergence of a Gaussian release at this order is order * mu^2 / 2.
+            left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), terms.delta)
+        return Balance(terms.epsilon, spent, left, terms.delta, delta_left, share, plans)
+
+    def refusal(self, asked: Reservation) -> str:
+        """Why a plan that does not fit was refused, and what would fit."""
+        terms, balance = self.terms, self.balance()
+        largest = _round_down(balance.left)
+        kind = "same delta, Gaussian releases"
+        if terms.composition == "basic":
+            kind = f"delta at most {_round_down(balance.delta_left):g}"
+        remedy = (
+            f"A plan of epsilon at most {largest:g} ({kind}) would fit." if largest else "Nothing would fit."
+        )
+        return (
+            f"the plan asks for epsilon {asked.epsilon:.4g} at delta {asked.delta:g}; of epsilon "
+            f"{terms.epsilon:g} at delta {terms.delta:g} ({terms.relation}), {balance.spent:.4g} is spent "
+            f"(plans: {balance.plans}) and {largest:g} is left. {remedy}"
+        )
+
+
+def _at_most(value: float, bound: float) -> bool:
+    return value <= bound * (1 + SLACK)  # False for NaN
+
+
+def _squared_mu(event: Event) -> float:
+    if not isinstance(event, Gaussian):
+        raise BudgetError(
+            f"this account adds mu^2 and takes plans of Gaussian releases alone; the plan has a "
+            f"{type(event).__name__}. Open an account with composition='renyi' for such plans."
+        )
+    return event.mu * event.mu  # ** would raise where * gives infinity
+
+
+def _round_down(value: float) -> float:
+    """Four significant digits, never more than `value`."""
+    if value <= 0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return math.floor(value / unit) * unit

@@ -1,0 +1,155 @@
+"""A federation: who holds what. Central training is one party in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sottovoce.data.block import Matrix
+from sottovoce.data.bounds import party_norms
+from sottovoce.errors import InputError
+from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.protocol.coordinator import Coordinator
+from sottovoce.protocol.party import Party, Policy, check_rows
+from sottovoce.protocol.plan import Split
+from sottovoce.transports.base import Transport
+from sottovoce.transports.in_process import InProcess
+
+Labels = Literal["public", "shared", "held"]
+
+
+class Federation:
+    """Parties, how the data are split among them, and the wire to reach them.
+
+    Made by `central`, `by_rows`, `by_columns` (all in this process) or `connect` (parties elsewhere).
+    """
+
+    def __init__(self, split: Split, transport: Transport, *, parties: Sequence[Party] = (), record: bool = False) -> None:
+        self.split: Split = split
+        self.transport = transport
+        self.record = record
+        self._parties = tuple(parties)
+        self.labels: Labels = "public"
+        self.columns: tuple[int, ...] = ()
+
+    @classmethod
+    def central(
+        cls, X: Matrix, y: ArrayLike, *, ledger: Any = None, record: bool = False, policy: Policy | None = None
+    ) -> Federation:
+        """All rows in one place."""
+        party = Party("data", X, y, account=as_account(ledger), policy=policy)
+        return cls("central", InProcess([party]), parties=[party], record=record)
+
+    @classmethod
+    def by_rows(
+        cls,
+        parts: Sequence[tuple[Matrix, ArrayLike]],
+        *,
+        names: Sequence[str] | None = None,
+        ledgers: Sequence[Any] | None = None,
+        policy: Policy | None = None,
+        record: bool = False,
+    ) -> Federation:
+        """Each party has some people: `parts` is a list of (X, y). Nobody is in two parties."""
+        names = _names(names, len(parts))
+        accounts = [as_account(item) for item in (ledgers or [None] * len(parts))]
+        if len(accounts) != len(parts):
+            raise InputError(f"ledgers has {len(accounts)} entries for {len(parts)} parties; give one each.")
+        parties = [
+            Party(name, X, y, account=account, policy=policy)
+            for name, (X, y), account in zip(names, parts, accounts, strict=True)
+        ]
+        widths = {X.shape[1] for X, _ in parts}
+        if len(widths) != 1:
+            raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
+        return cls("rows", InProcess(parties), parties=parties, record=record)
+
+    @classmethod
+    def by_columns(
+        cls,
+        parts: Sequence[Matrix],
+        y: ArrayLike,
+        *,
+        labels: Labels = "shared",
+        holder: int = 0,
+        names: Sequence[str] | None = None,
+        ledgers: Sequence[Any] | None = None,
+        policy: Policy | None = None,
+        record: bool = False,
+    ) -> Federation:
+        """Each party has some features of the same people, in the same order.
+
+        `labels="public"`: everybody may know them. `"shared"`: all parties know them, nobody else does.
+        `"held"`: only the party with the number `holder` does.
+        """
+        if labels not in ("public", "shared", "held"):
+            raise InputError(f"labels={labels!r} must be 'public', 'shared' or 'held'.")
+        names = _names(names, len(parts))
+        if not 0 <= holder < len(parts):
+            raise InputError(f"holder={holder!r} must be the number of a party, 0 to {len(parts) - 1}.")
+        accounts = [as_account(item) for item in (ledgers or [None] * len(parts))]
+        counts = {X.shape[0] for X in parts}
+        if len(counts) != 1:
+            raise InputError(
+                f"the parties have {sorted(counts)} rows; by columns every party has the same people in the same order. "
+                "Align the records first (a private set intersection does that without showing who is not shared)."
+            )
+        own = [check_rows(X, y, name)[1] for name, X in zip(names, parts, strict=True)]
+        if labels == "held":
+            own = [known if place == holder else np.full(len(known), np.nan) for place, known in enumerate(own)]
+        parties = [
+            Party(name, X, known, account=account, policy=policy)
+            for name, X, known, account in zip(names, parts, own, accounts, strict=True)
+        ]
+        federation = cls("columns", InProcess(parties), parties=parties, record=record)
+        federation.labels = labels
+        federation.columns = tuple(int(X.shape[1]) for X in parts)
+        return federation
+
+    @classmethod
+    def connect(cls, transport: Transport, *, record: bool = False) -> Federation:
+        """Parties elsewhere, split by rows, reached over a transport such as `GrpcCoordinator`."""
+        return cls("rows", transport, record=record)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the parties are elsewhere."""
+        return not self._parties
+
+    def party_norms(self, row_norm: float) -> list[float]:
+        """By columns: party m's part of a row is clipped to B_m, and the squares of the B_m sum to row_norm^2."""
+        return party_norms(row_norm, self.columns)
+
+    def coordinator(self, *, insecure_seed: int | None = None, without_privacy: bool = False) -> Coordinator:
+        """A conversation with the parties; a seed and a run without privacy are for parties in this process only."""
+        if self.remote and insecure_seed is not None:
+            raise InputError("insecure_seed cannot be set for remote parties; each draws its own noise.")
+        for party in self._parties:
+            party.randomness = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, party.name)
+            party.permit_without_privacy(without_privacy)
+        return Coordinator(self.transport, record=self.record)
+
+    def close(self) -> None:
+        """End the connections."""
+        self.transport.close()
+
+
+def as_account(ledger: Any) -> Account | None:
+    """An account from None, an `Account`, a `Ledger` with one account, or the path of such a ledger."""
+    if ledger is None or isinstance(ledger, Account):
+        return ledger
+    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger, create=False)
+    return book.account()
+
+
+def _names(names: Sequence[str] | None, count: int) -> list[str]:
+    if count == 0:
+        raise InputError("parts is empty; a federation needs at least one party.")
+    chosen = [f"party-{number}" for number in range(1, count + 1)] if names is None else list(names)
+    if len(chosen) != count or len(set(chosen)) != count:
+        raise InputError(f"names={names!r} must have {count} different names, one per party.")
+    return chosen

@@ -1,0 +1,233 @@
+"""Frames: what the coordinator and the parties say to each other, as bytes.
+
+    header | plan | query | text | a description of each array | zeros up to a multiple of 8 | the numbers
+
+All numbers are little-endian. The encoding is canonical: a frame has one encoding, and `decode` accepts no
+other, so bytes that decode at all are the bytes that `encode` would write.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import WireError
+
+MAX_BYTES: Final = 256 * 1024 * 1024
+KINDS: Final = (
+    "hello",
+    "facts",
+    "plan",
+    "accept",
+    "refuse",
+    "ask",
+    "answer",
+    "unknown-plan",
+    "done",
+    "error",
+)
+
+_MAGIC: Final = b"sotv"
+_VERSION: Final = 1
+# magic, version, kind, plan bytes, arrays, serial, round, query bytes, text bytes
+_HEADER: Final = struct.Struct("<4sBBBBQiHI")
+# name bytes, type, dimensions; the name and the dimensions (8 bytes each) follow
+_ARRAY: Final = struct.Struct("<BBB")
+_TYPES: Final = (np.dtype("<f8"), np.dtype("<i8"))
+_MAX_DIMENSIONS: Final = 32
+_KIND_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One message: what kind it is, which plan, round and query it belongs to, and what it carries.
+
+    `serial` pairs a reply with its request. `plan` is the plan's hash (32 bytes) or empty before there is a
+    plan. `arrays` are float64 or int64; decoded ones are read-only views of the message. Two frames are the
+    same when their encodings are.
+    """
+
+    kind: str
+    serial: int
+    plan: bytes = b""
+    round: int = 0
+    query: str = ""
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+    text: str = field(default="", repr=False)
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame as bytes.
+
+    Raises `WireError` for whatever `decode` would refuse: an unknown kind, another dtype than float64 or
+    int64, a NaN or an infinity, a name, query or text that is too long, more than `MAX_BYTES` in all.
+    """
+    code = _KIND_CODES.get(frame.kind)
+    if code is None:
+        raise WireError(f"kind={frame.kind!r} is unknown; the kinds are {', '.join(KINDS)}.")
+    if len(frame.plan) not in (0, 32):
+        raise WireError(f"plan has {len(frame.plan)} bytes; it must be empty or a hash of 32 bytes.")
+    query, text = _utf8("query", frame.query), _utf8("text", frame.text)
+    try:
+        header = _HEADER.pack(
+            _MAGIC,
+            _VERSION,
+            code,
+            len(frame.plan),
+            len(frame.arrays),
+            frame.serial,
+            frame.round,
+            len(query),
+            len(text),
+        )
+    except struct.error:
+        raise WireError(
+            "a field of the frame is out of range: serial is an unsigned 64-bit integer, round a signed"
+            " 32-bit one, query at most 65535 bytes, text at most 4 GiB, arrays at most 255."
+        ) from None
+    parts: list[Any] = [header, frame.plan, query, text]
+    numbers: list[Any] = []
+    for label, given in frame.arrays.items():
+        array = np.asarray(given)
+        name = _utf8("an array's name", label)
+        if not 0 < len(name) < 256 or array.ndim > _MAX_DIMENSIONS:
+            raise WireError("an array's name must have 1 to 255 bytes, and an array at most 32 dimensions.")
+        type_code = next((i for i, dtype in enumerate(_TYPES) if array.dtype == dtype), None)
+        if type_code is None:
+            raise WireError(
+                f"array {label!r} has dtype {array.dtype}; a frame carries float64 and int64 only."
+            )
+        if _cells(array.shape) * 8 > MAX_BYTES:
+            raise WireError(f"array {label!r} is too large: its shape exceeds {MAX_BYTES} bytes.")
+        _require_finite(f"array {label!r}", array)
+        parts += (
+            _ARRAY.pack(len(name), type_code, array.ndim),
+            name,
+            struct.pack(f"<{array.ndim}Q", *array.shape),
+        )
+        numbers.append(np.ascontiguousarray(array).data if array.size else b"")
+    parts.append(b"\0" * (-sum(map(len, parts)) % 8))
+    data = b"".join(parts + numbers)
+    if len(data) > MAX_BYTES:
+        raise WireError(f"the frame is too large: {len(data)} bytes; at most {MAX_BYTES} are allowed.")
+    return data
+
+
+def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
+    """The frame that `data` encodes.
+
+    Guarantee: `data` may come from anybody; either it is exactly what `encode` writes for the returned frame,
+    or `WireError` is raised, with a text that names the fault and repeats nothing of what the message
+    carries.
+    """
+    if len(data) > limit:
+        raise WireError(f"the message is too large: {len(data)} bytes; at most {limit} are allowed.")
+    kind, plan_bytes, array_count, serial, round_, query_bytes, text_bytes = _header(data)
+    if plan_bytes not in (0, 32):
+        raise WireError(f"the plan's hash has {plan_bytes} bytes; it must be empty or have 32.")
+    reader = _Reader(data, _HEADER.size)
+    plan = reader.take(plan_bytes)
+    query = reader.take_text(query_bytes, "query")
+    text = reader.take_text(text_bytes, "text")
+
+    descriptions: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    for _ in range(array_count):
+        name_bytes, type_code, dimensions = _ARRAY.unpack(reader.take(_ARRAY.size))
+        name = reader.take_text(name_bytes, "an array's name")
+        if not name or name in descriptions:
+            raise WireError("an array's name is duplicate or empty; every array of a frame has its own name.")
+        if type_code >= len(_TYPES):
+            raise WireError(f"dtype code {type_code} is unknown; a frame carries float64 and int64 only.")
+        if dimensions > _MAX_DIMENSIONS:
+            raise WireError(f"an array has {dimensions} dimensions; at most {_MAX_DIMENSIONS} are allowed.")
+        shape = struct.unpack(f"<{dimensions}Q", reader.take(8 * dimensions))
+        if _cells(shape) * 8 > limit:
+            raise WireError(f"an array is too large: its shape exceeds {limit} bytes.")
+        descriptions[name] = _TYPES[type_code], shape
+    if any(reader.take(-reader.offset % 8)):
+        raise WireError("the padding before the arrays is not zero.")
+
+    expected = sum(8 * math.prod(shape) for _, shape in descriptions.values())
+    if reader.left != expected:
+        fault = "truncated" if reader.left < expected else "followed by trailing bytes"
+        raise WireError(
+            f"the message is {fault}: the shapes ask for {expected} bytes, {reader.left} are there."
+        )
+    arrays: dict[str, NDArray[Any]] = {}
+    offset = reader.offset
+    for name, (dtype, shape) in descriptions.items():
+        count = math.prod(shape)
+        array = np.frombuffer(data, dtype, count, offset).reshape(shape)
+        offset += 8 * count
+        _require_finite(f"array {len(arrays)}", array)
+        arrays[name] = array
+    return Frame(kind, serial, plan, round_, query, arrays, text)
+
+
+def peek(data: bytes) -> tuple[str, int]:
+    """Kind and serial of an encoded frame, from its header alone; the rest is not looked at."""
+    kind, _, _, serial, *_ = _header(data)
+    return kind, serial
+
+
+def _header(data: bytes) -> tuple[str, int, int, int, int, int, int]:
+    if len(data) < _HEADER.size:
+        raise WireError(f"the message is truncated: {len(data)} bytes; a header has {_HEADER.size}.")
+    magic, version, code, plan, arrays, serial, round_, query, text = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise WireError("the message is not a sottovoce frame: its first four bytes (magic) are wrong.")
+    if version != _VERSION:
+        raise WireError(f"the message has version {version}; this side speaks version {_VERSION}.")
+    if code >= len(KINDS):
+        raise WireError(f"kind code {code} is unknown; the codes are 0 to {len(KINDS) - 1}.")
+    return KINDS[code], plan, arrays, serial, round_, query, text
+
+
+class _Reader:
+    """A position in a message that refuses to pass its end."""
+
+    __slots__ = ("data", "offset")
+
+    def __init__(self, data: bytes, offset: int) -> None:
+        self.data = data
+        self.offset = offset
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.offset
+
+    def take(self, count: int) -> bytes:
+        if count > self.left:
+            raise WireError(f"the message is truncated: {count} bytes are needed, {self.left} are left.")
+        self.offset += count
+        return self.data[self.offset - count : self.offset]
+
+    def take_text(self, count: int, what: str) -> str:
+        try:
+            return self.take(count).decode()
+        except UnicodeDecodeError:
+            # the original error carries the bytes
+            raise WireError(f"{what} is not UTF-8.") from None
+
+
+def _utf8(what: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise WireError(f"{what} holds a lone surrogate, which UTF-8 cannot express.") from None
+
+
+def _cells(shape: tuple[int, ...]) -> int:
+    """Entries of an array whose empty dimensions count as one: NumPy refuses huge shapes even when empty."""
+    return math.prod(max(length, 1) for length in shape)
+
+
+def _require_finite(what: str, array: NDArray[Any]) -> None:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise WireError(f"{what} holds a non-finite number (NaN or infinity), which a frame never carries.")

@@ -1,0 +1,228 @@
+"""A party: the holder of raw rows. They never leave this object; values leave through its gate alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike
+from pydantic import ValidationError
+
+from sottovoce import algorithms
+from sottovoce.algorithms import Algorithm
+from sottovoce.data.block import Block, Matrix
+from sottovoce.data.bounds import Bounds
+from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.privacy.accounting import Unbounded, epsilon_of
+from sottovoce.privacy.gate import Declared, Gate, Outgoing, declare_public, reply
+from sottovoce.privacy.ledger import Account
+from sottovoce.privacy.query import Query
+from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.protocol.messages import Frame, decode
+from sottovoce.protocol.plan import Plan
+
+_log = logging.getLogger("sottovoce.holder")
+
+FAILED = "the party failed; its own log has the reason"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a party demands of a plan before it touches its rows."""
+
+    max_epsilon: float = math.inf
+    max_delta: float = 1.0
+    allow_without_privacy: bool = False
+    bounds: Bounds | None = None
+
+    def refuse(self, plan: Plan, algorithm: Algorithm, party: str) -> str | None:
+        """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
+        if self.bounds is not None and plan.bounds != self.bounds:
+            return "the plan's bounds are not the ones this party declared for its data"
+        events = algorithm.events(plan, plan.relation, party)
+        if any(isinstance(event, Unbounded) for event in events):
+            return None if self.allow_without_privacy else "the plan releases values without noise"
+        if plan.delta > self.max_delta:
+            return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
+        if math.isfinite(self.max_epsilon):
+            epsilon = epsilon_of(events, plan.delta, plan.relation)
+            if epsilon > self.max_epsilon:
+                return f"the plan costs epsilon {epsilon:.4g}, above this party's limit {self.max_epsilon:.4g}"
+        return None
+
+
+@dataclass
+class _Run:
+    plan: Plan
+    algorithm: Algorithm
+    queries: dict[str, Query]
+    block: Block
+    gate: Gate
+
+
+class Party:
+    """Answers a coordinator's frames. `handle` is the only way in and `Outgoing` the only way out.
+
+    Guarantee: every reply is a `Released` value or a declared public one; an error that the rows could have caused
+    travels as a fixed text. Edges: a repeated request gets the stored release; an unknown plan is asked for again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        X: Matrix,
+        y: ArrayLike,
+        *,
+        account: Account | None = None,
+        policy: Policy | None = None,
+        randomness: Randomness | None = None,
+        feature_names: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self._rows, self._labels = check_rows(X, y, name)
+        self._account = account
+        self._policy = policy or Policy()
+        self.randomness: Randomness = randomness or SystemRandomness()
+        self._feature_names = feature_names
+        self._run: _Run | None = None
+
+    def permit_without_privacy(self, permitted: bool) -> None:
+        """Let the holder, in its own process, run without privacy on its own rows."""
+        self._policy = dataclasses.replace(self._policy, allow_without_privacy=permitted)
+
+    def handle(self, request: bytes) -> Outgoing:
+        """Answer one frame."""
+        try:
+            frame = decode(request)
+        except WireError as error:
+            frame = Frame("error", 0, b"", 0, "", {}, "")
+            return reply("error", frame, (declare_public("error", f"malformed message: {error}", reason="about the message"),))
+        try:
+            return self._answer(frame)
+        except BudgetError as error:
+            return reply("refuse", frame, _refusal("budget", str(error)))
+        except RefusedError as error:
+            return reply("refuse", frame, _refusal("refused", str(error)))
+        except LedgerError as error:
+            _log.error("party %s: %s", self.name, error)
+            return reply("refuse", frame, _refusal("ledger", "the party's ledger cannot be used; its own log has the reason"))
+        except SottovoceError as error:
+            _log.error("party %s: %s", self.name, error)
+        except Exception:
+            _log.exception("party %s failed", self.name)
+        return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
+
+    def _answer(self, frame: Frame) -> Outgoing:
+        if frame.kind == "hello":
+            return reply("facts", frame, self.facts(classes=frame.query == "classes"))
+        if frame.kind == "plan":
+            self._accept(frame)
+            return reply("accept", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
+        if frame.kind == "done":
+            self._run = None
+            return reply("done", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
+        if frame.kind != "ask":
+            raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
+        run = self._run
+        if run is None or run.plan.digest != frame.plan:
+            return reply("unknown-plan", frame, (declare_public("accepted", False, reason="an acknowledgement"),))
+        if frame.query not in run.queries or not run.algorithm.serves(run.plan, self.name, frame.query, frame.round):
+            raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
+        weights = frame.arrays.get("weights")
+        if weights is None or weights.shape != (run.plan.dimension,) or weights.dtype != np.float64:
+            raise RefusedError(f"query {frame.query!r} needs float64 weights of length {run.plan.dimension}.")
+        query = run.queries[frame.query]
+        return reply("answer", frame, run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays))
+
+    def facts(self, *, classes: bool) -> tuple[Declared, ...]:
+        """Public facts, each with its reason. Row counts do not differ between neighbours."""
+        facts = [
+            declare_public("records", int(self._rows.shape[0]), reason="the count is the same for neighbours"),
+            declare_public("features", int(self._rows.shape[1]), reason="the schema is public"),
+            declare_public("feature_names", list(self._feature_names), reason="the schema is public"),
+        ]
+        if classes:
+            facts.append(declare_public("classes", label_values(self._labels), reason="not declared, so read and made public"))
+        return tuple(facts)
+
+    def _accept(self, frame: Frame) -> None:
+        """Check the plan against this party's rows, policy and ledger, charge its whole cost, prepare the rows."""
+        try:
+            plan = Plan.from_json(frame.text)
+        except (ValidationError, ValueError):
+            raise RefusedError("the text is not a plan of this version.") from None
+        if self._run is not None and self._run.plan.digest == plan.digest:
+            return
+        if plan.digest != frame.plan:
+            raise RefusedError("the plan's text and its digest do not agree.")
+        if dict(plan.parties).get(self.name) != self._rows.shape[0] or plan.features != self._rows.shape[1]:
+            raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
+        algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split)
+        queries = algorithm.queries(plan)
+        for release in plan.releases:
+            if release.query not in queries:
+                raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
+            if release.std > 0.0:
+                release.check(queries[release.query])
+        reason = self._policy.refuse(plan, algorithm, self.name)
+        if reason is not None:
+            raise RefusedError(f"{self.name} refuses: {reason}.")
+        if self._account is not None:
+            self._account.reserve(
+                plan.digest.hex(),
+                lambda relation: algorithm.events(plan, relation, self.name),
+                delta=plan.delta,
+                summary=f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds",
+            )
+        block = Block.prepare(self._rows, self._labels, plan.preparation)
+        gate = Gate(plan.digest, {release.query: release for release in plan.releases}, self.randomness, self._account)
+        self._run = _Run(plan, algorithm, queries, block, gate)
+
+
+def _refusal(code: str, reason: str) -> tuple[Declared, ...]:
+    return (
+        declare_public("error", code, reason="one of a fixed list"),
+        declare_public("refused", reason, reason="made from the plan, the policy and the ledger"),
+    )
+
+
+def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
+    """The distinct labels of a classification, at most a few; missing ones do not count."""
+    present = labels[~np.isnan(labels)] if labels.dtype.kind == "f" else labels
+    values = np.unique(present)
+    if len(values) > 2:
+        raise RefusedError("the labels have more than two distinct values; declare the two with classes=(negative, positive).")
+    return [value.item() for value in values]
+
+
+def check_rows(X: Matrix, y: ArrayLike, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
+    """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both."""
+    rows = X if sp.issparse(X) else np.asarray(X)
+    labels = np.asarray(y)
+    if rows.ndim != 2 or labels.ndim != 1:
+        raise InputError(f"{name}: X must be two-dimensional and y one-dimensional; they are {rows.shape} and {labels.shape}.")
+    if rows.shape[0] == 0 or rows.shape[1] == 0:
+        raise InputError(f"{name}: X is empty, with shape {rows.shape}; give at least one row and one feature.")
+    if rows.shape[0] != labels.shape[0]:
+        raise InputError(f"{name}: X has {rows.shape[0]} rows and y {labels.shape[0]} labels; give one label per row.")
+    if not sp.issparse(X) and rows.dtype.kind not in "fiub":
+        try:
+            rows = rows.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{name}: X has columns that are not numbers; encode them first, for example with a scikit-learn "
+                "ColumnTransformer with OneHotEncoder."
+            ) from None
+    return rows, labels
+
+
+def facts_of(text: str) -> dict[str, Any]:
+    """The declared facts of a `facts` frame."""
+    facts: dict[str, Any] = json.loads(text)
+    return facts

@@ -1,0 +1,239 @@
+"""The plan: everything public about a run, fixed before any data is touched.
+
+From one plan come the sampling, the noise and the privacy events, so the three cannot disagree.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from sottovoce import losses, penalties
+from sottovoce.data.block import Preparation
+from sottovoce.data.bounds import Bounds
+from sottovoce.errors import LeakError, RefusedError
+from sottovoce.losses import Loss
+from sottovoce.penalties import Regulariser
+from sottovoce.privacy.accounting import Event, Gaussian, PoissonGaussian, Relation, Unbounded
+from sottovoce.privacy.query import Query
+
+ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
+SAMPLER_SHARE = 0.01  # of delta, kept for the samplers' own errors
+Split = Literal["central", "rows", "columns"]
+Calibration = Literal["tight", "paper"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class Named(_Frozen):
+    """A loss or a regulariser by name and parameters."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+    def __hash__(self) -> int:
+        return hash((self.name, json.dumps(self.parameters, sort_keys=True)))
+
+
+class Release(_Frozen):
+    """What a party may release under one query name: when, how often, and with how much noise.
+
+    `std` is the standard deviation on an entry of weight 1, `step` the grid. With `rate` the records were drawn
+    by secret coins. `std=0` is a release without privacy.
+    """
+
+    query: str
+    first: int
+    count: int
+    std: float
+    step: float
+    rate: float | None = None
+    charged_zero_out: float  # the sensitivity, grid included, that the noise was charged for
+    charged_replace_one: float
+
+    @classmethod
+    def of(cls, query: Query, first: int, count: int, std: float, step: float, rate: float | None = None) -> Release:
+        """The release of `query` with `std` on the grid `step`; the grid's own sensitivity is charged."""
+        extra = step * math.sqrt(query.entries)
+        return cls(
+            query=query.name,
+            first=first,
+            count=count,
+            std=std,
+            step=step,
+            rate=rate,
+            charged_zero_out=query.sensitivity("zero-out") + extra,
+            charged_replace_one=query.sensitivity("replace-one") + extra,
+        )
+
+    @classmethod
+    def at_mu(cls, query: Query, first: int, count: int, mu: float, relation: Relation) -> Release:
+        """Gaussian releases that together cost `mu`; mu=inf is no noise."""
+        if math.isinf(mu):
+            return cls.of(query, first, count, 0.0, 1.0)
+        std = query.sensitivity(relation) * math.sqrt(count) / mu
+        step = grid_step(query, std)
+        charged = query.sensitivity(relation) + step * math.sqrt(query.entries)
+        return cls.of(query, first, count, charged * math.sqrt(count) / mu, step)
+
+    def charged(self, relation: Relation) -> float:
+        """Sensitivity under the relation, grid included."""
+        return self.charged_zero_out if relation == "zero-out" else self.charged_replace_one
+
+    def check(self, query: Query) -> None:
+        """Refuse to release a query that moves further than was charged."""
+        extra = self.step * math.sqrt(query.entries)
+        relations: tuple[Relation, ...] = ("zero-out", "replace-one")
+        if not all(query.sensitivity(r) + extra <= self.charged(r) * (1 + 1e-12) for r in relations):
+            raise LeakError(f"query {query.name!r} is more sensitive than the plan charged for; nothing was released.")
+
+    def event(self, relation: Relation, *, count: int | None = None, parties: int = 1) -> Event:
+        """What `count` of these releases cost; `parties` > 1: only the sum of that many equal noises is seen."""
+        times = self.count if count is None else count
+        std = self.std * math.sqrt(parties)
+        if std == 0.0:
+            return Unbounded(reason=f"{self.query} is released without noise")
+        if self.rate is not None and self.rate < 1.0:
+            return PoissonGaussian(rate=self.rate, noise_multiplier=std / self.charged_zero_out, rounds=times)
+        return Gaussian(mu=self.charged(relation) * math.sqrt(times) / std)
+
+
+def grid_step(query: Query, std: float) -> float:
+    """The largest power of two that adds at most ROUNDING to the sensitivity, within the sampler's range."""
+    fine = ROUNDING * query.sensitivity("zero-out") / math.sqrt(query.entries)
+    return float(2.0 ** math.floor(math.log2(max(fine, std * 2.0**-24))))
+
+
+class Plan(_Frozen):
+    """A run, before it happens. Public, hashable, serialisable."""
+
+    format: Literal[1] = 1
+    run: str  # unique, so that a second fit is a second charge
+    coin: str  # public randomness, for schedules that everybody derives alike
+    algorithm: str
+    calibration: Calibration = "tight"
+    split: Split
+    parties: tuple[tuple[str, int], ...]  # names and their public row counts
+    features: int
+    fit_intercept: bool
+    classes: tuple[Any, Any] | None
+    loss: Named
+    regulariser: Named
+    bounds: Bounds
+    epsilon: float
+    delta: float
+    relation: Relation
+    rounds: int
+    numbers: tuple[tuple[str, float], ...] = ()
+    releases: tuple[Release, ...] = ()
+    claimed_epsilon: float | None = None
+
+    @property
+    def private(self) -> bool:
+        """False only where nothing carries noise (epsilon = inf): then nothing is clipped or rounded either."""
+        return any(release.std > 0.0 for release in self.releases)
+
+    @property
+    def records(self) -> int:
+        """N, a public constant: the sum of the parties' declared row counts."""
+        if self.split == "columns":
+            return self.parties[0][1]
+        return sum(count for _, count in self.parties)
+
+    @property
+    def dimension(self) -> int:
+        """Columns of a prepared row."""
+        return self.preparation.dimension
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.digest == other.digest
+
+    def __getitem__(self, name: str) -> float:
+        return dict(self.numbers)[name]
+
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        """How raw rows become a block."""
+        return Preparation(self.bounds, self.features, self.fit_intercept, self.records, self.classes, self.private)
+
+    @functools.cached_property
+    def scaled_loss(self) -> Loss:
+        """The loss on labels scaled to [-1, 1]; parameters of a regression loss are in the label's units."""
+        loss = losses.get(self.loss.name, **self.loss.parameters)
+        if loss.kind == "classification":
+            return loss
+        half = self.bounds.label_scale(fit_intercept=self.fit_intercept)[1]
+        return losses.get(loss.name, **{name: value / half for name, value in loss.parameters().items()})
+
+    @functools.cached_property
+    def scaled_regulariser(self) -> ScaledRegulariser:
+        """The regulariser on the weights of prepared rows."""
+        inner = penalties.get(self.regulariser.name, **self.regulariser.parameters)
+        half = self.bounds.label_scale(fit_intercept=self.fit_intercept)[1]
+        return ScaledRegulariser(inner, self.features, self.preparation.row_scale * half, 1.0 / half**2)
+
+    def release(self, query: str) -> Release:
+        """The release of that name."""
+        for release in self.releases:
+            if release.query == query:
+                return release
+        raise RefusedError(f"query {query!r} is not in the plan.")
+
+    def to_json(self) -> str:
+        """Canonical text: the same plan gives the same text everywhere."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan of a canonical text."""
+        return cls.model_validate(json.loads(text))
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical text: the plan's identity on the wire and in ledgers."""
+        return hashlib.sha256(self.to_json().encode()).digest()
+
+
+class ScaledRegulariser:
+    """objective * pen(scale * w[:features]): the user's regulariser seen from prepared rows; the intercept is free."""
+
+    def __init__(self, inner: Regulariser, features: int, scale: float, objective: float) -> None:
+        self.inner = inner
+        self.features = features
+        self.scale = scale
+        self.objective = objective
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the prox is the identity."""
+        return self.inner.name == "none"
+
+    @property
+    def ridge(self) -> float | None:
+        """a such that the regulariser is a/2 |w[:features]|^2, else None."""
+        if self.inner.name == "l2":
+            return float(self.inner.parameters()["alpha"]) * self.objective * self.scale**2
+        return None
+
+    def value(self, weights: np.ndarray) -> float:
+        """In the units of the scaled objective."""
+        return self.objective * self.inner.value(weights[: self.features] * self.scale)
+
+    def prox(self, weights: np.ndarray, step: float) -> np.ndarray:
+        """argmin_u 1/2 |u - w|^2 + step * value(u)."""
+        if self.is_none:
+            return weights
+        moved = np.array(weights)
+        moved[: self.features] = self.inner.prox(weights[: self.features] * self.scale, step * self.objective * self.scale**2) / self.scale
+        return moved

@@ -1,0 +1,105 @@
+"""What a wire is: it moves frames as bytes between the coordinator and the parties, and nothing else.
+
+A wire looks at a frame's header only (kind and serial). What leaves a party is an `Outgoing`, made by the
+party's gate; a wire takes nothing else from an endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from sottovoce.errors import InputError, LeakError, WireError
+from sottovoce.privacy.gate import Outgoing
+from sottovoce.protocol.messages import peek
+
+
+@dataclass
+class Communication:
+    """What was said: bytes of frames to the coordinator, bytes of frames from it, and rounds.
+
+    A wire counts a request when it is asked to send it and a reply when it is delivered, each once: a
+    repeat after a lost connection is not counted. The caller counts rounds, which a wire cannot see.
+    """
+
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
+    rounds: int = 0
+
+
+class Endpoint(Protocol):
+    """The party side of any wire.
+
+    A wire repeats a request whose answer may have been lost. Answering a repeat with the stored bytes, and
+    not with a second draw of noise, is the endpoint's duty: it stores a release before it returns it.
+    """
+
+    @property
+    def name(self) -> str:
+        """The party's name, as on the coordinator's list."""
+        ...
+
+    def handle(self, request: bytes) -> Outgoing:
+        """Answer one request."""
+        ...
+
+
+class Transport(Protocol):
+    """The coordinator side of any wire."""
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties that can be spoken to."""
+        ...
+
+    @property
+    def communication(self) -> Communication:
+        """What was said so far."""
+        ...
+
+    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Send one request to each named party and wait for one reply from each.
+
+        Every request to a party must carry a serial that it has not seen: a reply is the answer to the
+        request with its serial, and a reply with any other serial is never delivered.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the connection; a second call does nothing."""
+        ...
+
+
+def answer(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
+    """The endpoint's answer as bytes that may be sent.
+
+    Guarantee: the bytes were made by the gate. Anything else, of whatever type, raises `LeakError` (which
+    names the type alone) and nothing is sent.
+    """
+    outgoing: object = endpoint.handle(request)
+    # a subclass could skip the seal that Outgoing asks for
+    if type(outgoing) is not Outgoing:
+        raise LeakError(
+            f"party {endpoint.name!r} tried to send {type(outgoing).__name__}; a wire takes only Outgoing,"
+            " which sottovoce.privacy.gate.reply makes from released and declared values."
+        )
+    if len(outgoing.data) > limit:
+        raise WireError(
+            f"the answer of party {endpoint.name!r} is too large: {len(outgoing.data)} bytes;"
+            f" at most {limit} are allowed."
+        )
+    return outgoing.data
+
+
+def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limit: int) -> dict[str, int]:
+    """The serial of each request, once all are known to be frames of allowed size for known parties."""
+    for name, message in messages.items():
+        if name not in parties:
+            raise InputError(f"party {name!r} is not on this wire; its parties are {', '.join(parties)}.")
+        if len(message) > limit:
+            raise WireError(
+                f"the request to party {name!r} is too large: {len(message)} bytes;"
+                f" at most {limit} are allowed."
+            )
+    return {name: peek(message)[1] for name, message in messages.items()}

@@ -1,0 +1,289 @@
+"""Certificates for mutually authenticated connections: one authority, one certificate for each name.
+
+    authority.pem authority.key      made once; the key stays with whoever runs the federation
+    coordinator.pem coordinator.key  may serve, at the hosts it names; cannot act as a party
+    clinic.pem clinic.key            may connect as `clinic`; cannot serve
+
+A party needs `authority.pem` and its own two files, and hands its key to nobody.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sottovoce.errors import InputError
+
+COORDINATOR: Final = "coordinator"
+AUTHORITY: Final = "authority"
+_AUTHORITY_DAYS: Final = 3650
+# Clocks differ: a certificate is valid from a little before it was made.
+_CLOCK_SLACK: Final = timedelta(minutes=5)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What one end of a connection shows: its certificate and key, and the authority it trusts (PEM bytes).
+
+    Checked when made: an unreadable or expired certificate, or a key that is not the certificate's, is an
+    `InputError`. The key is in no `repr`.
+    """
+
+    ca: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        authority = _certificate(self.ca, "ca")
+        certificate = _certificate(self.certificate, "certificate")
+        for who in (authority, certificate):
+            _require_valid_now(who)
+        if not _same_key(_key(self.key, "key").public_key(), certificate.public_key()):
+            raise InputError(
+                f"the private key does not match the certificate of {_common_name(certificate)!r}; "
+                "use the two files that were issued together."
+            )
+
+    @property
+    def name(self) -> str:
+        """The name in the certificate."""
+        return _common_name(_certificate(self.certificate, "certificate"))
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], name: str) -> Credentials:
+        """The credentials of `name` from the files that `issue` wrote."""
+        check_name(name)
+        folder = Path(folder)
+        credentials = cls(
+            ca=_read(folder / f"{AUTHORITY}.pem"),
+            certificate=_read(folder / f"{name}.pem"),
+            key=_read(folder / f"{name}.key"),
+        )
+        if credentials.name != name:
+            raise InputError(
+                f"{folder / f'{name}.pem'} names {credentials.name!r}, not {name!r}; issue it again."
+            )
+        try:
+            _certificate(credentials.certificate, "certificate").verify_directly_issued_by(
+                _certificate(credentials.ca, "ca")
+            )
+        except (ValueError, TypeError, InvalidSignature):
+            raise InputError(
+                f"the certificate of {name!r} was not issued by the authority in {folder}; issue it again."
+            ) from None
+        return credentials
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that cannot be a file name and a certificate's common name."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"name={name!r} is not allowed: 1 to 64 letters, digits, '.', '_' or '-',"
+            " the first a letter or a digit."
+        )
+    if name == AUTHORITY:
+        raise InputError(f"name={name!r} is the authority's own; choose another.")
+
+
+def create_authority(folder: str | os.PathLike[str]) -> None:
+    """Make the authority that issues certificates: `authority.pem` and `authority.key` in `folder`.
+
+    An authority that is already there is refused, not replaced: every certificate it issued would be void.
+    """
+    folder = Path(folder)
+    for existing in (folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"):
+        if existing.exists():
+            raise InputError(f"{existing} exists; use that authority, or another folder for a new one.")
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _subject("sottovoce authority")
+    certificate = (
+        _builder(name, name, key.public_key(), key.public_key(), _AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    _write_pair(folder, AUTHORITY, key, certificate)
+
+
+def issue(
+    folder: str | os.PathLike[str],
+    name: str,
+    *,
+    hosts: Iterable[str] = ("localhost", "127.0.0.1"),
+    days: int = 365,
+) -> None:
+    """Issue `name`.pem and `name`.key in `folder`, replacing older ones of that name.
+
+    The name `coordinator` gets a certificate that may serve at `hosts` (host names or addresses); any other
+    name is a party's, gets one that may only connect, and has no hosts since nobody connects to a party.
+    """
+    check_name(name)
+    folder = Path(folder)
+    if days < 1:
+        raise InputError(f"days={days} is not allowed: a certificate is valid for at least one day.")
+    authority = _certificate(_read(folder / f"{AUTHORITY}.pem"), f"{AUTHORITY}.pem")
+    authority_key = _key(_read(folder / f"{AUTHORITY}.key"), f"{AUTHORITY}.key")
+    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{AUTHORITY}.key is not an elliptic-curve key; create_authority makes one.")
+    if _now() + timedelta(days=days) > authority.not_valid_after_utc:
+        raise InputError(
+            f"days={days} is not allowed: the authority itself is valid until"
+            f" {authority.not_valid_after_utc:%Y-%m-%d}; ask for fewer days,"
+            " or create an authority in another folder."
+        )
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = (
+        _builder(_subject(name), authority.subject, key.public_key(), authority_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+    )
+    if name == COORDINATOR:
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName(_alternative_names(hosts)), critical=False
+        )
+        usage = ExtendedKeyUsageOID.SERVER_AUTH
+    else:
+        usage = ExtendedKeyUsageOID.CLIENT_AUTH
+    builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+    _write_pair(folder, name, key, builder.sign(authority_key, hashes.SHA256()))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    issuer_key: ec.EllipticCurvePublicKey,
+    days: int,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_now() - _CLOCK_SLACK)
+        .not_valid_after(_now() + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative_names(hosts: Iterable[str]) -> list[x509.GeneralName]:
+    hosts = [hosts] if isinstance(hosts, str) else list(hosts)
+    if not hosts or not all(hosts):
+        raise InputError(
+            f"hosts={hosts!r} is not allowed: name at least one host where parties reach the coordinator."
+        )
+    names: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    return names
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}); create_authority and issue make these files."
+        ) from None
+
+
+def _certificate(pem: bytes, what: str) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        raise InputError(f"{what} is not a certificate in PEM form.") from None
+
+
+def _key(pem: bytes, what: str) -> PrivateKeyTypes:
+    try:
+        return serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError):
+        # the original error may quote the file
+        raise InputError(f"{what} is not an unencrypted private key in PEM form.") from None
+
+
+def _same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
+    form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    return one.public_bytes(*form) == other.public_bytes(*form)
+
+
+def _common_name(certificate: x509.Certificate) -> str:
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if len(names) != 1:
+        raise InputError(f"a certificate must have one common name; this one has {len(names)}.")
+    return str(names[0].value)
+
+
+def _require_valid_now(certificate: x509.Certificate) -> None:
+    who = certificate.subject.rfc4514_string()
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if _now() > end:
+        raise InputError(f"the certificate of {who} expired on {end:%Y-%m-%d}; issue it again.")
+    if _now() < start:
+        raise InputError(
+            f"the certificate of {who} is not valid before {start:%Y-%m-%d %H:%M} UTC; check the clock."
+        )
+
+
+def _write_pair(
+    folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
+) -> None:
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    _write(folder / f"{name}.key", key_pem, 0o600)
+    _write(folder / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """Replace `path` in one step by a file that never had a wider mode, not even while it was written."""
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        temporary.unlink(missing_ok=True)
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); choose a writable folder.") from None

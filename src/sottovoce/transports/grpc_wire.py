@@ -1,0 +1,436 @@
+"""The wire between organisations: one gRPC stream per party, which the party opens.
+
+    party  -- opens one stream, says its name ------>  coordinator's server
+           <-- request -- (the stream stays open) --
+           -- reply -------------------------------->
+
+A party needs no inbound port. Both ends show certificates of one authority; the coordinator takes a party at
+its word only when the certificate's common name is the name it claims and the name is on its list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent import futures
+from queue import SimpleQueue
+from typing import Any, Final
+
+import grpc
+
+from sottovoce.errors import InputError, WireError
+from sottovoce.protocol.messages import MAX_BYTES, peek
+from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
+from sottovoce.transports.certificates import Credentials, check_name
+
+_LOG: Final = logging.getLogger(__name__)
+_SERVICE: Final = "sottovoce.Wire"
+_METHOD: Final = "Rounds"
+_NAME_KEY: Final = "sottovoce-party"
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 2.0
+# Seconds that a stream may take to end once it was told to.
+_CLOSING_TIME: Final = 1.0
+# What will not get better by connecting again.
+_FINAL: Final = {
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.ABORTED,
+}
+
+
+def _options(limit: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_send_message_length", limit),
+        ("grpc.max_receive_message_length", limit),
+        # A peer that vanished without a word is noticed within half a minute, also between rounds.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+class _Connection:
+    """One stream of one party at the coordinator. `None` in the outbox ends the stream."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        self.refusal: tuple[grpc.StatusCode, str] | None = None
+
+    def end(self, code: grpc.StatusCode | None = None, why: str = "") -> None:
+        if code is not None:
+            self.refusal = code, why
+        self.outbox.put(None)
+
+
+class _Pending:
+    """A request that waits for its reply."""
+
+    def __init__(self, message: bytes, serial: int) -> None:
+        self.message = message
+        self.serial = serial
+        self.reply: bytes | None = None
+        self.party_left = False
+
+
+class _DaemonThreads(futures.ThreadPoolExecutor):
+    """A thread for each task, and none that keeps the interpreter alive.
+
+    A stream holds its thread as long as it lives: a pool of fixed size could be used up, and the threads of
+    a pool are joined at exit, so that a program which forgot to close its wire would never end.
+    """
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
+        future: futures.Future[Any] = futures.Future()
+
+        def run() -> None:
+            try:
+                future.set_result(task(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="sottovoce-wire", daemon=True).start()
+        return future
+
+
+class GrpcCoordinator:
+    """The coordinator's end: a server that the parties on the list connect to.
+
+    `address` is `host:port`; port 0 takes a free one, which `port` then tells. `timeout` is how long an
+    exchange waits for its replies, the return of a party that dropped included: the pending request is sent
+    again when the party is back.
+
+    Guarantee: a reply is delivered only if it came over mutually authenticated TLS from a peer whose
+    certificate names the party that was asked, and carries the serial of the pending request; stale and
+    repeated replies are dropped. A party's newest connection replaces its older one. A peer that is refused,
+    or that sends something else than frames, loses its own stream and disturbs no other; it is reported in
+    the log.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        parties: Iterable[str],
+        credentials: Credentials,
+        *,
+        timeout: float = 60.0,
+        limit: int = MAX_BYTES,
+    ) -> None:
+        self.parties = tuple(parties)
+        for name in self.parties:
+            check_name(name)
+        if not self.parties or len(set(self.parties)) < len(self.parties):
+            raise InputError(f"parties={self.parties!r}: name at least one party, and each of them once.")
+        if not timeout > 0:
+            raise InputError(f"timeout={timeout} is not allowed: it is a positive number of seconds.")
+        self.communication = Communication()
+        self._timeout = timeout
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._one_exchange = threading.Lock()
+        self._connections: dict[str, _Connection] = {}
+        self._pending: dict[str, _Pending] = {}
+        self._closed = False
+
+        self._server = grpc.server(
+            _DaemonThreads(),
+            options=[*_options(limit), ("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)],
+        )
+        # Neither serializer is given, so both sides of the handler are raw bytes.
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    _SERVICE, {_METHOD: grpc.stream_stream_rpc_method_handler(self._serve)}
+                ),
+            )
+        )
+        try:
+            self.port = self._server.add_secure_port(
+                address,
+                grpc.ssl_server_credentials(
+                    [(credentials.key, credentials.certificate)],
+                    root_certificates=credentials.ca,
+                    require_client_auth=True,
+                ),
+            )
+        except RuntimeError:
+            raise InputError(
+                f"address={address!r} cannot be listened on; give host:port with a free port, or port 0."
+            ) from None
+        self._server.start()
+
+    def wait_for_parties(self, timeout: float | None = None) -> None:
+        """Return when every party is connected; after `timeout` seconds (default: the wire's) raise."""
+        patience = self._timeout if timeout is None else timeout
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._absent(), patience)
+            self._require_open()
+            if absent := self._absent():
+                raise WireError(
+                    f"waited {patience:g} s for {_quoted(absent)} to connect; start them, or wait longer."
+                )
+
+    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Send one request to each named party at the same time and wait for one reply from each.
+
+        Raises `WireError` when a party did not answer in time, or ended its side instead of answering.
+        """
+        with self._one_exchange:
+            serials = check_requests(self.parties, messages, self._limit)
+            pending = {name: _Pending(message, serials[name]) for name, message in messages.items()}
+            with self._changed:
+                self._require_open()
+                self._pending = pending
+                try:
+                    for name, request in pending.items():
+                        self.communication.downlink_bytes += len(request.message)
+                        if connection := self._connections.get(name):
+                            connection.outbox.put(request.message)
+                    self._changed.wait_for(self._settled, self._timeout)
+                    return self._replies(pending)
+                finally:
+                    self._pending = {}
+
+    def close(self) -> None:
+        """End all streams and the server; a second call does nothing."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            connections, self._connections = self._connections, {}
+            self._changed.notify_all()
+        for connection in connections.values():
+            connection.end()
+        self._server.stop(_CLOSING_TIME).wait()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise WireError("the wire is closed; open a new one.")
+
+    def _absent(self) -> list[str]:
+        return [name for name in self.parties if name not in self._connections]
+
+    def _settled(self) -> bool:
+        requests = self._pending.values()
+        return (
+            self._closed
+            or any(request.party_left for request in requests)
+            or all(request.reply is not None for request in requests)
+        )
+
+    def _replies(self, pending: Mapping[str, _Pending]) -> dict[str, bytes]:
+        replies = {name: request.reply for name, request in pending.items() if request.reply is not None}
+        missing = [name for name in pending if name not in replies]
+        if not missing:
+            return replies
+        self._require_open()
+        if left := [name for name in missing if pending[name].party_left]:
+            raise WireError(
+                f"{_quoted(left)} ended the connection instead of answering; its own log says why."
+            )
+        absent = [name for name in missing if name not in self._connections]
+        raise WireError(
+            f"waited {self._timeout:g} s for an answer of {_quoted(missing)}"
+            f" ({_quoted(absent) + ' not connected' if absent else 'connected'});"
+            " see what the party is doing, or give the wire a longer timeout."
+        )
+
+    def _serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """One stream, from its acceptance to its end; gRPC sends what is yielded."""
+        connection = _Connection(self._authenticated_name(context))
+        if not context.add_callback(connection.end):
+            return
+        context.send_initial_metadata(())
+        self._attach(connection)
+        threading.Thread(
+            target=self._receive, args=(connection, requests), name="sottovoce-wire-reader", daemon=True
+        ).start()
+        yield from iter(connection.outbox.get, None)
+        if connection.refusal:
+            context.abort(*connection.refusal)
+
+    def _authenticated_name(self, context: grpc.ServicerContext) -> str:
+        certified: Any = context.auth_context().get("x509_common_name", [])
+        claimed = [value for key, value in context.invocation_metadata() if key == _NAME_KEY]
+        if len(claimed) != 1 or [str(claimed[0]).encode()] != list(certified):
+            code, why = (
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the certificate names another party than the one claimed",
+            )
+        elif str(claimed[0]) not in self.parties:
+            code, why = grpc.StatusCode.PERMISSION_DENIED, "the party is not on the coordinator's list"
+        else:
+            return str(claimed[0])
+        _LOG.warning(
+            "refused a peer at %s that claims %r, certified %r: %s", context.peer(), claimed, certified, why
+        )
+        context.abort(code, why)
+        raise AssertionError("abort does not return")
+
+    def _attach(self, connection: _Connection) -> None:
+        with self._changed:
+            if self._closed:
+                connection.end()
+                return
+            if older := self._connections.get(connection.name):
+                _LOG.warning("party %r connected again; its older connection is ended", connection.name)
+                older.end(grpc.StatusCode.ABORTED, "a newer connection of this party replaced this one")
+            self._connections[connection.name] = connection
+            request = self._pending.get(connection.name)
+            if request and request.reply is None:
+                connection.outbox.put(request.message)
+            self._changed.notify_all()
+
+    def _receive(self, connection: _Connection, replies: Iterator[bytes]) -> None:
+        """Take the replies of one stream until it ends, is cut, or says something that is no frame."""
+        left = False
+        try:
+            for reply in replies:
+                self._accept(connection, reply)
+            left = True
+        except grpc.RpcError:
+            _LOG.info("lost the connection of party %r", connection.name)
+        except WireError as error:
+            _LOG.warning("ended the connection of party %r: %s", connection.name, error)
+            connection.end(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            self._detach(connection, left=left)
+
+    def _accept(self, connection: _Connection, reply: bytes) -> None:
+        _, serial = peek(reply)
+        with self._changed:
+            if self._connections.get(connection.name) is not connection:
+                return
+            request = self._pending.get(connection.name)
+            if request is None or request.serial != serial or request.reply is not None:
+                _LOG.warning("dropped a stale or repeated reply of party %r", connection.name)
+                return
+            request.reply = reply
+            self.communication.uplink_bytes += len(reply)
+            self._changed.notify_all()
+
+    def _detach(self, connection: _Connection, *, left: bool) -> None:
+        with self._changed:
+            if self._connections.get(connection.name) is connection:
+                del self._connections[connection.name]
+                request = self._pending.get(connection.name)
+                if left and request and request.reply is None:
+                    request.party_left = True
+                self._changed.notify_all()
+        connection.end()
+
+
+def serve_party(
+    endpoint: Endpoint,
+    address: str,
+    credentials: Credentials,
+    *,
+    reconnect: bool = True,
+    stop: threading.Event | None = None,
+    give_up_after: float = 60.0,
+    limit: int = MAX_BYTES,
+) -> None:
+    """The party's end: connect to the coordinator at `address` and answer its requests until it says done.
+
+    Returns after the answer to a "done" frame, or soon after `stop` is set. A lost connection is opened
+    again, at once and then at growing intervals; `WireError` is raised when there was none for
+    `give_up_after` seconds, at the first loss with `reconnect=False`, and at once when the coordinator
+    refuses this party. An error of the endpoint ends the connection and is raised here: the coordinator
+    learns that the party left, and nothing of the error.
+
+    Guarantee: only `Outgoing`, which the gate makes, is sent. A request may arrive twice (its answer may have
+    been lost with a connection); the wire passes on both, and it is the endpoint that answers the second
+    with the stored bytes of the first.
+    """
+    lost_at, pause = time.monotonic(), _FIRST_PAUSE
+    while True:
+        session = _Session(endpoint, limit)
+        with grpc.secure_channel(
+            address,
+            grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate),
+            options=[
+                *_options(limit),
+                # Each attempt stands alone: gRPC's own waiting between attempts starts at a second.
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.min_reconnect_backoff_ms", 5_000),
+            ],
+        ) as channel:
+            fault = session.run(channel, stop)
+        if session.done or (stop is not None and stop.is_set()):
+            return
+        if session.connected:
+            lost_at, pause = time.monotonic(), _FIRST_PAUSE
+        waited = time.monotonic() - lost_at
+        if not reconnect or waited >= give_up_after:
+            raise WireError(
+                f"party {endpoint.name!r} had no connection to the coordinator at {address}"
+                f" for {waited:.1f} s: {fault}; see that it runs, and that both certificates are of one authority."
+            )
+        if stop is None:
+            time.sleep(pause)
+        elif stop.wait(pause):
+            return
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+class _Session:
+    """One connection of a party, from its opening to its end."""
+
+    def __init__(self, endpoint: Endpoint, limit: int) -> None:
+        self.connected = False
+        self.done = False
+        self._endpoint = endpoint
+        self._limit = limit
+        self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
+
+    def run(self, channel: grpc.Channel, stop: threading.Event | None) -> str:
+        """Answer requests until the stream ends; the text says why it ended."""
+        stream: Any = channel.stream_stream(f"/{_SERVICE}/{_METHOD}", None, None)
+        call = stream(iter(self._outbox.get, None), metadata=((_NAME_KEY, self._endpoint.name),))
+        ended = threading.Event()
+        if stop is not None:
+            threading.Thread(target=_cancel_on, args=(stop, ended, call), daemon=True).start()
+        try:
+            call.initial_metadata()
+            self.connected = call.is_active()
+            for request in call:
+                kind, _ = peek(request)
+                self._outbox.put(answer(self._endpoint, request, self._limit))
+                if kind == "done":
+                    self.done = True
+                    break
+            return "the coordinator closed the connection"
+        except grpc.RpcError:
+            if call.code() in _FINAL:
+                raise WireError(
+                    f"the coordinator refused party {self._endpoint.name!r}:"
+                    f" {call.details()} ({call.code().name})."
+                ) from None
+            return str(call.details())
+        finally:
+            # Ends this side in an orderly way; the coordinator, having read all of it, ends its own.
+            self._outbox.put(None)
+            with contextlib.suppress(grpc.RpcError):
+                for _ in call:
+                    pass
+            ended.set()
+
+
+def _cancel_on(stop: threading.Event, ended: threading.Event, call: Any) -> None:
+    while not ended.wait(0.1):
+        if stop.is_set():
+            call.cancel()
+            return
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return "party " + ", ".join(repr(name) for name in names)

@@ -1,0 +1,48 @@
+"""The wire inside one process: the endpoints are called directly, with the bytes a remote one would get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sottovoce.errors import InputError, WireError
+from sottovoce.protocol.messages import MAX_BYTES, peek
+from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
+
+
+class InProcess:
+    """A transport whose parties are objects of this process, asked one after the other.
+
+    Guarantee: what the coordinator sees is what it would see over a network, byte for byte. An error that an
+    endpoint raises reaches the caller as it is: there is one process, hence one trust boundary.
+    """
+
+    def __init__(self, endpoints: Iterable[Endpoint], *, limit: int = MAX_BYTES) -> None:
+        endpoints = tuple(endpoints)
+        self.parties = tuple(endpoint.name for endpoint in endpoints)
+        if len(set(self.parties)) < len(self.parties):
+            raise InputError(
+                f"endpoints={', '.join(self.parties)}: two parties share a name; give each its own."
+            )
+        self.communication = Communication()
+        self._endpoints = dict(zip(self.parties, endpoints, strict=True))
+        self._limit = limit
+        self._closed = False
+
+    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Send one request to each named party and return the reply of each."""
+        if self._closed:
+            raise WireError("the wire is closed; open a new one.")
+        serials = check_requests(self.parties, messages, self._limit)
+        replies: dict[str, bytes] = {}
+        for name, message in messages.items():
+            self.communication.downlink_bytes += len(message)
+            reply = answer(self._endpoints[name], message, self._limit)
+            if peek(reply)[1] != serials[name]:
+                raise WireError(f"party {name!r} sent the answer to another request, which was dropped.")
+            self.communication.uplink_bytes += len(reply)
+            replies[name] = reply
+        return replies
+
+    def close(self) -> None:
+        """End the connection; a second call does nothing."""
+        self._closed = True

@@ -1,0 +1,637 @@
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import pickle
+import resource
+import sqlite3
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+from sklearn.base import BaseEstimator, clone
+from sklearn.model_selection import GridSearchCV
+
+from sottovoce.errors import BudgetError, InputError, LedgerError
+from sottovoce.privacy import ledger_file
+from sottovoce.privacy.accounting import (
+    Event,
+    Gaussian,
+    PoissonGaussian,
+    Relation,
+    Selection,
+    Unbounded,
+    epsilon_of,
+    mu_for,
+    noise_multiplier_for,
+    renyi_of,
+    renyi_order_for,
+    renyi_to_epsilon,
+)
+from sottovoce.privacy.ledger import Account, Ledger
+
+EPSILON, DELTA = 1.0, 1e-5
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "holder.ledger")
+
+
+@pytest.fixture
+def account(ledger: Ledger) -> Account:
+    return ledger.open("clinic", EPSILON, DELTA)
+
+
+def gaussian_plan(epsilon: float, delta: float = DELTA) -> list[Event]:
+    return [Gaussian(mu_for(epsilon, delta))]
+
+
+def edit(ledger: Ledger, statement: str, *values: object) -> None:
+    """What an intruder or a faulty disk does: change a row behind the ledger's back."""
+    with sqlite3.connect(ledger.path) as connection:
+        connection.executescript("DROP TRIGGER IF EXISTS no_update; DROP TRIGGER IF EXISTS no_delete;")
+        connection.execute(statement, values)
+    connection.close()
+
+
+class TestAccounts:
+    def test_opening_again_with_the_same_terms_changes_nothing(self, ledger: Ledger) -> None:
+        first = ledger.open("clinic", EPSILON, DELTA)
+        assert ledger.open("clinic", EPSILON, DELTA) == first
+        assert ledger.accounts() == [first]
+        assert ledger.verify() == 1
+
+    @pytest.mark.parametrize(
+        "other",
+        [{"epsilon": 2.0}, {"delta": 1e-6}, {"relation": "replace-one"}, {"composition": "basic"}],
+    )
+    def test_terms_never_change(self, ledger: Ledger, other: dict[str, Any]) -> None:
+        terms: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}
+        account = ledger.open("clinic", **terms)
+        before = account.terms()
+        with pytest.raises(LedgerError, match="never change"):
+            ledger.open("clinic", **terms | other)
+        assert account.terms() == before
+
+    def test_the_only_account_needs_no_name(self, ledger: Ledger) -> None:
+        with pytest.raises(LedgerError, match="no account yet"):
+            ledger.account()
+        first = ledger.open("clinic", EPSILON, DELTA)
+        assert ledger.account() == first
+        second = ledger.open("lab", EPSILON, DELTA)
+        assert ledger.account("lab") == second
+        with pytest.raises(LedgerError, match="'clinic', 'lab'"):
+            ledger.account()
+        with pytest.raises(LedgerError, match="'clinic', 'lab'"):
+            ledger.account("ward")
+        with pytest.raises(LedgerError, match="'clinic', 'lab'"):
+            Account(ledger.path, "ward").balance()
+
+    @pytest.mark.parametrize(
+        ("terms", "name"),
+        [
+            ({"epsilon": 0.0}, "epsilon"),
+            ({"epsilon": -1.0}, "epsilon"),
+            ({"epsilon": math.nan}, "epsilon"),
+            ({"epsilon": math.inf}, "epsilon"),
+            ({"delta": 0.0}, "delta"),
+            ({"delta": 1.0}, "delta"),
+            ({"delta": math.nan}, "delta"),
+            ({"relation": "add-remove"}, "relation"),
+            ({"composition": "pld"}, "composition"),
+            ({"dataset": ""}, "dataset"),
+            ({"dataset": " clinic"}, "dataset"),
+            ({"dataset": "two\nlines"}, "dataset"),
+            ({"dataset": "x" * 201}, "dataset"),
+        ],
+    )
+    def test_bad_terms_are_told(self, ledger: Ledger, terms: dict[str, Any], name: str) -> None:
+        good: dict[str, Any] = {"dataset": "clinic", "epsilon": EPSILON, "delta": DELTA}
+        with pytest.raises(InputError, match=f"{name}="):
+            ledger.open(**good | terms)
+        assert ledger.accounts() == []
+
+    def test_accounts_do_not_mix(self, ledger: Ledger) -> None:
+        clinic, lab = ledger.open("clinic", EPSILON, DELTA), ledger.open("lab", EPSILON, DELTA)
+        clinic.reserve("p", gaussian_plan(EPSILON))
+        assert lab.balance().plans == 0
+        with pytest.raises(LedgerError, match="no reservation"):
+            lab.release("p", 0, "gradient", b"x")
+
+
+class TestCharging:
+    @pytest.mark.parametrize("composition", ["renyi", "gaussian", "basic"])
+    @pytest.mark.parametrize("epsilon", [0.05, 1.0, 10.0])
+    def test_one_plan_may_use_the_whole_budget_and_then_nothing_fits(
+        self, ledger: Ledger, composition: Any, epsilon: float
+    ) -> None:
+        account = ledger.open("clinic", epsilon, DELTA, composition=composition)
+        assert account.balance().left == epsilon
+        account.reserve("whole", gaussian_plan(epsilon), delta=DELTA)
+        balance = account.balance()
+        assert balance.spent == pytest.approx(epsilon, rel=1e-6)
+        assert balance.spent <= epsilon * (1 + 1e-9)
+        assert (balance.share, balance.plans) == (pytest.approx(1.0), 1)
+        with pytest.raises(BudgetError, match=r"'clinic'.*Nothing would fit"):
+            account.reserve("more", gaussian_plan(epsilon / 100), delta=DELTA / 100)
+        assert account.balance() == balance
+
+    def test_a_plan_over_the_budget_is_refused_and_costs_nothing(self, account: Account) -> None:
+        with pytest.raises(BudgetError, match=r"asks for epsilon 1\.001"):
+            account.reserve("p", gaussian_plan(1.001))
+        assert account.balance().plans == 0
+        account.reserve("q", gaussian_plan(1.0))
+
+    def test_the_same_plan_is_charged_once(self, account: Account) -> None:
+        first = account.reserve("p", gaussian_plan(0.5), summary="ridge")
+        assert account.reserve("p", gaussian_plan(0.5)) == first
+        assert account.balance().plans == 1
+        with pytest.raises(LedgerError, match="other events"):
+            account.reserve("p", gaussian_plan(0.4))
+
+    def test_a_reserved_plan_stays_reserved_when_the_budget_is_gone(self, account: Account) -> None:
+        first = account.reserve("p", gaussian_plan(1.0))
+        assert account.reserve("p", gaussian_plan(1.0)) == first
+
+    @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+    def test_events_are_asked_in_the_relation_of_the_account(self, ledger: Ledger, relation: Any) -> None:
+        account = ledger.open("clinic", EPSILON, DELTA, relation=relation, composition="gaussian")
+
+        def events(asked: Relation) -> Sequence[Event]:
+            return [Gaussian(0.1 if asked == "zero-out" else 0.2)]
+
+        account.reserve("p", events)
+        mu = 0.1 if relation == "zero-out" else 0.2
+        assert account.balance().share == pytest.approx((mu / mu_for(EPSILON, DELTA)) ** 2)
+
+    @pytest.mark.parametrize(
+        "event", [Unbounded("calibration of a paper"), Gaussian(math.inf), Selection(math.inf)]
+    )
+    @pytest.mark.parametrize("composition", ["renyi", "basic"])
+    def test_releases_without_noise_are_always_refused(
+        self, ledger: Ledger, event: Event, composition: Any
+    ) -> None:
+        account = ledger.open("clinic", 1e6, 0.5, composition=composition)
+        assert not account.would_fit([event], delta=0.1)
+        with pytest.raises(BudgetError):
+            account.reserve("p", [event], delta=0.1)
+        assert account.balance().plans == 0
+
+    @pytest.mark.parametrize("event", [Selection(1e-4), PoissonGaussian(0.01, 1.5, 10)])
+    def test_a_gaussian_account_takes_gaussians_alone(self, ledger: Ledger, event: Event) -> None:
+        account = ledger.open("clinic", EPSILON, DELTA, composition="gaussian")
+        with pytest.raises(BudgetError, match=type(event).__name__):
+            account.reserve("p", [Gaussian(0.1), event])
+
+    def test_every_kind_of_event_survives_the_file(self, account: Account) -> None:
+        events: list[Event] = [Gaussian(np.float64(0.05)), Selection(1e-4), PoissonGaussian(0.01, 3.0, 10)]
+        assert account.reserve("p", events).events == tuple(events)
+        assert account.reserve("p", events).events == tuple(events)
+        expected = renyi_of(events, account.terms().order or 0.0, "zero-out")
+        assert account.balance().share == pytest.approx(expected / account.terms().capacity)
+
+    @pytest.mark.parametrize("delta", [None, 0.0, 1.0])
+    def test_a_basic_account_needs_the_delta_of_the_plan(self, ledger: Ledger, delta: float | None) -> None:
+        account = ledger.open("clinic", EPSILON, DELTA, composition="basic")
+        with pytest.raises(InputError, match="delta="):
+            account.reserve("p", gaussian_plan(0.1), delta=delta)
+
+    def test_basic_adds_epsilons_and_deltas(self, ledger: Ledger) -> None:
+        account = ledger.open("clinic", EPSILON, DELTA, composition="basic")
+        for index in range(10):
+            account.reserve(f"p{index}", gaussian_plan(0.1, 1e-6), delta=1e-6)
+        assert account.balance().spent == pytest.approx(1.0)
+        with pytest.raises(BudgetError):
+            account.reserve("over", gaussian_plan(1e-3, 1e-9), delta=1e-9)
+        other = ledger.open("lab", EPSILON, DELTA, composition="basic")
+        other.reserve("p", gaussian_plan(0.1), delta=DELTA)
+        with pytest.raises(BudgetError, match="Nothing would fit"):  # epsilon is left, delta is not
+            other.reserve("q", gaussian_plan(0.1, 1e-9), delta=1e-9)
+
+    @pytest.mark.parametrize("composition", ["renyi", "gaussian", "basic"])
+    @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+    def test_what_is_said_to_fit_fits_and_a_little_more_does_not(
+        self, ledger: Ledger, composition: Any, epsilon: float
+    ) -> None:
+        account = ledger.open("clinic", epsilon, DELTA, composition=composition)
+        account.reserve("first", gaussian_plan(epsilon / 3, DELTA / 4), delta=DELTA / 4)
+        with pytest.raises(BudgetError, match="would fit") as refusal:
+            account.reserve("over", gaussian_plan(epsilon), delta=DELTA / 4)
+        said = float(str(refusal.value).split("of epsilon at most ")[1].split()[0])
+        left, delta_left = account.balance().left, account.balance().delta_left
+        assert said <= left <= said * 1.001
+        assert not account.would_fit(gaussian_plan(left * 1.0001, delta_left), delta=delta_left)
+        assert account.would_fit(gaussian_plan(left, delta_left), delta=delta_left)
+        account.reserve("rest", gaussian_plan(said, delta_left), delta=delta_left)
+
+
+class TestComposition:
+    """The rules of proofs/ledger.md."""
+
+    def test_ten_plans_cost_less_than_the_sum_of_their_epsilons(self, ledger: Ledger) -> None:
+        def admitted(composition: Any) -> int:
+            account = ledger.open(composition, EPSILON, DELTA, composition=composition)
+            count = 0
+            for index in range(10):
+                fits = account.would_fit(gaussian_plan(0.2, DELTA / 10), delta=DELTA / 10)
+                if fits:
+                    account.reserve(f"p{index}", gaussian_plan(0.2, DELTA / 10), delta=DELTA / 10)
+                count += fits
+            return count
+
+        assert admitted("basic") == 5
+        assert admitted("renyi") == 10
+        assert admitted("gaussian") == 10
+        spent = {name: ledger.account(name).balance().spent for name in ("renyi", "gaussian")}
+        assert spent["gaussian"] < spent["renyi"] < 10 * 0.2 / 2
+
+    def test_the_renyi_order_is_fixed_at_opening_and_its_divergences_add(self, account: Account) -> None:
+        order = account.terms().order
+        assert order == renyi_order_for(EPSILON, DELTA)
+        plans: list[list[Event]] = [[Gaussian(0.05)], [Selection(2e-4)], [PoissonGaussian(0.01, 4.0, 20)]]
+        for index, events in enumerate(plans):
+            account.reserve(f"p{index}", events)
+        assert account.terms().order == order
+        total = sum(renyi_of(events, order, "zero-out") for events in plans)
+        assert account.balance().spent == pytest.approx(renyi_to_epsilon(total, order, DELTA))
+
+    def test_composing_loss_distributions_of_the_realised_plans_would_be_wrong(self, ledger: Ledger) -> None:
+        """Each branch is certified (1, 1e-5), the adaptive choice between them is not, and we refuse it."""
+        first, second_gaussian, second_sampled = (
+            Gaussian(0.2),
+            Gaussian(0.178),
+            PoissonGaussian(0.01, 0.695, 1),
+        )
+        assert epsilon_of([first, second_gaussian], DELTA, "zero-out") <= EPSILON
+        assert epsilon_of([first, second_sampled], DELTA, "zero-out") <= EPSILON
+
+        outcome = np.linspace(-12, 12, 40001)
+        likelihood = np.exp(first.mu * outcome - first.mu**2 / 2)
+        ratio = math.exp(EPSILON) / likelihood
+        branches = np.array(
+            [
+                likelihood * _gaussian_hockey_stick(second_gaussian.mu, ratio),
+                likelihood
+                * _sampled_hockey_stick(second_sampled.rate, second_sampled.noise_multiplier, ratio),
+            ]
+        )
+        density = np.exp(-(outcome**2) / 2) / math.sqrt(2 * math.pi)
+        step = outcome[1] - outcome[0]
+        separate = (branches * density).sum(axis=1) * step
+        adaptive = (branches.max(axis=0) * density).sum() * step
+        assert separate == pytest.approx([9.808e-6, 9.451e-6], rel=1e-3)
+        assert adaptive == pytest.approx(1.737e-5, rel=1e-3)
+
+        for composition, second in [
+            ("renyi", second_gaussian),
+            ("renyi", second_sampled),
+            ("gaussian", second_sampled),
+        ]:
+            account = ledger.open(f"{composition} {second}", EPSILON, DELTA, composition=composition)  # type: ignore[arg-type]
+            account.reserve("first", [first])
+            assert not account.would_fit([second])
+            with pytest.raises(BudgetError):
+                account.reserve("second", [second])
+        capacity, order = ledger.accounts()[0].terms().capacity, ledger.accounts()[0].terms().order or 0.0
+        shares = [
+            renyi_of([first, second], order, "zero-out") / capacity
+            for second in (second_gaussian, second_sampled)
+        ]
+        assert shares == pytest.approx([1.17, 25.56], rel=1e-2)
+
+    def test_the_first_plan_alone_is_admitted_on_its_exact_epsilon(self, account: Account) -> None:
+        terms = account.terms()
+        plan = gaussian_plan(EPSILON)
+        share = renyi_of(plan, terms.order or 0.0, "zero-out") / terms.capacity
+        assert share == pytest.approx(1.18, rel=1e-2)  # so the Renyi sum alone would refuse it
+        account.reserve("first", plan)
+        assert not account.would_fit([Gaussian(0.0)])  # not even what costs nothing may follow
+        with pytest.raises(BudgetError):
+            account.reserve("free", [Gaussian(0.0)])
+
+    def test_a_sampled_first_plan_is_admitted_on_its_exact_epsilon(self, account: Account) -> None:
+        noise = noise_multiplier_for(EPSILON, DELTA, "zero-out", 0.01, 1000)
+        account.reserve("first", [PoissonGaussian(0.01, noise, 1000)])
+        assert account.balance().spent <= EPSILON
+        assert account.balance().left == 0
+
+    def test_after_any_plan_the_exact_epsilon_admits_nothing(self, account: Account) -> None:
+        account.reserve("free", [Gaussian(0.0)])
+        plan = gaussian_plan(EPSILON)
+        assert epsilon_of([Gaussian(0.0), *plan], DELTA, "zero-out") <= EPSILON * (1 + 1e-9)
+        with pytest.raises(BudgetError):
+            account.reserve("second", plan)
+
+    def test_a_refused_plan_does_not_use_up_the_first_place(self, account: Account) -> None:
+        with pytest.raises(BudgetError):
+            account.reserve("too much", gaussian_plan(2.0))
+        account.reserve("first", gaussian_plan(EPSILON))
+
+
+def _gaussian_hockey_stick(mu: float, ratio: np.ndarray) -> np.ndarray:
+    """H_g(N(mu,1) || N(0,1)) for every g in ratio."""
+    return ndtr(-np.log(ratio) / mu + mu / 2) - ratio * ndtr(-np.log(ratio) / mu - mu / 2)
+
+
+def _sampled_hockey_stick(rate: float, noise: float, ratio: np.ndarray) -> np.ndarray:
+    """H_g((1-q) N(0,s^2) + q N(1,s^2) || N(0,s^2)): the likelihood ratio exceeds g where x > cut."""
+    found = np.maximum(1 - ratio, 0.0)
+    some = ratio > 1 - rate
+    cut = noise**2 * np.log((ratio[some] - (1 - rate)) / rate) + 0.5
+    null = ndtr(-cut / noise)
+    found[some] = (1 - rate) * null + rate * ndtr((1 - cut) / noise) - ratio[some] * null
+    return found
+
+
+class TestReleases:
+    def test_nothing_is_released_before_it_is_charged(self, account: Account) -> None:
+        with pytest.raises(LedgerError, match="no reservation"):
+            account.release("p", 0, "gradient", b"x")
+        assert account.stored("p", 0, "gradient") is None
+
+    def test_a_key_has_one_release_for_ever(self, account: Account) -> None:
+        account.reserve("p", gaussian_plan(0.5))
+        assert account.release("p", 3, "gradient", b"first") == b"first"
+        assert account.release("p", 3, "gradient", b"second") == b"first"
+        assert account.stored("p", 3, "gradient") == b"first"
+        assert account.release("p", 4, "gradient", b"") == b""
+        assert account.stored("p", 4, "gradient") == b""
+        assert account.release("p", 3, "hessian", b"other") == b"other"
+        assert account.stored("p", 5, "gradient") is None
+
+    @pytest.mark.parametrize(
+        "key", [("", 0, "g"), ("p", -1, "g"), ("p", 0.5, "g"), ("p", 0, ""), ("p", 0, "a\tb")]
+    )
+    def test_bad_keys_are_told(self, account: Account, key: Any) -> None:
+        with pytest.raises(InputError):
+            account.release(*key, b"x")
+        with pytest.raises(InputError):
+            account.stored(*key)
+
+    def test_history_tells_everything_in_order(self, account: Account) -> None:
+        account.reserve("p", gaussian_plan(0.5), summary="ridge, 3 rounds")
+        account.release("p", 0, "gradient", b"1234")
+        history = account.history()
+        assert [(e.number, e.kind, e.plan, e.payload_bytes) for e in history] == [
+            (1, "opening", "", 0),
+            (2, "reservation", "p", 0),
+            (3, "release", "p", 4),
+        ]
+        assert history[1].details["summary"] == "ridge, 3 rounds"
+        assert history[1].details["epsilon"] == pytest.approx(0.5)
+        with pytest.raises(LedgerError, match="'clinic'"):
+            Account(account.path, "ward").history()
+
+
+class FitCharges(BaseEstimator):
+    """The least an estimator does: charge a new plan at every fit."""
+
+    def __init__(self, ledger: Account, strength: float = 1.0) -> None:
+        self.ledger = ledger
+        self.strength = strength
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> FitCharges:
+        self.ledger.reserve(os.urandom(8).hex(), gaussian_plan(0.05))
+        return self
+
+    def score(self, X: np.ndarray, y: np.ndarray) -> float:
+        return self.strength
+
+
+class TestCopies:
+    @pytest.mark.parametrize(
+        "copied",
+        [copy.copy, copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a)), lambda a: clone(a, safe=False)],
+    )
+    def test_a_copy_charges_the_same_file(
+        self, account: Account, copied: Callable[[Account], Account]
+    ) -> None:
+        other = copied(account)
+        assert other == account
+        other.reserve("p", gaussian_plan(1.0))
+        assert not account.would_fit(gaussian_plan(0.1))
+
+    def test_a_relative_path_is_kept_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        account = Ledger("holder.ledger").open("clinic", EPSILON, DELTA)
+        monkeypatch.chdir("/")
+        assert pickle.loads(pickle.dumps(account)).balance().plans == 0
+
+    def test_a_cloned_estimator_and_a_grid_search_charge_every_fit(self, account: Account) -> None:
+        X, y = np.zeros((12, 1)), np.zeros(12)
+        clone(FitCharges(account)).fit(X, y)
+        assert account.balance().plans == 1
+        GridSearchCV(FitCharges(account), {"strength": [1.0, 2.0]}, cv=3, refit=True).fit(X, y)
+        assert account.balance().plans == 1 + 2 * 3 + 1
+
+    def test_a_ledger_survives_a_restart(self, account: Account) -> None:
+        account.reserve("p", gaussian_plan(0.5))
+        account.release("p", 0, "gradient", b"x")
+        again = Ledger(account.path, create=False).account("clinic")
+        assert again.balance() == account.balance()
+        assert again.stored("p", 0, "gradient") == b"x"
+
+
+class TestFile:
+    def test_it_is_for_its_owner_alone_and_durable(self, ledger: Ledger) -> None:
+        assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+        with ledger_file.connect(ledger.path) as connection:
+            assert connection.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+    def test_a_missing_file_is_not_made_unless_asked(self, tmp_path: Path) -> None:
+        with pytest.raises(LedgerError, match="no such file"):
+            Ledger(tmp_path / "typo.ledger", create=False)
+        with pytest.raises(LedgerError, match="no such file"):
+            Account(tmp_path / "typo.ledger", "clinic").balance()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_folder_that_cannot_be_written_is_told(self, tmp_path: Path) -> None:
+        with pytest.raises(LedgerError, match="cannot be made"):
+            Ledger(tmp_path / "missing" / "holder.ledger")
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(LedgerError, match="cannot be made"):
+            Ledger(tmp_path / "file" / "holder.ledger")
+        with pytest.raises(LedgerError, match="no such file, or its folder"):
+            Ledger(tmp_path)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+    def test_a_read_only_folder_is_told(self, account: Account) -> None:
+        account.path.parent.chmod(0o500)
+        try:
+            with pytest.raises(LedgerError, match="may not be written"):
+                account.reserve("p", gaussian_plan(0.5))
+            with pytest.raises(LedgerError, match="cannot be made"):
+                Ledger(account.path.parent / "other.ledger")
+        finally:
+            account.path.parent.chmod(0o700)
+
+    def test_an_empty_file_left_by_a_kill_is_completed(self, tmp_path: Path) -> None:
+        path = tmp_path / "holder.ledger"
+        path.touch()
+        with pytest.raises(LedgerError, match="not a ledger"):
+            Ledger(path, create=False)
+        assert Ledger(path).verify() == 0
+
+    def test_what_is_not_a_ledger_is_left_alone(self, tmp_path: Path) -> None:
+        text = tmp_path / "notes.txt"
+        text.write_text("dear diary, " * 500)
+        with pytest.raises(LedgerError, match="not a SQLite file"):
+            Ledger(text)
+        other = tmp_path / "other.db"
+        connection = sqlite3.connect(other)
+        connection.execute("CREATE TABLE t (a)")
+        connection.close()
+        before = other.read_bytes()
+        with pytest.raises(LedgerError, match="not a ledger"):
+            Ledger(other)
+        assert other.read_bytes() == before
+
+    def test_another_format_is_told(self, ledger: Ledger) -> None:
+        edit(ledger, "PRAGMA user_version = 7")
+        with pytest.raises(LedgerError, match="format 7"):
+            Ledger(ledger.path)
+
+    def test_a_ledger_held_too_long_by_another_is_told(
+        self, account: Account, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.05)
+        with (
+            ledger_file.connect(account.path) as connection,
+            ledger_file.transaction(connection),
+            pytest.raises(LedgerError, match="locked"),
+        ):
+            account.reserve("p", gaussian_plan(0.5))
+        account.reserve("p", gaussian_plan(0.5))
+
+    def test_a_full_disk_charges_nothing_and_damages_nothing(self, ledger: Ledger, account: Account) -> None:
+        account.reserve("p", gaussian_plan(0.5))
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (ledger.path.stat().st_size, hard))
+        try:
+            with pytest.raises(LedgerError, match="Nothing was released"):
+                account.release("p", 0, "gradient", bytes(100_000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert ledger.verify() == 2
+        assert account.stored("p", 0, "gradient") is None
+        assert account.release("p", 0, "gradient", b"x") == b"x"
+
+
+class TestTampering:
+    @pytest.fixture
+    def used(self, ledger: Ledger, account: Account) -> Ledger:
+        for plan in ("p", "q", "r"):
+            account.reserve(plan, gaussian_plan(0.1))
+            account.release(plan, 0, "gradient", plan.encode() * 100)
+        assert ledger.verify() == 7
+        return ledger
+
+    def test_the_table_only_grows(self, used: Ledger) -> None:
+        connection = sqlite3.connect(used.path)
+        for statement in ("UPDATE entries SET plan = 'x'", "DELETE FROM entries WHERE number = 7"):
+            with pytest.raises(sqlite3.IntegrityError, match="only grows"):
+                connection.execute(statement)
+        connection.close()
+        assert used.verify() == 7
+
+    @pytest.mark.parametrize(
+        "column",
+        ["kind", "dataset", "plan", "round", "query", "details", "payload", "written", "previous", "hash"],
+    )
+    def test_any_edit_of_any_cell_is_found_and_named(self, used: Ledger, column: str) -> None:
+        value = 5 if column == "round" else "clinic two" if column == "dataset" else "changed"
+        edit(used, f"UPDATE entries SET {column} = ? WHERE number = 3", value)
+        with pytest.raises(LedgerError, match=r"entry 3 "):
+            used.verify()
+
+    def test_a_damaged_text_is_found_and_named(self, used: Ledger) -> None:
+        edit(used, "UPDATE entries SET details = CAST(x'ff00fe' AS TEXT) WHERE number = 4")
+        with pytest.raises(LedgerError, match=r"entry 4 "):
+            used.verify()
+        with pytest.raises(LedgerError, match=r"entry 4 "):
+            used.account("clinic").balance()
+
+    def test_a_deleted_entry_is_found(self, used: Ledger) -> None:
+        edit(used, "DELETE FROM entries WHERE number = 4")
+        with pytest.raises(LedgerError, match="entry 4 is missing"):
+            used.verify()
+        with pytest.raises(LedgerError, match="7 entries were written and 6 are there"):
+            used.account().reserve("s", gaussian_plan(0.1))
+
+    def test_nothing_is_reserved_after_a_last_entry_that_was_edited(self, used: Ledger) -> None:
+        edit(used, "UPDATE entries SET payload = x'00' WHERE number = 7")
+        with pytest.raises(LedgerError, match=r"entry 7 "):
+            used.account().reserve("s", gaussian_plan(0.1))
+        with pytest.raises(LedgerError, match=r"entry 7 "):
+            used.open("lab", EPSILON, DELTA)
+        with pytest.raises(LedgerError, match=r"entry 7 "):
+            used.account().stored("r", 0, "gradient")
+
+    def test_a_cost_made_smaller_buys_nothing(self, used: Ledger) -> None:
+        edit(
+            used,
+            "UPDATE entries SET details = replace(details, '\"cost\": 0.', '\"cost\": 0.0') WHERE number = 2",
+        )
+        with pytest.raises(LedgerError, match=r"entry 2 "):
+            used.account().reserve("s", gaussian_plan(0.1))
+
+    def test_an_entry_hashed_anew_breaks_the_link_after_it(self, used: Ledger) -> None:
+        with ledger_file.connect(used.path) as connection:
+            row = next(ledger_file.rows(connection, "number = 4"))
+        forged = row._replace(written="2001-01-01T00:00:00+00:00")
+        edit(
+            used,
+            "UPDATE entries SET written = ?, hash = ? WHERE number = 4",
+            forged.written,
+            forged.expected_hash(),
+        )
+        with pytest.raises(LedgerError, match=r"entry 5 .*not chained"):
+            used.verify()
+
+    @pytest.mark.parametrize("kind", ["overspending", "unreserved", "unopened", "nonsense"])
+    def test_a_sound_chain_of_entries_that_were_never_allowed_is_found(self, used: Ledger, kind: str) -> None:
+        with ledger_file.connect(used.path) as connection:
+            details = json.loads(next(ledger_file.rows(connection, "number = 6")).details)
+            with ledger_file.transaction(connection):
+                if kind == "overspending":
+                    forged = json.dumps(details | {"plan": "s", "cost": 100.0})
+                    ledger_file.append(connection, "reservation", "clinic", "s", details=forged)
+                elif kind == "unreserved":
+                    ledger_file.append(connection, "release", "clinic", "s", 0, "gradient", payload=b"x")
+                elif kind == "unopened":
+                    forged = json.dumps(details | {"plan": "s"})
+                    ledger_file.append(connection, "reservation", "lab", "s", details=forged)
+                else:
+                    ledger_file.append(connection, "reservation", "clinic", "s", details="{}")
+        with pytest.raises(LedgerError, match=r"entry 8 "):
+            used.verify()
+
+    def test_a_truncated_or_overwritten_file_is_told(self, used: Ledger) -> None:
+        data = used.path.read_bytes()
+        used.path.write_bytes(data[: len(data) // 2])
+        with pytest.raises(LedgerError, match="damaged"):
+            used.verify()
+        used.path.write_bytes(data[:4096] + os.urandom(len(data) - 4096))
+        with pytest.raises(LedgerError, match="damaged"):
+            used.verify()
+        used.path.write_bytes(os.urandom(len(data)))
+        with pytest.raises(LedgerError, match="not a SQLite file"):
+            used.verify()
+        used.path.write_bytes(data)
+        assert used.verify() == 7
+
+    def test_a_flipped_byte_anywhere_in_a_payload_is_found(self, used: Ledger) -> None:
+        data = bytearray(used.path.read_bytes())
+        position = data.index(b"q" * 100) + 50
+        data[position] ^= 1
+        used.path.write_bytes(data)
+        with pytest.raises(LedgerError, match=r"entry 5 "):
+            used.verify()

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sottovoce.protocol.messages import MAX_BYTES
+from sottovoce.transports.certificates import create_authority, issue
+
+SCRIPT = Path(__file__).with_name("party_process.py")
+StartParty = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="session")
+def party_module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("party_process", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One authority, a coordinator, three parties, and a fourth name that is on no list."""
+    folder = tmp_path_factory.mktemp("certificates")
+    create_authority(folder)
+    for name in ("coordinator", "anna", "ben", "cleo", "mallory"):
+        issue(folder, name)
+    return folder
+
+
+def starter(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartParty]:
+    """Starts a party as a process of its own; what still runs at the end is killed."""
+    folder = tmp_path_factory.mktemp("markers")
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        name: str, port: int, *, markers: Path = folder, limit: int = MAX_BYTES
+    ) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), certificates, name, f"localhost:{port}", markers, str(limit)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+start_party = pytest.fixture(starter, name="start_party")
+start_party_of_class = pytest.fixture(starter, scope="class", name="start_party_of_class")
