@@ -39,7 +39,15 @@ __version__ = "0.1.0"
 # A name is imported when it is first used, so that the command line and a ledger start without scikit-learn.
 _HOMES: Final = {
     "data.datasets": ("load",),
-    "errors": ("BudgetError", "InputError", "LeakError", "LedgerError", "RefusedError", "SottovoceError", "WireError"),
+    "errors": (
+        "BudgetError",
+        "InputError",
+        "LeakError",
+        "LedgerError",
+        "RefusedError",
+        "SottovoceError",
+        "WireError",
+    ),
     "estimators": (
         "PrivateElasticNet",
         "PrivateLasso",

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sottovoce import algorithms, losses, penalties
 from sottovoce.algorithms import Algorithm, Problem, make_plan
 from sottovoce.data.bounds import Bounds
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, WireError
 from sottovoce.privacy.accounting import Relation
 from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
 from sottovoce.protocol.coordinator import Coordinator
@@ -80,20 +80,26 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Fit on arrays (central) or on a `Federation`."""
         if sample_weight is not None:
             raise InputError(
-                "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds would "
-                "no longer limit it. Repeat no records and drop the argument."
+                "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds "
+                "would no longer limit it. Repeat no records and drop the argument."
             )
         federation = X if isinstance(X, Federation) else self._central(X, y)
         if isinstance(X, Federation):
             if y is not None:
                 raise InputError("y must be None when X is a Federation; the labels are inside it.")
             if self.ledger is not None:
-                raise InputError("ledger goes to the federation, one for each party: Federation.by_rows(..., ledgers=[...]).")
+                raise InputError(
+                    "ledger goes to the federation, one for each party: Federation.by_rows(..., ledgers=[...])."
+                )
         without_privacy = isinstance(self.epsilon, int | float) and self.epsilon == math.inf
         coordinator = federation.coordinator(insecure_seed=self.insecure_seed, without_privacy=without_privacy)
         algorithm, plan = self._plan(federation, coordinator)
         before = _counts(federation.transport.communication)
-        weights, rounds = self._run(coordinator, plan, algorithm)
+        try:
+            weights, rounds = self._run(coordinator, plan, algorithm)
+        except WireError:
+            federation.raise_failure()
+            raise
         self._keep(federation, plan, algorithm, weights, rounds, before)
         if coordinator.transcript is not None:
             self.transcript_ = coordinator.transcript
@@ -113,7 +119,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None")
         rows, labels = validate_data(
-            self, X, y, accept_sparse=_SPARSE, dtype=(np.float64, np.float32), ensure_all_finite=False, y_numeric=False
+            self,
+            X,
+            y,
+            accept_sparse=_SPARSE,
+            dtype=(np.float64, np.float32),
+            ensure_all_finite=False,
+            y_numeric=False,
         )
         return Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
 
@@ -174,13 +186,15 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         elif federation.split == "columns":
             algorithms.choose(loss, federation.split, 1)
         problem = self._problem(federation, coordinator)
-        solver = algorithms.choose(loss, federation.split, problem.features).name if self.solver == "auto" else self.solver
+        solver = (
+            algorithms.choose(loss, federation.split, problem.features).name if self.solver == "auto" else self.solver
+        )
         algorithm = algorithms.get(solver, loss, federation.split)
         self._check_options(algorithm)
         if problem.delta >= 1 / problem.records and problem.epsilon != math.inf:
             warnings.warn(
-                f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes one "
-                f"random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
+                f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
+                f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
                 UserWarning,
                 stacklevel=4,
             )
@@ -207,7 +221,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         for name in _OPTIONS:
             if getattr(self, name, None) is not None and name not in algorithm.options:
                 raise InputError(
-                    f"{name}={getattr(self, name)!r} means nothing to solver={algorithm.name!r}; it takes {', '.join(algorithm.options)}."
+                    f"{name}={getattr(self, name)!r} means nothing to solver={algorithm.name!r}; "
+                    f"it takes {', '.join(algorithm.options)}."
                 )
 
     def _run(self, coordinator: Coordinator, plan: Plan, algorithm: Algorithm) -> tuple[Array, int]:
@@ -219,7 +234,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             return coordinator.run(plan, algorithm, advance)
 
     def _keep(
-        self, federation: Federation, plan: Plan, algorithm: Algorithm, weights: Array, rounds: int, before: tuple[int, int]
+        self,
+        federation: Federation,
+        plan: Plan,
+        algorithm: Algorithm,
+        weights: Array,
+        rounds: int,
+        before: tuple[int, int],
     ) -> None:
         coef, intercept = plan.preparation.unprepare(weights)
         self._set_model(coef, intercept, plan)
@@ -321,14 +342,16 @@ class PrivateLasso(_Regressor):
 
 @dataclass(eq=False, repr=False)
 class PrivateElasticNet(_Regressor):
-    """min (1/N) sum (x'w + b - y)^2 / 2 + alpha (l1_ratio |w|_1 + (1 - l1_ratio)/2 |w|^2) under differential privacy."""
+    """min (1/N) sum (x'w + b - y)^2 / 2 + alpha (l1_ratio |w|_1 + (1 - l1_ratio)/2 |w|^2), differentially private."""
 
     alpha: float = 0.01
     l1_ratio: float = 0.5
 
     def _regulariser(self) -> Named:
         if self.radius is not None:
-            raise InputError(f"radius={self.radius!r}: the elastic net has no ball; use PrivateLasso or PrivateRidge, or alpha.")
+            raise InputError(
+                f"radius={self.radius!r}: the elastic net has no ball; use PrivateLasso or PrivateRidge, or alpha."
+            )
         return _named("elastic_net", alpha=self.alpha, l1_ratio=self.l1_ratio)
 
 
@@ -387,7 +410,9 @@ class PrivateLinearSVC(_Classifier):
 def privacy_report(plan: Plan, algorithm: Algorithm, *, seeded: bool) -> PrivacyReport:
     """The true guarantee of a plan, computed from what it releases."""
     epsilons = algorithm.epsilons(plan, plan.relation)
-    void = "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
+    void = (
+        "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
+    )
     guarantees = {
         name: Guarantee(epsilon, plan.delta, plan.relation, name, plan.claimed_epsilon, void)  # type: ignore[arg-type]
         for name, epsilon in epsilons.items()
@@ -435,4 +460,3 @@ def _two_classes(values: list[Any]) -> tuple[Any, Any]:
 
 def _counts(communication: Communication) -> tuple[int, int]:
     return communication.uplink_bytes, communication.downlink_bytes
-

@@ -71,7 +71,7 @@ def test_missing_cells_become_nan_in_any_spelling(tmp_path: Path) -> None:
 def test_text_labels_stay_text_and_features_do_not(tmp_path: Path) -> None:
     path = write(tmp_path, "t.csv", MIXED)
     table = read_table(write(tmp_path, "u.csv", "a,y\n1,up\n2, down\n"), label="y")
-    assert list(table.y) == ["up", "down"]  # type: ignore[arg-type]
+    assert list(table.y) == ["up", "down"]
     assert table.y is not None
     assert table.y.dtype.kind == "U"
     with pytest.raises(InputError, match=r"column 'city' is not numeric \(first on line 2\).*read_columns"):
@@ -115,11 +115,11 @@ def test_chunks_join_and_a_late_error_has_the_right_line(
     path = tmp_path / "t.csv"
     frame.to_csv(path, index=False)
     table = read_table(path, label="y")
-    np.testing.assert_array_equal(np.column_stack([table.X, table.y]), frame.to_numpy())  # type: ignore[list-item]
+    np.testing.assert_array_equal(np.column_stack([table.X, table.y]), frame.to_numpy())
     np.testing.assert_array_equal(read_columns(path)["b"], frame["b"])
     with path.open("a") as file:
         file.write("1,2,secret,0\n")
-    with pytest.raises(InputError, match="column 'c' is not numeric .first on line 52"):
+    with pytest.raises(InputError, match=r"column 'c' is not numeric .first on line 52"):
         read_table(path, label="y")
 
 
@@ -137,7 +137,7 @@ def test_parquet(tmp_path: Path) -> None:
     pq.write_table(table, path)
     read = read_table(path, label="y", features=4)
     np.testing.assert_array_equal(read.X, [[1, 1, 0.5, 7], [np.nan, 0, 1.5, 8], [3, np.nan, np.nan, 7]])
-    assert list(read.y) == ["a", "b", "a"]  # type: ignore[arg-type]
+    assert list(read.y) == ["a", "b", "a"]
     assert read.feature_names == ("whole", "flag", "real", "coded")
     assert read_columns(path)["y"].dtype == object
     with pytest.raises(InputError, match="column 'y' is not numeric"):
@@ -221,12 +221,12 @@ def test_truncated_and_damaged_compressed_files(tmp_path: Path, suffix: str, kin
     whole = COMPRESSORS[suffix]("\n".join(lines).encode())
     with pytest.raises(InputError, match="cut short"):
         read_table(write(tmp_path, "t" + kind + suffix, whole[: len(whole) // 2]))
-    with pytest.raises(InputError, match="is damaged|cannot be read"):
+    with pytest.raises(InputError, match=r"is damaged|cannot be read"):
         read_table(write(tmp_path, "t" + kind + suffix, b"this was never compressed"))
 
 
 def test_features_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="features=3 but .* has 2 feature columns"):
+    with pytest.raises(InputError, match=r"features=3 but .* has 2 feature columns"):
         read_table(write(tmp_path, "t.csv", "a,b\n1,2\n"), features=3)
     with pytest.raises(InputError, match="line 2: an index above features=3"):
         read_table(write(tmp_path, "t.svm", "1 3:1\n1 4:1\n"), features=3)
@@ -238,7 +238,7 @@ def test_libsvm_agrees_with_scikit_learn(tmp_path: Path) -> None:
     y = rng.choice([-1.0, 1.0], size=40)
     dump_svmlight_file(X, y, str(tmp_path / "t.svm"), zero_based=False)
     table = read_table(tmp_path / "t.svm", features=12)
-    np.testing.assert_allclose(table.X.toarray(), X.toarray(), rtol=1e-12)  # type: ignore[union-attr]
+    np.testing.assert_allclose(table.X.toarray(), X.toarray(), rtol=1e-12)
     np.testing.assert_array_equal(table.y, y)
 
 
@@ -272,8 +272,14 @@ def test_errors_never_quote_a_cell(tmp_path: Path, name: str, content: str | byt
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
+def present(path: Path) -> Path:
+    if not path.is_file():
+        pytest.skip(f"there is no {path}")
+    return path
+
+
 def test_electricity_reads_like_pandas(data_folder: Path) -> None:
-    path = data_folder / "electricity" / "data.csv.xz"
+    path = present(data_folder / "electricity" / "data.csv.xz")
     table = read_table(path, label="class")
     frame = pd.read_csv(path)
     assert table.X.shape == (45312, 8)
@@ -282,7 +288,7 @@ def test_electricity_reads_like_pandas(data_folder: Path) -> None:
 
 
 def test_adult_columns_read_like_pandas(data_folder: Path) -> None:
-    path = data_folder / "adult" / "train.csv.xz"
+    path = present(data_folder / "adult" / "train.csv.xz")
     columns = read_columns(path)
     frame = pd.read_csv(path)
     assert list(columns) == list(frame.columns)

@@ -9,6 +9,7 @@ import resource
 import sqlite3
 import stat
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -406,6 +407,20 @@ class FitCharges(BaseEstimator):
 
 
 class TestCopies:
+    def test_threads_share_a_budget(self, account: Account) -> None:
+        def one(index: int) -> bool:
+            try:
+                Ledger(account.path).account().reserve(f"p{index}", gaussian_plan(0.4))
+            except BudgetError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as threads:
+            won = sum(threads.map(one, range(16)))
+        assert won == account.balance().plans
+        assert 1 < won < 16
+        assert not account.would_fit(gaussian_plan(0.4))
+
     @pytest.mark.parametrize(
         "copied",
         [copy.copy, copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a)), lambda a: clone(a, safe=False)],
@@ -459,7 +474,7 @@ class TestFile:
         (tmp_path / "file").write_text("x")
         with pytest.raises(LedgerError, match="cannot be made"):
             Ledger(tmp_path / "file" / "holder.ledger")
-        with pytest.raises(LedgerError, match="no such file, or its folder"):
+        with pytest.raises(LedgerError, match="may not be opened"):
             Ledger(tmp_path)
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")

@@ -115,6 +115,7 @@ class Algorithm(ABC):
         self, plan: Plan, query: Query, block: Block, gate: Gate, round_: int, arrays: Mapping[str, NDArray[Any]]
     ) -> Released:
         """A party's text: the query on its own rows, through its gate."""
+        del plan  # most queries are said whole by their public part and the weights
         return gate.gaussian(query, round_, block, arrays["weights"])
 
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:  # noqa: ARG002
@@ -167,12 +168,18 @@ def public_gradient(problem: Problem) -> GradientSum:
     return GradientSum(problem.dimension, slope_bound(problem), problem_loss(problem))
 
 
-def option(problem: Problem, name: str, default: float, *, low: float, high: float = math.inf, whole: bool = False) -> Any:
+def option(
+    problem: Problem, name: str, default: float, *, low: float, high: float = math.inf, whole: bool = False
+) -> Any:
     """An option of the solver, checked; None means the default rule."""
     value = problem.options.get(name)
     if value is None:
         value = default
-    ok = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) and low <= value <= high
+    ok = (
+        isinstance(value, int | float | np.integer | np.floating)
+        and not isinstance(value, bool)
+        and low <= value <= high
+    )
     if not ok or (whole and int(value) != value):
         kind = "a whole number" if whole else "a number"
         raise InputError(f"{name}={value!r} must be {kind} from {low} to {high}; leave it out for the default rule.")
@@ -224,4 +231,14 @@ class TailAverage:
         return self._sum / max(self._count, 1)
 
 
-__all__ = ["Algorithm", "Ask", "Coordination", "Design", "Preparation", "Problem", "TailAverage", "losses", "penalties"]
+__all__ = [
+    "Algorithm",
+    "Ask",
+    "Coordination",
+    "Design",
+    "Preparation",
+    "Problem",
+    "TailAverage",
+    "losses",
+    "penalties",
+]

@@ -43,7 +43,9 @@ class Gradient(Algorithm):
             rounds = option(problem, "rounds", 1000, low=1, whole=True)
         else:
             walk = step * query.slope_bound * math.sqrt(problem.dimension) / problem.mu
-            rounds = option(problem, "rounds", min(500, max(10, round(0.5 * problem.records / walk))), low=1, whole=True)
+            rounds = option(
+                problem, "rounds", min(500, max(10, round(0.5 * problem.records / walk))), low=1, whole=True
+            )
         numbers = {"slope_bound": query.slope_bound, "step": step}
         if problem.calibration == "paper":
             return self._paper(problem, query, rounds, numbers)
@@ -51,7 +53,7 @@ class Gradient(Algorithm):
         return Design(rounds, numbers, (release,))
 
     def _paper(self, problem: Problem, query: Query, rounds: int, numbers: dict[str, float]) -> Design:
-        """std = Delta sqrt(2 ln(1.25 T / delta)) sqrt(T ln(1/delta)) / epsilon, as printed; steps 1/(N alpha k)."""
+        """As printed: std = Delta sqrt(2 ln(1.25 T / delta)) sqrt(T ln(1/delta)) / epsilon, steps 1/(alpha k)."""
         share = math.sqrt(2 * math.log(1.25 * rounds / problem.delta)) * math.sqrt(rounds * math.log(1 / problem.delta))
         std = query.sensitivity(problem.relation) * share / problem.epsilon
         release = Release.of(query, 0, rounds, std, grid_step(query, std))

@@ -49,7 +49,11 @@ class Newton(Algorithm):
         numbers = {"slope_bound": gradient.slope_bound}
         if math.isinf(problem.epsilon):
             rounds = option(problem, "rounds", 100, low=1, whole=True)
-            exact: list[Query] = [gradient, Curvature(gradient.loss, problem.dimension), LossSum(gradient.loss)]
+            exact: list[Query] = [
+                gradient,
+                Curvature(gradient.loss, problem.dimension),
+                LossSum(gradient.loss),
+            ]
             return Design(rounds, numbers, tuple(Release.of(q, 0, 50 * rounds, 0.0, 1.0) for q in exact))
         classify = gradient.loss.kind == "classification"
         share = option(problem, "gram_share", 0.10 if classify else 0.15, low=1e-6, high=1 - 1e-6)
@@ -112,7 +116,9 @@ class Metric:
             return np.asarray(np.linalg.solve(matrix + np.diag(ridge), matrix @ free))
         return self._proximal(matrix, free, weights, regulariser, records)
 
-    def _proximal(self, matrix: Array, free: Array, start: Array, regulariser: ScaledRegulariser, records: int) -> Array:
+    def _proximal(
+        self, matrix: Array, free: Array, start: Array, regulariser: ScaledRegulariser, records: int
+    ) -> Array:
         """Accelerated proximal gradient on 1/2 |u - free|^2_M + records pen(u), with restarts."""
         step = 1.0 / float(self.values.max())
         point = momentum = start

@@ -54,7 +54,7 @@ class SGD(Algorithm):
     options: ClassVar[tuple[str, ...]] = ("rounds", "rate", "step", "schedule", "slope_bound")
 
     def design(self, problem: Problem) -> Design:
-        """rate 0.1 and 200 rounds; the step keeps the noise's random walk below one half."""
+        """A rate of 0.1 and 200 rounds; the step keeps the noise's random walk below one half."""
         query = public_gradient(problem)
         curvature = query.loss.curvature_bound
         longest = 1 / curvature if math.isfinite(curvature) else 1.0
@@ -79,7 +79,12 @@ class SGD(Algorithm):
             parties = 1 if schedule == "one-party" else len(problem.parties)
             walk = std * math.sqrt(parties * rounds * problem.dimension) / (rate * problem.records)
         step_size = option(problem, "step", min(longest, 0.5 / walk if walk else longest), low=1e-12)
-        numbers = {"slope_bound": query.slope_bound, "step": step_size, "rate": rate, "one_party": schedule == "one-party"}
+        numbers = {
+            "slope_bound": query.slope_bound,
+            "step": step_size,
+            "rate": rate,
+            "one_party": schedule == "one-party",
+        }
         return Design(rounds, numbers, (release,))
 
     def _paper(self, problem: Problem, query: GradientSum) -> Design:
@@ -90,7 +95,13 @@ class SGD(Algorithm):
         scaled = _Record(query, n)
         release = Release.of(scaled, 0, rounds, std, grid_step(scaled, std))
         radius = option(problem, "radius", 10.0, low=1e-12)
-        numbers = {"slope_bound": query.slope_bound, "named_records": 1.0, "radius": radius, "one_party": 0.0, "rate": 1 / n}
+        numbers = {
+            "slope_bound": query.slope_bound,
+            "named_records": 1.0,
+            "radius": radius,
+            "one_party": 0.0,
+            "rate": 1 / n,
+        }
         return Design(rounds, numbers, (release,), claimed_epsilon=problem.epsilon)
 
     def queries(self, plan: Plan) -> dict[str, Query]:
@@ -114,7 +125,7 @@ class SGD(Algorithm):
         return tail.value
 
     def _coordinate_paper(self, plan: Plan) -> Coordination:
-        """w <- Proj(w - eta(t) G_t), eta(t) = |C| / sqrt(t (n^2 L^2 + p std^2)); the last iterate, as printed."""
+        """Steps w <- Proj(w - eta(t) G_t), eta(t) = |C| / sqrt(t (n^2 L^2 + p std^2)); the last iterate, as printed."""
         weights = np.zeros(plan.dimension)
         spread = math.sqrt((plan.records * plan["slope_bound"]) ** 2 + plan.dimension * plan.releases[0].std ** 2)
         owners, inside = _named_records(plan)
@@ -127,7 +138,13 @@ class SGD(Algorithm):
         return weights
 
     def answer(
-        self, plan: Plan, query: Query, block: Block, gate: Gate, round_: int, arrays: Mapping[str, NDArray[Any]]
+        self,
+        plan: Plan,
+        query: Query,
+        block: Block,
+        gate: Gate,
+        round_: int,
+        arrays: Mapping[str, NDArray[Any]],
     ) -> Released:
         """The batch is drawn inside the gate; a named record must be the one the public coin named."""
         if not _named(plan):
@@ -143,8 +160,8 @@ class SGD(Algorithm):
         if not super().serves(plan, party, query, round_):
             return False
         if _named(plan):
-            return names[_named_records(plan)[0][round_]] == party
-        return not plan["one_party"] or names[_called(plan)[round_]] == party
+            return bool(names[_named_records(plan)[0][round_]] == party)
+        return not plan["one_party"] or bool(names[_called(plan)[round_]] == party)
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """Poisson rounds of this party; in the paper's form the uses of its most used record, unamplified."""

@@ -1,0 +1,1 @@
+"""Declared bounds, prepared blocks, readers and data sets."""

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from sottovoce.errors import InputError
 
 Array = NDArray[np.float64]
+SMALLEST, LARGEST = 1e-100, 1e100  # declared numbers stay where float64 neither overflows nor vanishes
 
 
 class Bounds(BaseModel):
@@ -39,12 +40,16 @@ class Bounds(BaseModel):
     def _check(self) -> Bounds:
         for name in ("row_norm", "entry_bound"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"{name}={value!r} must be a positive finite number; declare the largest you expect.")
+            if value is not None and not SMALLEST <= value <= LARGEST:
+                raise InputError(
+                    f"{name}={value!r} must be a positive number from {SMALLEST:g} to {LARGEST:g}; "
+                    "declare the largest you expect."
+                )
         if (self.label_low is None) != (self.label_high is None):
             raise InputError("label_low and label_high are declared together.")
         if self.label_low is not None and self.label_high is not None:
-            if not (math.isfinite(self.label_low) and math.isfinite(self.label_high) and self.label_low < self.label_high):
+            width = self.label_high - self.label_low
+            if not (SMALLEST <= width <= LARGEST and max(abs(self.label_low), abs(self.label_high)) <= LARGEST):
                 raise InputError(
                     f"label_bound=({self.label_low!r}, {self.label_high!r}) must be two finite numbers, low below high."
                 )
@@ -52,7 +57,8 @@ class Bounds(BaseModel):
             raise InputError("feature_low and feature_high are declared together.")
         if self.feature_low is not None and self.feature_high is not None:
             low, high = np.asarray(self.feature_low), np.asarray(self.feature_high)
-            if low.shape != high.shape or not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            spans = low.shape == high.shape and np.abs(np.concatenate([low, high])).max(initial=0.0) <= LARGEST
+            if not (spans and (high - low >= SMALLEST).all()):
                 raise InputError(
                     "feature_ranges needs one (low, high) pair of finite numbers per feature, low below high."
                 )
@@ -86,15 +92,15 @@ class Bounds(BaseModel):
                     "feature_ranges must be a pair (lows, highs), each with one number per feature, "
                     "for example ([0, 18], [1, 99]) for two features."
                 ) from None
-        fields = dict(
-            row_norm=None if row_norm is None else float(row_norm),
-            entry_bound=None if entry_bound is None else float(entry_bound),
-            label_low=low,
-            label_high=high,
-            feature_low=feature_low,
-            feature_high=feature_high,
-            rescale=rescale,
-        )
+        fields = {
+            "row_norm": None if row_norm is None else float(row_norm),
+            "entry_bound": None if entry_bound is None else float(entry_bound),
+            "label_low": low,
+            "label_high": high,
+            "feature_low": feature_low,
+            "feature_high": feature_high,
+            "rescale": rescale,
+        }
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -114,7 +120,8 @@ class Bounds(BaseModel):
         """Say, before data is touched, which bound is missing and how to choose it."""
         if self.feature_low is not None and len(self.feature_low) != features:
             raise InputError(
-                f"feature_ranges has {len(self.feature_low)} pairs but the data have {features} features; give one pair each."
+                f"feature_ranges has {len(self.feature_low)} pairs but the data have {features} features; "
+                "give one pair each."
             )
         if self.norm(features) is None:
             raise InputError(
@@ -125,9 +132,9 @@ class Bounds(BaseModel):
             )
         if labels and self.label_low is None:
             raise InputError(
-                "label_bound=None: a private regression needs the range of the labels. Pass label_bound=b for labels in "
-                "[-b, b], or label_bound=(low, high). Choose it from what you know of the quantity, not from these data; "
-                "labels beyond it are cut."
+                "label_bound=None: a private regression needs the range of the labels. Pass label_bound=b for labels "
+                "in [-b, b], or label_bound=(low, high). Choose it from what you know of the quantity, not from these "
+                "data; labels beyond it are cut."
             )
 
     def label_scale(self, *, fit_intercept: bool) -> tuple[float, float]:

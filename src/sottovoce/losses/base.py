@@ -82,7 +82,8 @@ class Loss(ABC):
         """The step z that minimises l*(-a - z) + m z + s z^2 / 2, in closed form (logistic: one Newton step).
 
         For SDCA on (1/N) sum_i l + (lam/2) |w|^2 with L records updated together, m = <x, v> / (lam N) and
-        s = L |x|^2 / (lam N). A dual variable outside the domain of l* is led back into it.
+        s = L |x|^2 / (lam N). A dual variable outside the domain of l* is led back into it, except by the published
+        logistic step, which counts from the boxed variable.
         """
         self._require_dual()
         return self._dual_step(a, y, m, s)

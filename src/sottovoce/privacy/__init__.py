@@ -1,0 +1,1 @@
+"""The privacy core: guarantee, queries, mechanisms, accounting, ledger and the gate."""

@@ -542,23 +542,21 @@ def visible_uses_epsilon(mu_once: float, rate: float, rounds: int, delta: float)
     _check_delta(delta)
     if mu_once == 0:
         return 0.0
+    # Bernstein: the number of uses lies outside [first, last] with probability at most 2 rare, charged whole.
     rare = 1e-6 * delta
-    first, last = int(binom.ppf(rare, rounds, rate)), int(binom.isf(rare, rounds, rate))
-    uses = np.arange(max(first, 0), last + 1)
+    mean, width = rounds * rate, -math.log(rare)
+    first = max(0, math.floor(mean - math.sqrt(2 * mean * width)))
+    last = min(rounds, math.ceil(mean + width / 3 + math.sqrt(width**2 / 9 + 2 * mean * width)))
+    uses = np.arange(max(first, 1), last + 1)
     weights = binom.pmf(uses, rounds, rate)
-    weights[0] += binom.cdf(uses[0] - 1, rounds, rate)  # fewer uses cost less
-    some = uses > 0
-    mus, weights = mu_once * np.sqrt(uses[some]), weights[some]
-    above = float(binom.sf(last, rounds, rate))
     if mu_once == math.inf:
-        return math.inf if weights.sum() + above > delta else 0.0
-    if weights.size == 0:
-        return 0.0
+        return math.inf if weights.sum() + 2 * rare > delta else 0.0
+    mus = mu_once * np.sqrt(uses)
 
     def delta_at(epsilon: float) -> float:
-        return above + float(weights @ np.exp(_gaussian_log_delta(mus, epsilon)))
+        return 2 * rare + float(weights @ np.exp(_gaussian_log_delta(mus, epsilon)))
 
-    return _decreasing_root(delta_at, delta, gaussian_epsilon(float(mus[-1]), delta - 2 * rare))
+    return _decreasing_root(delta_at, delta, gaussian_epsilon(float(mus[-1]), delta - 3 * rare))
 
 
 def sampled_one_epsilon(source_size: int, noise_multiplier: float, rounds: int, delta: float) -> float:

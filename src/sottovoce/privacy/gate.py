@@ -41,8 +41,9 @@ _PLAIN = (bool, int, float, str)
 
 
 class Released:
-    """A value that was charged for and carries its noise: integers on the grid `step`, or the plain value
-    of a run that was planned without privacy.
+    """A value that was charged for and carries its noise.
+
+    It is integers on the grid `step`, or the plain value of a run that was planned without privacy.
     """
 
     __slots__ = ("arrays", "query", "round")
@@ -94,11 +95,13 @@ class Gate:
         self,
         plan: bytes,
         releases: Mapping[str, Release],
+        records: int,
         randomness: Randomness,
         account: Account | None,
     ) -> None:
         self._plan = plan
         self._releases = releases
+        self._records = records
         self._randomness = randomness
         self._account = account
         self._last: Released | None = None
@@ -116,7 +119,7 @@ class Gate:
         if release.std == 0.0:
             released = Released(query.name, round_, {"value": query.value(block, *arguments)}, seal=_SEAL)
         else:
-            release.check(query)
+            release.check(query, self._records)
             grid = np.rint(query.value(block, *arguments) / release.step).astype(np.int64)
             grid += rounded_gaussian(release.std / release.step / query.weights, grid.size, self._randomness)
             released = Released(query.name, round_, {"grid": grid, "step": np.array([release.step])}, seal=_SEAL)

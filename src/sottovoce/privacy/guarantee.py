@@ -49,8 +49,8 @@ class Guarantee:
             text = f"Against {view}: NO PROMISE. Nothing limits what the view reveals of a record."
         else:
             text = (
-                f"Against {view}: whatever is concluded about a person would have been concluded almost as likely if that "
-                f"person's record {CHANGES[self.relation]}: no probability changes by more than a factor "
+                f"Against {view}: whatever is concluded about a person would have been concluded almost as likely if "
+                f"that person's record {CHANGES[self.relation]}: no probability changes by more than a factor "
                 f"{math.exp(self.epsilon):.4g} (epsilon = {self.epsilon:.4g}), but for events of probability at most "
                 f"{self.delta:.3g} (delta)."
             )
@@ -114,7 +114,9 @@ class PrivacyReport:
             "delta": self.delta,
             "relation": self.relation,
             "claimed_epsilon": self.claimed_epsilon,
-            "against": {name: {**asdict(self.against(name)), "sentence": self.against(name).sentence()} for name in VIEWS},
+            "against": {
+                name: {**asdict(self.against(name)), "sentence": self.against(name).sentence()} for name in VIEWS
+            },
             "assumptions": list(self.assumptions),
             "public": dict(self.public),
         }

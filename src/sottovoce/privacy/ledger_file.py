@@ -161,7 +161,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 _CAUSES: Final = {
     sqlite3.SQLITE_NOTADB: "not a SQLite file. Give the path of a ledger, or restore a copy",
     sqlite3.SQLITE_CORRUPT: "the file is damaged. Restore a copy that verifies, or treat the budget as spent",
-    sqlite3.SQLITE_CANTOPEN: "there is no such file, or its folder may not be written. Check the path",
+    sqlite3.SQLITE_CANTOPEN: "there is no such file, or it may not be opened. Check the path and permissions",
     sqlite3.SQLITE_READONLY: "the file or its folder may not be written. Check the permissions",
     sqlite3.SQLITE_BUSY: "another process kept it locked too long. Try again",
     sqlite3.SQLITE_FULL: "the disk is full. Free some space and try again",

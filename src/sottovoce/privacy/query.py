@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, toward_zero
+from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Loss
 from sottovoce.privacy.accounting import Relation
 
@@ -23,7 +24,9 @@ Array = NDArray[np.float64]
 class Query(Protocol):
     """What the gate asks of a query."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name on the wire and in the plan."""
 
     def sensitivity(self, relation: Relation) -> float:
         """The largest weighted l2 distance between the values on two neighbours."""
@@ -53,6 +56,11 @@ def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
     return term
 
 
+def _check_norm(block: Block, row_norm: float) -> None:
+    if block.row_norm > row_norm:
+        raise LeakError("the rows of the block are longer than the query's sensitivity allows for.")
+
+
 @dataclass(frozen=True)
 class GradientSum:
     """sum_i l'(x_i'w, y_i) x_i with |l'| <= slope_bound and |x_i| <= row_norm.
@@ -66,6 +74,10 @@ class GradientSum:
     loss: Loss
     row_norm: float = 1.0
     name: str = "gradient"
+
+    def __post_init__(self) -> None:
+        if not 1e-100 <= self.slope_bound <= 1e100:
+            raise InputError(f"slope_bound={self.slope_bound!r} must be a positive finite number.")
 
     def sensitivity(self, relation: Relation) -> float:
         """G B for zero-out, 2 G B for replace-one."""
@@ -84,7 +96,7 @@ class GradientSum:
     def value(self, block: Block, *arguments: Any) -> Array:
         """One pass over the rows."""
         (weights,) = arguments
-        assert block.row_norm <= self.row_norm
+        _check_norm(block, self.row_norm)
         return block.weighted_sum(weights, clipped_derivative(self.loss, self.slope_bound, block.bits))
 
 
@@ -117,7 +129,8 @@ class GramMatrix:
 
     def value(self, block: Block, *arguments: Any) -> Array:
         """The upper triangle, row by row."""
-        assert block.row_norm <= self.row_norm
+        del arguments  # it does not depend on the weights
+        _check_norm(block, self.row_norm)
         return block.gram()[np.triu_indices(self.dimension)]
 
     def matrix(self, triangle: Array) -> Array:

@@ -1,0 +1,1 @@
+"""Plans, parties, the coordinator and the frames between them."""

@@ -1,4 +1,4 @@
-"""The coordinator: runs an algorithm's text over a transport. It sees released values and public facts, nothing else."""
+"""The coordinator runs an algorithm's text over a transport. It sees released values and public facts, nothing else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ class Coordinator:
         forgot = [name for name, frame in replies.items() if frame.kind == "unknown-plan"]
         if forgot:  # restarted parties: propose again (charged once, by the plan's digest), then repeat the round
             self._propose(plan, forgot)
-            replies |= self._exchange("ask", forgot, plan=plan.digest, round_=round_, query=ask.query, arrays=ask.arrays)
+            replies |= self._exchange(
+                "ask", forgot, plan=plan.digest, round_=round_, query=ask.query, arrays=ask.arrays
+            )
         values: dict[str, Array] = {}
         for name in parties:
             frame = replies[name]

@@ -28,7 +28,9 @@ class Federation:
     Made by `central`, `by_rows`, `by_columns` (all in this process) or `connect` (parties elsewhere).
     """
 
-    def __init__(self, split: Split, transport: Transport, *, parties: Sequence[Party] = (), record: bool = False) -> None:
+    def __init__(
+        self, split: Split, transport: Transport, *, parties: Sequence[Party] = (), record: bool = False
+    ) -> None:
         self.split: Split = split
         self.transport = transport
         self.record = record
@@ -38,7 +40,13 @@ class Federation:
 
     @classmethod
     def central(
-        cls, X: Matrix, y: ArrayLike, *, ledger: Any = None, record: bool = False, policy: Policy | None = None
+        cls,
+        X: Matrix,
+        y: ArrayLike,
+        *,
+        ledger: Any = None,
+        record: bool = False,
+        policy: Policy | None = None,
     ) -> Federation:
         """All rows in one place."""
         party = Party("data", X, y, account=as_account(ledger), policy=policy)
@@ -95,8 +103,8 @@ class Federation:
         counts = {X.shape[0] for X in parts}
         if len(counts) != 1:
             raise InputError(
-                f"the parties have {sorted(counts)} rows; by columns every party has the same people in the same order. "
-                "Align the records first (a private set intersection does that without showing who is not shared)."
+                f"the parties have {sorted(counts)} rows; by columns every party has the same people in the "
+                "same order. Align the records first (a private set intersection does that without showing the rest)."
             )
         own = [check_rows(X, y, name)[1] for name, X in zip(names, parts, strict=True)]
         if labels == "held":
@@ -129,9 +137,18 @@ class Federation:
         if self.remote and insecure_seed is not None:
             raise InputError("insecure_seed cannot be set for remote parties; each draws its own noise.")
         for party in self._parties:
-            party.randomness = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, party.name)
+            party.randomness = (
+                SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, party.name)
+            )
             party.permit_without_privacy(without_privacy)
         return Coordinator(self.transport, record=self.record)
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong inside a party of this process: here its holder is the caller."""
+        for party in self._parties:
+            if party.failure is not None:
+                failure, party.failure = party.failure, None
+                raise failure
 
     def close(self) -> None:
         """End the connections."""

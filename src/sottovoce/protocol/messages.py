@@ -100,9 +100,7 @@ def encode(frame: Frame) -> bytes:
             raise WireError("an array's name must have 1 to 255 bytes, and an array at most 32 dimensions.")
         type_code = next((i for i, dtype in enumerate(_TYPES) if array.dtype == dtype), None)
         if type_code is None:
-            raise WireError(
-                f"array {label!r} has dtype {array.dtype}; a frame carries float64 and int64 only."
-            )
+            raise WireError(f"array {label!r} has dtype {array.dtype}; a frame carries float64 and int64 only.")
         if _cells(array.shape) * 8 > MAX_BYTES:
             raise WireError(f"array {label!r} is too large: its shape exceeds {MAX_BYTES} bytes.")
         _require_finite(f"array {label!r}", array)
@@ -156,9 +154,7 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
     expected = sum(8 * math.prod(shape) for _, shape in descriptions.values())
     if reader.left != expected:
         fault = "truncated" if reader.left < expected else "followed by trailing bytes"
-        raise WireError(
-            f"the message is {fault}: the shapes ask for {expected} bytes, {reader.left} are there."
-        )
+        raise WireError(f"the message is {fault}: the shapes ask for {expected} bytes, {reader.left} are there.")
     arrays: dict[str, NDArray[Any]] = {}
     offset = reader.offset
     for name, (dtype, shape) in descriptions.items():

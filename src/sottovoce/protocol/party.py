@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from pydantic import ValidationError
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
-from sottovoce.data.block import Block, Matrix
-from sottovoce.data.bounds import Bounds
+from sottovoce.data.block import Block, Matrix, is_sparse
+from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.privacy.accounting import Unbounded, epsilon_of
 from sottovoce.privacy.gate import Declared, Gate, Outgoing, declare_public, reply
@@ -91,6 +90,8 @@ class Party:
         self.randomness: Randomness = randomness or SystemRandomness()
         self._feature_names = feature_names
         self._run: _Run | None = None
+        self._seen: set[bytes] = set()
+        self.failure: Exception | None = None  # for the holder's eyes, in its own process
 
     def permit_without_privacy(self, permitted: bool) -> None:
         """Let the holder, in its own process, run without privacy on its own rows."""
@@ -102,7 +103,11 @@ class Party:
             frame = decode(request)
         except WireError as error:
             frame = Frame("error", 0, b"", 0, "", {}, "")
-            return reply("error", frame, (declare_public("error", f"malformed message: {error}", reason="about the message"),))
+            return reply(
+                "error",
+                frame,
+                (declare_public("error", f"malformed message: {error}", reason="about the message"),),
+            )
         try:
             return self._answer(frame)
         except BudgetError as error:
@@ -111,10 +116,16 @@ class Party:
             return reply("refuse", frame, _refusal("refused", str(error)))
         except LedgerError as error:
             _log.error("party %s: %s", self.name, error)
-            return reply("refuse", frame, _refusal("ledger", "the party's ledger cannot be used; its own log has the reason"))
+            return reply(
+                "refuse",
+                frame,
+                _refusal("ledger", "the party's ledger cannot be used; its own log has the reason"),
+            )
         except SottovoceError as error:
+            self.failure = error
             _log.error("party %s: %s", self.name, error)
-        except Exception:
+        except Exception as error:
+            self.failure = error
             _log.exception("party %s failed", self.name)
         return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
 
@@ -135,10 +146,17 @@ class Party:
         if frame.query not in run.queries or not run.algorithm.serves(run.plan, self.name, frame.query, frame.round):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
         weights = frame.arrays.get("weights")
-        if weights is None or weights.shape != (run.plan.dimension,) or weights.dtype != np.float64:
-            raise RefusedError(f"query {frame.query!r} needs float64 weights of length {run.plan.dimension}.")
+        if weights is None or weights.shape != (run.plan.dimension,) or not np.all(np.abs(weights) <= LARGEST):
+            raise RefusedError(
+                f"query {frame.query!r} needs {run.plan.dimension} weights, none above {LARGEST:g} in absolute value: "
+                "scores that overflow would depend on a record without bound."
+            )
         query = run.queries[frame.query]
-        return reply("answer", frame, run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays))
+        return reply(
+            "answer",
+            frame,
+            run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays),
+        )
 
     def facts(self, *, classes: bool) -> tuple[Declared, ...]:
         """Public facts, each with its reason. Row counts do not differ between neighbours."""
@@ -148,7 +166,9 @@ class Party:
             declare_public("feature_names", list(self._feature_names), reason="the schema is public"),
         ]
         if classes:
-            facts.append(declare_public("classes", label_values(self._labels), reason="not declared, so read and made public"))
+            facts.append(
+                declare_public("classes", label_values(self._labels), reason="not declared, so read and made public")
+            )
         return tuple(facts)
 
     def _accept(self, frame: Frame) -> None:
@@ -161,6 +181,10 @@ class Party:
             return
         if plan.digest != frame.plan:
             raise RefusedError("the plan's text and its digest do not agree.")
+        if plan.digest in self._seen and self._account is None:
+            raise RefusedError(
+                "this plan was run before, and a party without a ledger does not remember what it released."
+            )
         if dict(plan.parties).get(self.name) != self._rows.shape[0] or plan.features != self._rows.shape[1]:
             raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
         algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split)
@@ -169,7 +193,7 @@ class Party:
             if release.query not in queries:
                 raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
             if release.std > 0.0:
-                release.check(queries[release.query])
+                release.check(queries[release.query], plan.records)
         reason = self._policy.refuse(plan, algorithm, self.name)
         if reason is not None:
             raise RefusedError(f"{self.name} refuses: {reason}.")
@@ -181,7 +205,9 @@ class Party:
                 summary=f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds",
             )
         block = Block.prepare(self._rows, self._labels, plan.preparation)
-        gate = Gate(plan.digest, {release.query: release for release in plan.releases}, self.randomness, self._account)
+        releases = {release.query: release for release in plan.releases}
+        gate = Gate(plan.digest, releases, plan.records, self.randomness, self._account)
+        self._seen.add(plan.digest)
         self._run = _Run(plan, algorithm, queries, block, gate)
 
 
@@ -197,21 +223,25 @@ def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
     present = labels[~np.isnan(labels)] if labels.dtype.kind == "f" else labels
     values = np.unique(present)
     if len(values) > 2:
-        raise RefusedError("the labels have more than two distinct values; declare the two with classes=(negative, positive).")
+        raise RefusedError(
+            "the labels have more than two distinct values; declare the two with classes=(negative, positive)."
+        )
     return [value.item() for value in values]
 
 
 def check_rows(X: Matrix, y: ArrayLike, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
     """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both."""
-    rows = X if sp.issparse(X) else np.asarray(X)
+    rows = X if is_sparse(X) else np.asarray(X)
     labels = np.asarray(y)
     if rows.ndim != 2 or labels.ndim != 1:
-        raise InputError(f"{name}: X must be two-dimensional and y one-dimensional; they are {rows.shape} and {labels.shape}.")
+        raise InputError(
+            f"{name}: X must be two-dimensional and y one-dimensional; they are {rows.shape} and {labels.shape}."
+        )
     if rows.shape[0] == 0 or rows.shape[1] == 0:
         raise InputError(f"{name}: X is empty, with shape {rows.shape}; give at least one row and one feature.")
     if rows.shape[0] != labels.shape[0]:
         raise InputError(f"{name}: X has {rows.shape[0]} rows and y {labels.shape[0]} labels; give one label per row.")
-    if not sp.issparse(X) and rows.dtype.kind not in "fiub":
+    if not is_sparse(X) and rows.dtype.kind not in "fiub":
         try:
             rows = rows.astype(np.float64)
         except (TypeError, ValueError):

@@ -88,8 +88,13 @@ class Release(_Frozen):
         """Sensitivity under the relation, grid included."""
         return self.charged_zero_out if relation == "zero-out" else self.charged_replace_one
 
-    def check(self, query: Query) -> None:
-        """Refuse to release a query that moves further than was charged."""
+    def check(self, query: Query, records: int) -> None:
+        """Refuse a query that moves further than was charged, and a grid on which sums would not be exact integers."""
+        reach = (records * self.charged_zero_out + 64 * self.std) / self.step if self.step > 0 else math.inf
+        if math.frexp(self.step)[0] != 0.5 or not reach < 2.0**62 or not self.count >= 1:
+            raise RefusedError(
+                f"query {query.name!r}: the grid {self.step!r} is no power of two within range of its noise."
+            )
         extra = self.step * math.sqrt(query.entries)
         relations: tuple[Relation, ...] = ("zero-out", "replace-one")
         if not all(query.sensitivity(r) + extra <= self.charged(r) * (1 + 1e-12) for r in relations):
@@ -221,7 +226,7 @@ class ScaledRegulariser:
 
     @property
     def ridge(self) -> float | None:
-        """a such that the regulariser is a/2 |w[:features]|^2, else None."""
+        """The weight a of a regulariser a/2 |w[:features]|^2, else None."""
         if self.inner.name == "l2":
             return float(self.inner.parameters()["alpha"]) * self.objective * self.scale**2
         return None
@@ -235,5 +240,7 @@ class ScaledRegulariser:
         if self.is_none:
             return weights
         moved = np.array(weights)
-        moved[: self.features] = self.inner.prox(weights[: self.features] * self.scale, step * self.objective * self.scale**2) / self.scale
+        moved[: self.features] = (
+            self.inner.prox(weights[: self.features] * self.scale, step * self.objective * self.scale**2) / self.scale
+        )
         return moved

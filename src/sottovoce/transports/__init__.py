@@ -1,0 +1,1 @@
+"""Wires: they move frames as bytes, nothing else."""

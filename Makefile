@@ -1,0 +1,44 @@
+# Two commands do all the set-up: `make demo` runs the main job, `make test` passes the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(VENV)/.run
+DEV := $(VENV)/.dev
+
+.PHONY: demo test check docs bench clean
+
+demo: $(RUN)
+	$(BIN)/sottovoce demo
+
+test: $(DEV) check
+	$(BIN)/pytest -n 2 --dist worksteal
+
+check: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest --doctest-modules src -q
+
+docs: $(DEV)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+bench: $(DEV)
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/noise.py
+	$(BIN)/python benchmarks/wire.py
+
+clean:
+	rm -rf $(VENV) site sottovoce-demo
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN): $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $(RUN)
+
+$(DEV): $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(DEV) $(RUN)
