@@ -110,10 +110,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         return self._plan(federation, federation.coordinator(insecure_seed=self.insecure_seed))[1]
 
     def decision_function(self, X: Any) -> Array:
-        """X coef + intercept."""
+        """X coef + intercept, entries and rows cut to the declared bounds as in training."""
         check_is_fitted(self)
         rows = validate_data(self, X, reset=False, accept_sparse=_SPARSE, dtype=np.float64)
-        return np.asarray(rows @ self.coef_.ravel() + np.ravel(self.intercept_)[0], dtype=np.float64)
+        return self.plan_.preparation.scores(rows, self.coef_.ravel(), float(np.ravel(self.intercept_)[0]))
 
     def _central(self, X: Any, y: ArrayLike | None) -> Federation:
         if y is None:

@@ -108,6 +108,14 @@ class Preparation:
             coef = coef * factor
         return coef, float(intercept)
 
+    def scores(self, X: Matrix, coef: Array, intercept: float) -> Array:
+        """X coef + intercept after the cuts of training: what a row was cut to there it is cut to here."""
+        shift, factor = self.affine()
+        inner = coef if factor is None else coef / factor
+        rows = sp.csr_matrix(X, dtype=np.float64, copy=True) if is_sparse(X) else np.array(X, dtype=np.float64, order="C")
+        rows = _clipped(rows, np.ones(rows.shape[0], dtype=np.bool_), self)
+        return np.asarray(rows @ (inner / self.row_scale) + (intercept - coef @ shift), dtype=np.float64)
+
     def affine(self) -> tuple[Array, Array | None]:
         """(shift, factor): a feature x becomes (x + shift) * factor. Factor is None without declared ranges."""
         if self.bounds.feature_low is None or self.bounds.feature_high is None:

@@ -90,13 +90,11 @@ def select(scores: ArrayLike, rate: float, randomness: Randomness) -> int:
     """
     values = np.asarray(scores, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
-        raise InputError(f"scores of shape {values.shape}: must be a non-empty vector; pass one score a
-        candidate.")
+        raise InputError(f"scores of shape {values.shape}: must be a non-empty vector; one score per candidate.")
     if not np.isfinite(values).all():
         raise InputError("scores: must be finite; clip the records that make them first.")
     if not rate >= 0:
-        raise InputError(f"rate={rate!r}: must be a number >= 0; use kappa / sensitivity, or inf for no
-        privacy.")
+        raise InputError(f"rate={rate!r}: must be a number >= 0; use kappa / sensitivity, or inf.")
     if rate == math.inf:
         return int(np.argmax(values))
     return int(np.argmax(rate * values + gumbel(values.size, randomness)))
@@ -117,27 +115,28 @@ def poisson_sample(count: int, rate: float, randomness: Randomness) -> NDArray[n
     if rate == 1 or count == 0:
         return np.arange(count, dtype=np.int64)
     log_missed = math.log1p(-rate)
-    exact_log_missed = _exact.log1p(-_exact.mpf(float(rate)))
 
     def tail(boundary: Any, _scale: float) -> Any:
-        return _exact.exp(boundary * exact_log_missed)
+        return _exact.exp(boundary * _exact.log1p(-_exact.mpf(float(rate))))
 
     expected = count * rate
     pieces: list[Floats] = []
     last = -1.0
-    while last < count:
+    while last < count - 1:
         drawn = words(randomness, int(expected + 4 * math.sqrt(expected)) + 8)
         gaps = _exact_floor(drawn, -1 / log_missed, 0.0, randomness, _exponential_quantile, tail)
-        indices = np.cumsum(np.minimum(gaps, float(count)) + 1.0) + last
+        gaps += 1.0
+        gaps[0] += last
+        indices = np.cumsum(gaps)  # exact below 2^53; whatever lies beyond is beyond ``count`` too
         pieces.append(indices)
         last = float(indices[-1])
-        expected = (count - last) * rate if last < count else 0.0
+        expected = max(count - last, 0.0) * rate
     together = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     return together[: np.searchsorted(together, count)].astype(np.int64)
 
 
 def _gaussian_quantile(uniform: Floats) -> Floats:
-    return -ndtri(uniform / 2)  # type: ignore[no-any-return]
+    return -ndtri(uniform / 2)
 
 
 def _gaussian_tail(boundary: Any, scale: float) -> Any:
@@ -177,12 +176,10 @@ def _checked_scale(scale: float | ArrayLike, size: int) -> float | Floats:
         raise InputError(f"size={size!r}: must be an integer >= 0; pass the number of values to draw.")
     scales = np.asarray(scale, dtype=np.float64)
     if scales.ndim and scales.shape != (size,):
-        raise InputError(f"scale of shape {scales.shape}: must be a number or {size} numbers, one for each
-        entry.")
+        raise InputError(f"scale of shape {scales.shape}: must be a number or {size} numbers, one per entry.")
     if not ((scales >= 0) & (scales <= MAX_SCALE)).all():
         worst = scales[~((scales >= 0) & (scales <= MAX_SCALE))].flat[0] if scales.ndim else scales
-        raise InputError(f"scale={float(worst)!r}: must be between 0 and 2^40 grid steps; choose a coarser
-        grid.")
+        raise InputError(f"scale={float(worst)!r}: must be between 0 and 2^40 grid steps; use a coarser grid.")
     return scales if scales.ndim else float(scales)
 
 
@@ -207,11 +204,12 @@ def _exact_floor(
     value = quantile(uniform)
     value *= scale
     value += offset
-    nearest = np.rint(value)
-    doubtful = np.abs(value - nearest) <= scale * _UNIT_ERROR + 2.0**-50
+    distance = np.rint(value)
+    distance -= value
+    doubtful = np.abs(distance, out=distance) <= scale * _UNIT_ERROR + 2.0**-50
     doubtful |= bits < _FAR_TAIL
-    result = np.floor(value)
-    for index in np.flatnonzero(doubtful):
+    result = np.floor(value, out=value)
+    for index in doubtful.nonzero()[0]:
         here = float(scale[index]) if isinstance(scale, np.ndarray) else scale
         result[index] = _settled(int(bits[index]), here, offset, randomness, quantile, tail)
     return result

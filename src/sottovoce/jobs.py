@@ -1,0 +1,417 @@
+"""Job files: what to train, under which budget and bounds, on whose data, and where the results go.
+
+A job is a TOML file that holds public configuration only. Paths in it are relative to the file itself.
+An error names the key, its value, what is allowed and what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from sottovoce.errors import InputError
+
+if TYPE_CHECKING:
+    from sottovoce.data.bounds import Bounds
+    from sottovoce.estimators import PrivateLinearModel
+
+ESTIMATORS: Final[Mapping[str, str]] = {
+    "logistic": "PrivateLogisticRegression",
+    "ridge": "PrivateRidge",
+    "lasso": "PrivateLasso",
+    "elastic-net": "PrivateElasticNet",
+    "svm": "PrivateLinearSVC",
+}
+Range = tuple[float, float]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True)
+
+
+class ModelTable(_Table):
+    """Which estimator; every further key is one of its parameters."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm"] = Field(
+        description="one of logistic, ridge, lasso, elastic-net, svm"
+    )
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The estimator's parameters that the job sets."""
+        return dict(self.model_extra or {})
+
+
+class PrivacyTable(_Table):
+    """The budget of the fit."""
+
+    epsilon: float = Field(
+        strict=True,
+        gt=0,
+        description="a number above 0; 1 is a usual choice, a smaller one promises more, inf switches privacy off",
+    )
+    delta: float = Field(
+        1e-5, strict=True, gt=0, lt=1, description="a number between 0 and 1, well below 1 / records"
+    )
+    relation: Literal["zero-out", "replace-one"] = Field(
+        "zero-out", description='"zero-out" (a record is blanked) or "replace-one" (a record becomes any other)'
+    )
+
+
+class BoundsTable(_Table):
+    """Declared bounds: public, chosen from what is known of the quantities, never from the data."""
+
+    row_norm: float | None = Field(
+        None, strict=True, gt=0, allow_inf_nan=False, description="the largest Euclidean norm of a row, above 0"
+    )
+    entry_bound: float | None = Field(
+        None, strict=True, gt=0, allow_inf_nan=False, description="the largest absolute entry, above 0"
+    )
+    label_bound: float | Range | None = Field(
+        None, description="the range of the label as [low, high], or one number b for [-b, b]"
+    )
+    feature_ranges: dict[str, list[float]] | None = Field(
+        None,
+        description="a range for each feature by its name, { age = [18, 99], ... }, "
+        "or { low = [...], high = [...] } in the order of the columns",
+    )
+    classes: tuple[Any, Any] | None = Field(
+        None, description='the two labels, negative first, for example ["no", "yes"] or [0, 1]'
+    )
+    rescale: Literal["symmetric", "unit"] = Field(
+        "symmetric", description='"symmetric" (ranges become [-1, 1]) or "unit" ([0, 1])'
+    )
+
+    @property
+    def named_ranges(self) -> Mapping[str, list[float]] | None:
+        """The ranges by feature name, where they are given so."""
+        ranges = self.feature_ranges
+        return None if ranges is None or set(ranges) == {"low", "high"} else ranges
+
+    def ranges(self, names: Sequence[str]) -> tuple[list[float], list[float]] | None:
+        """(lows, highs) in the order of the columns `names`."""
+        if self.feature_ranges is None:
+            return None
+        named = self.named_ranges
+        if named is None:
+            return self.feature_ranges["low"], self.feature_ranges["high"]
+        for name, pair in named.items():
+            if len(pair) != 2:
+                raise InputError(f"bounds.feature_ranges: {name} = {pair!r} must be a pair [low, high].")
+            if names and name not in names:
+                raise InputError(
+                    f"bounds.feature_ranges: {name!r} is no feature{_did_you_mean(name, names)} "
+                    f"The features are: {', '.join(names)}."
+                )
+        missing = [name for name in names if name not in named]
+        if missing:
+            raise InputError(
+                f"bounds.feature_ranges has no range for: {', '.join(missing)}. Give every feature its [low, high]."
+            )
+        order = list(names) or list(named)
+        return [named[name][0] for name in order], [named[name][1] for name in order]
+
+    def declare(self, names: Sequence[str]) -> Bounds:
+        """The bounds as plans carry them."""
+        from sottovoce.data.bounds import Bounds
+
+        return Bounds.declare(
+            row_norm=self.row_norm,
+            entry_bound=self.entry_bound,
+            label_bound=self.label_bound,
+            feature_ranges=self.ranges(names),
+            rescale=self.rescale,
+        )
+
+
+class SourceTable(_Table):
+    """One file of records, the ledger that pays for its use, and what is public about it."""
+
+    file: str = Field(min_length=1, description="a CSV, Parquet or LIBSVM file")
+    label: str | int | None = Field(
+        None, description="the name of the label column, or its position (-1 for the last)"
+    )
+    ledger: str | None = Field(
+        None, min_length=1, description="a ledger file; `sottovoce ledger open` makes one"
+    )
+    account: str | None = Field(None, min_length=1, description="the name of an account in the ledger")
+    records: int | None = Field(None, strict=True, ge=1, description="the public number of records, at least 1")
+    features: int | None = Field(None, strict=True, ge=1, description="the public number of features, at least 1")
+
+
+class PartyTable(SourceTable):
+    """A party in this process."""
+
+    name: str = Field(min_length=1, description="the party's name, each its own")
+
+
+class FederationTable(_Table):
+    """Parties elsewhere, which connect to this coordinator."""
+
+    listen: str = Field(min_length=3, description='host:port to listen on, for example "127.0.0.1:7443"')
+    certificates: str = Field(
+        min_length=1, description="the folder that `sottovoce certificates` made, with the coordinator's key"
+    )
+    parties: tuple[str, ...] = Field(min_length=1, description="the names of the parties, each once")
+    records: dict[str, int] | None = Field(
+        None, description="the public number of records of each party, { north = 1000, ... }"
+    )
+    features: int | None = Field(None, strict=True, ge=1, description="the public number of features, at least 1")
+    wait: float = Field(300.0, gt=0, description="seconds to wait for the parties to connect")
+    timeout: float = Field(60.0, gt=0, description="seconds to wait for an answer")
+
+
+class OutputTable(_Table):
+    """Where the results go."""
+
+    model: str = Field("model.json", min_length=1, description="the path of the model file")
+    report: str = Field("privacy.json", min_length=1, description="the path of the privacy report")
+    page: str = Field("privacy.html", min_length=1, description="the path of the readable page")
+
+
+class _File(_Table):
+    """A job file: where it stands, and paths relative to it."""
+
+    path: Path = Field(default=Path("job.toml"), exclude=True)
+
+    def resolve(self, path: str) -> Path:
+        """A path of the job as seen from here."""
+        return self.path.parent / Path(path).expanduser()
+
+
+class Job(_File):
+    """What to train. The data are one of [data], [[party]] or [federation]."""
+
+    model: ModelTable = Field(description="what to train; [model] needs at least estimator")
+    privacy: PrivacyTable = Field(description="the budget; [privacy] needs at least epsilon")
+    bounds: BoundsTable = Field(default_factory=BoundsTable, description="a table of declared bounds")
+    data: SourceTable | None = Field(None, description="a table with file and label")
+    party: tuple[PartyTable, ...] = Field((), description="tables [[party]] with name, file and label")
+    federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
+    output: OutputTable = Field(default_factory=OutputTable, description="a table of paths")
+
+    @property
+    def sources(self) -> dict[str, SourceTable]:
+        """The files of this process, by party; central data are one party named "data"."""
+        return {"data": self.data} if self.data is not None else {table.name: table for table in self.party}
+
+    @property
+    def split(self) -> Literal["central", "rows"]:
+        """How the data lie."""
+        return "central" if self.data is not None else "rows"
+
+    def outputs(self) -> dict[str, Path]:
+        """Where each result goes."""
+        return {key: self.resolve(getattr(self.output, key)) for key in ("model", "report", "page")}
+
+    def estimator(self, names: Sequence[str]) -> PrivateLinearModel:
+        """The estimator that the job describes, for features of these names (or none, where they have no names)."""
+        parameters = check_parameters(self.model, self.path)
+        ranges = self.bounds.ranges(names)
+        declared: dict[str, Any] = {
+            "row_norm": self.bounds.row_norm,
+            "entry_bound": self.bounds.entry_bound,
+            "feature_ranges": ranges,
+            "rescale": self.bounds.rescale,
+        }
+        for key in ("label_bound", "classes"):
+            value = getattr(self.bounds, key)
+            if value is not None and key not in _fields(self.model.estimator):
+                kind = "regression" if key == "label_bound" else "classification"
+                raise InputError(
+                    f"{self.path}: bounds.{key} = {value!r} is for {kind} and estimator = "
+                    f"{self.model.estimator!r} does not take it; leave it out."
+                )
+            if value is not None:
+                declared[key] = value
+        return typing.cast(
+            "PrivateLinearModel",
+            _class_of(self.model.estimator)(**self.privacy.model_dump(), **declared, **parameters),
+        )
+
+
+class PartyOf(SourceTable):
+    """The party that a party file describes."""
+
+    name: str = Field(min_length=1, description="the party's name, as in its certificate")
+
+
+class ConnectionTable(_Table):
+    """Where the coordinator is."""
+
+    coordinator: str = Field(min_length=3, description='host:port of the coordinator, for example "localhost:7443"')
+    certificates: str = Field(
+        min_length=1, description="the folder with authority.pem and this party's own two files"
+    )
+
+
+class PolicyTable(_Table):
+    """What the party demands of a plan."""
+
+    max_epsilon: float = Field(math.inf, gt=0, description="the most that one plan may cost, above 0")
+    max_delta: float = Field(1.0, gt=0, le=1, description="the largest delta of a plan, above 0 and at most 1")
+
+
+class PartyJob(_File):
+    """A data holder that serves a remote coordinator."""
+
+    party: PartyOf = Field(description="a table with name, file, label and ledger")
+    federation: ConnectionTable = Field(description="a table with coordinator and certificates")
+    policy: PolicyTable = Field(default_factory=PolicyTable, description="a table with max_epsilon, max_delta")
+    bounds: BoundsTable | None = Field(None, description="the bounds that a plan must have, if any")
+
+    def require_ledger(self) -> Self:
+        """A remote party keeps a ledger, always."""
+        if self.party.ledger is None:
+            raise InputError(
+                f"party {self.party.name!r} has no ledger, and a party that others reach must have one: without it a "
+                "restart would forget what was released, and the same question asked again would get fresh noise and "
+                "be paid for by nobody. Make one with `sottovoce ledger open`, then name it as ledger."
+            )
+        return self
+
+
+def load_job(path: Path) -> Job:
+    """The job of a TOML file."""
+    job = _load(path, Job)
+    given = [name for name in ("data", "party", "federation") if getattr(job, name)]
+    if len(given) != 1:
+        found = f"has {' and '.join(f'[{name}]' for name in given)}" if given else "names no data"
+        raise InputError(
+            f"{path} {found}; give exactly one of [data] (all records here), [[party]] (several parties in this "
+            "process) or [federation] (parties elsewhere)."
+        )
+    names = [table.name for table in job.party] or list(job.federation.parties if job.federation else ())
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
+    if job.federation is not None and job.federation.records is not None:
+        if set(job.federation.records) != set(names):
+            raise InputError(
+                f"{path}: federation.records names {', '.join(job.federation.records)} where the parties are "
+                f"{', '.join(names)}; give each party's number."
+            )
+    if job.federation is not None and job.model.parameters.get("insecure_seed") is not None:
+        raise InputError(
+            f"{path}: model.insecure_seed is for parties in this process; remote ones draw their own noise. Leave it out."
+        )
+    check_parameters(job.model, path)
+    return job
+
+
+def load_party_job(path: Path) -> PartyJob:
+    """The party of a TOML file."""
+    return _load(path, PartyJob).require_ledger()
+
+
+def party_job(tables: Mapping[str, Any], path: Path) -> PartyJob:
+    """The party of plain tables, for example from the command line; paths are relative to the folder of `path`."""
+    return _validate(tables, path, PartyJob).require_ledger()
+
+
+def check_parameters(table: ModelTable, path: Path) -> dict[str, Any]:
+    """The estimator's parameters of the job, each of the type that the estimator declares."""
+    fields = _fields(table.estimator)
+    elsewhere = {
+        **dict.fromkeys(PrivacyTable.model_fields, "[privacy]"),
+        **dict.fromkeys(BoundsTable.model_fields, "[bounds]"),
+        "ledger": "[data] or [[party]]",
+        "verbose": "the command line (--quiet)",
+    }
+    allowed = [name for name in fields if name not in elsewhere]
+    hints = typing.get_type_hints(_class_of(table.estimator))
+    for key, value in table.parameters.items():
+        if key in elsewhere:
+            raise InputError(f"{path}: model.{key} = {value!r} belongs in {elsewhere[key]}; move it there.")
+        if key not in allowed:
+            raise _unknown_key(path, "model", key, ["estimator", *allowed])
+        try:
+            TypeAdapter(hints[key]).validate_python(value, strict=True)
+        except ValidationError:
+            kind = str(fields[key].type)
+            raise InputError(f"{path}: model.{key} = {value!r} is not allowed: it must be of type {kind}.") from None
+    return table.parameters
+
+
+def _class_of(estimator: str) -> type[PrivateLinearModel]:
+    from sottovoce import estimators
+
+    return typing.cast("type[PrivateLinearModel]", getattr(estimators, ESTIMATORS[estimator]))
+
+
+def _fields(estimator: str) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(_class_of(estimator))}
+
+
+def _load[File: _File](path: Path, kind: type[File]) -> File:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); give the path of a job file in TOML.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; a job file is TOML.") from None
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}. Texts are in quotes, tables in [brackets].") from None
+    return _validate(tables, path, kind)
+
+
+def _validate[File: _File](tables: Mapping[str, Any], path: Path, kind: type[File]) -> File:
+    if "path" in tables:
+        raise _unknown_key(path, "", "path", _keys(kind))
+    try:
+        return kind.model_validate({**tables, "path": path})
+    except ValidationError as error:
+        raise _explained(path, kind, error) from None
+
+
+def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> InputError:
+    """The first fault, in the words of the field's own description."""
+    fault = error.errors()[0]
+    place, table, keys = "", kind, [part for part in fault["loc"] if isinstance(part, str)]
+    for depth, key in enumerate(keys):
+        if fault["type"] == "extra_forbidden" and depth == len(keys) - 1:
+            return _unknown_key(path, place, key, _keys(table))
+        if key not in table.model_fields:
+            break
+        place = f"{place}.{key}" if place else key
+        field = table.model_fields[key]
+        inner = [t for t in _types(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
+        if not inner:
+            break
+        table = inner[0]
+    if fault["type"] == "missing":
+        return InputError(f"{path} lacks {place}: {field.description}.")
+    return InputError(f"{path}: {place} = {fault['input']!r} is not allowed: give {field.description}.")
+
+
+def _types(annotation: Any) -> Iterable[Any]:
+    yield annotation
+    for part in typing.get_args(annotation):
+        yield from _types(part)
+
+
+def _keys(kind: type[BaseModel]) -> list[str]:
+    return [name for name in kind.model_fields if name != "path"]
+
+
+def _unknown_key(path: Path, table: str, key: str, allowed: Sequence[str]) -> InputError:
+    place = f"[{table}] has" if table else "there is"
+    kind = "key" if table else "table"
+    return InputError(
+        f"{path}: {place} no {kind} {key!r}{_did_you_mean(key, allowed)} Allowed are: {', '.join(allowed)}."
+    )
+
+
+def _did_you_mean(word: str, allowed: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, allowed, n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."
