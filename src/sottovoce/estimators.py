@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import secrets
 import warnings
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -76,13 +78,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     insecure_seed: int | None = None
     verbose: bool = False
 
-    def fit(self, X: Any, y: ArrayLike | None = None, sample_weight: None = None) -> Self:
-        """Fit on arrays (central) or on a `Federation`."""
-        if sample_weight is not None:
-            raise InputError(
-                "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds "
-                "would no longer limit it. Repeat no records and drop the argument."
-            )
+    def fit(self, X: Any, y: ArrayLike | None = None, **refused: Any) -> Self:
+        """Fit on arrays (central) or on a `Federation`. Sample weights are refused with the reason."""
+        _refuse(refused)
+        self._check_parameters()
         federation = X if isinstance(X, Federation) else self._central(X, y)
         if isinstance(X, Federation):
             if y is not None:
@@ -91,42 +90,47 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 raise InputError(
                     "ledger goes to the federation, one for each party: Federation.by_rows(..., ledgers=[...])."
                 )
-        without_privacy = isinstance(self.epsilon, int | float) and self.epsilon == math.inf
-        coordinator = federation.coordinator(insecure_seed=self.insecure_seed, without_privacy=without_privacy)
-        algorithm, plan = self._plan(federation, coordinator)
+        coordinator = federation.coordinator(insecure_seed=self.insecure_seed, without_privacy=self.epsilon == math.inf)
         before = _counts(federation.transport.communication)
         try:
+            algorithm, plan, names = self._plan(federation, coordinator)
             weights, rounds = self._run(coordinator, plan, algorithm)
         except WireError:
             federation.raise_failure()
             raise
         self._keep(federation, plan, algorithm, weights, rounds, before)
-        if coordinator.transcript is not None:
-            self.transcript_ = coordinator.transcript
+        if isinstance(X, Federation):
+            self._keep_names(names)
+        self.transcript_ = coordinator.transcript
         return self
 
     def plan(self, federation: Federation) -> Plan:
         """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged."""
+        self._check_parameters()
         return self._plan(federation, federation.coordinator(insecure_seed=self.insecure_seed))[1]
 
-    def decision_function(self, X: Any) -> Array:
+    def _scores(self, X: Any) -> Array:
         """X coef + intercept, entries and rows cut to the declared bounds as in training."""
-        check_is_fitted(self)
+        check_is_fitted(self, "coef_")
         rows = validate_data(self, X, reset=False, accept_sparse=_SPARSE, dtype=np.float64)
         return self.plan_.preparation.scores(rows, self.coef_.ravel(), float(np.ravel(self.intercept_)[0]))
 
     def _central(self, X: Any, y: ArrayLike | None) -> Federation:
         if y is None:
-            raise ValueError("requires y to be passed, but the target y is None")
-        rows, labels = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse=_SPARSE,
-            dtype=(np.float64, np.float32),
-            ensure_all_finite=False,
-            y_numeric=False,
-        )
+            raise InputError(
+                "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
+            )
+        try:
+            rows, labels = validate_data(
+                self, X, y, accept_sparse=_SPARSE, dtype=(np.float64, np.float32), ensure_all_finite=False
+            )
+        except ValueError as error:
+            if "could not convert" not in str(error):  # that text would carry a value of the data
+                raise
+            raise InputError(
+                "X has columns that are not numbers; encode them first, for example with a scikit-learn "
+                "ColumnTransformer with OneHotEncoder."
+            ) from None
         return Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
@@ -141,7 +145,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _declared_classes(self) -> tuple[Any, Any] | None:
         return None
 
-    def _problem(self, federation: Federation, coordinator: Coordinator) -> Problem:
+    def _problem(self, federation: Federation, coordinator: Coordinator) -> tuple[Problem, tuple[str, ...]]:
         classes = self._declared_classes()
         loss = losses.get(self._loss().name, **self._loss().parameters)
         ask = loss.kind == "classification" and classes is None
@@ -152,7 +156,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         features = sum(widths.values()) if federation.split == "columns" else next(iter(widths.values()))
         if federation.split != "columns" and len(set(widths.values())) != 1:
             raise InputError(f"the parties have {widths} features; by rows every party has the same columns.")
-        self._names = tuple(next(iter(facts.values()))["feature_names"])
         bounds = Bounds.declare(
             row_norm=self.row_norm,
             entry_bound=self.entry_bound,
@@ -160,9 +163,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             feature_ranges=self.feature_ranges,
             rescale=self.rescale,
         )
-        if self.epsilon != math.inf:
-            bounds.require(features, labels=loss.kind == "regression")
-        return Problem(
+        private = self.epsilon != math.inf
+        if private or bounds.feature_low is not None:
+            bounds.require(features, labels=private and loss.kind == "regression")
+        problem = Problem(
             loss=self._loss(),
             regulariser=self._regulariser(),
             split=federation.split,
@@ -177,15 +181,16 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             classes=classes,
             options={name: getattr(self, name, None) for name in _OPTIONS},
         )
+        return problem, tuple(next(iter(facts.values()))["feature_names"])
 
-    def _plan(self, federation: Federation, coordinator: Coordinator) -> tuple[Algorithm, Plan]:
-        self._check_budget()
+    def _plan(self, federation: Federation, coordinator: Coordinator) -> tuple[Algorithm, Plan, tuple[str, ...]]:
+        """The solver, its plan, and the names of the features."""
         loss = losses.get(self._loss().name, **self._loss().parameters)
         if self.solver != "auto":
             algorithms.get(self.solver, loss, federation.split)
         elif federation.split == "columns":
             algorithms.choose(loss, federation.split, 1)
-        problem = self._problem(federation, coordinator)
+        problem, names = self._problem(federation, coordinator)
         solver = (
             algorithms.choose(loss, federation.split, problem.features).name if self.solver == "auto" else self.solver
         )
@@ -196,20 +201,33 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
                 f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
-        return algorithm, make_plan(solver, problem, algorithm.design(problem), run=secrets.token_hex(16), coin=coin)
+        plan = make_plan(solver, problem, algorithm.design(problem), run=secrets.token_hex(16), coin=coin)
+        return algorithm, plan, names
 
-    def _check_budget(self) -> None:
-        if not isinstance(self.epsilon, int | float) or math.isnan(self.epsilon) or self.epsilon <= 0:
-            raise InputError(f"epsilon={self.epsilon!r} must be a positive number, or float('inf') for no privacy.")
-        if not isinstance(self.delta, int | float) or not 0 < self.delta < 1:
-            raise InputError(f"delta={self.delta!r} must be between 0 and 1; a value well below 1/N is meant.")
+    def _check_parameters(self) -> None:
+        if not (_is_number(self.epsilon) and self.epsilon > 0):
+            raise InputError(
+                f"epsilon={self.epsilon!r} must be a positive number (1.0 is a usual choice), or float('inf') for no "
+                "privacy."
+            )
+        if not (_is_number(self.delta) and 0 < self.delta < 1):
+            raise InputError(
+                f"delta={self.delta!r} must be a number between 0 and 1, well below 1 / records; 1e-5 is usual."
+            )
+        seed = self.insecure_seed
+        if seed is not None and not (isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0):
+            raise InputError(
+                f"insecure_seed={seed!r} must be a whole number from 0, or None for noise that protects the records."
+            )
         if self.relation not in ("zero-out", "replace-one"):
             raise InputError(f"relation={self.relation!r} must be 'zero-out' or 'replace-one'.")
         if self.calibration not in ("tight", "paper"):
             raise InputError(f"calibration={self.calibration!r} must be 'tight' or 'paper'.")
+        if self.rescale not in ("symmetric", "unit"):
+            raise InputError(f"rescale={self.rescale!r} must be 'symmetric' ([-1, 1]) or 'unit' ([0, 1]).")
 
     def _check_options(self, algorithm: Algorithm) -> None:
         if self.calibration == "paper":
@@ -246,13 +264,17 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self._set_model(coef, intercept, plan)
         self.n_iter_ = plan.rounds if plan.private else rounds
         self.n_features_in_ = plan.features
-        if self._names and not hasattr(self, "feature_names_in_"):
-            self.feature_names_in_ = np.array(self._names, dtype=object)
-        del self._names
         self.plan_ = plan
         self.privacy_ = privacy_report(plan, algorithm, seeded=self.insecure_seed is not None)
         up, down = _counts(federation.transport.communication)
         self.communication_ = Communication(up - before[0], down - before[1], rounds)
+
+    def _keep_names(self, names: tuple[str, ...]) -> None:
+        """The federation's names of the features, or none if it has none."""
+        if names:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     def _set_model(self, coef: Array, intercept: float, plan: Plan) -> None:  # noqa: ARG002
         self.coef_: Array = coef
@@ -261,11 +283,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = True
         return tags
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
     label_bound: Any = None
 
@@ -280,27 +301,32 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """Predicted labels."""
-        return self.decision_function(X)
+        return self._scores(X)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     classes: Any = None
 
     def _declared_classes(self) -> tuple[Any, Any] | None:
         if self.classes is None:
             return None
-        pair = [value.item() if isinstance(value, np.generic) else value for value in self.classes]
-        _two_classes(pair)
-        return pair[0], pair[1]
+        if isinstance(self.classes, str) or not isinstance(self.classes, Iterable):
+            raise InputError(f"classes={self.classes!r} must be a pair of labels, for example (0, 1) or ('no', 'yes').")
+        return _two_classes(list(self.classes))
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
+        if labels.dtype.kind == "O" and len(set(map(type, labels))) == 1:  # the strings of a DataFrame
+            labels = np.array(labels.tolist())
         if self.classes is not None:
             return labels
         check_classification_targets(labels)
         kind = type_of_target(labels, input_name="y", raise_unknown=True)
         if kind != "binary":
-            raise InputError(f"Only binary classification is supported. The type of the target is {kind}.")
+            raise InputError(
+                f"Only binary classification is supported. The type of the target is {kind}. Declare the two labels to "
+                "tell apart, for example classes=(0, 1): records with any other then count as null rows."
+            )
         return labels
 
     def _set_model(self, coef: Array, intercept: float, plan: Plan) -> None:
@@ -308,9 +334,14 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         self.coef_ = coef[None, :]
         self.intercept_ = np.array([intercept])
 
+    def decision_function(self, X: Any) -> Array:
+        """Scores x'coef + intercept, positive on the side of `classes_[1]`; rows are cut as in training."""
+        return self._scores(X)
+
     def predict(self, X: Any) -> NDArray[Any]:
         """The class on whose side of the plane each row lies."""
-        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
+        positive = self._scores(X) > 0
+        return np.asarray(self.classes_[positive.astype(int)])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -318,7 +349,7 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         return tags
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateRidge(_Regressor):
     """min (1/N) sum (x'w + b - y)^2 / 2 + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
 
@@ -330,7 +361,7 @@ class PrivateRidge(_Regressor):
         return _ball_or("l2", "l2_ball", self.alpha, self.radius)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLasso(_Regressor):
     """min (1/N) sum (x'w + b - y)^2 / 2 + alpha |w|_1 under differential privacy, or |w|_1 <= radius."""
 
@@ -340,7 +371,7 @@ class PrivateLasso(_Regressor):
         return _ball_or("l1", "l1_ball", self.alpha, self.radius)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateElasticNet(_Regressor):
     """min (1/N) sum (x'w + b - y)^2 / 2 + alpha (l1_ratio |w|_1 + (1 - l1_ratio)/2 |w|^2), differentially private."""
 
@@ -355,13 +386,13 @@ class PrivateElasticNet(_Regressor):
         return _named("elastic_net", alpha=self.alpha, l1_ratio=self.l1_ratio)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLogisticRegression(_Classifier):
     """min (1/N) sum log(1 + exp(-y (x'w + b))) + alpha pen(w) under differential privacy.
 
     `penalty` is "l2" (alpha/2 |w|^2), "l1" or "elastic_net"; with `radius` the ball of that norm instead.
-    `classes=(negative, positive)` declares the two labels; a record with another label becomes a null row. Without it
-    the pair is read from y and counts as public.
+    `classes` declares the two labels; a record with another label becomes a null row. Without it the pair is read from
+    y and counts as public. As everywhere in scikit-learn `classes_` has the pair sorted, the positive class last.
     """
 
     penalty: str = "l2"
@@ -389,7 +420,7 @@ class PrivateLogisticRegression(_Classifier):
         return np.column_stack([-np.logaddexp(0, scores), -np.logaddexp(0, -scores)])
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLinearSVC(_Classifier):
     """min (1/N) sum loss(y (x'w + b)) + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
 
@@ -453,9 +484,24 @@ def _two_classes(values: list[Any]) -> tuple[Any, Any]:
     if len(distinct) != 2:
         raise InputError(
             f"classification needs exactly two classes, but {len(distinct)} class(es) were found or declared. "
-            "Pass classes=(negative, positive) to declare them."
+            "Declare the two labels, for example classes=(0, 1) or classes=('no', 'yes')."
         )
     return distinct[0], distinct[1]
+
+
+def _refuse(arguments: dict[str, Any]) -> None:
+    """Not a named parameter of `fit`, so that scikit-learn knows that weights are not supported."""
+    if "sample_weight" in arguments and arguments.pop("sample_weight") is not None:
+        raise InputError(
+            "sample_weight is not supported: a weight multiplies a record's influence, so the declared bounds would no "
+            "longer limit it. Drop the argument, and repeat no records instead."
+        )
+    if arguments:
+        raise TypeError(f"fit() got an unexpected keyword argument {next(iter(arguments))!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
 
 
 def _counts(communication: Communication) -> tuple[int, int]:

@@ -13,9 +13,9 @@ import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError
 
 from sottovoce.errors import InputError
 
@@ -34,7 +34,7 @@ Range = tuple[float, float]
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ModelTable(_Table):
@@ -59,9 +59,7 @@ class PrivacyTable(_Table):
         gt=0,
         description="a number above 0; 1 is a usual choice, a smaller one promises more, inf switches privacy off",
     )
-    delta: float = Field(
-        1e-5, strict=True, gt=0, lt=1, description="a number between 0 and 1, well below 1 / records"
-    )
+    delta: float = Field(1e-5, strict=True, gt=0, lt=1, description="a number between 0 and 1, well below 1 / records")
     relation: Literal["zero-out", "replace-one"] = Field(
         "zero-out", description='"zero-out" (a record is blanked) or "replace-one" (a record becomes any other)'
     )
@@ -137,12 +135,8 @@ class SourceTable(_Table):
     """One file of records, the ledger that pays for its use, and what is public about it."""
 
     file: str = Field(min_length=1, description="a CSV, Parquet or LIBSVM file")
-    label: str | int | None = Field(
-        None, description="the name of the label column, or its position (-1 for the last)"
-    )
-    ledger: str | None = Field(
-        None, min_length=1, description="a ledger file; `sottovoce ledger open` makes one"
-    )
+    label: str | int | None = Field(None, description="the name of the label column, or its position (-1 for the last)")
+    ledger: str | None = Field(None, min_length=1, description="a ledger file; `sottovoce ledger open` makes one")
     account: str | None = Field(None, min_length=1, description="the name of an account in the ledger")
     records: int | None = Field(None, strict=True, ge=1, description="the public number of records, at least 1")
     features: int | None = Field(None, strict=True, ge=1, description="the public number of features, at least 1")
@@ -181,11 +175,19 @@ class OutputTable(_Table):
 class _File(_Table):
     """A job file: where it stands, and paths relative to it."""
 
-    path: Path = Field(default=Path("job.toml"), exclude=True)
+    _path: Path = PrivateAttr(Path("job.toml"))
+
+    @property
+    def path(self) -> Path:
+        """The file itself."""
+        return self._path
 
     def resolve(self, path: str) -> Path:
         """A path of the job as seen from here."""
         return self.path.parent / Path(path).expanduser()
+
+
+File = TypeVar("File", bound=_File)
 
 
 class Job(_File):
@@ -233,10 +235,7 @@ class Job(_File):
                 )
             if value is not None:
                 declared[key] = value
-        return typing.cast(
-            "PrivateLinearModel",
-            _class_of(self.model.estimator)(**self.privacy.model_dump(), **declared, **parameters),
-        )
+        return _class_of(self.model.estimator)(**self.privacy.model_dump(), **declared, **parameters)
 
 
 class PartyOf(SourceTable):
@@ -249,9 +248,7 @@ class ConnectionTable(_Table):
     """Where the coordinator is."""
 
     coordinator: str = Field(min_length=3, description='host:port of the coordinator, for example "localhost:7443"')
-    certificates: str = Field(
-        min_length=1, description="the folder with authority.pem and this party's own two files"
-    )
+    certificates: str = Field(min_length=1, description="the folder with authority.pem and this party's own two files")
 
 
 class PolicyTable(_Table):
@@ -293,15 +290,16 @@ def load_job(path: Path) -> Job:
     names = [table.name for table in job.party] or list(job.federation.parties if job.federation else ())
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
-    if job.federation is not None and job.federation.records is not None:
-        if set(job.federation.records) != set(names):
-            raise InputError(
-                f"{path}: federation.records names {', '.join(job.federation.records)} where the parties are "
-                f"{', '.join(names)}; give each party's number."
-            )
+    counted = job.federation.records if job.federation else None
+    if counted is not None and set(counted) != set(names):
+        raise InputError(
+            f"{path}: federation.records names {', '.join(counted)} where the parties are {', '.join(names)}; "
+            "give each party's number."
+        )
     if job.federation is not None and job.model.parameters.get("insecure_seed") is not None:
         raise InputError(
-            f"{path}: model.insecure_seed is for parties in this process; remote ones draw their own noise. Leave it out."
+            f"{path}: model.insecure_seed is for parties in this process; remote ones draw their own noise. "
+            "Leave it out."
         )
     check_parameters(job.model, path)
     return job
@@ -351,7 +349,7 @@ def _fields(estimator: str) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(_class_of(estimator))}
 
 
-def _load[File: _File](path: Path, kind: type[File]) -> File:
+def _load(path: Path, kind: type[File]) -> File:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -365,22 +363,22 @@ def _load[File: _File](path: Path, kind: type[File]) -> File:
     return _validate(tables, path, kind)
 
 
-def _validate[File: _File](tables: Mapping[str, Any], path: Path, kind: type[File]) -> File:
-    if "path" in tables:
-        raise _unknown_key(path, "", "path", _keys(kind))
+def _validate(tables: Mapping[str, Any], path: Path, kind: type[File]) -> File:
     try:
-        return kind.model_validate({**tables, "path": path})
+        job = kind.model_validate(tables)
     except ValidationError as error:
         raise _explained(path, kind, error) from None
+    job._path = path
+    return job
 
 
 def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> InputError:
-    """The first fault, in the words of the field's own description."""
-    fault = error.errors()[0]
+    """One fault, in the words of the field's own description; a mistyped key explains a missing one, so it is first."""
+    fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     place, table, keys = "", kind, [part for part in fault["loc"] if isinstance(part, str)]
     for depth, key in enumerate(keys):
         if fault["type"] == "extra_forbidden" and depth == len(keys) - 1:
-            return _unknown_key(path, place, key, _keys(table))
+            return _unknown_key(path, place, key, list(table.model_fields))
         if key not in table.model_fields:
             break
         place = f"{place}.{key}" if place else key
@@ -398,10 +396,6 @@ def _types(annotation: Any) -> Iterable[Any]:
     yield annotation
     for part in typing.get_args(annotation):
         yield from _types(part)
-
-
-def _keys(kind: type[BaseModel]) -> list[str]:
-    return [name for name in kind.model_fields if name != "path"]
 
 
 def _unknown_key(path: Path, table: str, key: str, allowed: Sequence[str]) -> InputError:

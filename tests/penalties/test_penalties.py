@@ -40,9 +40,7 @@ class PenaltyContract:
                 def objective(u, entry=entry):
                     return 0.5 * (u - entry) ** 2 + step * self.penalty.value(np.array([u]))
 
-                result = minimize_scalar(
-                    objective, bounds=self.domain, method="bounded", options={"xatol": 1e-10}
-                )
+                result = minimize_scalar(objective, bounds=self.domain, method="bounded", options={"xatol": 1e-10})
                 assert found == pytest.approx(result.x, abs=1e-6)
                 assert objective(found) <= result.fun + 1e-12
 

@@ -172,13 +172,9 @@ class TestCharging:
         mu = 0.1 if relation == "zero-out" else 0.2
         assert account.balance().share == pytest.approx((mu / mu_for(EPSILON, DELTA)) ** 2)
 
-    @pytest.mark.parametrize(
-        "event", [Unbounded("calibration of a paper"), Gaussian(math.inf), Selection(math.inf)]
-    )
+    @pytest.mark.parametrize("event", [Unbounded("calibration of a paper"), Gaussian(math.inf), Selection(math.inf)])
     @pytest.mark.parametrize("composition", ["renyi", "basic"])
-    def test_releases_without_noise_are_always_refused(
-        self, ledger: Ledger, event: Event, composition: Any
-    ) -> None:
+    def test_releases_without_noise_are_always_refused(self, ledger: Ledger, event: Event, composition: Any) -> None:
         account = ledger.open("clinic", 1e6, 0.5, composition=composition)
         assert not account.would_fit([event], delta=0.1)
         with pytest.raises(BudgetError):
@@ -279,8 +275,7 @@ class TestComposition:
         branches = np.array(
             [
                 likelihood * _gaussian_hockey_stick(second_gaussian.mu, ratio),
-                likelihood
-                * _sampled_hockey_stick(second_sampled.rate, second_sampled.noise_multiplier, ratio),
+                likelihood * _sampled_hockey_stick(second_sampled.rate, second_sampled.noise_multiplier, ratio),
             ]
         )
         density = np.exp(-(outcome**2) / 2) / math.sqrt(2 * math.pi)
@@ -302,8 +297,7 @@ class TestComposition:
                 account.reserve("second", [second])
         capacity, order = ledger.accounts()[0].terms().capacity, ledger.accounts()[0].terms().order or 0.0
         shares = [
-            renyi_of([first, second], order, "zero-out") / capacity
-            for second in (second_gaussian, second_sampled)
+            renyi_of([first, second], order, "zero-out") / capacity for second in (second_gaussian, second_sampled)
         ]
         assert shares == pytest.approx([1.17, 25.56], rel=1e-2)
 
@@ -367,9 +361,7 @@ class TestReleases:
         assert account.release("p", 3, "hessian", b"other") == b"other"
         assert account.stored("p", 5, "gradient") is None
 
-    @pytest.mark.parametrize(
-        "key", [("", 0, "g"), ("p", -1, "g"), ("p", 0.5, "g"), ("p", 0, ""), ("p", 0, "a\tb")]
-    )
+    @pytest.mark.parametrize("key", [("", 0, "g"), ("p", -1, "g"), ("p", 0.5, "g"), ("p", 0, ""), ("p", 0, "a\tb")])
     def test_bad_keys_are_told(self, account: Account, key: Any) -> None:
         with pytest.raises(InputError):
             account.release(*key, b"x")
@@ -425,9 +417,7 @@ class TestCopies:
         "copied",
         [copy.copy, copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a)), lambda a: clone(a, safe=False)],
     )
-    def test_a_copy_charges_the_same_file(
-        self, account: Account, copied: Callable[[Account], Account]
-    ) -> None:
+    def test_a_copy_charges_the_same_file(self, account: Account, copied: Callable[[Account], Account]) -> None:
         other = copied(account)
         assert other == account
         other.reserve("p", gaussian_plan(1.0))
@@ -514,9 +504,7 @@ class TestFile:
         with pytest.raises(LedgerError, match="format 7"):
             Ledger(ledger.path)
 
-    def test_a_ledger_held_too_long_by_another_is_told(
-        self, account: Account, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_ledger_held_too_long_by_another_is_told(self, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.05)
         with (
             ledger_file.connect(account.path) as connection,

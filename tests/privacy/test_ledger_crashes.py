@@ -71,9 +71,7 @@ Fact = tuple[str, ...]
 
 @pytest.fixture(scope="module")
 def lives() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LIVES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", LIVES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         yield process
         pipe(process.stdin).close()
@@ -165,9 +163,7 @@ def test_kills_while_the_file_is_made(lives: subprocess.Popen[str], tmp_path: Pa
         ledger.open("clinic", EPSILON, DELTA).reserve("p", [Gaussian(0.1)])
 
 
-def test_a_process_that_acknowledges_too_early_is_caught(
-    lives: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_a_process_that_acknowledges_too_early_is_caught(lives: subprocess.Popen[str], tmp_path: Path) -> None:
     """The check above can fail: a release that is said before it is durable is missing after some kill."""
     chance = random.Random(11)
     path = tmp_path / "holder.ledger"

@@ -36,17 +36,11 @@ def example() -> Frame:
     return Frame("ask", 7, bytes(range(32)), 3, "gradient", {"w": np.linspace(-1.0, 1.0, 5)}, "hello")
 
 
-def one_array(
-    shape: tuple[int, ...], payload: bytes, type_code: int = 0, names: tuple[bytes, ...] = (b"w",)
-) -> bytes:
+def one_array(shape: tuple[int, ...], payload: bytes, type_code: int = 0, names: tuple[bytes, ...] = (b"w",)) -> bytes:
     """A frame written by hand, so that its description can lie about its payload."""
     head = struct.pack("<4sBBBBQiHI", b"sotv", 1, KINDS.index("ask"), 0, len(names), 1, 0, 0, 0)
     for name in names:
-        head += (
-            struct.pack("<BBB", len(name), type_code, len(shape))
-            + name
-            + struct.pack(f"<{len(shape)}Q", *shape)
-        )
+        head += struct.pack("<BBB", len(name), type_code, len(shape)) + name + struct.pack(f"<{len(shape)}Q", *shape)
     return head + b"\0" * (-len(head) % 8) + payload
 
 
@@ -157,9 +151,7 @@ def test_the_limit_is_on_the_whole_message() -> None:
 
 def test_integers_of_any_pattern_are_numbers() -> None:
     values = np.array([np.iinfo(np.int64).min, -1, 0x7FF8000000000000], dtype=np.int64)
-    np.testing.assert_array_equal(
-        decode(encode(Frame("answer", 1, arrays={"n": values}))).arrays["n"], values
-    )
+    np.testing.assert_array_equal(decode(encode(Frame("answer", 1, arrays={"n": values}))).arrays["n"], values)
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,7 @@ def starter(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("markers")
     started: list[subprocess.Popen[str]] = []
 
-    def start(
-        name: str, port: int, *, markers: Path = folder, limit: int = MAX_BYTES
-    ) -> subprocess.Popen[str]:
+    def start(name: str, port: int, *, markers: Path = folder, limit: int = MAX_BYTES) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, str(SCRIPT), certificates, name, f"localhost:{port}", markers, str(limit)],
             stdout=subprocess.PIPE,

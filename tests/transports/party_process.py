@@ -58,9 +58,7 @@ class ScriptedEndpoint:
                 return None  # type: ignore[return-value]
             case "leak-subclass":
                 return Smuggled(encode(Frame("answer", frame.serial, text=SECRET)))
-        return reply(
-            "facts", frame, (declare_public("records", self.echoes, reason="a count made for a test"),)
-        )
+        return reply("facts", frame, (declare_public("records", self.echoes, reason="a count made for a test"),))
 
     @staticmethod
     def echo(frame: Frame, serial: int) -> Outgoing:

@@ -29,9 +29,7 @@ def request(query: str, **content: object) -> bytes:
 
 def echo_of(message: bytes) -> bytes:
     frame = decode(message)
-    return encode(
-        Frame("answer", frame.serial, frame.plan, frame.round, frame.query, frame.arrays, frame.text)
-    )
+    return encode(Frame("answer", frame.serial, frame.plan, frame.round, frame.query, frame.arrays, frame.text))
 
 
 class TransportContract:
@@ -95,9 +93,7 @@ class TransportContract:
         messages = {name: request("echo", arrays={"w": np.zeros(size)}) for size, name in enumerate(PARTIES)}
         wire.exchange(messages)
         assert wire.communication.downlink_bytes - down == sum(map(len, messages.values()))
-        assert wire.communication.uplink_bytes - up == sum(
-            len(echo_of(message)) for message in messages.values()
-        )
+        assert wire.communication.uplink_bytes - up == sum(len(echo_of(message)) for message in messages.values())
         assert wire.communication.rounds == 0
 
     def test_a_request_that_is_too_large_is_refused(self, wire: Transport) -> None:
@@ -114,9 +110,7 @@ class TransportContract:
             wire.exchange({"anna": request("stale")})
         assert wire.communication.uplink_bytes == 0
 
-    def test_only_outgoing_leaves_a_party(
-        self, opened: Callable[..., Transport], party_module: ModuleType
-    ) -> None:
+    def test_only_outgoing_leaves_a_party(self, opened: Callable[..., Transport], party_module: ModuleType) -> None:
         wire = opened(("anna",))
         with pytest.raises(self.leak_error) as error:
             wire.exchange({"anna": request("leak-bytes")})
@@ -137,9 +131,7 @@ class TestInProcess(TransportContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def opened(
-        cls, party_module: ModuleType, tmp_path_factory: pytest.TempPathFactory
-    ) -> Callable[..., Transport]:
+    def opened(cls, party_module: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Transport]:
         def opened(names: tuple[str, ...], timeout: float = 30.0) -> Transport:
             folder = tmp_path_factory.mktemp("markers")
             return InProcess([party_module.ScriptedEndpoint(name, folder) for name in names], limit=LIMIT)
@@ -147,9 +139,7 @@ class TestInProcess(TransportContract):
         return opened
 
     @pytest.mark.parametrize("query", ["leak-bytes", "leak-array", "leak-nothing", "leak-subclass"])
-    def test_no_type_but_outgoing_leaves_a_party(
-        self, wire: Transport, party_module: ModuleType, query: str
-    ) -> None:
+    def test_no_type_but_outgoing_leaves_a_party(self, wire: Transport, party_module: ModuleType, query: str) -> None:
         with pytest.raises(LeakError, match="takes only Outgoing") as error:
             wire.exchange({"anna": request(query)})
         assert party_module.SECRET not in str(error.value)

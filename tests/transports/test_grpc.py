@@ -29,6 +29,8 @@ from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 serials = itertools.count(1)
 StartParty = Callable[..., "subprocess.Popen[str]"]
 Open = Callable[..., GrpcCoordinator]
+# Seconds after which what should have happened has not: a failing test ends instead of hanging.
+PATIENCE = 20.0
 
 
 def request(query: str, kind: str = "ask", text: str = "") -> bytes:
@@ -50,7 +52,7 @@ def opened(coordinator: Credentials) -> Iterator[Open]:
     wires: list[GrpcCoordinator] = []
 
     def opened(*parties: str, address: str = "localhost:0", **options: Any) -> GrpcCoordinator:
-        wires.append(GrpcCoordinator(address, parties, coordinator, **{"timeout": 20.0} | options))
+        wires.append(GrpcCoordinator(address, parties, coordinator, **{"timeout": PATIENCE} | options))
         return wires[-1]
 
     yield opened
@@ -66,7 +68,9 @@ class RawClient:
         self.channel = grpc.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(*shown))
         self.outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self.call: Any = self.channel.stream_stream("/sottovoce.Wire/Rounds", None, None)(
-            iter(self.outbox.get, None), metadata=(("sottovoce-party", name),) if name else ()
+            iter(self.outbox.get, None),
+            metadata=(("sottovoce-party", name),) if name else (),
+            timeout=PATIENCE,
         )
 
     def status(self) -> tuple[grpc.StatusCode, str]:
@@ -101,6 +105,13 @@ def background() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 class Silent:
     """An endpoint that is never reached."""
 
@@ -109,6 +120,16 @@ class Silent:
 
     def handle(self, message: bytes) -> Any:
         raise AssertionError("no request was expected")
+
+
+def serve_silent(name: str, port: int, credentials: Credentials, **options: Any) -> None:
+    stop = threading.Event()
+    timer = threading.Timer(PATIENCE, stop.set)
+    timer.start()
+    try:
+        serve_party(Silent(name), f"localhost:{port}", credentials, stop=stop, **options)
+    finally:
+        timer.cancel()
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -122,7 +143,7 @@ class TestIdentity:
     ) -> None:
         wire = opened("anna", "ben")
         with pytest.raises(WireError, match=r"refused party 'anna'.*another party.*UNAUTHENTICATED"):
-            serve_party(Silent("anna"), f"localhost:{wire.port}", Credentials.load(certificates, "ben"))
+            serve_silent("anna", wire.port, Credentials.load(certificates, "ben"))
         assert "claims ['anna'], certified [b'ben']" in caplog.text
         with pytest.raises(WireError, match=r"waited 0.05 s for party 'anna', 'ben' to connect"):
             wire.wait_for_parties(0.05)
@@ -130,9 +151,7 @@ class TestIdentity:
     def test_a_party_that_is_not_on_the_list_is_refused(self, opened: Open, certificates: Path) -> None:
         wire = opened("anna")
         with pytest.raises(WireError, match=r"'mallory'.*not on the coordinator's list.*PERMISSION_DENIED"):
-            serve_party(
-                Silent("mallory"), f"localhost:{wire.port}", Credentials.load(certificates, "mallory")
-            )
+            serve_party(Silent("mallory"), f"localhost:{wire.port}", Credentials.load(certificates, "mallory"))
 
     def test_a_peer_without_a_name_is_refused(self, opened: Open, raw: Callable[..., RawClient]) -> None:
         assert raw(opened("anna"), None).status()[0] is grpc.StatusCode.UNAUTHENTICATED
@@ -142,7 +161,7 @@ class TestIdentity:
         channel = grpc.secure_channel(f"localhost:{wire.port}", grpc.ssl_channel_credentials(coordinator.ca))
         with channel:
             call: Any = channel.stream_stream("/sottovoce.Wire/Rounds", None, None)(
-                iter([encode(Frame("hello", 1))]), metadata=(("sottovoce-party", "anna"),)
+                iter([encode(Frame("hello", 1))]), metadata=(("sottovoce-party", "anna"),), timeout=PATIENCE
             )
             with pytest.raises(grpc.RpcError):
                 next(call)
@@ -160,7 +179,7 @@ class TestIdentity:
         trusting_another = Credentials(ca=theirs.ca, certificate=ours.certificate, key=ours.key)
         for credentials in (foreign_party, trusting_another):
             with pytest.raises(WireError, match=r"'anna' had no connection .*one authority"):
-                serve_party(Silent("anna"), f"localhost:{wire.port}", credentials, give_up_after=0.3)
+                serve_silent("anna", wire.port, credentials, give_up_after=0.3)
         with pytest.raises(WireError, match="'anna' to connect"):
             wire.wait_for_parties(0.05)
 
@@ -168,9 +187,9 @@ class TestIdentity:
         wire = GrpcCoordinator("localhost:0", ["anna"], Credentials.load(certificates, "ben"))
         try:
             with pytest.raises(WireError, match="had no connection"):
-                serve_party(
-                    Silent("anna"),
-                    f"localhost:{wire.port}",
+                serve_silent(
+                    "anna",
+                    wire.port,
                     Credentials.load(certificates, "anna"),
                     reconnect=False,
                 )
@@ -190,8 +209,7 @@ class TestLostConnections:
         marker = tmp_path / f"anna-{peek(messages['anna'])[1]}"
 
         replies = background.submit(wire.exchange, messages)
-        while not marker.exists():
-            time.sleep(0.01)
+        wait_until(marker.exists)
         first.kill()
         start_party("anna", wire.port, markers=tmp_path)
         assert replies.result() == {name: echo_of(message) for name, message in messages.items()}
@@ -208,9 +226,7 @@ class TestLostConnections:
         start_party("anna", wire.port)
         assert replies.result() == {"anna": echo_of(message)}
 
-    def test_parties_find_a_coordinator_that_was_restarted(
-        self, opened: Open, start_party: StartParty
-    ) -> None:
+    def test_parties_find_a_coordinator_that_was_restarted(self, opened: Open, start_party: StartParty) -> None:
         wire = opened("anna")
         process = start_party("anna", wire.port)
         wire.wait_for_parties()
@@ -254,28 +270,21 @@ class TestLostConnections:
     def test_a_timeout_names_the_party_and_how_long(self, opened: Open, start_party: StartParty) -> None:
         wire = opened("anna", "ben", timeout=0.5)
         start_party("anna", wire.port)
-        while "anna" not in wire._connections:
-            time.sleep(0.01)
+        wait_until(lambda: "anna" in wire._connections)
         with pytest.raises(WireError, match=r"waited 0.05 s for party 'ben' to connect"):
             wire.wait_for_parties(0.05)
         with pytest.raises(WireError, match=r"waited 0.5 s for an answer of party 'anna' \(connected\)"):
             wire.exchange({"anna": request("sleep")})
-        with pytest.raises(
-            WireError, match=r"waited 0.5 s for an answer of party 'ben' \(party 'ben' not connected\)"
-        ):
+        with pytest.raises(WireError, match=r"waited 0.5 s for an answer of party 'ben' \(party 'ben' not connected\)"):
             wire.exchange({"ben": request("echo")})
 
     def test_a_party_that_cannot_find_the_coordinator_gives_up(self, certificates: Path) -> None:
         credentials = Credentials.load(certificates, "anna")
         for options in ({"give_up_after": 0.2}, {"reconnect": False}):
-            with pytest.raises(
-                WireError, match=r"'anna' had no connection to the coordinator at localhost:1 for"
-            ):
-                serve_party(Silent("anna"), "localhost:1", credentials, **options)
+            with pytest.raises(WireError, match=r"'anna' had no connection to the coordinator at localhost:1 for"):
+                serve_silent("anna", 1, credentials, **options)
 
-    def test_a_party_stops_when_told(
-        self, opened: Open, certificates: Path, background: ThreadPoolExecutor
-    ) -> None:
+    def test_a_party_stops_when_told(self, opened: Open, certificates: Path, background: ThreadPoolExecutor) -> None:
         wire = opened("anna")
         credentials = Credentials.load(certificates, "anna")
         for address in (f"localhost:{wire.port}", "localhost:1"):
@@ -409,27 +418,21 @@ class TestEndings:
         assert party_module.SECRET not in str(error.value) + caplog.text
         assert wire.communication.uplink_bytes == 0
 
-    def test_an_answer_above_the_party_s_limit_is_not_sent(
-        self, opened: Open, start_party: StartParty
-    ) -> None:
+    def test_an_answer_above_the_party_s_limit_is_not_sent(self, opened: Open, start_party: StartParty) -> None:
         wire = opened("anna")
         process = start_party("anna", wire.port, limit=40)
         with pytest.raises(WireError, match="party 'anna' ended the connection"):
             wire.exchange({"anna": request("count")})
         assert "answer of party 'anna' is too large" in finished(process)[1]
 
-    def test_closing_interrupts_a_waiting_exchange(
-        self, opened: Open, background: ThreadPoolExecutor
-    ) -> None:
+    def test_closing_interrupts_a_waiting_exchange(self, opened: Open, background: ThreadPoolExecutor) -> None:
         wire = opened("anna")
         waiting = background.submit(wire.exchange, {"anna": request("echo")})
         background.submit(wire.close)
         with pytest.raises(WireError, match="closed"):
             waiting.result(timeout=10)
 
-    def test_a_program_that_forgets_to_close_still_ends(
-        self, certificates: Path, start_party: StartParty
-    ) -> None:
+    def test_a_program_that_forgets_to_close_still_ends(self, certificates: Path, start_party: StartParty) -> None:
         program = (
             "import sys; from sottovoce.transports.grpc_wire import GrpcCoordinator;"
             "from sottovoce.transports.certificates import Credentials;"
@@ -463,9 +466,7 @@ class TestEndings:
         (("anna",), {"address": "no-such-host.invalid:1"}, "address="),
     ],
 )
-def test_bad_arguments_are_told(
-    opened: Open, parties: tuple[str, ...], options: dict[str, Any], fault: str
-) -> None:
+def test_bad_arguments_are_told(opened: Open, parties: tuple[str, ...], options: dict[str, Any], fault: str) -> None:
     with pytest.raises(InputError, match=fault):
         opened(*parties, **options)
 

@@ -156,12 +156,12 @@ class SGD(Algorithm):
 
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
         """Only the party that the public coin named, where one is named."""
-        names = [name for name, _ in plan.parties]
         if not super().serves(plan, party, query, round_):
             return False
-        if _named(plan):
-            return bool(names[_named_records(plan)[0][round_]] == party)
-        return not plan["one_party"] or bool(names[_called(plan)[round_]] == party)
+        if not (_named(plan) or plan["one_party"]):
+            return True
+        owner = _named_records(plan)[0][round_] if _named(plan) else _called(plan)[round_]
+        return plan.parties[owner][0] == party
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """Poisson rounds of this party; in the paper's form the uses of its most used record, unamplified."""
@@ -219,7 +219,7 @@ class _Record:
 
 
 def _named(plan: Plan) -> bool:
-    return "named_records" in dict(plan.numbers)
+    return "named_records" in plan.number_of
 
 
 def _public_coin(plan: Plan, purpose: str) -> np.random.Generator:

@@ -7,7 +7,8 @@ A row with NaN or infinity, or with a label that was not declared, becomes a nul
 
 The grid makes sums exact. With b bits for rows and for derivatives and at most 2^(53 - 2b) rows, every product
 is a multiple of 2^-2b and every partial sum fits in 53 bits, so float64 adds without rounding in any order:
-two neighbouring data sets differ by exactly one record's term.
+two neighbouring data sets differ by exactly one record's term. Weights are put on a grid too, on which a score
+is exact: else its last bit would depend on where the row stands in a batch, hence on which others were drawn.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 
 Array = NDArray[np.float64]
-Matrix = Any  # a C-ordered float64 array or a CSR matrix: both answer to @, .T and row slices
+Matrix = Any  # a C-ordered array or a CSR matrix: both answer to @, .T and row slices
 
 INTERCEPT = 0.25  # the constant column's share of the unit row norm
 HUGE = 1e150  # its square is still finite
-CHUNK = 1 << 17  # entries of a dense chunk: small enough to stay in cache between its two products
+CHUNK = 1 << 16  # entries of a dense chunk: small enough to stay in cache between its two products
 
 _log = logging.getLogger("sottovoce.holder")
 
@@ -52,6 +53,16 @@ def toward_zero(values: Array, bits: int) -> Array:
     np.trunc(values, out=values)
     values *= 1.0 / scale
     return values
+
+
+def exact_weights(weights: Array, bits: int) -> Array:
+    """Weights rounded toward zero so that x'w is exact in float64, in any order, for rows on the grid 2^-bits.
+
+    With |x| <= 1 and |w| <= 2^e every sum of terms x_j w_j is at most 2^e; on the grid 2^(e + bits - 52) it is a
+    multiple of 2^(e - 52). The grid is never finer than for e = -400, so that no product is subnormal.
+    """
+    exponent = max(math.frexp(float(np.linalg.norm(weights)))[1], -400)
+    return toward_zero(np.array(weights, dtype=np.float64), 52 - bits - exponent)
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,9 @@ class Preparation:
         """X coef + intercept after the cuts of training: what a row was cut to there it is cut to here."""
         shift, factor = self.affine()
         inner = coef if factor is None else coef / factor
-        rows = sp.csr_matrix(X, dtype=np.float64, copy=True) if is_sparse(X) else np.array(X, dtype=np.float64, order="C")
+        rows = (
+            sp.csr_matrix(X, dtype=np.float64, copy=True) if is_sparse(X) else np.array(X, dtype=np.float64, order="C")
+        )
         rows = _clipped(rows, np.ones(rows.shape[0], dtype=np.bool_), self)
         return np.asarray(rows @ (inner / self.row_scale) + (intercept - coef @ shift), dtype=np.float64)
 
@@ -129,15 +142,43 @@ class Preparation:
         """Labels as the losses want them (-1/+1, or cut and scaled to [-1, 1]) and which of them are usable."""
         if self.classes is not None:
             raw = np.asarray(y)
-            positive, negative = raw == self.classes[1], raw == self.classes[0]
+            negative, positive = (_equal(raw, value) for value in self.classes)
             return np.where(positive, 1.0, -1.0), positive | negative
-        values = np.array(y, dtype=np.float64)
+        values = _numbers(np.asarray(y))
         usable = np.isfinite(values)
         values[~usable] = 0.0
         if self.bounds.label_low is not None:
             np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
         centre, half = self.bounds.label_scale(fit_intercept=self.fit_intercept)
         return (values - centre) / half, usable
+
+
+def _equal(labels: NDArray[Any], value: Any) -> NDArray[np.bool_]:
+    """Which labels equal the value; a label that cannot be compared (a missing one, say) does not."""
+    if labels.dtype.kind != "O":
+        return np.asarray(labels == value, dtype=np.bool_)
+
+    def same(label: Any) -> bool:
+        try:
+            return bool(label == value)
+        except (TypeError, ValueError):
+            return False
+
+    return np.array([same(label) for label in labels.ravel()], dtype=np.bool_).reshape(labels.shape)
+
+
+def _numbers(labels: NDArray[Any]) -> Array:
+    """Labels as float64; one that is no number is NaN, since an error would tell that there is one."""
+    if labels.dtype.kind in "fiub":
+        return labels.astype(np.float64)
+
+    def number(label: Any) -> float:
+        try:
+            return float(label)
+        except (TypeError, ValueError):
+            return math.nan
+
+    return np.array([number(label) for label in labels.ravel()], dtype=np.float64).reshape(labels.shape)
 
 
 def _dense(matrix: Matrix) -> Array:
@@ -151,6 +192,12 @@ def _row_squares(matrix: Matrix) -> Array:
 
 def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
     """Rows of `raw` (dense chunk or CSR, float64, owned by us) rescaled, clipped and scaled; unusable rows zero."""
+    # A row that overflows becomes a null row in silence: a warning could be turned into an error.
+    with np.errstate(all="ignore"):
+        return _scaled(raw, usable, recipe)
+
+
+def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
     shift, factor = recipe.affine()
     sparse = is_sparse(raw)
     entries = raw.data if sparse else raw
@@ -226,19 +273,21 @@ class Block:
         return int(self.rows.shape[1])
 
     def chunks(self) -> Iterator[tuple[Matrix, Array]]:
-        """Rows and labels piece by piece: cache-sized pieces of a dense block, a sparse block at once."""
-        step = len(self) if is_sparse(self.rows) else max(64, CHUNK // max(self.dimension, 1))
-        for start in range(0, len(self), max(step, 1)):
-            yield (
-                self.rows[start : start + step] if step < len(self) else self.rows,
-                self.labels[start : start + step],
-            )
+        """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once."""
+        if is_sparse(self.rows):
+            yield self.rows, self.labels
+            return
+        step = max(64, CHUNK // max(self.dimension, 1))
+        for start in range(0, len(self.labels), step):
+            rows = self.rows[start : start + step]
+            yield rows.astype(np.float64, copy=False), self.labels[start : start + step]
 
     def weighted_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> Array:
         """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
         total = np.zeros(self.dimension)
+        exact = weights if self.bits is None else exact_weights(weights, self.bits)
         for rows, labels in self.chunks():
-            total += rows.T @ term(rows @ weights, labels)
+            total += rows.T @ term(rows @ exact, labels)
         return total
 
     def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
@@ -247,21 +296,25 @@ class Block:
 
     def gram(self, weights: Array | None = None, term: Callable[[Array, Array], Array] | None = None) -> Array:
         """X'X, or X' diag(term(Xw, y)) X."""
-        if term is None or weights is None:
-            return _dense(self.rows.T @ self.rows)
         total = np.zeros((self.dimension, self.dimension))
         for rows, labels in self.chunks():
-            factor = term(rows @ weights, labels)[:, None]
-            total += _dense(rows.T @ (rows.multiply(factor) if is_sparse(rows) else rows * factor))
+            scaled = rows
+            if term is not None:
+                factor = term(rows @ weights, labels)[:, None]
+                scaled = rows.multiply(factor) if is_sparse(rows) else rows * factor
+            total += _dense(rows.T @ scaled)
         return total
 
     def take(self, indices: NDArray[np.int64]) -> Block:
         """The named rows as a block of their own."""
-        return Block(self.rows[indices], self.labels[indices], self.bits)
+        rows = self.rows[indices] if is_sparse(self.rows) else self.rows.take(indices, axis=0)
+        return Block(rows, self.labels.take(indices), self.bits)
 
 
-def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Array:
-    rows = np.empty((X.shape[0], recipe.dimension))
+def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
+    # A grid of up to 24 bits fits float32 without loss: half the memory, half the traffic.
+    narrow = bits is not None and bits <= 24
+    rows = np.empty((X.shape[0], recipe.dimension), dtype=np.float32 if narrow else np.float64)
     step = max(64, CHUNK // max(recipe.dimension, 1))
     for start in range(0, X.shape[0], step):
         part = usable[start : start + step]

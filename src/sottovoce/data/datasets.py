@@ -83,9 +83,7 @@ def names() -> tuple[str, ...]:
     return tuple(_SETS)
 
 
-def load(
-    name: str, *, split: str = "train", folder: PathLike | None = None, download: bool = True
-) -> Dataset:
+def load(name: str, *, split: str = "train", folder: PathLike | None = None, download: bool = True) -> Dataset:
     """The data set `name`; `split` is "train", "test" or "all" (the only one without an official split).
 
     Found in `folder` (or where `SOTTOVOCE_DATA` says), else in the cache, else downloaded unless
@@ -147,9 +145,7 @@ def load(
 
 def verify(folder: PathLike | None = None) -> dict[str, bool]:
     """Does each file of the folder whose checksum is recorded here have it? Absent files are left out."""
-    pinned = {
-        f"{name}/{part.file}": part.sha256 for name, known in _SETS.items() for part in known.parts.values()
-    }
+    pinned = {f"{name}/{part.file}": part.sha256 for name, known in _SETS.items() for part in known.parts.values()}
     result = {}
     for root in _named_folder(folder) or [cache_folder()]:
         for file, expected in (CHECKSUMS | pinned).items():
@@ -190,9 +186,7 @@ def fetch(url: str, target: Path, *, sha256: str | None = None) -> None:
         error.close()
         raise InputError(f"{url} answered {error.code} {error.reason}.") from None
     except (OSError, http.client.HTTPException) as error:
-        raise InputError(
-            f"{url} could not be downloaded to {target} ({type(error).__name__}: {error})."
-        ) from None
+        raise InputError(f"{url} could not be downloaded to {target} ({type(error).__name__}: {error}).") from None
 
 
 def _receive(url: str, part: Path) -> None:
@@ -254,9 +248,7 @@ def _named_folder(folder: PathLike | None) -> list[Path]:
     path = Path(named).expanduser()
     if not path.is_dir():
         source = "folder" if folder is not None else FOLDER_VARIABLE
-        raise InputError(
-            f"{source}={str(named)!r} is not a folder. Name the one that holds <data set>/<file>."
-        )
+        raise InputError(f"{source}={str(named)!r} is not a folder. Name the one that holds <data set>/<file>.")
     return [path]
 
 
@@ -298,9 +290,7 @@ def _check_cached(path: Path, part: _Part) -> None:
     if expected is None and record.is_file():
         expected = record.read_text().split(" ")[0]
     if expected is not None and sha256_of(path) != expected:
-        raise InputError(
-            f"{path} has changed since it was downloaded (SHA-256). Delete it to download it again."
-        )
+        raise InputError(f"{path} has changed since it was downloaded (SHA-256). Delete it to download it again.")
 
 
 def _record(path: Path) -> Path:
@@ -602,7 +592,5 @@ CHECKSUMS = {
     "california_housing/raw.csv.xz": "ed09e2b872496e3fab0ba9018b6d9cbad070b68b5860607de98e74a2196d8bab",
     "electricity/data.csv.xz": "5b979737ff4b0d742cbec3a7c488f4f5e91347880ed4f4222f426974e406f16a",
     "phishing/data.svm.xz": "eb1d232276bdb535bd9fa8a8428d34980ba201bfbbb25340bdd82db373354286",
-    "year_prediction_msd_fragment/data.csv.xz": (
-        "351e2540147762e39a2b19c0f8eab17771c74c27c1e68e0413e5a1f0a473381f"
-    ),
+    "year_prediction_msd_fragment/data.csv.xz": ("351e2540147762e39a2b19c0f8eab17771c74c27c1e68e0413e5a1f0a473381f"),
 }

@@ -88,9 +88,7 @@ def read_columns(path: PathLike) -> dict[str, NDArray[Any]]:
         return csv_columns(path)
     if kind in PARQUET:
         return _parquet_columns(path)
-    raise InputError(
-        f"{path.name}: columns are read from {', '.join(CSV + PARQUET)} files; use read_table here."
-    )
+    raise InputError(f"{path.name}: columns are read from {', '.join(CSV + PARQUET)} files; use read_table here.")
 
 
 def read_csv(
@@ -115,9 +113,7 @@ def read_csv(
             for column, j in enumerate(kept):
                 values = _numbers(cells[j])
                 if values is None:
-                    at = next(
-                        line for line, cell in zip(lines, cells[j], strict=True) if _numbers([cell]) is None
-                    )
+                    at = next(line for line, cell in zip(lines, cells[j], strict=True) if _numbers([cell]) is None)
                     raise _not_numeric(path, columns[j], f" (first on line {at})")
                 block[:, column] = values
             blocks.append(block)
@@ -192,9 +188,7 @@ def open_data(path: PathLike, member: str | None = None) -> Iterator[IO[bytes]]:
             f"{path} is cut short: the compressed data end too early. Copy or download it again."
         ) from None
     except (lzma.LZMAError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, KeyError):
-        raise InputError(
-            f"{path} is damaged, or not what its suffix says. Copy or download it again."
-        ) from None
+        raise InputError(f"{path} is damaged, or not what its suffix says. Copy or download it again.") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
     except OSError as error:
@@ -242,14 +236,10 @@ def _csv_chunks(
             rows = _full_rows(reader, path, columns, declarations=names is not None)
             first = next(rows, None)
             if first is None:
-                raise InputError(
-                    f"{path} has a header line but no rows." if names is None else f"{path} has no rows."
-                )
+                raise InputError(f"{path} has a header line but no rows." if names is None else f"{path} has no rows.")
             yield columns, _chunks(itertools.chain([first], rows))
         except csv.Error:
-            raise InputError(
-                f"{path}, line {reader.line_num}: not a line of comma-separated values."
-            ) from None
+            raise InputError(f"{path}, line {reader.line_num}: not a line of comma-separated values.") from None
 
 
 def _header(cells: list[str], path: Path) -> tuple[str, ...]:
@@ -264,9 +254,7 @@ def _header(cells: list[str], path: Path) -> tuple[str, ...]:
         )
     if len(set(names)) < len(names):
         second = next(j for j, name in enumerate(names) if name in names[:j])
-        raise InputError(
-            f"{path}: columns {names.index(names[second]) + 1} and {second + 1} have the same name."
-        )
+        raise InputError(f"{path}: columns {names.index(names[second]) + 1} and {second + 1} have the same name.")
     return names
 
 
@@ -320,9 +308,7 @@ def _check_features(features: int | None, found: int, path: Path) -> None:
     if found == 0:
         raise InputError(f"{path} has no column but the label: there is nothing to learn from.")
     if features is not None and features != found:
-        raise InputError(
-            f"features={features} but {path} has {found} feature columns. Is the label column named?"
-        )
+        raise InputError(f"features={features} but {path} has {found} feature columns. Is the label column named?")
 
 
 def _not_numeric(path: Path, column: str, where: str = "") -> InputError:
@@ -355,9 +341,7 @@ def _svmlight_error(path: Path, features: int | None) -> InputError:
             if any(b <= a for a, b in itertools.pairwise(indices)):
                 return InputError(f"{path}, line {number}: the indices of a line must increase.")
             if features is not None and indices and indices[-1] > features:
-                return InputError(
-                    f"{path}, line {number}: an index above features={features}. Give the full count."
-                )
+                return InputError(f"{path}, line {number}: an index above features={features}. Give the full count.")
     return InputError(f"{path} is not a LIBSVM file.")
 
 
@@ -382,21 +366,12 @@ def _parquet_columns(path: Path) -> dict[str, NDArray[Any]]:
     columns: dict[str, NDArray[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        if (
-            types.is_boolean(kind)
-            or types.is_integer(kind)
-            or types.is_floating(kind)
-            or types.is_decimal(kind)
-        ):
+        if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
             # Arrow has no cast from a Boolean to a float; the first cast undoes dictionary encoding.
             number = pyarrow.int8() if types.is_boolean(kind) else kind
             columns[name] = column.cast(kind).cast(number).cast(pyarrow.float64(), safe=False).to_numpy()
         elif types.is_string(kind) or types.is_large_string(kind):
-            columns[name] = np.array(
-                ["" if cell is None else cell for cell in column.to_pylist()], dtype=object
-            )
+            columns[name] = np.array(["" if cell is None else cell for cell in column.to_pylist()], dtype=object)
         else:
-            raise InputError(
-                f"{path}: column {name!r} has the type {kind}. Convert it to a number or to text first."
-            )
+            raise InputError(f"{path}: column {name!r} has the type {kind}. Convert it to a number or to text first.")
     return columns

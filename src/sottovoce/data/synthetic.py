@@ -102,9 +102,7 @@ def columns(parties: int = 4, records: int = 20_000, seed: int = 0) -> tuple[lis
 def write_csv(clinic: Clinic, path: str | Path) -> None:
     """Write a clinic as a CSV file: a header line, the label last; compressed if named .gz, .bz2 or .xz."""
     header = ",".join((*FEATURE_NAMES, LABEL))
-    np.savetxt(
-        path, np.column_stack([clinic.X, clinic.y]), fmt="%.10g", delimiter=",", header=header, comments=""
-    )
+    np.savetxt(path, np.column_stack([clinic.X, clinic.y]), fmt="%.10g", delimiter=",", header=header, comments="")
 
 
 def _clinic(name: str, size: int, seed: int, index: int) -> Clinic:

@@ -115,15 +115,11 @@ def get(name: str, **parameters: Any) -> Regulariser:
         signature.bind(**parameters)
     except TypeError as error:
         takes = ", ".join(signature.parameters) or "none"
-        raise InputError(
-            f"penalty={name!r} with parameters {parameters}: {error}; it takes: {takes}"
-        ) from None
+        raise InputError(f"penalty={name!r} with parameters {parameters}: {error}; it takes: {takes}") from None
     return _REGISTRY[name].build(**parameters)
 
 
-def check_number(
-    argument: str, value: float, accept: Callable[[float], bool], allowed: str, remedy: str
-) -> None:
+def check_number(argument: str, value: float, accept: Callable[[float], bool], allowed: str, remedy: str) -> None:
     """Refuse a value that is not a number or that is not accepted; NaN is neither."""
     if not (isinstance(value, Real) and accept(float(value))):
         raise InputError(f"{argument}={value!r} must be {allowed}; {remedy}")

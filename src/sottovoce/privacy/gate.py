@@ -7,7 +7,9 @@ A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,47 +39,85 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "error": "one of a fixed list of texts",
 }
 
-_PLAIN = (bool, int, float, str)
+def _is(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
+    """Whether a value has exactly one of the kinds (numpy's numbers are none); `most`: a list of so many."""
+    if most is None:
+        return lambda value: type(value) in kinds
+    return lambda value: type(value) in (list, tuple) and len(value) <= most and all(type(v) in kinds for v in value)
 
 
-class Released:
+_SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "records": _is(int),
+    "features": _is(int),
+    "feature_names": _is(str, most=10**9),
+    "classes": _is(bool, int, float, str, most=2),
+    "accepted": _is(bool),
+    "refused": _is(str),
+    "error": _is(str),
+}
+
+
+class _Sealed:
+    """Made with the seal of this module, then neither changed nor copied."""
+
+    __slots__ = ()
+
+    def __new__(cls, *arguments: Any, seal: object = None) -> Any:  # noqa: ARG004
+        if seal is not _SEAL:
+            raise LeakError(f"{cls.__name__} is made by the gate alone; pass the value through it.")
+        return object.__new__(cls)
+
+    def _fill(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise LeakError(f"{type(self).__name__} cannot be changed; pass the value through the gate.")
+
+    def __delattr__(self, name: str) -> None:
+        raise LeakError(f"{type(self).__name__} cannot be changed; pass the value through the gate.")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise LeakError(f"{type(self).__name__} is neither copied nor pickled; it leaves through a wire.")
+
+
+class Released(_Sealed):
     """A value that was charged for and carries its noise.
 
     It is integers on the grid `step`, or the plain value of a run that was planned without privacy.
     """
 
     __slots__ = ("arrays", "query", "round")
+    arrays: Mapping[str, NDArray[Any]]
+    query: str
+    round: int
 
-    def __init__(self, query: str, round_: int, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:
-        if seal is not _SEAL:
-            raise LeakError("Released is made by the gate alone: call Gate.gaussian or Gate.select.")
-        self.query = query
-        self.round = round_
-        self.arrays = dict(arrays)
+    def __init__(self, query: str, round_: int, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:  # noqa: ARG002
+        for array in arrays.values():
+            array.setflags(write=False)
+        self._fill(query=query, round=round_, arrays=MappingProxyType(dict(arrays)))
 
 
-class Declared:
+class Declared(_Sealed):
     """A public value with its name and the reason why it is public."""
 
     __slots__ = ("name", "reason", "value")
+    name: str
+    reason: str
+    value: Any
 
-    def __init__(self, name: str, value: Any, reason: str, *, seal: object) -> None:
-        if seal is not _SEAL:
-            raise LeakError("Declared is made by declare_public alone.")
-        self.name = name
-        self.value = value
-        self.reason = reason
+    def __init__(self, name: str, value: Any, reason: str, *, seal: object) -> None:  # noqa: ARG002
+        self._fill(name=name, value=value, reason=reason)
 
 
-class Outgoing:
+class Outgoing(_Sealed):
     """Bytes that may leave a party. Wires take nothing else."""
 
     __slots__ = ("data",)
+    data: bytes
 
-    def __init__(self, data: bytes, *, seal: object) -> None:
-        if seal is not _SEAL:
-            raise LeakError("Outgoing is made by reply alone.")
-        self.data = data
+    def __init__(self, data: bytes, *, seal: object) -> None:  # noqa: ARG002
+        self._fill(data=data)
 
 
 class Gate:
@@ -87,8 +127,9 @@ class Gate:
     post-processing of the Gaussian mechanism at sensitivity Delta + step sqrt(entries); the cost was reserved
     before the gate was made, and each (plan, round, query) is released once: a second request gets the stored
     value, whatever it carries. Where the plan samples, the gate itself flips each record's secret coin and answers
-    also for an empty batch. Edges: a query the plan does not list, a round outside the plan's, or a query
-    whose sensitivity is above what was charged, is refused and nothing leaves.
+    also for an empty batch. Edges: a query the plan does not list, a round outside the plan's, a query
+    whose sensitivity is above what was charged, or rows that were not prepared for privacy, are refused and nothing
+    leaves. Threads take turns.
     """
 
     def __init__(
@@ -105,9 +146,14 @@ class Gate:
         self._randomness = randomness
         self._account = account
         self._last: Released | None = None
+        self._one_at_a_time = threading.Lock()
 
     def gaussian(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
         """Release `query` on private rows in round `round_`, with the noise of the plan."""
+        with self._one_at_a_time:
+            return self._gaussian(query, round_, block, *arguments)
+
+    def _gaussian(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
         earlier = self._stored(query.name, round_)
         if earlier is not None:
             return earlier
@@ -120,6 +166,8 @@ class Gate:
             released = Released(query.name, round_, {"value": query.value(block, *arguments)}, seal=_SEAL)
         else:
             release.check(query, self._records)
+            if block.bits is None:
+                raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
             grid = np.rint(query.value(block, *arguments) / release.step).astype(np.int64)
             grid += rounded_gaussian(release.std / release.step / query.weights, grid.size, self._randomness)
             released = Released(query.name, round_, {"grid": grid, "step": np.array([release.step])}, seal=_SEAL)
@@ -156,26 +204,28 @@ def declare_public(name: str, value: Any, *, reason: str) -> Declared:
     """Let a public value out, by name and with a reason.
 
     Guarantee: none is spent, so only schema, counts fixed between neighbours and fixed texts qualify;
-    arrays and names outside `PUBLIC_NAMES` are refused.
+    names outside `PUBLIC_NAMES`, and values of another kind than the name has, are refused.
     """
     if name not in PUBLIC_NAMES:
         raise LeakError(f"name={name!r} is not a public value; public values are {', '.join(PUBLIC_NAMES)}.")
     if not reason:
         raise LeakError(f"declare_public({name!r}) needs a reason that says why the value is public.")
-    items = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(item, _PLAIN) for item in items):
-        raise LeakError(f"declare_public({name!r}) takes a number, a text or a list of them, nothing else.")
-    plain = list(items) if isinstance(value, list | tuple) else value
-    return Declared(name, plain, reason, seal=_SEAL)
+    if not _SHAPES[name](value):
+        raise LeakError(
+            f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
+            "feature_names a list of str, classes at most two plain values, accepted a bool, refused and error a str."
+        )
+    return Declared(name, tuple(value) if isinstance(value, list) else value, reason, seal=_SEAL)
 
 
 def reply(kind: str, request: Frame, content: Released | tuple[Declared, ...]) -> Outgoing:
     """The frame that answers `request`, made of a released value or of declared ones."""
     arrays: Mapping[str, NDArray[Any]] = {}
     text = ""
-    if isinstance(content, Released):
+    # a subclass could skip the seal
+    if type(content) is Released:
         arrays = content.arrays
-    elif isinstance(content, tuple) and all(isinstance(item, Declared) for item in content):
+    elif type(content) is tuple and all(type(item) is Declared for item in content):
         text = json.dumps({item.name: item.value for item in content})
     else:
         raise LeakError("a reply is made of a Released value or of Declared ones; pass the value through the gate.")

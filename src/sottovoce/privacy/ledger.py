@@ -97,9 +97,7 @@ class Ledger:
     def accounts(self) -> list[Account]:
         """Every account, in the order in which they were opened."""
         with ledger_file.connect(self.path) as connection:
-            return [
-                Account(self.path, row.dataset) for row in ledger_file.rows(connection, "kind = 'opening'")
-            ]
+            return [Account(self.path, row.dataset) for row in ledger_file.rows(connection, "kind = 'opening'")]
 
     def verify(self) -> int:
         """Check every entry: its hash, its link to the one before, and that it was allowed when it was made.
@@ -111,9 +109,7 @@ class Ledger:
         with ledger_file.connect(self.path) as connection:
             for row in ledger_file.check_chain(self.path, connection):
                 if not _allowed(books, row):
-                    raise ledger_file.broken(
-                        self.path, row, "it overspends, or what it rests on is not before it"
-                    )
+                    raise ledger_file.broken(self.path, row, "it overspends, or what it rests on is not before it")
                 count = row.number
         return count
 
@@ -137,9 +133,7 @@ class Account:
         """What is spent and what is left."""
         return self._book().balance()
 
-    def reserve(
-        self, plan: str, events: Events, *, delta: float | None = None, summary: str = ""
-    ) -> Reservation:
+    def reserve(self, plan: str, events: Events, *, delta: float | None = None, summary: str = "") -> Reservation:
         """Charge a plan's whole cost, durably, before its first release.
 
         `events` are the plan's events under the account's relation, or a function of the relation that gives
@@ -274,9 +268,7 @@ def _unknown(path: Path, dataset: str | None, names: list[str]) -> LedgerError:
 
 
 def _check_name(argument: str, value: str) -> None:
-    if not (
-        isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable() and value == value.strip()
-    ):
+    if not (isinstance(value, str) and 1 <= len(value) <= 200 and value.isprintable() and value == value.strip()):
         raise InputError(
             f"{argument}={value!r} must be a text of 1 to 200 printable characters, without spaces around it."
         )

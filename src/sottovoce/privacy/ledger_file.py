@@ -129,17 +129,13 @@ def connect(path: Path) -> Iterator[sqlite3.Connection]:
 @contextmanager
 def _open(path: Path) -> Iterator[sqlite3.Connection]:
     # mode=rw: a mistyped path is an error, never a fresh ledger with a full budget.
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None
-    )
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     try:
         # A damaged text must fail its hash, not the decoder.
         connection.text_factory = lambda text: text.decode(errors="backslashreplace")
         connection.execute("PRAGMA synchronous = EXTRA")
         if connection.execute("PRAGMA journal_mode = DELETE").fetchone()[0] != "delete":
-            raise LedgerError(
-                f"ledger {path}: another program holds it in another journal mode. Close it first."
-            )
+            raise LedgerError(f"ledger {path}: another program holds it in another journal mode. Close it first.")
         yield connection
     finally:
         connection.close()
@@ -230,9 +226,7 @@ def check_chain(path: Path, connection: sqlite3.Connection) -> Iterator[Row]:
     """Every entry in order, each after its number, its link to the one before and its hash were checked."""
     findings = [finding for (finding,) in connection.execute("PRAGMA integrity_check(1)")]
     if findings != ["ok"]:
-        raise LedgerError(
-            f"ledger {path}: the file is damaged ({findings[0]}). Restore a copy that verifies."
-        )
+        raise LedgerError(f"ledger {path}: the file is damaged ({findings[0]}). Restore a copy that verifies.")
     previous = GENESIS
     for number, row in enumerate(rows(connection), start=1):
         if row.number != number:

@@ -39,6 +39,7 @@ Floats = NDArray[np.float64]
 _UNIT_ERROR = 2.0**-39
 _FAR_TAIL = np.uint64(2**41)
 _EXTRA_BITS = 256
+_LARGEST = 2**62
 _CHUNK = 2**15
 
 _exact = mpmath.mp.clone()
@@ -114,7 +115,8 @@ def poisson_sample(count: int, rate: float, randomness: Randomness) -> NDArray[n
         raise InputError(f"rate={rate!r}: must be in (0, 1]; use 1 for full batches.")
     if rate == 1 or count == 0:
         return np.arange(count, dtype=np.int64)
-    log_missed = math.log1p(-rate)
+    # The mean gap; the cap only spares float64 an overflow, the gaps are then settled from the rate itself.
+    scale = -1 / math.log1p(-rate) if rate > 1e-300 else 1e300
 
     def tail(boundary: Any, _scale: float) -> Any:
         return _exact.exp(boundary * _exact.log1p(-_exact.mpf(float(rate))))
@@ -124,7 +126,7 @@ def poisson_sample(count: int, rate: float, randomness: Randomness) -> NDArray[n
     last = -1.0
     while last < count - 1:
         drawn = words(randomness, int(expected + 4 * math.sqrt(expected)) + 8)
-        gaps = _exact_floor(drawn, -1 / log_missed, 0.0, randomness, _exponential_quantile, tail)
+        gaps = _exact_floor(drawn, scale, 0.0, randomness, _exponential_quantile, tail)
         gaps += 1.0
         gaps[0] += last
         indices = np.cumsum(gaps)  # exact below 2^53; whatever lies beyond is beyond ``count`` too
@@ -191,7 +193,7 @@ def _exact_floor(
     quantile: Callable[[Floats], Floats],
     tail: Callable[[Any, float], Any],
 ) -> Floats:
-    """floor(scale * X + offset), X >= 0 with P(X > boundary/scale) = tail(boundary, scale), from 63 bits a draw.
+    """floor(scale * X + offset), X >= 0 with P(scale * X > b) = tail(b, scale), from 63 bits a draw.
 
     X = quantile(U) decreases in U, and the bits k say that U lies in [k, k + 1) 2^-63. Where the
     floating-point value is nearer to an integer than its error, or k is so small that the interval is wide,
@@ -223,7 +225,10 @@ def _settled(
     quantile: Callable[[Floats], Floats],
     tail: Callable[[Any, float], Any],
 ) -> int:
-    """The floor of one draw: the largest n >= 0 with n = 0 or U <= tail(n - offset, scale), U to 319 bits."""
+    """The floor of one draw: the largest n with n = 0 or U <= tail(n - offset, scale), U to 319 bits.
+
+    At most 2^62, which no noise reaches and which ends any sample of records.
+    """
     if scale == 0:
         return 0
     extra = int.from_bytes(randomness.bytes(_EXTRA_BITS // 8), "little")
@@ -233,13 +238,13 @@ def _settled(
         def reached(n: int) -> bool:
             return n <= 0 or bool(uniform <= tail(_exact.mpf(n) - offset, scale))
 
-        low = int(quantile(np.array(float(uniform))) * scale + offset)
+        low = min(int(quantile(np.array(float(uniform))) * scale + offset), _LARGEST)
         step = 1
         while not reached(low):
             low, step = low - step, 2 * step
         low = max(low, 0)
         high, step = low + 1, 1
-        while reached(high):
+        while low < _LARGEST and reached(high):
             low, high, step = high, high + step, 2 * step
         while high - low > 1:
             middle = (low + high) // 2

@@ -44,13 +44,18 @@ class Query(Protocol):
 
 
 def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
-    """l'(u, y) clipped to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed."""
+    """l'(u, y) clipped to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed.
+
+    Without bits (a run without privacy) nothing is clipped; the gate takes no such rows for a release with noise.
+    """
 
     def term(scores: Array, labels: Array) -> Array:
         slope = loss.derivative(scores, labels)
         if bits is None:
             return slope
-        np.clip(slope, -bound, bound, out=slope)
+        # fmin takes the bound where the slope is NaN, which clip would let through
+        np.fmin(slope, bound, out=slope)
+        np.fmax(slope, -bound, out=slope)
         return toward_zero(slope, bits - math.ceil(math.log2(bound)))
 
     return term
@@ -66,7 +71,7 @@ class GradientSum:
     """sum_i l'(x_i'w, y_i) x_i with |l'| <= slope_bound and |x_i| <= row_norm.
 
     Guarantee: zero-out moves it by at most slope_bound row_norm, replace-one by twice that, in l2.
-    Edges: a null row and an empty block contribute 0; derivatives are clipped in code.
+    Edges: a null row and an empty block contribute 0; derivatives are clipped in code, a NaN to the bound.
     """
 
     dimension: int

@@ -142,9 +142,7 @@ class Book:
         after = Book(self.terms, (*self.reservations, asked))
         within = _at_most(after.cost(), self.terms.capacity)
         if self.terms.composition == "basic":
-            return within and _at_most(
-                math.fsum(known.delta for known in after.reservations), self.terms.delta
-            )
+            return within and _at_most(math.fsum(known.delta for known in after.reservations), self.terms.delta)
         if self.terms.composition == "renyi" and not self.reservations:
             return within or _at_most(asked.epsilon, self.terms.epsilon)
         return within
@@ -179,9 +177,7 @@ class Book:
         kind = "same delta, Gaussian releases"
         if terms.composition == "basic":
             kind = f"delta at most {_round_down(balance.delta_left):g}"
-        remedy = (
-            f"A plan of epsilon at most {largest:g} ({kind}) would fit." if largest else "Nothing would fit."
-        )
+        remedy = f"A plan of epsilon at most {largest:g} ({kind}) would fit." if largest else "Nothing would fit."
         return (
             f"the plan asks for epsilon {asked.epsilon:.4g} at delta {asked.delta:g}; of epsilon "
             f"{terms.epsilon:g} at delta {terms.delta:g} ({terms.relation}), {balance.spent:.4g} is spent "

@@ -141,22 +141,27 @@ class Plan(_Frozen):
     releases: tuple[Release, ...] = ()
     claimed_epsilon: float | None = None
 
-    @property
+    @functools.cached_property
     def private(self) -> bool:
         """False only where nothing carries noise (epsilon = inf): then nothing is clipped or rounded either."""
         return any(release.std > 0.0 for release in self.releases)
 
-    @property
+    @functools.cached_property
     def records(self) -> int:
         """N, a public constant: the sum of the parties' declared row counts."""
         if self.split == "columns":
             return self.parties[0][1]
         return sum(count for _, count in self.parties)
 
-    @property
+    @functools.cached_property
     def dimension(self) -> int:
         """Columns of a prepared row."""
         return self.preparation.dimension
+
+    @functools.cached_property
+    def number_of(self) -> dict[str, float]:
+        """The algorithm's own public numbers by name."""
+        return dict(self.numbers)
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -165,7 +170,7 @@ class Plan(_Frozen):
         return isinstance(other, Plan) and self.digest == other.digest
 
     def __getitem__(self, name: str) -> float:
-        return dict(self.numbers)[name]
+        return self.number_of[name]
 
     @functools.cached_property
     def preparation(self) -> Preparation:

@@ -99,7 +99,6 @@ def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limi
             raise InputError(f"party {name!r} is not on this wire; its parties are {', '.join(parties)}.")
         if len(message) > limit:
             raise WireError(
-                f"the request to party {name!r} is too large: {len(message)} bytes;"
-                f" at most {limit} are allowed."
+                f"the request to party {name!r} is too large: {len(message)} bytes; at most {limit} are allowed."
             )
     return {name: peek(message)[1] for name, message in messages.items()}

@@ -74,9 +74,7 @@ class Credentials:
             key=_read(folder / f"{name}.key"),
         )
         if credentials.name != name:
-            raise InputError(
-                f"{folder / f'{name}.pem'} names {credentials.name!r}, not {name!r}; issue it again."
-            )
+            raise InputError(f"{folder / f'{name}.pem'} names {credentials.name!r}, not {name!r}; issue it again.")
         try:
             _certificate(credentials.certificate, "certificate").verify_directly_issued_by(
                 _certificate(credentials.ca, "ca")
@@ -92,8 +90,7 @@ def check_name(name: str) -> None:
     """Refuse a name that cannot be a file name and a certificate's common name."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"name={name!r} is not allowed: 1 to 64 letters, digits, '.', '_' or '-',"
-            " the first a letter or a digit."
+            f"name={name!r} is not allowed: 1 to 64 letters, digits, '.', '_' or '-', the first a letter or a digit."
         )
     if name == AUTHORITY:
         raise InputError(f"name={name!r} is the authority's own; choose another.")
@@ -153,9 +150,7 @@ def issue(
         .add_extension(_key_usage(signs_certificates=False), critical=True)
     )
     if name == COORDINATOR:
-        builder = builder.add_extension(
-            x509.SubjectAlternativeName(_alternative_names(hosts)), critical=False
-        )
+        builder = builder.add_extension(x509.SubjectAlternativeName(_alternative_names(hosts)), critical=False)
         usage = ExtendedKeyUsageOID.SERVER_AUTH
     else:
         usage = ExtendedKeyUsageOID.CLIENT_AUTH
@@ -208,9 +203,7 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 def _alternative_names(hosts: Iterable[str]) -> list[x509.GeneralName]:
     hosts = [hosts] if isinstance(hosts, str) else list(hosts)
     if not hosts or not all(hosts):
-        raise InputError(
-            f"hosts={hosts!r} is not allowed: name at least one host where parties reach the coordinator."
-        )
+        raise InputError(f"hosts={hosts!r} is not allowed: name at least one host where parties reach the coordinator.")
     names: list[x509.GeneralName] = []
     for host in hosts:
         try:
@@ -262,14 +255,10 @@ def _require_valid_now(certificate: x509.Certificate) -> None:
     if _now() > end:
         raise InputError(f"the certificate of {who} expired on {end:%Y-%m-%d}; issue it again.")
     if _now() < start:
-        raise InputError(
-            f"the certificate of {who} is not valid before {start:%Y-%m-%d %H:%M} UTC; check the clock."
-        )
+        raise InputError(f"the certificate of {who} is not valid before {start:%Y-%m-%d %H:%M} UTC; check the clock.")
 
 
-def _write_pair(
-    folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
-) -> None:
+def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
     key_pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -175,9 +175,7 @@ class GrpcCoordinator:
             self._changed.wait_for(lambda: self._closed or not self._absent(), patience)
             self._require_open()
             if absent := self._absent():
-                raise WireError(
-                    f"waited {patience:g} s for {_quoted(absent)} to connect; start them, or wait longer."
-                )
+                raise WireError(f"waited {patience:g} s for {_quoted(absent)} to connect; start them, or wait longer.")
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
         """Send one request to each named party at the same time and wait for one reply from each.
@@ -234,9 +232,7 @@ class GrpcCoordinator:
             return replies
         self._require_open()
         if left := [name for name in missing if pending[name].party_left]:
-            raise WireError(
-                f"{_quoted(left)} ended the connection instead of answering; its own log says why."
-            )
+            raise WireError(f"{_quoted(left)} ended the connection instead of answering; its own log says why.")
         absent = [name for name in missing if name not in self._connections]
         raise WireError(
             f"waited {self._timeout:g} s for an answer of {_quoted(missing)}"
@@ -270,9 +266,7 @@ class GrpcCoordinator:
             code, why = grpc.StatusCode.PERMISSION_DENIED, "the party is not on the coordinator's list"
         else:
             return str(claimed[0])
-        _LOG.warning(
-            "refused a peer at %s that claims %r, certified %r: %s", context.peer(), claimed, certified, why
-        )
+        _LOG.warning("refused a peer at %s that claims %r, certified %r: %s", context.peer(), claimed, certified, why)
         context.abort(code, why)
         raise AssertionError("abort does not return")
 
@@ -412,8 +406,7 @@ class _Session:
         except grpc.RpcError:
             if call.code() in _FINAL:
                 raise WireError(
-                    f"the coordinator refused party {self._endpoint.name!r}:"
-                    f" {call.details()} ({call.code().name})."
+                    f"the coordinator refused party {self._endpoint.name!r}: {call.details()} ({call.code().name})."
                 ) from None
             return str(call.details())
         finally:

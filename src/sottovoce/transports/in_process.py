@@ -20,9 +20,7 @@ class InProcess:
         endpoints = tuple(endpoints)
         self.parties = tuple(endpoint.name for endpoint in endpoints)
         if len(set(self.parties)) < len(self.parties):
-            raise InputError(
-                f"endpoints={', '.join(self.parties)}: two parties share a name; give each its own."
-            )
+            raise InputError(f"endpoints={', '.join(self.parties)}: two parties share a name; give each its own.")
         self.communication = Communication()
         self._endpoints = dict(zip(self.parties, endpoints, strict=True))
         self._limit = limit

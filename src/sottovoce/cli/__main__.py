@@ -1,0 +1,7 @@
+"""`python -m sottovoce.cli`: the command line of this very interpreter."""
+
+from __future__ import annotations
+
+from sottovoce.cli import main
+
+main()

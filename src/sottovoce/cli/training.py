@@ -1,0 +1,167 @@
+"""`sottovoce plan` and `sottovoce fit`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.cli.console import AsJson, aside, bar, out, print_json, seconds_text, show_holder_log, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sottovoce.estimators import PrivateLinearModel
+    from sottovoce.runs import Preview
+
+JobPath = Annotated[Path, typer.Argument(metavar="JOB", help="A job file in TOML.", show_default=False)]
+
+
+def plan(job: JobPath, as_json: AsJson = False) -> None:
+    """Show what a job would promise, take and cost. Nothing is charged.
+
+    The guarantee against each adversary, the noise, rounds, bytes, time, and what each ledger would have left.
+    With `records` and `features` declared in the job no data file is opened; else only its shape is read.
+
+    - `sottovoce plan job.toml`
+    - `sottovoce plan job.toml --json`
+    """
+    from sottovoce.jobs import load_job
+    from sottovoce.runs import planned
+
+    shown = planned(load_job(job))
+    if as_json:
+        print_json(shown.to_dict())
+        return
+    console = out()
+    show_preview(shown, console)
+    touched = any("its shape was read" in note for note in shown.notes)
+    console.print(f"\nNothing was charged{'' if touched else ' and no data file was opened'}.")
+
+
+def fit(
+    job: JobPath,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No estimate, progress or summary.")] = False,
+) -> None:
+    """Train a model, and write it with its privacy report (JSON) and a readable page (HTML).
+
+    Prints the plan first, then progress with the time left. Every ledger is charged before the first value leaves
+    its party. No metric of the training data is computed: use records that were held out.
+
+    - `sottovoce fit job.toml`
+    - `sottovoce fit job.toml --json --quiet`
+    """
+    from sottovoce import runs
+    from sottovoce.jobs import load_job
+    from sottovoce.progress import progress_bar
+
+    show_holder_log()
+    remarks = aside()
+    loaded = load_job(job)
+    runs.check_outputs(loaded)
+    before = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
+    with runs.opened(loaded, lambda text: None if quiet else remarks.print(text)) as (federation, facts):
+        shown = runs.preview(loaded, federation, facts)
+        for note in shown.notes:
+            remarks.print(f"note: {note}")
+        if not quiet:
+            show_preview(shown, remarks, notes=False)
+        runs.require_budget(shown)
+        start = time.perf_counter()
+        if quiet:
+            model = runs.fit(loaded, federation, facts)
+        else:
+            with progress_bar(f"training by {shown.plan.algorithm}", remarks) as advance:
+                model = runs.fit(loaded, federation, facts, advance)
+        seconds = time.perf_counter() - start
+    paths = runs.write_outputs(loaded, model, before, seconds)
+    after = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
+    if as_json:
+        print_json(
+            {
+                **runs.report_of(model),
+                "seconds": seconds,
+                "ledgers": {party: vars(balance) for party, balance in after.items()},
+                "written": {key: str(path) for key, path in paths.items()},
+            }
+        )
+    elif not quiet:
+        show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
+
+
+def show_preview(shown: Preview, console: Console, *, notes: bool = True) -> None:
+    """The guarantee, the releases, the cost and the ledgers of a plan."""
+    from sottovoce.costs import readable_size
+    from sottovoce.privacy.guarantee import VIEWS
+
+    made, cost = shown.plan, shown.cost
+    where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
+    console.print(
+        f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
+        f"{made.records:,} records, {made.features} features, {where}"
+    )
+    console.print("\nGuarantee", style="bold")
+    for view in VIEWS:
+        console.print(f"  {shown.report.against(view).sentence()}", soft_wrap=False)
+    console.print(f"  This rests on: {'; '.join(shown.report.assumptions)}.")
+    if made.private:
+        listing = table(
+            "release", "times>", "of", "one record moves it by>", "noise, std>", title="What leaves each party"
+        )
+        for release in made.releases:
+            share = "all records" if release.rate is None else f"a secret {100 * release.rate:g}%"
+            moves = f"{release.charged(made.relation):.4g}"
+            listing.add_row(release.query, f"{release.count}", share, moves, f"{release.std:.4g}")
+        console.print()
+        console.print(listing)
+    if cost.rounds is None:
+        console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
+    else:
+        console.print(
+            f"Cost: {cost.rounds} rounds, {readable_size(cost.uplink_bytes or 0)} from the parties, "
+            f"{readable_size(cost.downlink_bytes or 0)} to them, {seconds_text(cost.seconds or 0.0)} of computing "
+            "on this machine"
+        )
+    if shown.charges:
+        listing = table(
+            "party", "account", "total>", "left now>", "left after>", "used after", title="Ledgers, in epsilon"
+        )
+        for charge in shown.charges:
+            row = (charge.party, charge.account, f"{charge.before.total:g}", f"{charge.before.left:.4g}")
+            if charge.after is None:
+                listing.add_row(*row, "refused", "")
+            else:
+                listing.add_row(*row, f"{charge.after.left:.4g}", bar(charge.after.share, console))
+        console.print()
+        console.print(listing)
+        for charge in shown.charges:
+            if charge.after is None:
+                console.print(f"  {charge.party}: {charge.refusal}")
+    for note in shown.notes if notes else ():
+        console.print(f"note: {note}")
+
+
+def show_summary(
+    model: PrivateLinearModel, paths: dict[str, Path], left: dict[str, float], seconds: float, console: Console
+) -> None:
+    """What was done and where it is."""
+    from sottovoce.costs import readable_size
+
+    report: Any = model.privacy_
+    said = model.communication_
+    weakest = report.weakest
+    promise = f"epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}, {weakest.relation}"
+    if weakest.void is not None:
+        promise = f"none: {weakest.void}"
+    console.print(
+        f"trained in {seconds:.1f} s: {said.rounds} rounds, {readable_size(said.uplink_bytes)} from the parties, "
+        f"{readable_size(said.downlink_bytes)} to them"
+    )
+    console.print(f"promise against everybody: {promise}")
+    for party, rest in left.items():
+        console.print(f"ledger of {party}: epsilon {rest:.4g} left")
+    for key, path in paths.items():
+        console.print(f"{key}: {path}", soft_wrap=True)

@@ -1,0 +1,112 @@
+"""What a plan costs in messages, bytes and time, from the plan alone and a short measurement of this machine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from sottovoce.algorithms import Algorithm
+from sottovoce.privacy.gate import declare_public, reply
+from sottovoce.protocol.messages import Frame, encode
+from sottovoce.protocol.plan import Plan
+
+_PATIENCE: Final = 0.02  # seconds for each of the two measurements
+_ENTRIES: Final = 1 << 17
+_MESSAGE: Final = 2e-4  # seconds to make, check and read one message
+_SYNCS: Final = 4  # a durable commit of a ledger waits for the disk about so often
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Exact rounds and bytes, and a rough time; all None without privacy, where the run stops when it has converged."""
+
+    rounds: int | None
+    uplink_bytes: int | None
+    downlink_bytes: int | None
+    seconds: float | None
+
+
+def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = ()) -> Cost:
+    """What a run of the plan takes.
+
+    Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them.
+    Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
+    """
+    if not plan.private:
+        return Cost(None, None, None, None)
+    text = algorithm.coordinate(plan)
+    first = next(text)
+    text.close()
+    parties = len(plan.parties)
+    asked = len(first.to) if first.to else parties
+    uplink = downlink = messages = 0
+    proposal = Frame("plan", 0, plan.digest, text=plan.to_json())
+    end = Frame("done", 0, plan.digest)
+    for request, answer in ((proposal, "accept"), (end, "done")):
+        downlink += parties * len(encode(request))
+        accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
+        uplink += parties * len(reply(answer, request, accepted).data)
+    for release in plan.releases:
+        weights = algorithm.queries(plan)[release.query].weights
+        entries = np.size(weights) if np.ndim(weights) else plan.dimension
+        grid = {"grid": np.zeros(entries, dtype=np.int64), "step": np.zeros(1)}
+        messages += asked * release.count
+        downlink += asked * release.count * len(encode(Frame("ask", 0, plan.digest, 0, release.query, first.arrays)))
+        uplink += asked * release.count * len(encode(Frame("answer", 0, plan.digest, 0, release.query, grid)))
+    seconds = _computing(plan) + messages * _MESSAGE
+    if ledger_folders:
+        seconds += messages / parties * sum(_SYNCS * _sync_seconds(folder) for folder in ledger_folders)
+    return Cost(sum(release.count for release in plan.releases), uplink, downlink, seconds)
+
+
+def readable_size(count: int) -> str:
+    """A number of bytes, as people say it."""
+    value = float(count)
+    for unit in ("bytes", "kB", "MB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def _computing(plan: Plan) -> float:
+    """Passes over the rows at this machine's speed: two products with a vector for a gradient, one Gram product."""
+    rows = np.ones((max(_ENTRIES // plan.dimension, 1), plan.dimension))
+    one_pass = _seconds(lambda: rows.T @ (rows @ rows[0])) / rows.size
+    total = 0.0
+    for release in plan.releases:
+        if release.query in ("gram", "curvature"):
+            one_gram = _seconds(lambda: rows.T @ rows) / rows.shape[0]
+            total += release.count * plan.records * one_gram
+        else:
+            total += release.count * (release.rate or 1.0) * plan.records * plan.dimension * one_pass
+    return total
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """The mean time of one call."""
+    calls, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < _PATIENCE:
+        work()
+        calls += 1
+    return elapsed / calls
+
+
+def _sync_seconds(folder: Path) -> float:
+    """How long the disk under `folder` takes to make a few bytes durable; 0 where that cannot be tried."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            start = time.perf_counter()
+            file.write(b"0" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+            return time.perf_counter() - start
+    except OSError:
+        return 0.0

@@ -1,0 +1,378 @@
+"""From a job to a run: what it would cost, the federation it runs on, and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sottovoce import algorithms
+from sottovoce.costs import Cost, cost_of
+from sottovoce.data import readers
+from sottovoce.errors import BudgetError, InputError
+from sottovoce.estimators import PrivateLinearModel, privacy_report
+from sottovoce.files import check_writable, write_text
+from sottovoce.jobs import Job, SourceTable
+from sottovoce.model_file import plain, to_json
+from sottovoce.privacy.gate import Outgoing, declare_public, reply
+from sottovoce.privacy.guarantee import PrivacyReport
+from sottovoce.privacy.ledger import Account, Balance, Ledger
+from sottovoce.privacy.spending import Book
+from sottovoce.protocol.federation import Federation
+from sottovoce.protocol.messages import decode
+from sottovoce.protocol.party import Party, Policy
+from sottovoce.protocol.plan import Plan
+from sottovoce.transports.in_process import InProcess
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is public about a party's data. Names are empty where only their number is declared."""
+
+    party: str
+    records: int
+    features: int
+    feature_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a plan would do to one account; `after` is None where it would be refused, and `refusal` says why."""
+
+    party: str
+    ledger: str
+    account: str
+    before: Balance
+    after: Balance | None
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Everything known about a run before it happens. Public throughout."""
+
+    plan: Plan
+    report: PrivacyReport
+    cost: Cost
+    charges: tuple[Charge, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
+        return {
+            "solver": self.plan.algorithm,
+            "split": self.plan.split,
+            "parties": dict(self.plan.parties),
+            "features": self.plan.features,
+            "privacy": self.report.to_dict(),
+            "releases": [release.model_dump() for release in self.plan.releases],
+            "cost": asdict(self.cost),
+            "ledgers": [asdict(charge) for charge in self.charges],
+            "notes": list(self.notes),
+        }
+
+
+class _Declared:
+    """An endpoint that has public facts and no rows: a plan can be made of it, and nothing be run."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.name = facts.party
+        self._facts = facts
+
+    def handle(self, request: bytes) -> Outgoing:
+        frame = decode(request)
+        facts = [
+            declare_public("records", self._facts.records, reason="declared in the job"),
+            declare_public("features", self._facts.features, reason="declared in the job"),
+            declare_public("feature_names", list(self._facts.feature_names), reason="declared in the job"),
+            # Which two labels there are changes nothing about what a plan costs.
+            declare_public("classes", [0, 1], reason="a stand-in, not read from data"),
+        ]
+        return reply("facts", frame, tuple(facts))
+
+
+def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
+    """The public facts of a job, and notes that say which files were opened for their shape."""
+    ranges = job.bounds.named_ranges
+    if job.federation is not None:
+        table, names = job.federation, tuple(ranges or ())
+        features = table.features or len(names)
+        if table.records is None or not features:
+            raise InputError(
+                f"{job.path}: a plan for remote parties is made without asking them, so declare what is public: "
+                "federation.records = { name = 1000, ... } and federation.features = 20."
+            )
+        names = names if len(names) == features else ()
+        return [Facts(party, table.records[party], features, names) for party in table.parties], []
+    facts, notes = [], []
+    for party, source in job.sources.items():
+        if source.records is not None and source.features is not None:
+            names = tuple(ranges) if ranges is not None and len(ranges) == source.features else ()
+            facts.append(Facts(party, source.records, source.features, names))
+            continue
+        path = job.resolve(source.file)
+        records, names = file_shape(path, source.label)
+        facts.append(Facts(party, records, len(names), names))
+        notes.append(
+            f"{path}: only its shape was read (rows and header); declare records and features to read nothing at all"
+        )
+    _check_same_columns(facts)
+    return facts, notes
+
+
+def file_shape(path: Path, label: str | int | None) -> tuple[int, tuple[str, ...]]:
+    """(rows, feature names) of a file. No value is parsed but where the format (LIBSVM) gives no other way."""
+    suffixes = {suffix.lower() for suffix in path.suffixes}
+    if suffixes & set(readers.CSV):
+        with readers.open_data(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
+            lines = csv.reader(text, skipinitialspace=True)
+            header = [cell.strip() for cell in next(lines, [])]
+            records = sum(1 for line in lines if line)
+    elif suffixes & set(readers.PARQUET):
+        header, records = _parquet_shape(path)
+    else:
+        table = readers.read_table(path, label=label)
+        return table.X.shape[0], table.feature_names
+    if label is None:
+        raise _no_label(path)
+    position = header.index(label) if label in header else label
+    if not isinstance(position, int) or not -len(header) <= position < len(header):
+        readers.read_table(path, label=label)  # says which columns there are, or that there is no header
+        raise InputError(f"label={label!r} is no column of {path}; name one of its {len(header)} columns.")
+    del header[position]
+    if records == 0 or not header:
+        raise InputError(f"{path} needs at least one row and, besides the label, one column.")
+    return records, tuple(header)
+
+
+def accounts_of(job: Job) -> dict[str, Account]:
+    """The account that pays for each party of this process, where it has one."""
+    return {
+        party: account
+        for party, source in job.sources.items()
+        if (account := source_account(source, job.resolve)) is not None
+    }
+
+
+def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Account | None:
+    """The account of one file of records."""
+    if source.ledger is None:
+        if source.account is not None:
+            raise InputError(f"account={source.account!r} needs a ledger; give ledger, or leave account out.")
+        return None
+    return Ledger(resolve(source.ledger), create=False).account(source.account)
+
+
+def planned(job: Job) -> Preview:
+    """What the job would do, made from public facts. Nothing is charged and no record is read."""
+    facts, notes = job_facts(job)
+    federation = Federation(job.split, InProcess([_Declared(fact) for fact in facts]))
+    if job.bounds.classes is None and job.model.estimator in ("logistic", "svm"):
+        notes.append(
+            "bounds.classes is not declared: the fit reads the two labels from the data and counts them as public"
+        )
+    return preview(job, federation, facts, notes)
+
+
+def preview(job: Job, federation: Federation, facts: Sequence[Facts], notes: Sequence[str] = ()) -> Preview:
+    """The plan that a fit of the job on these facts would run, its guarantee and its cost."""
+    model = job.estimator(facts[0].feature_names)
+    seeded = model.insecure_seed is not None
+    if federation.remote:
+        model.set_params(insecure_seed=None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan = model.plan(federation)
+    algorithm = algorithms.REGISTRY[plan.algorithm]
+    accounts = accounts_of(job)
+    return Preview(
+        plan=plan,
+        report=privacy_report(plan, algorithm, seeded=seeded),
+        cost=cost_of(plan, algorithm, [account.path.parent for account in accounts.values()]),
+        charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
+        notes=(*notes, *(str(warning.message) for warning in caught)),
+    )
+
+
+@contextmanager
+def opened(job: Job, say: Say) -> Iterator[tuple[Federation, list[Facts]]]:
+    """The federation of a job: files are read here, or remote parties are waited for."""
+    federation = _remote(job, say) if job.federation is not None else _local(job)
+    with contextlib.closing(federation):
+        yield federation, _facts(federation)
+
+
+def fit(
+    job: Job, federation: Federation, facts: Sequence[Facts], progress: Callable[[int, int], None] | None = None
+) -> PrivateLinearModel:
+    """Train. What the accounts of this process would refuse is refused before any of them is charged."""
+    model = job.estimator(facts[0].feature_names)
+    model._progress = progress
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the preview has said it
+        return model.fit(federation)
+
+
+def require_budget(shown: Preview) -> None:
+    """Raise what a ledger of this process would answer, while no other party has been charged yet."""
+    for charge in shown.charges:
+        if charge.after is None:
+            raise BudgetError(
+                f"party {charge.party!r}, account {charge.account!r}: {charge.refusal} Nothing was charged."
+            )
+
+
+def check_outputs(job: Job) -> None:
+    """Every result can be written, and none would replace another or something the job reads."""
+    taken = {job.path.resolve(): "the job itself"}
+    for party, source in job.sources.items():
+        for given in filter(None, (source.file, source.ledger)):
+            taken[job.resolve(given).resolve()] = f"a file of party {party!r}"
+    for key, path in job.outputs().items():
+        if path.resolve() in taken:
+            raise InputError(f"output.{key}={str(path)!r} is {taken[path.resolve()]}; give another path.")
+        taken[path.resolve()] = f"output.{key}"
+        check_writable(path, f"output.{key}")
+
+
+def write_outputs(
+    job: Job, model: PrivateLinearModel, before: Mapping[str, Balance], seconds: float
+) -> dict[str, Path]:
+    """Model, privacy report and page; should a path no longer be writable, an error names the folder they are in."""
+    from sottovoce.report import page
+
+    ledgers = [(party, balance, accounts_of(job)[party].balance()) for party, balance in before.items()]
+    texts = {
+        "model": to_json(model),
+        "report": json.dumps(plain(report_of(model)), indent=2, allow_nan=False) + "\n",
+        "page": page(model, ledgers=ledgers, seconds=seconds),
+    }
+    paths = job.outputs()
+    try:
+        for key, text in texts.items():
+            write_text(paths[key], text, f"output.{key}")
+    except InputError as error:
+        folder = Path(tempfile.mkdtemp(prefix="sottovoce-"))
+        for key, text in texts.items():
+            write_text(folder / paths[key].name, text, key)
+        raise InputError(f"{error} The fit is done and paid for: its results are in {folder}.") from None
+    return paths
+
+
+def report_of(model: PrivateLinearModel) -> dict[str, Any]:
+    """The privacy report of a fitted model, with what left the parties and how much was said."""
+    return {
+        **model.privacy_.to_dict(),
+        "plan_digest": model.plan_.digest.hex(),
+        "releases": [release.model_dump() for release in model.plan_.releases],
+        "communication": asdict(model.communication_),
+    }
+
+
+def read_party(name: str, source: SourceTable, resolve: Callable[[str], Path], policy: Policy | None = None) -> Party:
+    """The party that holds a file. The rows stay inside it."""
+    path = resolve(source.file)
+    table = readers.read_table(path, label=source.label, features=source.features)
+    if table.y is None:
+        raise _no_label(path)
+    if source.records is not None and source.records != table.X.shape[0]:
+        raise InputError(
+            f"records={source.records} is declared for {path}, which has {table.X.shape[0]} rows; the count is public, "
+            "so correct it or leave it out."
+        )
+    return Party(
+        name,
+        table.X,
+        table.y,
+        account=source_account(source, resolve),
+        policy=policy,
+        feature_names=table.feature_names,
+    )
+
+
+def _local(job: Job) -> Federation:
+    parties = [read_party(name, source, job.resolve) for name, source in job.sources.items()]
+    return Federation(job.split, InProcess(parties), parties=parties)
+
+
+def _remote(job: Job, say: Say) -> Federation:
+    from sottovoce.transports.certificates import COORDINATOR, Credentials
+    from sottovoce.transports.grpc_wire import GrpcCoordinator
+
+    table = job.federation
+    if table is None:
+        raise InputError(f"{job.path} has no [federation].")
+    credentials = Credentials.load(job.resolve(table.certificates), COORDINATOR)
+    wire = GrpcCoordinator(table.listen, table.parties, credentials, timeout=table.timeout)
+    try:
+        say(f"listening on {table.listen}, waiting for {', '.join(table.parties)} (at most {table.wait:g} s)")
+        wire.wait_for_parties(table.wait)
+    except BaseException:
+        wire.close()
+        raise
+    return Federation.connect(wire)
+
+
+def _facts(federation: Federation) -> list[Facts]:
+    found = federation.coordinator().facts(classes=False)
+    facts = [
+        Facts(party, fact["records"], fact["features"], tuple(fact["feature_names"])) for party, fact in found.items()
+    ]
+    _check_same_columns(facts)
+    return facts
+
+
+def _check_same_columns(facts: Sequence[Facts]) -> None:
+    """By rows a feature has the same name and place at every party, or the model would mix features up."""
+    first = facts[0]
+    for other in facts[1:]:
+        if not first.feature_names or not other.feature_names or other.feature_names == first.feature_names:
+            continue
+        strange = sorted(set(first.feature_names) ^ set(other.feature_names))
+        what = f"these are at one of them only: {', '.join(strange)}" if strange else "they are in another order"
+        raise InputError(
+            f"parties {first.party!r} and {other.party!r} have different columns: {what}. "
+            "Give every party the same columns in the same order."
+        )
+
+
+def _charge(plan: Plan, party: str, account: Account) -> Charge:
+    algorithm = algorithms.REGISTRY[plan.algorithm]
+    book = account._book()
+    who = (party, str(account.path), account.dataset, book.balance())
+    try:
+        asked = book.terms.price("", lambda relation: algorithm.events(plan, relation, party), plan.delta, "")
+    except BudgetError as error:
+        return Charge(*who, None, str(error))
+    if not book.fits(asked):
+        return Charge(*who, None, book.refusal(asked))
+    return Charge(*who, Book(book.terms, (*book.reservations, asked)).balance())
+
+
+def _parquet_shape(path: Path) -> tuple[list[str], int]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_metadata
+    except ImportError:
+        raise InputError(
+            f'{path}: reading Parquet needs pyarrow. Install it with: pip install "sottovoce[parquet]"'
+        ) from None
+    try:
+        metadata = read_metadata(path)
+    except (ArrowException, OSError):
+        raise InputError(f"{path} is not there, damaged, or not a Parquet file.") from None
+    return list(metadata.schema.to_arrow_schema().names), int(metadata.num_rows)
+
+
+def _no_label(path: Path) -> InputError:
+    return InputError(f"{path} needs label, the name of its label column (or its position, -1 for the last).")

@@ -1,0 +1,136 @@
+"""Whole fits over gRPC with mutual TLS, every party a process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.errors import BudgetError, RefusedError
+from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.grpc_wire import GrpcCoordinator
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "serve_party.py"
+NAMES = ("north", "south", "east", "west")
+
+
+class Clinics:
+    """Four holders of rows, their ledgers, their certificates and their processes."""
+
+    def __init__(self, folder: Path) -> None:
+        generator = np.random.default_rng(3)
+        self.X = generator.standard_normal((800, 5))
+        self.X /= np.linalg.norm(self.X, axis=1, keepdims=True)
+        self.y = np.where(self.X @ np.array([3.0, -2, 1, 0, 0]) + 0.3 * generator.standard_normal(800) > 0, 1, -1)
+        self.folder = folder
+        create_authority(folder)
+        for name in ("coordinator", *NAMES):
+            issue(folder, name)
+        edges = (0, 100, 250, 500, 800)
+        self.parts = [(self.X[a:b], self.y[a:b]) for a, b in itertools.pairwise(edges)]
+        self.accounts = []
+        for name, (X, y) in zip(NAMES, self.parts, strict=True):
+            np.savez(folder / f"{name}.npz", X=X, y=y)
+            self.accounts.append(sv.Ledger(folder / f"{name}.db").open(name, epsilon=1.5, delta=1e-5))
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.wire = GrpcCoordinator("localhost:0", NAMES, Credentials.load(folder, "coordinator"), timeout=30.0)
+
+    def start(self, name: str, *, ledger: bool) -> None:
+        command = [
+            sys.executable,
+            str(PROGRAM),
+            name,
+            str(self.folder / f"{name}.npz"),
+            f"localhost:{self.wire.port}",
+            str(self.folder),
+        ]
+        command += [str(self.folder / f"{name}.db")] if ledger else []
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        self.processes[name] = subprocess.Popen(command, env=environment)
+
+    def stop(self) -> None:
+        self.wire.close()
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def clinics(tmp_path: Path) -> Iterator[Clinics]:
+    made = Clinics(tmp_path)
+    yield made
+    made.stop()
+
+
+def model(**parameters: Any) -> sv.PrivateLogisticRegression:
+    return sv.PrivateLogisticRegression(
+        **{"epsilon": 1.0, "delta": 1e-5, "row_norm": 1.0, "classes": (-1, 1), **parameters}
+    )
+
+
+def test_with_the_noise_off_the_wire_gives_the_central_coefficients(clinics: Clinics) -> None:
+    for name in NAMES:
+        clinics.start(name, ledger=False)
+    remote = model(epsilon=math.inf).fit(sv.Federation.connect(clinics.wire))
+    central = model(epsilon=math.inf).fit(clinics.X, clinics.y)
+    np.testing.assert_allclose(remote.coef_, central.coef_, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(remote.intercept_, central.intercept_, rtol=0, atol=1e-9)
+    local = model(epsilon=math.inf).fit(sv.Federation.by_rows(clinics.parts, names=NAMES))
+    assert vars(remote.communication_) == vars(local.communication_)
+    for process in clinics.processes.values():
+        assert process.wait(10) == 0
+
+
+def test_a_killed_party_comes_back_and_is_charged_once(clinics: Clinics) -> None:
+    for name in NAMES:
+        clinics.start(name, ledger=True)
+    clinics.wire.wait_for_parties(20)
+    killed = []
+
+    def kill_in_the_middle() -> None:
+        account = clinics.accounts[1]
+        while sum(entry.kind == "release" for entry in account.history()) < 20:
+            time.sleep(0.002)
+        os.kill(clinics.processes["south"].pid, signal.SIGKILL)
+        clinics.processes["south"].wait()
+        killed.append(sum(entry.kind == "release" for entry in account.history()))
+        clinics.start("south", ledger=True)
+
+    watcher = threading.Thread(target=kill_in_the_middle)
+    watcher.start()
+    fitted = model(rounds=200).fit(sv.Federation.connect(clinics.wire))
+    watcher.join()
+    assert 20 <= killed[0] < 201, "the kill must fall inside the fit"
+    assert fitted.score(clinics.X, clinics.y) > 0.7
+    for account in clinics.accounts:
+        kinds = [entry.kind for entry in account.history()]
+        assert kinds.count("reservation") == 1
+        assert kinds.count("release") == 201
+        assert account.balance().spent == pytest.approx(1.0, abs=0.02)
+    assert fitted.privacy_.world.epsilon < fitted.privacy_.coordinator.epsilon == pytest.approx(1.0, abs=1e-3)
+
+
+def test_an_overspending_plan_and_a_refused_policy_reach_the_coordinator_as_such(clinics: Clinics) -> None:
+    for name in NAMES:
+        clinics.start(name, ledger=True)
+    federation = sv.Federation.connect(clinics.wire)
+    with pytest.raises(RefusedError, match=r"above this party's limit 2"):
+        model(epsilon=3.0).fit(federation)
+    with pytest.raises(RefusedError, match="without noise"):
+        model(epsilon=math.inf).fit(federation)
+    assert all(account.balance().spent == 0 for account in clinics.accounts)
+    with pytest.raises(BudgetError, match=r"would fit"):
+        model(epsilon=1.9).fit(federation)
+    assert all(account.balance().spent == 0 for account in clinics.accounts)
