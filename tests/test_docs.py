@@ -1,15 +1,27 @@
-"""Every Python example of the documentation runs as written; links and job files hold."""
+"""Every Python example of the documentation runs as written; commands, job files and links hold.
+
+A page runs as one program, in a folder of its own; the examples of README.md stand each alone. Two comments before a
+fenced block say more: `<!-- file: NAME -->` puts the block into that file, `<!-- run -->` runs its commands too. They
+find `patients.csv` and `new-patients.csv`.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import types
 from pathlib import Path
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from sottovoce.cli import app
+from sottovoce.data.synthetic import FEATURE_NAMES, clinics
 from sottovoce.jobs import load_job, load_party_job
 
 ROOT = Path(__file__).parent.parent
@@ -17,43 +29,84 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 PROOFS = sorted((ROOT / "src" / "sottovoce").glob("*/proofs/*.md"))
 
-# A page whose examples share names runs as one program, in its own folder. README's stand alone.
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^(?:<!-- (run|file: \S+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
-def blocks(page: Path, language: str) -> list[tuple[int, str]]:
-    """(line, code) of every fenced block of that language."""
+class Block(NamedTuple):
+    """A fenced block: the line before its first, its language, its marker ("" for none) and its text."""
+
+    line: int
+    language: str
+    marker: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    return [(text[: m.start(2)].count("\n"), m[2]) for m in _FENCE.finditer(text) if m[1] == language]
+    return [Block(text[: m.start(3)].count("\n"), m[2], m[1] or "", m[3]) for m in _BLOCK.finditer(text)]
 
 
 def relative(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-PROGRAMS = [
-    pytest.param(page, group, id=f"{relative(page)}:{group[0][0] + 1}")
-    for page in PAGES
-    for found in [blocks(page, "python")]
-    for group in ([[block] for block in found] if page.name == "README.md" else [found] if found else [])
-]
+def programs(language: str) -> list[Any]:
+    """The blocks of a language, by page; those of README.md one by one."""
+    found = []
+    for page in PAGES:
+        those = [block for block in blocks(page) if block.language == language]
+        groups = [[block] for block in those] if page.name == "README.md" else [those] if those else []
+        found += [pytest.param(page, group, id=f"{relative(page)}:{group[0].line}") for group in groups]
+    return found
 
 
-@pytest.mark.parametrize(("page", "program"), PROGRAMS)
-def test_example_runs(
-    page: Path, program: list[tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("page", "program"), programs("python"))
+def test_examples_run(page: Path, program: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", module)
-    for line, code in program:
+    for block in program:
         # Blank lines first, so that a traceback names the line of the page.
-        exec(compile("\n" * line + code, str(page), "exec"), module.__dict__)
+        exec(compile("\n" * block.line + block.text, str(page), "exec"), module.__dict__)
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The arguments of every `$ sottovoce ...` of a block."""
+    lines = [shlex.split(line[2:], comments=True) for line in block.text.splitlines() if line.startswith("$ ")]
+    return [words[1:] for words in lines if words[0] == "sottovoce"]
+
+
+@pytest.mark.parametrize(("page", "program"), programs("console"))
+def test_commands_exist_with_these_options(page: Path, program: list[Block]) -> None:
+    del page
+    for arguments in (words for block in program for words in commands(block)):
+        command: Any = get_command(app)
+        while hasattr(command, "commands"):
+            command = command.commands[arguments.pop(0)]
+        command.make_context("sottovoce", arguments)  # parses, and runs nothing
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(block.marker == "run" for block in blocks(page))], ids=relative
+)
+def test_marked_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    chosen = [FEATURE_NAMES.index(name) for name in ("age", "systolic_pressure", "smoker")]
+    for name, seed in (("patients.csv", 0), ("new-patients.csv", 1)):
+        (clinic,) = clinics(parties=1, records=3_000, seed=seed)
+        table = np.column_stack([clinic.X[:, chosen], clinic.y])
+        np.savetxt(name, table, delimiter=",", header="age,systolic_pressure,smoker,readmitted", comments="")
+    for block in blocks(page):
+        if block.marker.startswith("file: "):
+            Path(block.marker.removeprefix("file: ")).write_text(block.text, encoding="utf-8")
+    for arguments in (words for block in blocks(page) if block.marker == "run" for words in commands(block)):
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, f"sottovoce {shlex.join(arguments)}: {result.output}"
 
 
 def test_readme_has_an_example_for_each_split() -> None:
-    code = "".join(code for _, code in blocks(ROOT / "README.md", "python"))
+    code = "".join(block.text for block in blocks(ROOT / "README.md") if block.language == "python")
     assert "fit(X, y)" in code
     assert "by_rows" in code
     assert "by_columns" in code
@@ -69,6 +122,12 @@ def test_links_between_files_hold(page: Path) -> None:
         assert beside.exists() or (page.parent.name == "docs" and shown in PROOFS), f"{page.name} links to {target}"
 
 
+@pytest.mark.parametrize("page", [*TEXTS, *PROOFS], ids=relative)
+def test_paths_that_are_named_exist(page: Path) -> None:
+    for path in re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]+)`", page.read_text(encoding="utf-8")):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
 def test_every_proof_is_in_the_index_and_its_links_hold() -> None:
     index = (ROOT / "docs" / "proofs.md").read_text(encoding="utf-8")
     assert PROOFS
@@ -78,16 +137,13 @@ def test_every_proof_is_in_the_index_and_its_links_hold() -> None:
             assert (proof.parent / target).exists(), f"{proof.name} links to {target}"
 
 
-TABLES = [
-    pytest.param(code, id=f"{relative(page)}:{line + 1}") for page in PAGES for line, code in blocks(page, "toml")
-]
-
-
-@pytest.mark.parametrize("code", TABLES)
-def test_job_file_is_valid(code: str, tmp_path: Path) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(code, encoding="utf-8")
-    (load_party_job if "[party]" in code else load_job)(path)
+@pytest.mark.parametrize(("page", "program"), programs("toml"))
+def test_job_files_are_valid(page: Path, program: list[Block], tmp_path: Path) -> None:
+    del page
+    for block in program:
+        path = tmp_path / "job.toml"
+        path.write_text(block.text, encoding="utf-8")
+        (load_party_job if "[party]" in block.text else load_job)(path)
 
 
 def test_picture_is_well_formed_and_has_a_background_of_its_own() -> None:

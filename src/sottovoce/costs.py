@@ -36,7 +36,7 @@ class Cost:
 def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = ()) -> Cost:
     """What a run of the plan takes.
 
-    Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them.
+    Bytes are those of all parties' frames, from the proposal of the plan on.
     Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
     """
     if not plan.private:

@@ -7,13 +7,16 @@ processes, the certificates, the connections, the noise and the ledgers are thos
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,13 +24,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sottovoce import runs
-from sottovoce.cli.console import bar, table
+from sottovoce.cli.console import bar, show_promises, table
 from sottovoce.cli.training import show_summary
 from sottovoce.data import synthetic
 from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, PrivateLogisticRegression
 from sottovoce.jobs import Job, load_job
-from sottovoce.privacy.guarantee import VIEWS
 from sottovoce.privacy.ledger import Account, Balance, Ledger
 from sottovoce.progress import progress_bar
 from sottovoce.transports.certificates import COORDINATOR, create_authority, issue
@@ -41,6 +43,7 @@ EPSILON: Final = 1.0
 DELTA: Final = 1e-5
 TOTAL: Final = 1.2  # pays for one training of epsilon 1, and not for two
 SMALLER: Final = 0.3  # what the rest of the budget still pays for
+_SHOWN: Final = ("clinic-1.db", "model.json", "test.csv", "job.toml", "smaller.toml")
 _MARK: Final = ".sottovoce-demo"
 _START_UP: Final = 60.0
 
@@ -54,8 +57,8 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
     accounts = _prepare(folder, train, test, port)
     _heading(console, "Four clinics, one model, no record leaves its clinic")
     console.print(
-        "Synthetic patients, drawn by arithmetic and about nobody. Will a patient be readmitted within 30 days?\n"
-        f"Each clinic is a process of its own, with its records, a certificate and a ledger of epsilon {TOTAL:g} in all.\n"
+        "Synthetic patients, drawn by arithmetic and about nobody: who is readmitted within 30 days?\n"
+        f"Each clinic is a process with its own records, certificate and ledger (epsilon {TOTAL:g} in all).\n"
     )
     listing = table("clinic", "records>", "features>", "file", "ledger")
     for clinic in train:
@@ -63,6 +66,7 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
             clinic.name, f"{len(clinic.y):,}", f"{clinic.X.shape[1]}", f"{clinic.name}.csv", f"{clinic.name}.db"
         )
     console.print(listing)
+    console.print()
     job = load_job(folder / "job.toml")
     names = [clinic.name for clinic in train]
     with _processes(folder, names) as processes:
@@ -74,15 +78,14 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
         show_summary(model, paths, {}, seconds, console)
 
         _heading(console, "What is promised")
-        for view in VIEWS:
-            console.print(f"- {model.privacy_.against(view).sentence()}")
+        show_promises(model.privacy_, console)
         _heading(console, "What it is worth")
         _compare(model, train, test, console)
         _heading(console, "The ledgers")
         _ledgers(before, after, console)
-        console.print(f"A second training of epsilon {EPSILON:g} is asked for ...")
+        console.print(f"\nA second training of epsilon {EPSILON:g} is asked for ...")
         _refused(job, processes, console)
-        if accounts[names[0]].balance() != after[names[0]]:
+        if any(account.balance() != after[name] for name, account in accounts.items()):
             raise AssertionError("a refused training must not be charged")
         _heading(console, "What to try next")
         _next(folder, console, keep=keep)
@@ -216,32 +219,45 @@ def _compare(
     """Test records are synthetic and held out, so that a metric of them may be shown."""
     X, y = _pooled(test)
     rate = float(np.mean(y))
+    guess = -rate * math.log(rate) - (1 - rate) * math.log(1 - rate)
     declared: dict[str, Any] = {"feature_ranges": synthetic.FEATURE_RANGES, "classes": (0.0, 1.0)}
-    private = {"epsilon": EPSILON, "delta": DELTA, **declared}
-    listing = table("model", "epsilon>", "accuracy>", "log-loss>", "")
+    best = PrivateLogisticRegression(math.inf, **declared).fit(*_pooled(train))
+    others = {
+        f"{clinic.name} alone": PrivateLogisticRegression(EPSILON, DELTA, **declared).fit(clinic.X, clinic.y)
+        for clinic in train
+    }
+    listing = table("model", "epsilon>", "accuracy>", "log-loss>", "learned")
+    listing.columns[0].no_wrap = True
 
-    def add(name: str, epsilon: str, other: PrivateLinearModel) -> None:
-        scores = -y * other.predict_log_proba(X)[:, 1] - (1 - y) * other.predict_log_proba(X)[:, 0]
-        loss = float(np.mean(scores))
-        listing.add_row(name, epsilon, f"{other.score(X, y):.3f}", f"{loss:.3f}", bar(loss, console, width=30))
+    def add(name: str, epsilon: str, accuracy: float, loss: float) -> None:
+        learned = max(guess - loss, 0.0) / (guess - _log_loss(best, X, y))
+        listing.add_row(name, epsilon, f"{accuracy:.3f}", f"{loss:.3f}", f"{bar(learned, console)} {learned:.0%}")
 
-    add(
-        "all clinics together, without privacy",
-        "none",
-        PrivateLogisticRegression(float("inf"), **declared).fit(*_pooled(train)),
-    )
-    add("all clinics together, as trained above", f"{EPSILON:g}", model)
-    for clinic in train:
-        add(f"{clinic.name} alone", f"{EPSILON:g}", PrivateLogisticRegression(**private).fit(clinic.X, clinic.y))
-    guess = -rate * np.log(rate) - (1 - rate) * np.log(1 - rate)
-    listing.add_row(
-        "the same guess for everybody", "", f"{max(rate, 1 - rate):.3f}", f"{guess:.3f}", bar(guess, console, 30)
-    )
+    add("all clinics together, without privacy", "none", _accuracy(best, X, y), _log_loss(best, X, y))
+    add("all clinics together, as trained above", f"{EPSILON:g}", _accuracy(model, X, y), _log_loss(model, X, y))
+    for name, other in others.items():
+        add(name, f"{EPSILON:g}", _accuracy(other, X, y), _log_loss(other, X, y))
+    add("the same guess for everybody", "none", max(rate, 1 - rate), guess)
     console.print(listing)
     console.print(
-        f"On {len(y):,} synthetic records that no training saw; that is why their accuracy may be printed.\n"
-        "A lower log-loss is better. The others were trained for this table alone, outside the ledgers."
+        f"\nMeasured on {len(y):,} synthetic records that no training saw: that is why it may be printed.\n"
+        "Learned: how far the log-loss comes from the guess toward the model without privacy.\n"
+        "All but the second row were computed for this table alone, beside the ledgers."
     )
+
+
+def _accuracy(model: PrivateLinearModel, X: synthetic.Array, y: synthetic.Array) -> float:
+    return float(np.mean((_scores(model, X) > 0) == (y == 1)))
+
+
+def _log_loss(model: PrivateLinearModel, X: synthetic.Array, y: synthetic.Array) -> float:
+    return float(np.mean(np.logaddexp(0, np.where(y == 1, -1, 1) * _scores(model, X))))
+
+
+def _scores(model: PrivateLinearModel, X: synthetic.Array) -> synthetic.Array:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; these are in the model's order
+        return np.asarray(model.decision_function(X))
 
 
 def _ledgers(before: Mapping[str, Balance], after: Mapping[str, Balance], console: Console) -> None:
@@ -264,19 +280,29 @@ def _write_page(
 
 
 def _next(folder: Path, console: Console, *, keep: bool) -> None:
+    at = {name: shlex.quote(str(folder / name)) for name in _SHOWN}
     commands = [
-        (f"sottovoce ledger show {folder / 'clinic-1.db'}", "what a clinic has left"),
-        (f"sottovoce ledger history {folder / 'clinic-1.db'}", "what it was charged for"),
-        (f"sottovoce predict {folder / 'model.json'} {folder / 'test.csv'} --proba", "use the model"),
-        (f"sottovoce plan {folder / 'job.toml'}", "what a training promises and costs"),
-        (f"sottovoce fit {folder / 'smaller.toml'}", f"epsilon {SMALLER:g} still fits; in one process"),
+        (f"ledger show {at['clinic-1.db']}", "what a clinic has left"),
+        (f"ledger history {at['clinic-1.db']}", "what it was charged for"),
+        (f"predict {at['model.json']} {at['test.csv']} --proba", "use the model"),
+        (f"plan {at['job.toml']}", "what a training promises and costs"),
+        (f"fit {at['smaller.toml']}", f"epsilon {SMALLER:g} still fits; in one process"),
     ]
     if keep:
-        commands.append((f"sottovoce fit {folder / 'job.toml'}", "ask the running clinics again"))
-    width = max(len(command) for command, _ in commands)
+        commands.append((f"fit {at['job.toml']}", "ask the running clinics again"))
     for command, why in commands:
-        console.print(f"  {command:<{width}}  {why}", soft_wrap=True)
-    console.print(f"  and open {folder / 'privacy.html'} in a browser", soft_wrap=True)
+        console.print(f"  {_program()} {command}\n      {why}", soft_wrap=True)
+    console.print(f"  open {folder / 'privacy.html'} in a browser\n      the promise, readable and printable")
+
+
+def _program() -> str:
+    """How this very program can be called again."""
+    if shutil.which("sottovoce"):
+        return "sottovoce"
+    called = sys.argv[0]
+    return (
+        shlex.quote(called) if Path(called).name == "sottovoce" else f"{shlex.quote(sys.executable)} -m sottovoce.cli"
+    )
 
 
 def _pooled(clinics: Sequence[synthetic.Clinic]) -> tuple[synthetic.Array, synthetic.Array]:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
+from os import PathLike
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, WireError
 from sottovoce.privacy.accounting import Relation
 from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
+from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.protocol.coordinator import Coordinator
 from sottovoce.protocol.federation import Federation
 from sottovoce.protocol.plan import Calibration, Named, Plan
@@ -32,6 +34,13 @@ Array = NDArray[np.float64]
 
 _OPTIONS = ("rounds", "rate", "step", "schedule", "gram_share", "slope_bound")
 _SPARSE = ("csr", "csc", "coo")
+_WITHOUT_VALUES = {
+    "could not convert": "X has columns that are not numbers; encode them first, for example with a scikit-learn "
+    "ColumnTransformer with OneHotEncoder.",
+    "Expected 2D array": "Expected 2D array, one row per record. Reshape your data: X.reshape(-1, 1) if it is one "
+    "feature, X.reshape(1, -1) if it is one record.",
+    "Complex data": "Complex data not supported: X and y must be real numbers; split real and imaginary parts.",
+}
 
 
 @dataclass(eq=False, repr=False)
@@ -91,9 +100,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                     "ledger goes to the federation, one for each party: Federation.by_rows(..., ledgers=[...])."
                 )
         coordinator = federation.coordinator(insecure_seed=self.insecure_seed, without_privacy=self.epsilon == math.inf)
-        before = _counts(federation.transport.communication)
         try:
             algorithm, plan, names = self._plan(federation, coordinator)
+            before = _counts(federation.transport.communication)
             weights, rounds = self._run(coordinator, plan, algorithm)
         except WireError:
             federation.raise_failure()
@@ -112,7 +121,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> Array:
         """X coef + intercept, entries and rows cut to the declared bounds as in training."""
         check_is_fitted(self, "coef_")
-        rows = validate_data(self, X, reset=False, accept_sparse=_SPARSE, dtype=np.float64)
+        rows = self._validated(X, reset=False, dtype=np.float64)
         return self.plan_.preparation.scores(rows, self.coef_.ravel(), float(np.ravel(self.intercept_)[0]))
 
     def _central(self, X: Any, y: ArrayLike | None) -> Federation:
@@ -120,18 +129,18 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
             )
-        try:
-            rows, labels = validate_data(
-                self, X, y, accept_sparse=_SPARSE, dtype=(np.float64, np.float32), ensure_all_finite=False
-            )
-        except ValueError as error:
-            if "could not convert" not in str(error):  # that text would carry a value of the data
-                raise
-            raise InputError(
-                "X has columns that are not numbers; encode them first, for example with a scikit-learn "
-                "ColumnTransformer with OneHotEncoder."
-            ) from None
+        rows, labels = self._validated(X, y, dtype=(np.float64, np.float32), ensure_all_finite=False)
         return Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
+
+    def _validated(self, *arrays: Any, **options: Any) -> Any:
+        """What scikit-learn accepts; its errors that would print values of the data are said without them."""
+        try:
+            return validate_data(self, *arrays, accept_sparse=_SPARSE, **options)
+        except ValueError as error:
+            for text, plain in _WITHOUT_VALUES.items():
+                if text in str(error):
+                    raise InputError(plain) from None
+            raise
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
         return labels
@@ -217,6 +226,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"delta={self.delta!r} must be a number between 0 and 1, well below 1 / records; 1e-5 is usual."
             )
+        for name in ("row_norm", "entry_bound"):
+            if not (getattr(self, name) is None or _is_number(getattr(self, name))):
+                raise InputError(
+                    f"{name}={getattr(self, name)!r} must be a positive number; declare the largest you expect."
+                )
+        if not (self.ledger is None or isinstance(self.ledger, str | PathLike | Ledger | Account)):
+            raise InputError(f"ledger={self.ledger!r} must be the path of a ledger, a Ledger, an Account or None.")
         seed = self.insecure_seed
         if seed is not None and not (isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0):
             raise InputError(
@@ -235,7 +251,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 others = ", ".join(name for name, other in algorithms.REGISTRY.items() if other.has_paper)
                 raise InputError(f"solver={algorithm.name!r} has no published calibration; those that have: {others}.")
             if self.epsilon == math.inf:
-                raise InputError("calibration='paper' needs a finite epsilon.")
+                raise InputError("epsilon=inf: calibration='paper' needs a finite epsilon, such as 1.0.")
         for name in _OPTIONS:
             if getattr(self, name, None) is not None and name not in algorithm.options:
                 raise InputError(
@@ -290,6 +306,15 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
     label_bound: Any = None
 
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        pair = self.label_bound if isinstance(self.label_bound, tuple | list | np.ndarray) else (self.label_bound,)
+        if self.label_bound is not None and not all(map(_is_number, pair)):
+            raise InputError(
+                f"label_bound={self.label_bound!r} must be one number b, for labels in [-b, b], or a pair (low, high); "
+                "declare the range you expect."
+            )
+
     def _loss(self) -> Named:
         return Named(name="squared")
 
@@ -311,13 +336,12 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     def _declared_classes(self) -> tuple[Any, Any] | None:
         if self.classes is None:
             return None
-        if isinstance(self.classes, str) or not isinstance(self.classes, Iterable):
+        pair = list(self.classes) if isinstance(self.classes, Iterable) and not isinstance(self.classes, str) else []
+        if len(pair) != 2 or not all(isinstance(label, str | int | float | np.generic) for label in pair):
             raise InputError(f"classes={self.classes!r} must be a pair of labels, for example (0, 1) or ('no', 'yes').")
-        return _two_classes(list(self.classes))
+        return _two_classes(pair)
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
-        if labels.dtype.kind == "O" and len(set(map(type, labels))) == 1:  # the strings of a DataFrame
-            labels = np.array(labels.tolist())
         if self.classes is not None:
             return labels
         check_classification_targets(labels)

@@ -266,8 +266,10 @@ class PartyJob(_File):
     policy: PolicyTable = Field(default_factory=PolicyTable, description="a table with max_epsilon, max_delta")
     bounds: BoundsTable | None = Field(None, description="the bounds that a plan must have, if any")
 
-    def require_ledger(self) -> Self:
-        """A remote party keeps a ledger, always."""
+    def checked(self) -> Self:
+        """This job, unless it asks for what a remote party cannot do: it keeps a ledger, always."""
+        if self.bounds is not None and self.bounds.classes is not None:
+            raise InputError(f"{self.path}: bounds.classes is the coordinator's to declare; a party file has none.")
         if self.party.ledger is None:
             raise InputError(
                 f"party {self.party.name!r} has no ledger, and a party that others reach must have one: without it a "
@@ -296,6 +298,11 @@ def load_job(path: Path) -> Job:
             f"{path}: federation.records names {', '.join(counted)} where the parties are {', '.join(names)}; "
             "give each party's number."
         )
+    if job.federation is not None and job.bounds.classes is None and "classes" in _fields(job.model.estimator):
+        raise InputError(
+            f"{path} lacks bounds.classes: remote parties do not tell which labels occur in their data. Declare "
+            f"{BoundsTable.model_fields['classes'].description}."
+        )
     if job.federation is not None and job.model.parameters.get("insecure_seed") is not None:
         raise InputError(
             f"{path}: model.insecure_seed is for parties in this process; remote ones draw their own noise. "
@@ -307,12 +314,12 @@ def load_job(path: Path) -> Job:
 
 def load_party_job(path: Path) -> PartyJob:
     """The party of a TOML file."""
-    return _load(path, PartyJob).require_ledger()
+    return _load(path, PartyJob).checked()
 
 
 def party_job(tables: Mapping[str, Any], path: Path) -> PartyJob:
     """The party of plain tables, for example from the command line; paths are relative to the folder of `path`."""
-    return _validate(tables, path, PartyJob).require_ledger()
+    return _validate(tables, path, PartyJob).checked()
 
 
 def check_parameters(table: ModelTable, path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sottovoce.costs import readable_size
 from sottovoce.estimators import PrivateLinearModel
-from sottovoce.privacy.guarantee import VIEWS, Guarantee
+from sottovoce.privacy.guarantee import VIEWS, Adversary, Guarantee
 from sottovoce.privacy.ledger import Balance
 from sottovoce.protocol.plan import Plan
 
@@ -20,6 +20,11 @@ _TITLES: Final = {"world": "The world", "coordinator": "The coordinator", "parti
 _RELATIONS: Final = {
     "zero-out": "a person's record had been left blank",
     "replace-one": "a person's record had been replaced by any other",
+}
+_SUMS: Final = {
+    "gram": "products of every two features (Gram matrix)",
+    "gradient": "gradients of the loss",
+    "record": "the gradient of one record",
 }
 _STYLE: Final = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --card: #f5f7fa; --mark: #2f5d8c;
@@ -71,9 +76,11 @@ def page(
     report, plan, said = model.privacy_, model.plan_, model.communication_
     weakest = report.weakest
     name = type(model).__name__
+    # With all data in one place nobody sees messages: there is only the world.
+    views: Iterable[Adversary] = ("world",) if plan.split == "central" else VIEWS
     sections = [
         _section("The promise", _promise(weakest)),
-        _section("Against whom", *(_adversary(report.against(view)) for view in VIEWS)),
+        _section("Against whom", *(_adversary(report.against(view)) for view in views)),
         _section("What this rests on", _list(report.assumptions)),
         _section("What left the parties", *_releases(plan)),
         _section("What is public", _facts(plan, model)),
@@ -103,7 +110,8 @@ def page(
 {"".join(sections)}
 <footer>
 <p>The training exchanged {readable_size(said.uplink_bytes)} from the parties and
-{readable_size(said.downlink_bytes)} to them in {said.rounds:,} rounds{took}. Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sottovoce.</p>
+{readable_size(said.downlink_bytes)} to them in {said.rounds:,} rounds{took}.
+Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sottovoce.</p>
 <p>Plan <code>{plan.digest.hex()}</code>. A party's ledger lists its charge under this number:
 <code>sottovoce ledger history</code>.</p>
 </footer>
@@ -127,7 +135,7 @@ def _promise(guarantee: Guarantee) -> str:
         f"if {_RELATIONS[guarantee.relation]}. No probability changes by more than the factor "
         f"e<sup>epsilon</sup> = {math.exp(guarantee.epsilon):.4g}, but for events of probability at most "
         f"{guarantee.delta:g}.</p><p>In other words: a suspicion about a person, held before the training, can grow "
-        f"at most so far through it.</p>{_suspicions(guarantee.epsilon)}"
+        f"at most so far through it (those rare events set aside).</p>{_suspicions(guarantee.epsilon)}"
     )
 
 
@@ -154,7 +162,7 @@ def _adversary(guarantee: Guarantee) -> str:
     broken = guarantee.void is not None or math.isinf(guarantee.epsilon)
     return (
         f'<div class="card{" void" if broken else ""}"><h3>{_TITLES[guarantee.adversary]}: '
-        f"<b>{_epsilon(guarantee)}</b></h3><p>{escape(guarantee.sentence())}</p></div>"
+        f"<b>{'' if broken else 'epsilon '}{_epsilon(guarantee)}</b></h3><p>{escape(guarantee.sentence())}</p></div>"
     )
 
 
@@ -183,12 +191,13 @@ def _releases(plan: Plan) -> Iterable[str]:
     for release in plan.releases:
         moves = release.charged(plan.relation)
         sampled = "every record" if release.rate is None else f"a secret {100 * release.rate:g}% of the records"
+        name = escape(_SUMS.get(release.query, release.query))
         rows.append(
-            f'<tr><td>{escape(release.query)}</td><td>{sampled}</td><td class="number">{release.count:,}</td>'
+            f'<tr><td>{name}</td><td>{sampled}</td><td class="number">{release.count:,}</td>'
             f'<td class="number">{moves:.4g}</td><td class="number">{release.std:.4g}</td></tr>'
         )
     yield (
-        '<table><tr><th>Sum over</th><th>of</th><th class="number">Times</th><th class="number">One record moves it by'
+        '<table><tr><th>Sum</th><th>over</th><th class="number">Times</th><th class="number">One record moves it by'
         f'</th><th class="number">Noise (standard deviation)</th></tr>{"".join(rows)}</table>'
     )
     yield (

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sottovoce import algorithms
 from sottovoce.costs import Cost, cost_of
-from sottovoce.data import readers
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.files import check_writable, write_text
-from sottovoce.jobs import Job, SourceTable
+from sottovoce.jobs import Job
 from sottovoce.model_file import plain, to_json
 from sottovoce.privacy.gate import Outgoing, declare_public, reply
 from sottovoce.privacy.guarantee import PrivacyReport
-from sottovoce.privacy.ledger import Account, Balance, Ledger
+from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.privacy.spending import Book
 from sottovoce.protocol.federation import Federation
 from sottovoce.protocol.messages import decode
-from sottovoce.protocol.party import Party, Policy
 from sottovoce.protocol.plan import Plan
+from sottovoce.sources import file_shape, read_party, source_account
 from sottovoce.transports.in_process import InProcess
 
 Say = Callable[[str], None]
+
+_SHAPE_READ: Final = "only the shape (rows and header) was read of"
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,11 @@ class Preview:
     charges: tuple[Charge, ...]
     notes: tuple[str, ...]
 
+    @property
+    def files_opened(self) -> bool:
+        """Whether a data file was opened, for its shape."""
+        return any(note.startswith(_SHAPE_READ) for note in self.notes)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts."""
         return {
@@ -95,9 +99,9 @@ class _Declared:
             declare_public("records", self._facts.records, reason="declared in the job"),
             declare_public("features", self._facts.features, reason="declared in the job"),
             declare_public("feature_names", list(self._facts.feature_names), reason="declared in the job"),
-            # Which two labels there are changes nothing about what a plan costs.
-            declare_public("classes", [0, 1], reason="a stand-in, not read from data"),
         ]
+        if frame.query == "classes":  # which two they are changes nothing about what a plan promises
+            facts.append(declare_public("classes", [0, 1], reason="a stand-in, not read from data"))
         return reply("facts", frame, tuple(facts))
 
 
@@ -114,7 +118,7 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
             )
         names = names if len(names) == features else ()
         return [Facts(party, table.records[party], features, names) for party in table.parties], []
-    facts, notes = [], []
+    facts, opened = [], []
     for party, source in job.sources.items():
         if source.records is not None and source.features is not None:
             names = tuple(ranges) if ranges is not None and len(ranges) == source.features else ()
@@ -123,36 +127,9 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
         path = job.resolve(source.file)
         records, names = file_shape(path, source.label)
         facts.append(Facts(party, records, len(names), names))
-        notes.append(
-            f"{path}: only its shape was read (rows and header); declare records and features to read nothing at all"
-        )
+        opened.append(str(path))
     _check_same_columns(facts)
-    return facts, notes
-
-
-def file_shape(path: Path, label: str | int | None) -> tuple[int, tuple[str, ...]]:
-    """(rows, feature names) of a file. No value is parsed but where the format (LIBSVM) gives no other way."""
-    suffixes = {suffix.lower() for suffix in path.suffixes}
-    if suffixes & set(readers.CSV):
-        with readers.open_data(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
-            lines = csv.reader(text, skipinitialspace=True)
-            header = [cell.strip() for cell in next(lines, [])]
-            records = sum(1 for line in lines if line)
-    elif suffixes & set(readers.PARQUET):
-        header, records = _parquet_shape(path)
-    else:
-        table = readers.read_table(path, label=label)
-        return table.X.shape[0], table.feature_names
-    if label is None:
-        raise _no_label(path)
-    position = header.index(label) if label in header else label
-    if not isinstance(position, int) or not -len(header) <= position < len(header):
-        readers.read_table(path, label=label)  # says which columns there are, or that there is no header
-        raise InputError(f"label={label!r} is no column of {path}; name one of its {len(header)} columns.")
-    del header[position]
-    if records == 0 or not header:
-        raise InputError(f"{path} needs at least one row and, besides the label, one column.")
-    return records, tuple(header)
+    return facts, [f"{_SHAPE_READ}: {', '.join(opened)}; declare records and features to open none"] if opened else []
 
 
 def accounts_of(job: Job) -> dict[str, Account]:
@@ -162,15 +139,6 @@ def accounts_of(job: Job) -> dict[str, Account]:
         for party, source in job.sources.items()
         if (account := source_account(source, job.resolve)) is not None
     }
-
-
-def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Account | None:
-    """The account of one file of records."""
-    if source.ledger is None:
-        if source.account is not None:
-            raise InputError(f"account={source.account!r} needs a ledger; give ledger, or leave account out.")
-        return None
-    return Ledger(resolve(source.ledger), create=False).account(source.account)
 
 
 def planned(job: Job) -> Preview:
@@ -190,15 +158,24 @@ def preview(job: Job, federation: Federation, facts: Sequence[Facts], notes: Seq
     seeded = model.insecure_seed is not None
     if federation.remote:
         model.set_params(insecure_seed=None)
+    before = replace(federation.transport.communication)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plan = model.plan(federation)
+    greeting = federation.transport.communication
     algorithm = algorithms.REGISTRY[plan.algorithm]
     accounts = accounts_of(job)
+    cost = cost_of(plan, algorithm, [account.path.parent for account in accounts.values()])
+    if cost.uplink_bytes is not None and cost.downlink_bytes is not None:
+        cost = replace(
+            cost,
+            uplink_bytes=cost.uplink_bytes + greeting.uplink_bytes - before.uplink_bytes,
+            downlink_bytes=cost.downlink_bytes + greeting.downlink_bytes - before.downlink_bytes,
+        )
     return Preview(
         plan=plan,
         report=privacy_report(plan, algorithm, seeded=seeded),
-        cost=cost_of(plan, algorithm, [account.path.parent for account in accounts.values()]),
+        cost=cost,
         charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
         notes=(*notes, *(str(warning.message) for warning in caught)),
     )
@@ -279,27 +256,6 @@ def report_of(model: PrivateLinearModel) -> dict[str, Any]:
     }
 
 
-def read_party(name: str, source: SourceTable, resolve: Callable[[str], Path], policy: Policy | None = None) -> Party:
-    """The party that holds a file. The rows stay inside it."""
-    path = resolve(source.file)
-    table = readers.read_table(path, label=source.label, features=source.features)
-    if table.y is None:
-        raise _no_label(path)
-    if source.records is not None and source.records != table.X.shape[0]:
-        raise InputError(
-            f"records={source.records} is declared for {path}, which has {table.X.shape[0]} rows; the count is public, "
-            "so correct it or leave it out."
-        )
-    return Party(
-        name,
-        table.X,
-        table.y,
-        account=source_account(source, resolve),
-        policy=policy,
-        feature_names=table.feature_names,
-    )
-
-
 def _local(job: Job) -> Federation:
     parties = [read_party(name, source, job.resolve) for name, source in job.sources.items()]
     return Federation(job.split, InProcess(parties), parties=parties)
@@ -357,22 +313,3 @@ def _charge(plan: Plan, party: str, account: Account) -> Charge:
     if not book.fits(asked):
         return Charge(*who, None, book.refusal(asked))
     return Charge(*who, Book(book.terms, (*book.reservations, asked)).balance())
-
-
-def _parquet_shape(path: Path) -> tuple[list[str], int]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_metadata
-    except ImportError:
-        raise InputError(
-            f'{path}: reading Parquet needs pyarrow. Install it with: pip install "sottovoce[parquet]"'
-        ) from None
-    try:
-        metadata = read_metadata(path)
-    except (ArrowException, OSError):
-        raise InputError(f"{path} is not there, damaged, or not a Parquet file.") from None
-    return list(metadata.schema.to_arrow_schema().names), int(metadata.num_rows)
-
-
-def _no_label(path: Path) -> InputError:
-    return InputError(f"{path} needs label, the name of its label column (or its position, -1 for the last).")

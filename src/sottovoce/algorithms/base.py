@@ -21,6 +21,8 @@ from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.query import GradientSum, Query
 from sottovoce.protocol.plan import SAMPLER_SHARE, Calibration, Named, Plan, Release, Split
 
+MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits
+
 Array = NDArray[np.float64]
 Coordination = Generator["Ask", dict[str, Array], Array]
 
@@ -175,6 +177,8 @@ def option(
     value = problem.options.get(name)
     if value is None:
         value = default
+    if whole:
+        high = min(high, MOST_ROUNDS)
     ok = (
         isinstance(value, int | float | np.integer | np.floating)
         and not isinstance(value, bool)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import (
+    MOST_ROUNDS,
     Algorithm,
     Ask,
     Coordination,
@@ -54,7 +55,8 @@ class Newton(Algorithm):
                 Curvature(gradient.loss, problem.dimension),
                 LossSum(gradient.loss),
             ]
-            return Design(rounds, numbers, tuple(Release.of(q, 0, 50 * rounds, 0.0, 1.0) for q in exact))
+            most = min(50 * rounds, MOST_ROUNDS)
+            return Design(rounds, numbers, tuple(Release.of(q, 0, most, 0.0, 1.0) for q in exact))
         classify = gradient.loss.kind == "classification"
         share = option(problem, "gram_share", 0.10 if classify else 0.15, low=1e-6, high=1 - 1e-6)
         rounds = option(problem, "rounds", 64, low=2, whole=True)

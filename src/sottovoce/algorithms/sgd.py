@@ -26,7 +26,6 @@ from sottovoce.data.block import Block
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.privacy.accounting import (
     Event,
-    Gaussian,
     Relation,
     noise_multiplier_for,
     sampled_one_epsilon,
@@ -161,19 +160,20 @@ class SGD(Algorithm):
         if not (_named(plan) or plan["one_party"]):
             return True
         owner = _named_records(plan)[0][round_] if _named(plan) else _called(plan)[round_]
-        return plan.parties[owner][0] == party
+        return bool(plan.parties[owner][0] == party)
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """Poisson rounds of this party; in the paper's form the uses of its most used record, unamplified."""
-        release = plan.releases[0]
+        if [(release.first, release.count) for release in plan.releases] != [(0, plan.rounds)]:
+            raise RefusedError("a plan of sgd has one release, in each of its rounds.")
         place = [name for name, _ in plan.parties].index(party)
+        uses = plan.rounds
         if _named(plan):
             owners, inside = _named_records(plan)
-            uses = np.bincount(inside[owners == place], minlength=1).max()
-            return (Gaussian(mu=release.charged(relation) * math.sqrt(uses) / release.std),)
-        if plan["one_party"]:
-            return (release.event(relation, count=int((_called(plan) == place).sum())),)
-        return (release.event(relation),)
+            uses = int(np.bincount(inside[owners == place], minlength=1).max())
+        elif plan["one_party"]:
+            uses = int((_called(plan) == place).sum())
+        return (plan.releases[0].event(relation, count=uses),) if uses else ()
 
     def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
         """With one party a round nothing is summed, so the world's view is the worst party's."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,8 @@ from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError,
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from sottovoce.privacy.guarantee import PrivacyReport
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -64,9 +65,25 @@ def table(*columns: str, title: str | None = None) -> Table:
     from rich.table import Table
 
     made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    made.show_edge = False
     for column in columns:
         made.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
     return made
+
+
+def show_promises(report: PrivacyReport, console: Console, *, central: bool = False) -> None:
+    """The sentence against each adversary, one paragraph each; with all data in one place there is only the world."""
+    from rich.table import Table
+
+    from sottovoce.privacy.guarantee import VIEWS
+
+    grid = Table.grid(padding=(0, 1))
+    for view in VIEWS:
+        if view == "world" or not central:
+            grid.add_row("-", report.against(view).sentence())
+    if report.assumptions:
+        grid.add_row("-", f"This rests on: {'; '.join(report.assumptions)}.")
+    console.print(grid)
 
 
 def bar(share: float, console: Console, width: int = 20) -> str:
@@ -74,11 +91,6 @@ def bar(share: float, console: Console, width: int = 20) -> str:
     full, empty = ("█", "░") if console.encoding.startswith("utf") else ("#", ".")
     used = min(max(round(share * width), share > 0), width)
     return full * used + empty * (width - used)
-
-
-def show_holder_log() -> None:
-    """Remarks for the holder of the data, who is the one at this terminal, go to the standard error."""
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s", level=logging.WARNING)
 
 
 def seconds_text(seconds: float) -> str:

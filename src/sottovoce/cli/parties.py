@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.console import AsJson, out, print_json, show_holder_log
+from sottovoce.cli.console import AsJson, out, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,20 +104,19 @@ def party(
 
 def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
-    from sottovoce import runs
+    from sottovoce import sources
     from sottovoce.protocol.party import Policy
     from sottovoce.transports.certificates import Credentials
     from sottovoce.transports.grpc_wire import serve_party
 
-    show_holder_log()
     source, console = job.party, out()
     credentials = Credentials.load(job.resolve(job.federation.certificates), source.name)
-    account = runs.source_account(source, job.resolve)
-    policy = Policy(max_epsilon=job.policy.max_epsilon, max_delta=job.policy.max_delta)
+    account = sources.source_account(source, job.resolve)
+    bounds = None
     if job.bounds is not None:
-        _, names = runs.file_shape(job.resolve(source.file), source.label)
-        policy = Policy(policy.max_epsilon, policy.max_delta, bounds=job.bounds.declare(names))
-    holder = runs.read_party(source.name, source, job.resolve, policy)
+        bounds = job.bounds.declare(sources.file_shape(job.resolve(source.file), source.label)[1])
+    policy = Policy(max_epsilon=job.policy.max_epsilon, max_delta=job.policy.max_delta, bounds=bounds)
+    holder = sources.read_party(source.name, source, job.resolve, policy)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -147,20 +146,21 @@ class _Announced:
         self._account = account
 
     def handle(self, request: bytes) -> Outgoing:
-        """Pass the frame on, look at its kind and the answer's."""
+        """Pass the frame on; the kind of the answer tells what happened."""
         import json
 
-        from sottovoce.protocol.messages import decode
+        from sottovoce.protocol.messages import decode, peek
 
         outgoing = self._party.handle(request)
-        asked, answered = decode(request), decode(outgoing.data)
-        if answered.kind == "accept":
+        kind, _ = peek(outgoing.data)
+        if kind == "accept":
+            asked = decode(request)
             plan = json.loads(asked.text)
             cost = f"{plan['algorithm']}, asked for epsilon {plan['epsilon']:g} at delta {plan['delta']:g}"
             left = f"; epsilon {self._account.balance().left:.4g} is left" if self._account else ""
             self._say(f"agreed to plan {asked.plan.hex()[:12]} ({cost}){left}")
-        elif answered.kind == "refuse":
-            self._say(f"refused: {json.loads(answered.text)['refused']}")
-        elif asked.kind == "done":
-            self._say(f"plan {asked.plan.hex()[:12]} is done")
+        elif kind == "refuse":
+            self._say(f"refused: {json.loads(decode(outgoing.data).text)['refused']}")
+        elif kind == "done":
+            self._say(f"plan {decode(request).plan.hex()[:12]} is done")
         return outgoing

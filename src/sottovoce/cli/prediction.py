@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,10 +50,13 @@ def predict(
     rows, ignored = read_features(fitted, data)
     if ignored:
         aside().print(f"note: not features of the model, ignored: {', '.join(ignored)}")
-    columns: dict[str, Any] = {"prediction": fitted.predict(rows).tolist()}
-    if proba:
-        for place, name in enumerate(fitted.classes_.tolist()):
-            columns[f"probability of {_text(name)}"] = fitted.predict_proba(rows)[:, place].tolist()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; read_features matched them
+        columns: dict[str, Any] = {"prediction": fitted.predict(rows).tolist()}
+        if proba:
+            shares = fitted.predict_proba(rows).T.tolist()
+            names = (f"probability of {_text(name)}" for name in fitted.classes_.tolist())
+            columns |= dict(zip(names, shares, strict=True))
     if as_json and output is None:
         print_json(columns)
         return
@@ -98,8 +103,6 @@ def _text(value: Any) -> str:
 
 
 def _csv(columns: dict[str, list[Any]]) -> str:
-    import io
-
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.console import AsJson, aside, bar, out, print_json, seconds_text, show_holder_log, table
+from sottovoce.cli.console import (
+    AsJson,
+    aside,
+    bar,
+    out,
+    print_json,
+    seconds_text,
+    show_promises,
+    table,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,8 +47,7 @@ def plan(job: JobPath, as_json: AsJson = False) -> None:
         return
     console = out()
     show_preview(shown, console)
-    touched = any("its shape was read" in note for note in shown.notes)
-    console.print(f"\nNothing was charged{'' if touched else ' and no data file was opened'}.")
+    console.print(f"\nNothing was charged{'' if shown.files_opened else ' and no data file was opened'}.")
 
 
 def fit(
@@ -58,23 +67,22 @@ def fit(
     from sottovoce.jobs import load_job
     from sottovoce.progress import progress_bar
 
-    show_holder_log()
-    remarks = aside()
+    beside = aside()
     loaded = load_job(job)
     runs.check_outputs(loaded)
     before = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
-    with runs.opened(loaded, lambda text: None if quiet else remarks.print(text)) as (federation, facts):
+    with runs.opened(loaded, lambda text: None if quiet else beside.print(text)) as (federation, facts):
         shown = runs.preview(loaded, federation, facts)
         for note in shown.notes:
-            remarks.print(f"note: {note}")
+            beside.print(f"note: {note}")
         if not quiet:
-            show_preview(shown, remarks, notes=False)
+            show_preview(shown, beside, remarks=False)
         runs.require_budget(shown)
         start = time.perf_counter()
         if quiet:
             model = runs.fit(loaded, federation, facts)
         else:
-            with progress_bar(f"training by {shown.plan.algorithm}", remarks) as advance:
+            with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
                 model = runs.fit(loaded, federation, facts, advance)
         seconds = time.perf_counter() - start
     paths = runs.write_outputs(loaded, model, before, seconds)
@@ -92,10 +100,9 @@ def fit(
         show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
 
 
-def show_preview(shown: Preview, console: Console, *, notes: bool = True) -> None:
-    """The guarantee, the releases, the cost and the ledgers of a plan."""
+def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
+    """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
     from sottovoce.costs import readable_size
-    from sottovoce.privacy.guarantee import VIEWS
 
     made, cost = shown.plan, shown.cost
     where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
@@ -104,9 +111,7 @@ def show_preview(shown: Preview, console: Console, *, notes: bool = True) -> Non
         f"{made.records:,} records, {made.features} features, {where}"
     )
     console.print("\nGuarantee", style="bold")
-    for view in VIEWS:
-        console.print(f"  {shown.report.against(view).sentence()}", soft_wrap=False)
-    console.print(f"  This rests on: {'; '.join(shown.report.assumptions)}.")
+    show_promises(shown.report, console, central=made.split == "central")
     if made.private:
         listing = table(
             "release", "times>", "of", "one record moves it by>", "noise, std>", title="What leaves each party"
@@ -117,6 +122,7 @@ def show_preview(shown: Preview, console: Console, *, notes: bool = True) -> Non
             listing.add_row(release.query, f"{release.count}", share, moves, f"{release.std:.4g}")
         console.print()
         console.print(listing)
+    console.print()
     if cost.rounds is None:
         console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
     else:
@@ -137,10 +143,12 @@ def show_preview(shown: Preview, console: Console, *, notes: bool = True) -> Non
                 listing.add_row(*row, f"{charge.after.left:.4g}", bar(charge.after.share, console))
         console.print()
         console.print(listing)
-        for charge in shown.charges:
-            if charge.after is None:
-                console.print(f"  {charge.party}: {charge.refusal}")
-    for note in shown.notes if notes else ():
+    if not remarks:
+        return
+    for refusal in dict.fromkeys(charge.refusal for charge in shown.charges if charge.refusal):
+        who = ", ".join(charge.party for charge in shown.charges if charge.refusal == refusal)
+        console.print(f"refused by {who}: {refusal}")
+    for note in shown.notes:
         console.print(f"note: {note}")
 
 
@@ -154,8 +162,8 @@ def show_summary(
     said = model.communication_
     weakest = report.weakest
     promise = f"epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}, {weakest.relation}"
-    if weakest.void is not None:
-        promise = f"none: {weakest.void}"
+    if weakest.void is not None or math.isinf(weakest.epsilon):
+        promise = f"NONE. {weakest.void or 'The values that left had no noise.'}"
     console.print(
         f"trained in {seconds:.1f} s: {said.rounds} rounds, {readable_size(said.uplink_bytes)} from the parties, "
         f"{readable_size(said.downlink_bytes)} to them"

@@ -123,9 +123,8 @@ class Preparation:
         """X coef + intercept after the cuts of training: what a row was cut to there it is cut to here."""
         shift, factor = self.affine()
         inner = coef if factor is None else coef / factor
-        rows = (
-            sp.csr_matrix(X, dtype=np.float64, copy=True) if is_sparse(X) else np.array(X, dtype=np.float64, order="C")
-        )
+        sparse = is_sparse(X) and not np.any(shift != 0.0)  # a shift of the zeros makes a sparse matrix dense
+        rows = _csr(X) if sparse else np.array(_dense(X), order="C")
         rows = _clipped(rows, np.ones(rows.shape[0], dtype=np.bool_), self)
         return np.asarray(rows @ (inner / self.row_scale) + (intercept - coef @ shift), dtype=np.float64)
 
@@ -183,6 +182,13 @@ def _numbers(labels: NDArray[Any]) -> Array:
 
 def _dense(matrix: Matrix) -> Array:
     return np.asarray(matrix.toarray() if is_sparse(matrix) else matrix, dtype=np.float64)
+
+
+def _csr(matrix: Matrix) -> Matrix:
+    """A CSR copy in float64 that has each entry once."""
+    rows = sp.csr_matrix(matrix, dtype=np.float64, copy=True)
+    rows.sum_duplicates()
+    return rows
 
 
 def _row_squares(matrix: Matrix) -> Array:
@@ -332,9 +338,7 @@ def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, b
             "feature_ranges shift the zeros of a sparse matrix, which would make it dense. Use rescale='unit' with "
             "ranges that start at 0, ranges symmetric about 0, or pass a dense array."
         )
-    rows = sp.csr_matrix(X, dtype=np.float64, copy=True)
-    rows.sum_duplicates()
-    rows = _clipped(rows, usable, recipe)
+    rows = _clipped(_csr(X), usable, recipe)
     if bits is not None:
         toward_zero(rows.data, bits)
     if recipe.fit_intercept:

@@ -26,9 +26,8 @@ from sottovoce.errors import InputError
 
 Relation = Literal["zero-out", "replace-one"]
 
-# The privacy loss distribution is composed by FFT, whose rounding error is absolute. Measured against the
-# exact law of composed Gaussians it stays below 1e-14 + 1e-16 per round; five times that is taken off delta
-# first.
+# The privacy loss distribution is composed by FFT, whose rounding error is absolute: below 1e-14 + 1e-16 per
+# round where measured against the exact law of Gaussians. Five times that is taken off delta first.
 _FFT_ERROR_FIXED = 5e-14
 _FFT_ERROR_PER_ROUND = 5e-16
 _FFT_ROUNDS = 10**6
@@ -86,8 +85,7 @@ def _check_relation(relation: str) -> None:
 class Gaussian:
     """Gaussian releases, composed exactly: mu = sqrt(sum_t (sensitivity_t / sigma_t)^2).
 
-    The sensitivities are those of the relation in which the cost is asked. ``mu=inf`` is a release without
-    noise.
+    The sensitivities are those of the relation in which the cost is asked; mu = inf means no noise.
     """
 
     mu: float
@@ -319,13 +317,13 @@ def _sampled_renyi(rate: float, noise_multiplier: float, order: float, relation:
     In units of the zero-out sensitivity, with standard deviation noise_multiplier, the pairs are
     zero-out: ((1-q) N(0) + q N(1), N(0)), in both directions;
     replace-one: ((1-q) N(0) + q N(1), (1-q) N(0) + q N(-1)).
-    The integrand is analytic in a strip, so the rule's error falls exponentially with the step: with the step
-    chosen here it is below 1e-30 of the integral, as are the tails; 2^-46 (relative to the largest exponent)
-    is added for rounding.
+    The integrand is analytic in a strip around the real line, so the rule's error falls exponentially with
+    the step: here it is below 1e-30 of the integral, as are the tails cut off. 2^-46, relative to the
+    exponents, is added for rounding.
     """
     reach = (2 if relation == "replace-one" else 1) * order + 12 * noise_multiplier + 1
     variance = noise_multiplier**2
-    step = min(noise_multiplier / 4, variance / 4, variance / math.sqrt(order))
+    step = min(noise_multiplier / 4, variance / 6, variance / (1.5 * math.sqrt(order)))
     unsampled = order * (4 if relation == "replace-one" else 1) / (2 * variance)
     if 2 * reach > step * _QUADRATURE_POINTS:
         return unsampled  # sampling never costs more; only for multipliers or orders far from any use
@@ -347,8 +345,7 @@ def renyi_of(events: Sequence[Event], order: float, relation: Relation) -> float
     """The Rényi divergence of the events at one order: order mu^2/2, order rho, a quadrature for samples.
 
     Guarantee: an upper bound in both directions under ``relation``. Values at one order that was fixed
-    before any output was seen add up, also over plans chosen adaptively. Infinite where nothing finite
-    holds.
+    before any output was seen add up, also over plans chosen adaptively. Infinite if nothing finite holds.
     """
     _check_order(order)
     _check_relation(relation)
@@ -359,9 +356,7 @@ def renyi_of(events: Sequence[Event], order: float, relation: Relation) -> float
                 total += order * mu**2 / 2 if mu < 1e100 else math.inf
             case Selection(rho):
                 total += order * rho
-            case PoissonGaussian(noise_multiplier=0):
-                total = math.inf
-            case PoissonGaussian(rate, noise_multiplier, rounds) if rate < 1:
+            case PoissonGaussian(rate, noise_multiplier, rounds) if rate < 1 and 1e-9 < noise_multiplier < 1e50:
                 total += rounds * _sampled_renyi(float(rate), float(noise_multiplier), float(order), relation)
             case PoissonGaussian():
                 total += order * _unsampled_mu(event, relation) ** 2 / 2
@@ -371,7 +366,8 @@ def renyi_of(events: Sequence[Event], order: float, relation: Relation) -> float
 
 
 def _unsampled_mu(event: PoissonGaussian, relation: Relation) -> float:
-    if event.noise_multiplier == 0:
+    """What the releases cost without sampling, which is never less than with it."""
+    if event.noise_multiplier < 1e-100:
         return math.inf
     return (2 if relation == "replace-one" else 1) * math.sqrt(event.rounds) / event.noise_multiplier
 
@@ -380,29 +376,30 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
     """The epsilon of one plan's events at ``delta``, tight.
 
     Guarantee: the composition is (epsilon, delta)-DP under ``relation`` if the events were fixed in advance
-    (or drawn by public coins). Plans chosen after looking at results must NOT be composed here: their
-    epsilons from privacy loss distributions do not add up that way. Only :func:`renyi_of` at one order
-    does.
+    (or drawn by public coins). Plans chosen after looking at results must NOT be composed here: privacy
+    loss distributions do not bound them. Only :func:`renyi_of` at one order does.
 
     How: plain Gaussians by their exact law; Poisson-sampled ones, alone or with Gaussians, by the privacy
     loss distribution (pessimistic grid); anything with selections, and whatever the FFT cannot resolve
-    (delta near its rounding error, more than a million rounds), by the best of a fixed list of Rényi
-    orders. No events: 0.
+    (delta near its rounding error, more than a million rounds), by the best of a fixed list of orders.
+    No events cost 0, an unbounded one costs infinity.
     """
     _check_delta(delta)
     _check_relation(relation)
     if any(isinstance(event, Unbounded) for event in events):
         return math.inf
-    squared_mu, rho, sampled = 0.0, 0.0, dict[tuple[float, float], int]()
+    squared_mu, squared_ceiling, rho, sampled = 0.0, 0.0, 0.0, dict[tuple[float, float], int]()
     for event in events:
         if isinstance(event, Gaussian):
             squared_mu += event.mu**2 if event.mu < 1e100 else math.inf
         elif isinstance(event, Selection):
             rho += event.rho
         elif isinstance(event, PoissonGaussian):
+            squared = _unsampled_mu(event, relation) ** 2
             if event.rate == 1 or event.noise_multiplier < 1e-9:
-                squared_mu += _unsampled_mu(event, relation) ** 2
+                squared_mu += squared
             else:
+                squared_ceiling += squared
                 key = (float(event.rate), float(event.noise_multiplier))
                 sampled[key] = sampled.get(key, 0) + int(event.rounds)
     mu = math.sqrt(squared_mu)
@@ -411,12 +408,15 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
     merged = tuple(PoissonGaussian(rate, noise, rounds) for (rate, noise), rounds in sorted(sampled.items()))
     if rho == 0 and not merged:
         return gaussian_epsilon(mu, delta)
+    ceiling = gaussian_epsilon(math.sqrt(squared_mu + squared_ceiling), delta) if rho == 0 else math.inf
+    if ceiling == 0:
+        return 0.0
     rounds = sum(event.rounds for event in merged)
     rounding = _FFT_ERROR_FIXED + _FFT_ERROR_PER_ROUND * rounds
     step = _loss_step(merged, mu, relation)
     if rho == 0 and rounds <= _FFT_ROUNDS and rounding < delta / 100 and step <= _FFT_LARGEST_STEP:
         return _loss_distribution_epsilon(merged, mu, delta - rounding, relation, step)
-    return _best_order_epsilon([*merged, Gaussian(mu), Selection(rho)], delta, relation)
+    return min(ceiling, _best_order_epsilon([*merged, Gaussian(mu), Selection(rho)], delta, relation))
 
 
 def _best_order_epsilon(events: Sequence[Event], delta: float, relation: Relation) -> float:
@@ -462,8 +462,8 @@ def _loss_step(sampled: Sequence[PoissonGaussian], mu: float, relation: Relation
     """A grid step of a tenth of one release's privacy-loss deviation: epsilon is about 0.1% too large.
 
     Rounding to the grid adds about step^2/6 to the variance of each release's loss, so the total variance
-    grows by 1/600. Any step is sound. The second bound keeps the composed distribution within the FFT's
-    memory.
+    grows by 1/600. Any step is sound. The second bound limits the length of the composed distribution; where
+    it is the larger one (towards a million rounds) epsilon is a few percent too large.
     """
     replace = relation == "replace-one"
     variance, spread, releases = mu**2, mu**2 / 2 + 10 * mu, 1
@@ -564,8 +564,7 @@ def sampled_one_epsilon(source_size: int, noise_multiplier: float, rounds: int, 
 
     Guarantee: replace-one (and zero-out, whose null row keeps its place), for releases that keep no hidden
     state. ``noise_multiplier`` = sigma / (sensitivity under replace-one). Rényi bound for sampling without
-    replacement (Wang, Balle and Kasiviswanathan 2019), best of a fixed list of orders. Infinite for no
-    noise.
+    replacement (Wang, Balle and Kasiviswanathan 2019), best of a fixed list of orders. No noise costs inf.
     """
     _check_sampling(1.0, rounds)
     _check_delta(delta)

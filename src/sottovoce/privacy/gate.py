@@ -39,6 +39,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "error": "one of a fixed list of texts",
 }
 
+
 def _is(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
     """Whether a value has exactly one of the kinds (numpy's numbers are none); `most`: a list of so many."""
     if most is None:

@@ -1,17 +1,15 @@
 """Samplers: Gaussian and Laplace noise on the integers, exponential selection, Poisson samples of records.
 
-Whatever leaves a party is an integer, an index or a set of indices, so floating point has no low-order bits
-to leak. The noise samplers and the Poisson coins are exact: a value computed in floating point is used only
-where every point of an interval around it, wider than any error, gives the same integer; the others are
-settled in 384-bit arithmetic with 256 fresh bits. What remains is taken from the 1% of delta that a plan
-sets aside:
+What leaves a party is an integer or an index, so floating point has no low-order bits to leak. The noise
+samplers and the Poisson coins are exact: a value computed in floating point is used only where every point
+of an interval around it, wider than any error, gives the same integer; the others are settled in 384-bit
+arithmetic with 256 fresh bits. What remains is taken from the 1% of delta that a plan sets aside:
 
 * 2^-250 per draw, for the bits that are never drawn;
-* (1 + exp(epsilon)) 2^-51 per candidate of a selection, for the Gumbel variables, which stay in floating
-point.
+* (1 + exp(epsilon)) 2^-51 per candidate of a selection, for the Gumbel variables, which stay in float64.
 
-The one assumption is about scipy: ``ndtri`` is within 2^-40 of the normal quantile (2^-47 or better is
-observed, and a test measures it). Statements and proofs: ``proofs/noise.md``.
+The one assumption is about scipy: ``ndtri`` is within 2^-40 of the normal quantile (a test measures
+2^-46 or better). Statements and proofs: ``proofs/noise.md``.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ MAX_SCALE = 2.0**40
 Floats = NDArray[np.float64]
 
 # Bound of |computed - true| for a unit variate from 63 bits: 2^-40 for the quantile function, and as much
-# again for the bits not drawn (0.63/k with k >= 2^41), the conversion to float64 and the product with the
+# again for the bits not drawn (0.63/k with k >= 2^41), the conversion to float64 and the product by the
 # scale.
 _UNIT_ERROR = 2.0**-39
 _FAR_TAIL = np.uint64(2**41)

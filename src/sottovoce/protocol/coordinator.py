@@ -83,7 +83,10 @@ class Coordinator:
             frame = replies[name]
             if frame.kind != "answer" or frame.round != round_ or frame.query != ask.query:
                 raise WireError(f"party {name!r} answered round {round_} with a frame of another round or kind.")
-            values[name] = value_of(frame.arrays)
+            try:
+                values[name] = value_of(frame.arrays)
+            except (KeyError, IndexError):
+                raise WireError(f"party {name!r} answered round {round_} without a value.") from None
             if self.transcript is not None:
                 self.transcript.append(Message(round_, name, ask.query, values[name]))
         return values

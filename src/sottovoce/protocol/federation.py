@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.data.block import Matrix
+from sottovoce.data.block import Matrix, is_sparse
 from sottovoce.data.bounds import party_norms
 from sottovoce.errors import InputError
 from sottovoce.privacy.ledger import Account, Ledger
@@ -64,14 +64,13 @@ class Federation:
     ) -> Federation:
         """Each party has some people: `parts` is a list of (X, y). Nobody is in two parties."""
         names = _names(names, len(parts))
-        accounts = [as_account(item) for item in (ledgers or [None] * len(parts))]
-        if len(accounts) != len(parts):
-            raise InputError(f"ledgers has {len(accounts)} entries for {len(parts)} parties; give one each.")
+        accounts = _accounts(ledgers, len(parts))
+        own = [check_rows(X, y, name) for name, (X, y) in zip(names, parts, strict=True)]
         parties = [
             Party(name, X, y, account=account, policy=policy)
-            for name, (X, y), account in zip(names, parts, accounts, strict=True)
+            for name, (X, y), account in zip(names, own, accounts, strict=True)
         ]
-        widths = {X.shape[1] for X, _ in parts}
+        widths = {X.shape[1] for X, _ in own}
         if len(widths) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
         return cls("rows", InProcess(parties), parties=parties, record=record)
@@ -99,23 +98,24 @@ class Federation:
         names = _names(names, len(parts))
         if not 0 <= holder < len(parts):
             raise InputError(f"holder={holder!r} must be the number of a party, 0 to {len(parts) - 1}.")
-        accounts = [as_account(item) for item in (ledgers or [None] * len(parts))]
-        counts = {X.shape[0] for X in parts}
-        if len(counts) != 1:
+        accounts = _accounts(ledgers, len(parts))
+        rows = [X if is_sparse(X) else np.asarray(X) for X in parts]
+        counts = {X.shape[0] for X in rows if X.ndim == 2}
+        if len(counts) > 1:
             raise InputError(
                 f"the parties have {sorted(counts)} rows; by columns every party has the same people in the "
                 "same order. Align the records first (a private set intersection does that without showing the rest)."
             )
-        own = [check_rows(X, y, name)[1] for name, X in zip(names, parts, strict=True)]
+        own = [check_rows(X, y, name)[1] for name, X in zip(names, rows, strict=True)]
         if labels == "held":
             own = [known if place == holder else np.full(len(known), np.nan) for place, known in enumerate(own)]
         parties = [
             Party(name, X, known, account=account, policy=policy)
-            for name, X, known, account in zip(names, parts, own, accounts, strict=True)
+            for name, X, known, account in zip(names, rows, own, accounts, strict=True)
         ]
         federation = cls("columns", InProcess(parties), parties=parties, record=record)
         federation.labels = labels
-        federation.columns = tuple(int(X.shape[1]) for X in parts)
+        federation.columns = tuple(int(X.shape[1]) for X in rows)
         return federation
 
     @classmethod
@@ -140,7 +140,7 @@ class Federation:
             party.randomness = (
                 SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, party.name)
             )
-            party.permit_without_privacy(without_privacy)
+            party.permit(without_privacy=without_privacy)
         return Coordinator(self.transport, record=self.record)
 
     def raise_failure(self) -> None:
@@ -161,6 +161,19 @@ def as_account(ledger: Any) -> Account | None:
         return ledger
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger, create=False)
     return book.account()
+
+
+def _accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | None]:
+    accounts = [as_account(item) for item in ([None] * count if ledgers is None else ledgers)]
+    if len(accounts) != count:
+        raise InputError(f"ledgers has {len(accounts)} entries for {count} parties; give one each.")
+    named = [account for account in accounts if account is not None]
+    if len(set(named)) < len(named):
+        raise InputError(
+            "ledgers names one account twice; an account is of one data set, and a second party on it would repeat "
+            "what the first released. Give each party its own."
+        )
+    return accounts
 
 
 def _names(names: Sequence[str] | None, count: int) -> list[str]:

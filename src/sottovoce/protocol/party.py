@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block, Matrix, is_sparse
 from sottovoce.data.bounds import LARGEST, Bounds
-from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.privacy.accounting import Unbounded, epsilon_of
 from sottovoce.privacy.gate import Declared, Gate, Outgoing, declare_public, reply
 from sottovoce.privacy.ledger import Account
@@ -33,12 +34,17 @@ FAILED = "the party failed; its own log has the reason"
 
 @dataclass(frozen=True)
 class Policy:
-    """What a party demands of a plan before it touches its rows."""
+    """What a party demands of each plan before it touches its rows; what all plans together may cost is a ledger's.
+
+    A limit on epsilon holds at the plan's delta or at 1/N, whichever is less: at a larger delta any leak is cheap.
+    `tell_classes` lets a coordinator ask which labels occur, without noise.
+    """
 
     max_epsilon: float = math.inf
     max_delta: float = 1.0
     allow_without_privacy: bool = False
     bounds: Bounds | None = None
+    tell_classes: bool = False
 
     def refuse(self, plan: Plan, algorithm: Algorithm, party: str) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
@@ -50,9 +56,13 @@ class Policy:
         if plan.delta > self.max_delta:
             return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
         if math.isfinite(self.max_epsilon):
-            epsilon = epsilon_of(events, plan.delta, plan.relation)
-            if epsilon > self.max_epsilon:
-                return f"the plan costs epsilon {epsilon:.4g}, above this party's limit {self.max_epsilon:.4g}"
+            delta = min(plan.delta, 1 / plan.records)
+            epsilon = epsilon_of(events, delta, plan.relation)
+            if not epsilon <= self.max_epsilon:
+                return (
+                    f"the plan costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
+                    f"{self.max_epsilon:.4g}"
+                )
         return None
 
 
@@ -91,14 +101,19 @@ class Party:
         self._feature_names = feature_names
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
+        self._one_at_a_time = threading.Lock()
         self.failure: Exception | None = None  # for the holder's eyes, in its own process
 
-    def permit_without_privacy(self, permitted: bool) -> None:
-        """Let the holder, in its own process, run without privacy on its own rows."""
-        self._policy = dataclasses.replace(self._policy, allow_without_privacy=permitted)
+    def permit(self, *, without_privacy: bool) -> None:
+        """What the holder may do with its own rows in its own process: read the classes, run without privacy."""
+        self._policy = dataclasses.replace(self._policy, allow_without_privacy=without_privacy, tell_classes=True)
 
     def handle(self, request: bytes) -> Outgoing:
-        """Answer one frame."""
+        """Answer one frame; threads take turns."""
+        with self._one_at_a_time:
+            return self._handle(request)
+
+    def _handle(self, request: bytes) -> Outgoing:
         try:
             frame = decode(request)
         except WireError as error:
@@ -163,8 +178,13 @@ class Party:
         facts = [
             declare_public("records", int(self._rows.shape[0]), reason="the count is the same for neighbours"),
             declare_public("features", int(self._rows.shape[1]), reason="the schema is public"),
-            declare_public("feature_names", list(self._feature_names), reason="the schema is public"),
+            declare_public("feature_names", [str(name) for name in self._feature_names], reason="the schema is public"),
         ]
+        if classes and not self._policy.tell_classes:
+            raise RefusedError(
+                f"{self.name} does not tell which labels occur in its data; declare the two with "
+                "classes=(negative, positive)."
+            )
         if classes:
             facts.append(
                 declare_public("classes", label_values(self._labels), reason="not declared, so read and made public")
@@ -175,7 +195,11 @@ class Party:
         """Check the plan against this party's rows, policy and ledger, charge its whole cost, prepare the rows."""
         try:
             plan = Plan.from_json(frame.text)
-        except (ValidationError, ValueError):
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise RefusedError(f"the text is not a plan of this version: {where}: {first['msg']}.") from None
+        except ValueError:
             raise RefusedError("the text is not a plan of this version.") from None
         if self._run is not None and self._run.plan.digest == plan.digest:
             return
@@ -187,16 +211,7 @@ class Party:
             )
         if dict(plan.parties).get(self.name) != self._rows.shape[0] or plan.features != self._rows.shape[1]:
             raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
-        algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split)
-        queries = algorithm.queries(plan)
-        for release in plan.releases:
-            if release.query not in queries:
-                raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
-            if release.std > 0.0:
-                release.check(queries[release.query], plan.records)
-        reason = self._policy.refuse(plan, algorithm, self.name)
-        if reason is not None:
-            raise RefusedError(f"{self.name} refuses: {reason}.")
+        algorithm, queries = self._checked(plan)
         if self._account is not None:
             self._account.reserve(
                 plan.digest.hex(),
@@ -210,6 +225,25 @@ class Party:
         self._seen.add(plan.digest)
         self._run = _Run(plan, algorithm, queries, block, gate)
 
+    def _checked(self, plan: Plan) -> tuple[Algorithm, dict[str, Query]]:
+        """The plan's algorithm and queries, or a refusal; no row is looked at, so its text may say why."""
+        try:
+            algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split)
+            queries = algorithm.queries(plan)
+            for release in plan.releases:
+                if release.query not in queries:
+                    raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
+                if release.std > 0.0:
+                    release.check(queries[release.query], plan.records)
+            reason = self._policy.refuse(plan, algorithm, self.name)
+        except (InputError, LeakError) as error:
+            raise RefusedError(f"{self.name} refuses: {error}") from None
+        except KeyError as error:
+            raise RefusedError(f"the plan lacks the number {error}, which {plan.algorithm} needs.") from None
+        if reason is not None:
+            raise RefusedError(f"{self.name} refuses: {reason}.")
+        return algorithm, queries
+
 
 def _refusal(code: str, reason: str) -> tuple[Declared, ...]:
     return (
@@ -220,13 +254,22 @@ def _refusal(code: str, reason: str) -> tuple[Declared, ...]:
 
 def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
     """The distinct labels of a classification, at most a few; missing ones do not count."""
-    present = labels[~np.isnan(labels)] if labels.dtype.kind == "f" else labels
-    values = np.unique(present)
+    if labels.dtype.kind == "O":
+        values = sorted({value for value in labels if _present(value)}, key=lambda value: (str(type(value)), value))
+    else:
+        values = list(np.unique(labels[labels == labels]).tolist())  # NaN differs from itself
     if len(values) > 2:
         raise RefusedError(
             "the labels have more than two distinct values; declare the two with classes=(negative, positive)."
         )
-    return [value.item() for value in values]
+    return values
+
+
+def _present(value: Any) -> bool:
+    try:
+        return value is not None and bool(value == value)
+    except TypeError:  # such as pandas.NA, of which nothing is true
+        return False
 
 
 def check_rows(X: Matrix, y: ArrayLike, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:

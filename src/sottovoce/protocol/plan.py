@@ -9,10 +9,11 @@ import functools
 import hashlib
 import json
 import math
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sottovoce import losses, penalties
 from sottovoce.data.block import Preparation
@@ -27,6 +28,7 @@ ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
 SAMPLER_SHARE = 0.01  # of delta, kept for the samplers' own errors
 Split = Literal["central", "rows", "columns"]
 Calibration = Literal["tight", "paper"]
+Count = Annotated[int, Field(ge=1, lt=2**31)]  # a frame's round has 31 bits
 
 
 class _Frozen(BaseModel):
@@ -51,10 +53,10 @@ class Release(_Frozen):
     """
 
     query: str
-    first: int
-    count: int
-    std: float
-    step: float
+    first: int = Field(ge=0, lt=2**31)
+    count: Count
+    std: float = Field(ge=0, allow_inf_nan=False)
+    step: float = Field(gt=0, allow_inf_nan=False)
     rate: float | None = None
     charged_zero_out: float  # the sensitivity, grid included, that the noise was charged for
     charged_replace_one: float
@@ -90,8 +92,8 @@ class Release(_Frozen):
 
     def check(self, query: Query, records: int) -> None:
         """Refuse a query that moves further than was charged, and a grid on which sums would not be exact integers."""
-        reach = (records * self.charged_zero_out + 64 * self.std) / self.step if self.step > 0 else math.inf
-        if math.frexp(self.step)[0] != 0.5 or not reach < 2.0**62 or not self.count >= 1:
+        reach = (records * self.charged_zero_out + 64 * self.std) / self.step
+        if math.frexp(self.step)[0] != 0.5 or not reach < 2.0**62:
             raise RefusedError(
                 f"query {query.name!r}: the grid {self.step!r} is no power of two within range of its noise."
             )
@@ -126,20 +128,38 @@ class Plan(_Frozen):
     algorithm: str
     calibration: Calibration = "tight"
     split: Split
-    parties: tuple[tuple[str, int], ...]  # names and their public row counts
-    features: int
+    parties: tuple[tuple[str, Count], ...]  # names and their public row counts
+    features: Count
     fit_intercept: bool
-    classes: tuple[Any, Any] | None
+    classes: tuple[bool | int | float | str, bool | int | float | str] | None
     loss: Named
     regulariser: Named
     bounds: Bounds
-    epsilon: float
-    delta: float
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
     relation: Relation
-    rounds: int
+    rounds: Count
     numbers: tuple[tuple[str, float], ...] = ()
     releases: tuple[Release, ...] = ()
     claimed_epsilon: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Plan:
+        """Names are unique: what is charged under a name is all that is released under it."""
+        for what, names in (
+            ("party", [name for name, _ in self.parties]),
+            ("release", [release.query for release in self.releases]),
+            ("number", [name for name, _ in self.numbers]),
+        ):
+            if len(set(names)) < len(names):
+                raise RefusedError(f"the plan names a {what} twice; every {what} of a plan has its own name.")
+        if not self.parties:
+            raise RefusedError("the plan has no party; it needs at least one.")
+        return self
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Plan:  # noqa: ARG002
+        """A changed plan is a new plan: checked, and with a digest of its own."""
+        return Plan.model_validate(self.model_dump() | dict(update or {}))
 
     @functools.cached_property
     def private(self) -> bool:

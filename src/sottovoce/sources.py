@@ -1,0 +1,88 @@
+"""Files of records: their shape, the account that pays for their use, and the party that holds them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+from sottovoce.data import readers
+from sottovoce.errors import InputError
+from sottovoce.jobs import SourceTable
+from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.protocol.party import Party, Policy
+
+
+def file_shape(path: Path, label: str | int | None) -> tuple[int, tuple[str, ...]]:
+    """(rows, feature names) of a file. No value is parsed but where the format (LIBSVM) gives no other way."""
+    suffixes = {suffix.lower() for suffix in path.suffixes}
+    if suffixes & set(readers.CSV):
+        with readers.open_data(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
+            lines = csv.reader(text, skipinitialspace=True)
+            header = [cell.strip() for cell in next(lines, [])]
+            records = sum(1 for line in lines if line)
+    elif suffixes & set(readers.PARQUET):
+        header, records = _parquet_shape(path)
+    else:
+        table = readers.read_table(path, label=label)
+        return table.X.shape[0], table.feature_names
+    if label is None:
+        raise _no_label(path)
+    position = header.index(label) if label in header else label
+    if not isinstance(position, int) or not -len(header) <= position < len(header):
+        readers.read_table(path, label=label)  # says which columns there are, or that there is no header
+        raise InputError(f"label={label!r} is no column of {path}; name one of its {len(header)} columns.")
+    del header[position]
+    if records == 0 or not header:
+        raise InputError(f"{path} needs at least one row and, besides the label, one column.")
+    return records, tuple(header)
+
+
+def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Account | None:
+    """The account of one file of records."""
+    if source.ledger is None:
+        if source.account is not None:
+            raise InputError(f"account={source.account!r} needs a ledger; give ledger, or leave account out.")
+        return None
+    return Ledger(resolve(source.ledger), create=False).account(source.account)
+
+
+def read_party(name: str, source: SourceTable, resolve: Callable[[str], Path], policy: Policy | None = None) -> Party:
+    """The party that holds a file. The rows stay inside it."""
+    path = resolve(source.file)
+    table = readers.read_table(path, label=source.label, features=source.features)
+    if table.y is None:
+        raise _no_label(path)
+    if source.records is not None and source.records != table.X.shape[0]:
+        raise InputError(
+            f"records={source.records} is declared for {path}, which has {table.X.shape[0]} rows; the count is public, "
+            "so correct it or leave it out."
+        )
+    return Party(
+        name,
+        table.X,
+        table.y,
+        account=source_account(source, resolve),
+        policy=policy,
+        feature_names=table.feature_names,
+    )
+
+
+def _parquet_shape(path: Path) -> tuple[list[str], int]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_metadata
+    except ImportError:
+        raise InputError(
+            f'{path}: reading Parquet needs pyarrow. Install it with: pip install "sottovoce[parquet]"'
+        ) from None
+    try:
+        metadata = read_metadata(path)
+    except (ArrowException, OSError):
+        raise InputError(f"{path} is not there, damaged, or not a Parquet file.") from None
+    return list(metadata.schema.to_arrow_schema().names), int(metadata.num_rows)
+
+
+def _no_label(path: Path) -> InputError:
+    return InputError(f"{path} needs label, the name of its label column (or its position, -1 for the last).")
