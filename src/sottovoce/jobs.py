@@ -267,7 +267,7 @@ class PartyJob(_File):
     bounds: BoundsTable | None = Field(None, description="the bounds that a plan must have, if any")
 
     def checked(self) -> Self:
-        """This job, unless it asks for what a remote party cannot do: it keeps a ledger, always."""
+        """The job itself, unless it asks for what a remote party cannot do: it keeps a ledger, always."""
         if self.bounds is not None and self.bounds.classes is not None:
             raise InputError(f"{self.path}: bounds.classes is the coordinator's to declare; a party file has none.")
         if self.party.ledger is None:

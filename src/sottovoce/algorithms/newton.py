@@ -32,8 +32,9 @@ class Newton(Algorithm):
 
     H = X'X + symmetric noise, released once with the share `gram_share` of mu^2; g = gradient sum + noise, `rounds`
     times. k is the mean curvature of the loss at scores of the variance w'Hw/N, and lam0 is public:
-    max(rounds s0 d / c1, c2 std_H sqrt d), s0 = std_g / sqrt(rounds), (c1, c2) = (200, 0.35) for classification
-    and (20, 1.4) for regression. Everything after the two releases is post-processing.
+    max(rounds s0 d / c1, c2 std_H sqrt d, std_g^2 d / N), s0 = std_g / sqrt(rounds), (c1, c2) = (200, 0.35) for
+    classification and (20, 1.4) for regression; the last term holds the steps back where records are few for the noise.
+    Everything after the two releases is post-processing.
 
     Guarantee: mu^2 = (Delta_H / std_H)^2 + rounds (Delta_g / std_g)^2, exactly (`proofs/newton.md`).
     Without privacy (epsilon = inf) it is Newton's method with the exact curvature and step halving.
@@ -66,9 +67,11 @@ class Newton(Algorithm):
         )
         parties = math.sqrt(len(problem.parties))
         per_round, per_gram = (200.0, 0.35) if classify else (20.0, 1.4)
+        std_gram, std_gradient = (release.std * parties for release in releases)
         damping = max(
-            releases[1].std * parties * math.sqrt(rounds) * problem.dimension / per_round,
-            per_gram * releases[0].std * parties * math.sqrt(problem.dimension),
+            std_gradient * math.sqrt(rounds) * problem.dimension / per_round,
+            per_gram * std_gram * math.sqrt(problem.dimension),
+            std_gradient**2 * problem.dimension / problem.records,
         )
         return Design(rounds, {**numbers, "damping": damping}, releases)
 

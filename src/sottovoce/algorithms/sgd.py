@@ -36,6 +36,9 @@ from sottovoce.privacy.query import GradientSum, Query
 from sottovoce.protocol.plan import SAMPLER_SHARE, Plan, Release, grid_step
 
 
+PAPER_RADIUS = 10.0  # |C| of the published step size, where no set is given
+
+
 class SGD(Algorithm):
     """w <- prox(w - step G / (rate N), step), G = sum over sampled records of clip(l'_i) x_i + N(0, std^2).
 
@@ -93,11 +96,10 @@ class SGD(Algorithm):
         std = 4 * query.slope_bound * n * math.log(1.25 * n * n / problem.delta) / problem.epsilon
         scaled = _Record(query, n)
         release = Release.of(scaled, 0, rounds, std, grid_step(scaled, std))
-        radius = option(problem, "radius", 10.0, low=1e-12)
         numbers = {
             "slope_bound": query.slope_bound,
             "named_records": 1.0,
-            "radius": radius,
+            "radius": PAPER_RADIUS,
             "one_party": 0.0,
             "rate": 1 / n,
         }
@@ -182,7 +184,7 @@ class SGD(Algorithm):
         return super().world_events(plan, relation)
 
     def epsilons(self, plan: Plan, relation: Relation) -> dict[str, float]:
-        """In the paper's form the coordinator names the records: no amplification against it."""
+        """In the paper's form the coordinator names the records: no amplification against whoever has its coin."""
         if not _named(plan):
             each = super().epsilons(plan, relation)
             return dict.fromkeys(each, each["coordinator"]) if plan["one_party"] else each

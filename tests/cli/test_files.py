@@ -1,0 +1,158 @@
+"""Model files and pages."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from sottovoce import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression
+from sottovoce.costs import readable_size
+from sottovoce.errors import InputError
+from sottovoce.model_file import load, save
+from sottovoce.privacy.ledger import Balance
+from sottovoce.report import page, posterior
+
+RNG = np.random.default_rng(8)
+X = RNG.uniform(-1, 1, (300, 2))
+LABELS = np.where(X @ [1, -1] > 0, "ill", "<well>")
+
+
+def fitted(**changes):
+    return PrivateLogisticRegression(**{"entry_bound": 1.0, "insecure_seed": 1, **changes}).fit(X, LABELS)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        fitted(),
+        fitted(epsilon=math.inf),
+        fitted(feature_ranges=([-1, -1], [1, 1]), entry_bound=None, classes=("ill", "<well>")),
+        PrivateLinearSVC(entry_bound=1.0).fit(X, (X[:, 0] > 0).astype(int)),
+        PrivateLasso(entry_bound=1.0, label_bound=(-2, 2), alpha=0.01).fit(X, X[:, 0]),
+    ],
+    ids=["logistic", "without privacy", "ranges and classes", "svm", "lasso"],
+)
+def test_a_loaded_model_is_the_saved_one(model, tmp_path):
+    save(model, tmp_path / "model.json")
+    again = load(tmp_path / "model.json")
+    assert type(again) is type(model)
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    assert again.coef_.shape == model.coef_.shape
+    assert again.plan_.digest == model.plan_.digest
+    assert again.privacy_ == model.privacy_ or again.privacy_.to_json() == model.privacy_.to_json()
+    assert again.communication_ == model.communication_
+    assert again.n_iter_ == model.n_iter_
+    assert again.epsilon == model.epsilon
+
+
+def test_the_file_is_strict_json_and_has_no_ledger(tmp_path):
+    save(fitted(epsilon=math.inf), tmp_path / "model.json")
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    content = json.loads((tmp_path / "model.json").read_text(), parse_constant=refuse)
+    assert content["plan"]["epsilon"] == "inf"
+    assert "ledger" not in content["parameters"]
+
+
+def test_an_unfitted_model_is_not_saved(tmp_path):
+    with pytest.raises(InputError, match="not fitted"):
+        save(PrivateLogisticRegression(), tmp_path / "model.json")
+
+
+DAMAGE = {
+    "a missing key": lambda c: c.pop("coef"),
+    "an unknown key": lambda c: c.update(extra=1),
+    "another version": lambda c: c.update(version=2),
+    "an unknown estimator": lambda c: c.update(estimator="os.system"),
+    "a NaN": lambda c: c["coef"].__setitem__(0, float("nan")),
+    "too few coefficients": lambda c: c["coef"].pop(),
+    "a changed plan": lambda c: c["plan"].update(epsilon=0.1),
+    "other classes": lambda c: c.update(classes=["a", "b"]),
+    "an unknown parameter": lambda c: c["parameters"].update(magic=1),
+    "a broken report": lambda c: c["privacy"].pop("against"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_file_is_refused(tmp_path, case):
+    path = tmp_path / "model.json"
+    save(fitted(), path)
+    content = json.loads(path.read_text())
+    DAMAGE[case](content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="is not a model file of this version"):
+        load(path)
+
+
+class Parser(html.parser.HTMLParser):
+    """Collects tags and checks that they are nested."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags, self.links = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [value for key, value in attributes if key in ("src", "href")]
+        if tag not in ("meta", "rect", "line") or self.get_starttag_text().endswith("/>"):
+            pass
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def parsed(text):
+    parser = Parser()
+    parser.feed(text)
+    assert parser.open == []
+    return parser
+
+
+def test_the_page_is_whole_and_needs_nothing_else():
+    model = PrivateLogisticRegression(entry_bound=1.0).fit(X, LABELS)
+    balance = Balance(3.0, 0.0, 3.0, 1e-5, 1e-5, 0.0, 0), Balance(3.0, 1.0, 2.7, 1e-5, 1e-5, 0.2, 1)
+    text = page(model, ledgers=[("<b>north</b>", *balance)], seconds=1.0)
+    parser = parsed(text)
+    assert parser.links == []
+    assert "script" not in parser.tags
+    assert "svg" in parser.tags
+    assert model.plan_.digest.hex() in text
+    assert f"{posterior(0.5, 1.0):.1%}" in text
+    assert "&lt;b&gt;north&lt;/b&gt;" in text
+    assert "&lt;well&gt;" in text
+    assert "<well>" not in text
+
+
+@pytest.mark.parametrize("changes", [{"epsilon": math.inf}, {}], ids=["no noise", "a known seed"])
+def test_a_page_without_a_promise_says_so(changes):
+    text = page(fitted(**changes))
+    parsed(text)
+    assert "No promise is made" in text
+    assert not re.search(r"at most \d+\.\d%", text)
+
+
+def test_the_posterior_is_bayes_rule():
+    for epsilon, prior in ((0.5, 0.1), (1.0, 0.5), (3.0, 0.01)):
+        odds = math.exp(epsilon) * prior / (1 - prior)
+        assert posterior(prior, epsilon) == pytest.approx(odds / (1 + odds))
+    assert posterior(0.5, 1e6) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(12, "12 bytes"), (1234, "1.23 kB"), (999_999, "1 MB"), (5 * 10**9, "5 GB")]
+)
+def test_sizes_are_readable(count, text):
+    assert readable_size(count) == text

@@ -1,0 +1,281 @@
+"""`sottovoce plan` and `sottovoce fit`: what they show, charge and write, and that bad input costs nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from sottovoce import runs
+from sottovoce.errors import InputError
+from sottovoce.jobs import load_job
+from sottovoce.model_file import load
+from sottovoce.privacy.guarantee import VIEWS
+
+REGRESSION = {
+    "model": {"estimator": '"ridge"'},
+    "bounds": {"entry_bound": "1.0", "classes": None, "label_bound": "[-6, 6]"},
+    "data": {"file": '"all_reg.csv"'},
+}
+
+
+def test_a_plan_of_declared_facts_touches_no_file(write_job, invoke):
+    path = write_job(data={"file": '"not-there.csv"', "records": "5000", "features": "12"})
+    result = invoke("plan", path)
+    assert "5,000 records, 12 features" in result.stdout
+    assert "no data file was opened" in result.stdout
+    assert "gradient" in result.stdout
+    assert "e probability changes by more than a factor 2.718" in " ".join(result.stdout.split()).replace("no ", "e ")
+
+
+def test_a_plan_reads_the_shape_alone_and_says_so(write_job, invoke, folder):
+    (folder / "all.csv").write_text("a,b,c,out\n" + "x,y,z,w\n" * 7)
+    result = invoke("plan", write_job(), "--json")
+    shown = json.loads(result.stdout)
+    assert shown["parties"] == {"data": 7}
+    assert shown["features"] == 3
+    assert any("only the shape" in note and "all.csv" in note for note in shown["notes"])
+
+
+def test_the_plan_is_what_the_fit_does(write_job, invoke, folder, parties, open_ledger):
+    ledgers = [open_ledger(f"{name}.db", 3.0) for name in ("north", "south")]
+    path = write_job(data=None, more=parties(ledgers=True))
+    shown = json.loads(invoke("plan", path, "--json").stdout)
+    assert [ledger.account().balance().plans for ledger in ledgers] == [0, 0]
+    done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)
+    assert done["epsilon"] == pytest.approx(1.0)
+    assert {view: done["against"][view]["epsilon"] for view in VIEWS} == {
+        view: shown["privacy"]["against"][view]["epsilon"] for view in VIEWS
+    }
+    assert done["releases"] == shown["releases"]
+    communication = {key: shown["cost"][key] for key in ("uplink_bytes", "downlink_bytes", "rounds")}
+    assert done["communication"] == communication
+    for charge, name in zip(shown["ledgers"], ("north", "south"), strict=True):
+        assert done["ledgers"][name] == charge["after"]
+        assert charge["after"]["left"] < charge["before"]["left"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"solver": '"newton"', "rounds": "5"},
+        {"solver": '"gradient"', "rounds": "5"},
+        {"solver": '"sgd"', "rounds": "5", "rate": "0.5"},
+        {"solver": '"sgd"', "rounds": "5", "rate": "0.5", "schedule": '"one-party"'},
+    ],
+    ids=["newton", "gradient", "sgd", "one party at a time"],
+)
+def test_bytes_are_told_exactly(write_job, invoke, parties, model):
+    path = write_job(data=None, model=model, more=parties())
+    shown = json.loads(invoke("plan", path, "--json").stdout)["cost"]
+    done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)["communication"]
+    assert done == {key: shown[key] for key in ("uplink_bytes", "downlink_bytes", "rounds")}
+
+
+def test_a_fit_writes_model_report_and_page(write_job, invoke, folder):
+    result = invoke("fit", write_job())
+    assert "Guarantee" in result.stderr
+    assert "65/65" in result.stderr
+    assert "promise against everybody: epsilon 1, delta 1e-05, zero-out" in result.stdout
+    report = json.loads((folder / "privacy.json").read_text())
+    assert report["epsilon"] == pytest.approx(1.0)
+    assert (folder / "privacy.html").read_text().startswith("<!doctype html>")
+    model = load(folder / "model.json")
+    coefficients = np.ravel(model.coef_)
+    assert coefficients[0] > 0 > coefficients[1]
+    assert report["plan_digest"] == model.plan_.digest.hex()
+
+
+def test_quiet_is_quiet(write_job, invoke):
+    result = invoke("fit", write_job(), "--quiet")
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("estimator", ["ridge", "lasso", "elastic-net"])
+def test_regressions(write_job, invoke, folder, estimator):
+    path = write_job(**{**REGRESSION, "model": {"estimator": f'"{estimator}"', "alpha": "0.001"}})
+    invoke("fit", path, "--quiet")
+    result = invoke("predict", folder / "model.json", folder / "all_reg.csv")
+    predicted = np.array([float(line) for line in result.stdout.splitlines()[1:]])
+    truth = np.loadtxt(folder / "all_reg.csv", delimiter=",", skiprows=1)[:, -1]
+    assert np.corrcoef(predicted, truth)[0, 1] > 0.9
+
+
+def test_without_privacy_nothing_is_promised(write_job, invoke, folder):
+    path = write_job(privacy={"epsilon": "inf"})
+    assert "NO PROMISE" in invoke("plan", path).stdout
+    result = invoke("fit", path, "--json", "--quiet")
+    assert json.loads(result.stdout)["epsilon"] == "inf"
+    assert "No promise is made" in (folder / "privacy.html").read_text()
+    assert load(folder / "model.json").privacy_.epsilon == float("inf")
+
+
+def test_a_seed_voids_the_promise(write_job, invoke, folder):
+    path = write_job(model={"insecure_seed": "4"})
+    for command in ("plan", "fit"):
+        assert "NO PROMISE" in " ".join((output := invoke(command, path)).stdout.split() + output.stderr.split())
+    first = (folder / "model.json").read_text()
+    invoke("fit", path, "--quiet")
+    assert json.loads(first)["coef"] == json.loads((folder / "model.json").read_text())["coef"]
+    assert "No promise is made" in (folder / "privacy.html").read_text()
+
+
+def test_a_large_delta_is_remarked(write_job, invoke):
+    path = write_job(privacy={"delta": "0.01"})
+    for command in ("plan", "fit"):
+        result = invoke(command, path)
+        assert "at or above 1/N" in " ".join((result.stdout + result.stderr).split())
+
+
+def test_a_ledger_is_charged_once(write_job, invoke, folder, open_ledger):
+    ledger = open_ledger("budget.db", 3.0)
+    invoke("fit", write_job(data={"ledger": '"budget.db"'}), "--quiet")
+    balance = ledger.account().balance()
+    assert balance.plans == 1
+    assert balance.spent == pytest.approx(1.0, rel=1e-2)
+    assert ledger.verify() == 1 + 1 + 65
+
+
+def test_a_budget_too_small_is_refused_and_nothing_is_charged(write_job, invoke, folder, parties, open_ledger):
+    generous, poor = open_ledger("north.db", 3.0), open_ledger("south.db", 0.5)
+    path = write_job(data=None, more=parties(ledgers=True))
+    plan = invoke("plan", path)
+    assert "refused" in plan.stdout
+    assert "epsilon at most 0.5" in " ".join(plan.stdout.split())
+    result = invoke("fit", path, "--quiet", code=3)
+    assert "party 'south'" in result.stderr
+    assert "epsilon at most 0.5" in result.stderr
+    assert [ledger.account().balance().plans for ledger in (generous, poor)] == [0, 0]
+    assert not (folder / "model.json").exists()
+
+
+def _folder_is_a_file(folder):
+    (folder / "out").write_text("")
+    return '"out/model.json"'
+
+
+BAD_OUTPUTS = {
+    "no folder": lambda folder: '"nowhere/model.json"',
+    "a folder": lambda folder: f'"{folder}"',
+    "a file as folder": _folder_is_a_file,
+    "the data": lambda folder: '"all.csv"',
+    "the ledger": lambda folder: '"budget.db"',
+    "the page": lambda folder: '"privacy.html"',
+    "a name too long": lambda folder: f'"{"x" * 300}.json"',
+}
+
+
+@pytest.mark.parametrize("case", BAD_OUTPUTS)
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_charged(
+    write_job, invoke, folder, open_ledger, case
+):
+    ledger = open_ledger("budget.db", 3.0)
+    data = (folder / "all.csv").read_bytes()
+    path = write_job(data={"ledger": '"budget.db"'}, output={"model": BAD_OUTPUTS[case](folder)})
+    result = invoke("fit", path, code=2)
+    assert "output." in result.stderr
+    assert ledger.account().balance().plans == 0
+    assert (folder / "all.csv").read_bytes() == data
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_read_only_folder_is_told_before_anything_is_charged(write_job, invoke, folder, open_ledger):
+    ledger = open_ledger("budget.db", 3.0)
+    (folder / "locked").mkdir(mode=0o500)
+    path = write_job(data={"ledger": '"budget.db"'}, output={"model": '"locked/model.json"'})
+    assert "Permission denied" in invoke("fit", path, code=2).stderr
+    assert ledger.account().balance().plans == 0
+
+
+def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeypatch):
+    (folder / "results").mkdir()
+    job = load_job(write_job(output={"model": '"results/model.json"'}))
+    runs.check_outputs(job)
+    with runs.opened(job, print) as (federation, facts):
+        model = runs.fit(job, federation, facts)
+    (folder / "results").rmdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with pytest.raises(InputError, match="The fit is done and paid for: its results are in") as caught:
+        runs.write_outputs(job, model, {}, 0.0)
+    rescued = str(caught.value).rsplit(" ", 1)[1].rstrip(".")
+    np.testing.assert_array_equal(load(f"{rescued}/model.json").coef_, model.coef_)
+
+
+BAD_DATA = {
+    "no file": ({"data": {"file": '"nothing.csv"'}}, "there is no such file"),
+    "no label column": ({"data": {"label": '"outcome"'}}, "label='outcome' is no column"),
+    "no label": ({"data": {"label": None}}, "needs label"),
+    "unknown format": ({"data": {"file": '"all.xls"'}}, "unknown suffix"),
+    "unknown solver": ({"model": {"solver": '"magic"'}}, "solver='magic' is unknown"),
+    "no bound": ({"bounds": {"entry_bound": None}}, "row_norm"),
+    "a knob of another solver": ({"model": {"solver": '"newton"', "rate": "0.5"}}, "rate=0.5 means nothing"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_bad_data_and_choices_cost_nothing(write_job, invoke, folder, open_ledger, case):
+    changes, says = BAD_DATA[case]
+    ledger = open_ledger("budget.db", 3.0)
+    path = write_job(**{**changes, "data": {**changes.get("data", {}), "ledger": '"budget.db"'}})
+    for command in ("plan", "fit"):
+        result = invoke(command, path, code=2)
+        assert says in result.stderr
+        assert "Traceback" not in result.stderr
+    assert ledger.account().balance().plans == 0
+
+
+def test_one_class_is_told(write_job, invoke, folder):
+    (folder / "all.csv").write_text("a,b,c,out\n" + "0.1,0.2,0.3,yes\n" * 5)
+    assert "two classes" in invoke("fit", write_job(bounds={"classes": None}), "--quiet", code=2).stderr
+
+
+def test_declared_records_must_be_those_of_the_file(write_job, invoke):
+    path = write_job(data={"records": "599", "features": "3"})
+    invoke("plan", path)
+    assert "records=599" in invoke("fit", path, "--quiet", code=2).stderr
+
+
+def test_parties_with_other_columns_are_refused(write_job, invoke, folder, parties):
+    south = (folder / "south.csv").read_text()
+    path = write_job(data=None, more=parties())
+    for header, says in (("a,b,d,out", "only: c, d"), ("b,a,c,out", "another order")):
+        (folder / "south.csv").write_text(south.replace("a,b,c,out", header))
+        for command in ("plan", "fit"):
+            assert says in invoke(command, path, code=2).stderr
+
+
+def test_a_corrupt_ledger_stops_the_fit(write_job, invoke, folder):
+    (folder / "budget.db").write_bytes(b"not a ledger, whatever its name" * 50)
+    path = write_job(data={"ledger": '"budget.db"'})
+    for command in ("plan", "fit"):
+        assert "not a SQLite file" in invoke(command, path, code=5).stderr
+    (folder / "budget.db").unlink()
+    assert "no such file" in invoke("fit", path, code=5).stderr
+    assert not (folder / "budget.db").exists()
+
+
+def test_an_account_without_a_ledger(write_job, invoke):
+    assert "account='people' needs a ledger" in invoke("fit", write_job(data={"account": '"people"'}), code=2).stderr
+
+
+def test_libsvm_files(write_job, invoke, folder):
+    rng = np.random.default_rng(1)
+    rows = rng.uniform(0, 1, (200, 4))
+    lines = [f"{int(row[0] > row[1])} " + " ".join(f"{j + 1}:{v:.3f}" for j, v in enumerate(row)) for row in rows]
+    (folder / "all.svm").write_text("\n".join(lines) + "\n")
+    path = write_job(data={"file": '"all.svm"', "label": None}, bounds={"classes": "[0, 1]"})
+    assert json.loads(invoke("plan", path, "--json").stdout)["features"] == 4
+    invoke("fit", path, "--quiet")
+    assert len(invoke("predict", folder / "model.json", folder / "all.svm").stdout.splitlines()) == 201
+
+
+def test_parquet_files(write_job, invoke, folder):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pandas.read_csv(folder / "all.csv").to_parquet(folder / "all.parquet")
+    path = write_job(data={"file": '"all.parquet"'})
+    assert json.loads(invoke("plan", path, "--json").stdout)["parties"] == {"data": 600}
+    invoke("fit", path, "--quiet")
+    assert len(invoke("predict", folder / "model.json", folder / "all.parquet").stdout.splitlines()) == 601

@@ -1,0 +1,508 @@
+"""The door: what it releases, how often, with how much noise, and that there is no way around it.
+
+Statistical tests use fixed seeds; a correct gate fails one of them with probability below 1e-6.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom, chi2
+
+from sottovoce import losses
+from sottovoce.data.block import Block, Preparation
+from sottovoce.data.bounds import Bounds
+from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
+from sottovoce.privacy import gate as gate_module
+from sottovoce.privacy.accounting import Gaussian
+from sottovoce.privacy.gate import PUBLIC_NAMES, Declared, Gate, Outgoing, Released, declare_public, reply, value_of
+from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.query import Curvature, GradientSum, GramMatrix, Query
+from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.protocol.messages import Frame, decode, encode
+from sottovoce.protocol.plan import Release
+from sottovoce.transports.in_process import InProcess
+
+PLAN = bytes(range(32))
+REQUEST = Frame("ask", 7, PLAN, 3, "gradient")
+FALSE_ALARM = 1e-6
+
+
+def rows_of(count: int, features: int, seed: int = 0, *, exact: bool = True) -> Block:
+    X = np.random.default_rng(seed).standard_normal((count, features))
+    made = Preparation(Bounds.declare(row_norm=1.0), features, False, count, (0, 1), exact)
+    return Block.prepare(X, np.arange(count) % 2, made)
+
+
+def gradient(dimension: int) -> GradientSum:
+    return GradientSum(dimension, 1.0, losses.get("logistic"))
+
+
+def gate_of(*releases: Release, seed: int = 0, records: int = 100, account: Account | None = None) -> Gate:
+    named = {release.query: release for release in releases}
+    return Gate(PLAN, named, records, SeededRandomness(seed, "gate"), account)
+
+
+def charged_account(folder: Path) -> Account:
+    account = Ledger(folder / "ledger.db").open("rows", epsilon=1.0, delta=1e-5)
+    account.reserve(PLAN.hex(), [Gaussian(0.1)])
+    return account
+
+
+class TestOncePerKey:
+    @pytest.fixture(params=["without a ledger", "with a ledger"])
+    def account(self, request: pytest.FixtureRequest, tmp_path: Path) -> Account | None:
+        return charged_account(tmp_path) if request.param == "with a ledger" else None
+
+    def test_a_repeat_gets_the_stored_bytes_whatever_it_carries(self, account: Account | None) -> None:
+        query, block = gradient(3), rows_of(10, 3)
+        gate = gate_of(Release.at_mu(query, 0, 5, 0.1, "zero-out"), account=account)
+        first = reply("answer", REQUEST, gate.gaussian(query, 2, block, np.zeros(3))).data
+        for weights, rows in ((np.full(3, 9.0), block), (np.zeros(3), rows_of(4, 3, seed=5))):
+            assert reply("answer", REQUEST, gate.gaussian(query, 2, rows, weights)).data == first
+        assert reply("answer", REQUEST, gate.gaussian(query, 3, block, np.zeros(3))).data != first
+
+    def test_a_round_outside_the_plan_is_refused(self, account: Account | None) -> None:
+        query, block = gradient(3), rows_of(10, 3)
+        gate = gate_of(Release.at_mu(query, 2, 5, 0.1, "zero-out"), account=account)
+        for outside in (0, 1, 7, 8, 10**9):
+            with pytest.raises(RefusedError, match="not in the plan"):
+                gate.gaussian(query, outside, block, np.zeros(3))
+        for inside in range(2, 7):
+            gate.gaussian(query, inside, block, np.zeros(3))
+
+    def test_a_query_outside_the_plan_is_refused(self, account: Account | None) -> None:
+        gate = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=account)
+        with pytest.raises(RefusedError, match="'gram' in round 0 is not in the plan"):
+            gate.gaussian(GramMatrix(3), 0, rows_of(10, 3))
+
+    def test_threads_that_ask_at_once_get_one_release(self, account: Account | None) -> None:
+        query, block = gradient(50), rows_of(400, 50)
+        gate = Gate(PLAN, {"gradient": Release.at_mu(query, 0, 5, 0.1, "zero-out")}, 400, SystemRandomness(), account)
+        start, seen = threading.Barrier(8), []
+
+        def ask(number: int) -> None:
+            start.wait()
+            seen.append(gate.gaussian(query, 1, block, np.full(50, float(number))).arrays["grid"].tobytes())
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(seen) == 8
+        assert len(set(seen)) == 1
+
+
+def test_without_a_ledger_an_earlier_round_is_over() -> None:
+    query, block = gradient(3), rows_of(10, 3)
+    gate = gate_of(Release.at_mu(query, 0, 5, 0.1, "zero-out"))
+    gate.gaussian(query, 2, block, np.zeros(3))
+    gate.gaussian(query, 4, block, np.zeros(3))
+    for earlier in (0, 2, 3):
+        with pytest.raises(RefusedError, match="is over"):
+            gate.gaussian(query, earlier, block, np.zeros(3))
+
+
+def test_a_restarted_gate_with_the_same_ledger_repeats_what_was_said(tmp_path: Path) -> None:
+    query, block, account = gradient(3), rows_of(10, 3), charged_account(tmp_path)
+    release = Release.at_mu(query, 0, 5, 0.1, "zero-out")
+    said = [gate_of(release, seed=1, account=account).gaussian(query, t, block, np.zeros(3)) for t in range(3)]
+    restarted = gate_of(release, seed=2, account=Ledger(account.path).account())
+    for t, earlier in enumerate(said):
+        again = restarted.gaussian(query, t, block, np.ones(3))
+        assert reply("answer", REQUEST, again).data == reply("answer", REQUEST, earlier).data
+    fresh = restarted.gaussian(query, 3, block, np.zeros(3))
+    assert fresh.arrays["grid"].tolist() not in [earlier.arrays["grid"].tolist() for earlier in said]
+
+
+def test_nothing_leaves_that_was_not_reserved(tmp_path: Path) -> None:
+    account = Ledger(tmp_path / "ledger.db").open("rows", epsilon=1.0, delta=1e-5)
+    gate = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=account)
+    with pytest.raises(LedgerError, match="no reservation"):
+        gate.gaussian(gradient(3), 0, rows_of(10, 3), np.zeros(3))
+
+
+def test_a_release_is_on_disk_before_anybody_has_it(tmp_path: Path) -> None:
+    account = charged_account(tmp_path)
+    released = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=account).gaussian(
+        gradient(3), 0, rows_of(10, 3), np.zeros(3)
+    )
+    stored = account.stored(PLAN.hex(), 0, "gradient")
+    assert stored is not None
+    np.testing.assert_array_equal(decode(stored).arrays["grid"], released.arrays["grid"])
+
+
+@pytest.mark.parametrize("account", ["without", "with"])
+@pytest.mark.parametrize(
+    "query",
+    [GradientSum(3, 1.001, losses.get("logistic")), GradientSum(3, 1.0, losses.get("logistic"), row_norm=1.01)],
+)
+def test_a_query_more_sensitive_than_charged_is_a_leak(query: Query, account: str, tmp_path: Path) -> None:
+    held = charged_account(tmp_path) if account == "with" else None
+    gate = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=held)
+    with pytest.raises(LeakError, match="more sensitive than the plan charged for"):
+        gate.gaussian(query, 0, rows_of(10, 3), np.zeros(3))
+    if held is not None:
+        assert held.stored(PLAN.hex(), 0, "gradient") is None
+
+
+@pytest.mark.parametrize("field", ["charged_zero_out", "charged_replace_one"])
+def test_either_charge_too_small_is_a_leak(field: str) -> None:
+    query = gradient(3)
+    release = Release.at_mu(query, 0, 5, 0.1, "zero-out")
+    release = Release.model_validate(release.model_dump() | {field: getattr(release, field) * (1 - 1e-9)})
+    with pytest.raises(LeakError):
+        gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": 0.3}, {"step": 2.0**-200}, {"step": 2.0**-60, "std": 1e3}, {"step": 2.0**-62}]
+)
+def test_a_grid_that_is_no_power_of_two_or_overflows_is_refused(change: dict[str, float]) -> None:
+    query = gradient(3)
+    release = Release.at_mu(query, 0, 5, 0.1, "zero-out")
+    release = Release.model_validate(release.model_dump() | change)
+    with pytest.raises(RefusedError, match="power of two"):
+        gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3))
+
+
+def test_rows_prepared_without_privacy_get_no_noisy_release() -> None:
+    query = gradient(3)
+    gate = gate_of(Release.at_mu(query, 0, 5, 0.1, "zero-out"))
+    with pytest.raises(LeakError, match="without privacy"):
+        gate.gaussian(query, 0, rows_of(10, 3, exact=False), np.zeros(3))
+
+
+def test_an_unbounded_query_gets_no_noisy_release() -> None:
+    query = Curvature(losses.get("logistic"), 3)
+    release = Release(
+        query="curvature", first=0, count=1, std=1.0, step=1.0, charged_zero_out=1e9, charged_replace_one=1e9
+    )
+    with pytest.raises(LeakError, match="more sensitive"):
+        gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3))
+
+
+def test_a_run_planned_without_privacy_releases_the_plain_value() -> None:
+    query, block = gradient(3), rows_of(10, 3, exact=False)
+    released = gate_of(Release.at_mu(query, 0, 5, math.inf, "zero-out")).gaussian(query, 0, block, np.ones(3))
+    assert set(released.arrays) == {"value"}
+    np.testing.assert_array_equal(value_of(released.arrays), query.value(block, np.ones(3)))
+
+
+# The noise of the real gate.
+
+
+def noise_of(query: Query, block: Block, release: Release, seed: int) -> np.ndarray:
+    """What the gate added, in units of the plan's standard deviation: rounds x entries."""
+    gate = gate_of(release, seed=seed, records=len(block))
+    exact = np.rint(query.value(block, np.zeros(block.dimension)) / release.step)
+    grids = [gate.gaussian(query, t, block, np.zeros(block.dimension)).arrays["grid"] for t in range(release.count)]
+    return (np.array(grids) - exact) * release.step * query.weights / release.std
+
+
+def fits(noise: np.ndarray, scale: float) -> bool:
+    """A two-sided chi-square test of standard deviation `scale` and mean 0, false alarm below 1e-6."""
+    variance = chi2.cdf(np.square(noise / scale).sum(), noise.size)
+    mean = chi2.sf(noise.size * (noise.mean() / scale) ** 2, 1)
+    return bool(FALSE_ALARM / 4 < variance < 1 - FALSE_ALARM / 4 and mean > FALSE_ALARM / 2)
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+def test_the_noise_of_a_gradient_has_the_planned_scale(relation: Any) -> None:
+    query, block = gradient(2000), rows_of(5, 2000)
+    noise = noise_of(query, block, Release.at_mu(query, 0, 100, 0.5, relation), seed=1)
+    assert fits(noise, 1.0)
+    for wrong in (2 / 3, 3 / 2, 0.98, 1.02):
+        assert not fits(noise, wrong)
+
+
+def test_the_noise_of_a_gram_matrix_is_smaller_off_the_diagonal() -> None:
+    query, block = GramMatrix(70), rows_of(5, 70)
+    release = Release.at_mu(query, 0, 100, 0.5, "zero-out")
+    noise = noise_of(query, block, release, seed=2)
+    diagonal = query.weights == 1.0
+    assert diagonal.sum() == 70
+    assert fits(noise[:, diagonal], 1.0)
+    assert fits(noise[:, ~diagonal], 1.0)
+    for wrong in (2 / 3, 3 / 2):
+        assert not fits(noise[:, diagonal], wrong)
+    for wrong in (2 / 3, 3 / 2, 0.98, 1.02):
+        assert not fits(noise[:, ~diagonal], wrong)
+    # in plain units: std on the diagonal, std / sqrt 2 off it, and not the same on both
+    plain = noise / query.weights
+    assert fits(plain[:, ~diagonal], math.sqrt(0.5))
+    assert not fits(plain[:, ~diagonal], 1.0)
+    assert not fits(plain[:, diagonal], math.sqrt(0.5))
+
+
+@pytest.mark.parametrize("query", [gradient(40), GramMatrix(40)])
+def test_the_noise_knows_nothing_of_the_data(query: Any) -> None:
+    release = Release.at_mu(query, 0, 3, 0.5, "zero-out")
+    one, other = (noise_of(query, rows_of(5, 40, seed=seed), release, seed=4) for seed in (10, 11))
+    np.testing.assert_allclose(one, other, atol=1e-9)
+
+
+def test_every_entry_has_noise_of_its_own() -> None:
+    query, block = gradient(8), rows_of(5, 8)
+    noise = noise_of(query, block, Release.at_mu(query, 0, 3000, 0.5, "zero-out"), seed=5)
+    spread = np.linalg.eigvalsh(np.cov(noise.T))
+    assert 0.8 < spread.min()
+    assert spread.max() < 1.2
+
+
+def test_rate_and_noise_are_drawn_from_the_systems_randomness_by_default() -> None:
+    query, block = gradient(20), rows_of(5, 20)
+    release = Release.at_mu(query, 0, 3, 0.5, "zero-out")
+    grids = [
+        Gate(PLAN, {"gradient": release}, 100, SystemRandomness(), None).gaussian(query, 0, block, np.zeros(20))
+        for _ in range(2)
+    ]
+    assert grids[0].arrays["grid"].tolist() != grids[1].arrays["grid"].tolist()
+
+
+# Sampling.
+
+
+def sampled_release(query: Query, rate: float, count: int) -> Release:
+    return Release.of(query, 0, count, 10.0, 2.0**-12, rate)
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "rounded_gaussian", lambda _scale, size, _randomness: np.zeros(size, np.int64))
+
+
+def one_column_each(count: int) -> Block:
+    made = Preparation(Bounds.declare(row_norm=1.0), count, False, count, (0, 1))
+    return Block.prepare(np.eye(count), np.ones(count, dtype=int), made)
+
+
+@pytest.mark.usefixtures("silent")
+def test_the_gate_itself_flips_a_fresh_coin_for_every_record() -> None:
+    count, rounds, rate = 200, 400, 0.3
+    query, block = gradient(count), one_column_each(count)
+    gate = gate_of(sampled_release(query, rate, rounds), records=count)
+    drawn = np.array([gate.gaussian(query, t, block, np.zeros(count)).arrays["grid"] != 0 for t in range(rounds)])
+
+    def plausible(hits: int, trials: int) -> bool:
+        return bool(FALSE_ALARM / 2 < binom.cdf(hits, trials, rate) < 1 - FALSE_ALARM / 2)
+
+    assert plausible(int(drawn.sum()), drawn.size)
+    assert all(binom.sf(hits - 1, rounds, rate) > FALSE_ALARM / 1000 for hits in drawn.sum(axis=0))
+    assert all(binom.cdf(hits, rounds, rate) > FALSE_ALARM / 1000 for hits in drawn.sum(axis=0))
+    # fresh each round, and independent between records: pairs agree as often as coins do
+    both = drawn[1:] & drawn[:-1]
+    assert 0.08 < both.mean() < 0.10
+    beside = drawn[:, 1:] & drawn[:, :-1]
+    assert 0.08 < beside.mean() < 0.10
+    assert not plausible(int(0.97 * drawn.sum()), drawn.size)
+
+
+@pytest.mark.usefixtures("silent")
+def test_without_a_rate_every_record_counts() -> None:
+    query, block = gradient(50), one_column_each(50)
+    for rate in (None, 1.0):
+        gate = gate_of(sampled_release(query, rate, 3), records=50)  # type: ignore[arg-type]
+        assert (gate.gaussian(query, 0, block, np.zeros(50)).arrays["grid"] != 0).all()
+
+
+def test_an_empty_batch_is_answered_with_noise_and_looks_like_any_other() -> None:
+    query, block = gradient(30), rows_of(40, 30)
+    sizes, empty = set(), 0
+    gate = gate_of(sampled_release(query, 0.02, 200), records=40, seed=3)
+    for t in range(200):
+        released = gate.gaussian(query, t, block, np.zeros(30))
+        sizes.add(len(reply("answer", REQUEST, released).data))
+        assert (released.arrays["grid"] != 0).any()
+        empty += bool(np.linalg.norm(value_of(released.arrays)) > 0)
+    full = gate_of(sampled_release(query, 1.0, 1), records=40).gaussian(query, 0, block, np.zeros(30))
+    nobody = gate_of(sampled_release(query, 1e-12, 1), records=40).gaussian(query, 0, block, np.zeros(30))
+    sizes |= {len(reply("answer", REQUEST, released).data) for released in (full, nobody)}
+    assert len(sizes) == 1
+    assert empty == 200
+
+
+# There is no other way out.
+
+
+def a_release() -> Released:
+    return gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out")).gaussian(
+        gradient(3), 0, rows_of(10, 3), np.zeros(3)
+    )
+
+
+def subclass(kind: type, **fields: Any) -> Any:
+    """An instance of a subclass that never asked for the seal."""
+    names = {"__slots__": (), "__new__": lambda cls: object.__new__(cls), "__init__": lambda self: None}
+    made = type("Fake", (kind,), names)()
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+SECRET = np.array([170.25, 171.5])
+
+
+def changed(released: Released) -> Any:
+    released.arrays = {"grid": SECRET}
+    return released
+
+
+FORGERIES: dict[str, Callable[[], Any]] = {
+    "made by hand": lambda: Released("gradient", 0, {"grid": SECRET}, seal=object()),
+    "made without a seal": lambda: Released("gradient", 0, {"grid": SECRET}),  # type: ignore[call-arg]
+    "made by __new__": lambda: Released.__new__(Released),
+    "a subclass": lambda: subclass(Released, arrays={"grid": SECRET}, query="gradient", round=0),
+    "a copy": lambda: copy.copy(a_release()),
+    "a deep copy": lambda: copy.deepcopy(a_release()),
+    "a pickle": lambda: pickle.loads(pickle.dumps(a_release())),
+    "an array put in": lambda: changed(a_release()),
+    "an entry put in": lambda: a_release().arrays.__setitem__("grid", SECRET),  # type: ignore[attr-defined]
+    "a number put in": lambda: a_release().arrays["grid"].__setitem__(0, 170),
+    "a field deleted": lambda: a_release().__delattr__("arrays"),
+    "an array": lambda: SECRET,
+    "a number": lambda: 170.25,
+    "bytes": SECRET.tobytes,
+    "a text": lambda: "170.25",
+    "nothing": lambda: None,
+    "a dictionary": lambda: {"grid": SECRET},
+    "a frame": lambda: Frame("answer", 1, PLAN, 0, "gradient", {"grid": SECRET}),
+    "a list of declared values": lambda: [declare_public("records", 5, reason="a count")],
+    "a text among declared values": lambda: (declare_public("records", 5, reason="a count"), "170.25"),
+    "a subclass of Declared": lambda: (subclass(Declared, name="records", value=[170.25], reason="none"),),
+    "Declared made by hand": lambda: (Declared("records", 170, "none", seal=None),),
+    "a declared value changed": lambda: setattr(declare_public("records", 5, reason="a count"), "value", [170.25]),
+    "a declared name changed": lambda: setattr(declare_public("records", 5, reason="a count"), "name", "height"),
+    "Declared, copied": lambda: (copy.deepcopy(declare_public("records", 5, reason="a count")),),
+    "a reply as content": lambda: reply("answer", REQUEST, a_release()),
+}
+
+
+@pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
+def test_only_what_passed_the_gate_makes_a_reply(forge: Callable[[], Any]) -> None:
+    with pytest.raises((LeakError, TypeError, ValueError)) as error:
+        reply("answer", REQUEST, forge())
+    assert "170" not in str(error.value)
+    assert "171" not in str(error.value)
+
+
+OUTGOING: dict[str, Callable[[], Any]] = {
+    "made by hand": lambda: Outgoing(b"170.25", seal=object()),
+    "made by __new__": lambda: Outgoing.__new__(Outgoing),
+    "a subclass": lambda: subclass(Outgoing, data=encode(Frame("answer", 7, text="170.25"))),
+    "changed": lambda: setattr(reply("answer", REQUEST, a_release()), "data", b"170.25"),
+    "a copy": lambda: copy.copy(reply("answer", REQUEST, a_release())),
+    "a pickle": lambda: pickle.dumps(reply("answer", REQUEST, a_release())),
+    "bytes": lambda: encode(Frame("answer", 7, text="170.25")),
+    "an array": lambda: SECRET,
+    "a text": lambda: "170.25",
+    "a frame": lambda: Frame("answer", 7, text="170.25"),
+    "a release that was not replied": a_release,
+    "nothing": lambda: None,
+}
+
+
+@pytest.mark.parametrize("forge", OUTGOING.values(), ids=OUTGOING)
+def test_a_wire_takes_only_replies(forge: Callable[[], Any]) -> None:
+    class Endpoint:
+        name = "anna"
+
+        def handle(self, request: bytes) -> Outgoing:
+            made: Outgoing = forge()
+            return made
+
+    with pytest.raises(LeakError) as error:
+        InProcess([Endpoint()]).exchange({"anna": encode(REQUEST)})
+    assert "170" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("records", SECRET),
+        ("records", np.float64(170.25)),
+        ("records", np.int64(170)),
+        ("records", 170.25),
+        ("records", True),
+        ("records", "170.25"),
+        ("features", [170, 171]),
+        ("feature_names", SECRET.tolist()),
+        ("feature_names", [np.str_("170.25")]),
+        ("feature_names", "170.25"),
+        ("classes", [0, 1, 170]),
+        ("classes", [SECRET]),
+        ("classes", [np.float64(170.25), np.float64(1)]),
+        ("classes", SECRET),
+        ("classes", {170.25: 1}),
+        ("accepted", 170),
+        ("accepted", None),
+        ("error", 170.25),
+        ("error", SECRET),
+        ("error", b"170.25"),
+        ("refused", ["170.25"]),
+        ("refused", ValueError("170.25")),
+    ],
+)
+def test_a_public_value_has_the_kind_of_its_name(name: str, value: Any) -> None:
+    with pytest.raises(LeakError) as error:
+        declare_public(name, value, reason="because")
+    assert "170" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy", "norm", "mean", "gradient", "rows", "", "Records"])
+def test_no_other_name_is_public(name: str) -> None:
+    with pytest.raises(LeakError, match="is not a public value"):
+        declare_public(name, 5, reason="because")
+
+
+def test_a_public_value_needs_a_reason() -> None:
+    with pytest.raises(LeakError, match="needs a reason"):
+        declare_public("records", 5, reason="")
+    assert all(PUBLIC_NAMES.values())
+
+
+def test_declared_values_travel_by_name() -> None:
+    facts = (
+        declare_public("records", 5, reason="a count"),
+        declare_public("classes", ["no", "yes"], reason="schema"),
+        declare_public("feature_names", ["age"], reason="schema"),
+    )
+    frame = decode(reply("facts", REQUEST, facts).data)
+    assert json.loads(frame.text) == {"records": 5, "classes": ["no", "yes"], "feature_names": ["age"]}
+    assert not frame.arrays
+    assert (frame.serial, frame.plan, frame.round, frame.query) == (7, PLAN, 3, "gradient")
+
+
+def test_a_list_changed_after_it_was_declared_stays_as_declared() -> None:
+    names = ["age"]
+    declared = declare_public("feature_names", names, reason="schema")
+    names.append("170.25")
+    assert "170.25" not in decode(reply("facts", REQUEST, (declared,)).data).text
+
+
+def test_nothing_shows_itself() -> None:
+    released = a_release()
+    declared = declare_public("error", "170.25", reason="a text")
+    outgoing = reply("answer", REQUEST, released)
+    digits = [str(abs(int(entry))) for entry in released.arrays["grid"]]
+    for thing in (released, declared, outgoing, gate_of()):
+        for text in (repr(thing), str(thing)):
+            assert "170" not in text
+            assert not any(digit in text for digit in digits)
+
+
+def test_a_gate_refuses_a_scale_beyond_its_sampler() -> None:
+    query = gradient(3)
+    release = Release.of(query, 0, 1, 2.0**45, 1.0)
+    with pytest.raises(InputError, match="scale"):
+        gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3))
