@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +36,7 @@ class Cost:
 def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = ()) -> Cost:
     """What a run of the plan takes.
 
-    Bytes are those of all parties' frames, from the proposal of the plan on.
+    Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them.
     Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
     """
     if not plan.private:
@@ -49,7 +49,8 @@ def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = (
     uplink = downlink = messages = 0
     proposal = Frame("plan", 0, plan.digest, text=plan.to_json())
     end = Frame("done", 0, plan.digest)
-    for request, answer in ((proposal, "accept"), (end, "done")):
+    check = replace(proposal, query="check")
+    for request, answer in (*([(check, "accept")] if parties > 1 else []), (proposal, "accept"), (end, "done")):
         downlink += parties * len(encode(request))
         accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
         uplink += parties * len(reply(answer, request, accepted).data)

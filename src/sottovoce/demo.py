@@ -180,11 +180,9 @@ def _train(
     job: Job, console: Console, processes: Mapping[str, subprocess.Popen[bytes]]
 ) -> tuple[PrivateLinearModel, float]:
     """One training over gRPC, as `sottovoce fit job.toml` does it."""
-    _require_running(processes, job)
-    with runs.opened(job, lambda _: console.print("Starting the clinics and waiting for them to connect ...")) as (
-        federation,
-        facts,
-    ):
+    console.print("Starting the clinics and waiting for them to connect ...")
+    _wait_for_start(processes, job)
+    with runs.opened(job, lambda _: None) as (federation, facts):
         start = time.perf_counter()
         with progress_bar("Training over mutual TLS", console) as advance:
             model = runs.fit(job, federation, facts, advance)
@@ -201,6 +199,16 @@ def _refused(job: Job, processes: Mapping[str, subprocess.Popen[bytes]], console
         console.print("Nothing was released and nothing was charged.")
     else:
         raise AssertionError("the second training must be refused")
+
+
+def _wait_for_start(processes: Mapping[str, subprocess.Popen[bytes]], job: Job) -> None:
+    """Until every clinic has read its records and looks for the coordinator; one that fails is told at once."""
+    deadline = time.monotonic() + _START_UP
+    while not all("connecting to" in job.resolve(f"{name}.log").read_text() for name in processes):
+        _require_running(processes, job)
+        if time.monotonic() > deadline:
+            raise WireError(f"the clinics did not start within {_START_UP:g} s; the logs beside {job.path} say why.")
+        time.sleep(0.05)
 
 
 def _require_running(processes: Mapping[str, subprocess.Popen[bytes]], job: Job) -> None:

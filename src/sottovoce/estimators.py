@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sottovoce import algorithms, losses, penalties
 from sottovoce.algorithms import Algorithm, Problem, make_plan
 from sottovoce.data.bounds import Bounds
-from sottovoce.errors import InputError, WireError
+from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.privacy.accounting import Relation
 from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
 from sottovoce.privacy.ledger import Account, Ledger
@@ -52,7 +52,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     epsilon, delta : the budget; `epsilon=float("inf")` is the algorithm without privacy.
     relation : "zero-out" (a record is blanked) or "replace-one" (a record is replaced by any other).
     solver : "auto" or a name; an unknown one is answered with those that fit.
-    alpha : weight of the penalty, in front of it, where the loss is a mean over records.
+    alpha : weight of the penalty, in front of it, where the loss is a mean over records; with `feature_ranges`
+        penalties and radius act on the coefficients of the rescaled features.
     radius : a constraint instead of a penalty.
     row_norm, entry_bound, label_bound, feature_ranges : declared bounds; nothing is inferred from the data.
     rescale : ranges become [-1, 1] ("symmetric") or [0, 1] ("unit").
@@ -104,10 +105,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             algorithm, plan, names = self._plan(federation, coordinator)
             before = _counts(federation.transport.communication)
             weights, rounds = self._run(coordinator, plan, algorithm)
-        except WireError:
+        except (WireError, LedgerError):
             federation.raise_failure()
             raise
-        self._keep(federation, plan, algorithm, weights, rounds, before)
+        self._keep(federation, plan, algorithm, weights, rounds, coordinator.asked["gradient"], before)
         if isinstance(X, Federation):
             self._keep_names(names)
         self.transcript_ = coordinator.transcript
@@ -274,11 +275,12 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         algorithm: Algorithm,
         weights: Array,
         rounds: int,
+        steps: int,
         before: tuple[int, int],
     ) -> None:
         coef, intercept = plan.preparation.unprepare(weights)
         self._set_model(coef, intercept, plan)
-        self.n_iter_ = plan.rounds if plan.private else rounds
+        self.n_iter_ = plan.rounds if plan.private else steps
         self.n_features_in_ = plan.features
         self.plan_ = plan
         self.privacy_ = privacy_report(plan, algorithm, seeded=self.insecure_seed is not None)
@@ -389,7 +391,7 @@ class PrivateRidge(_Regressor):
 class PrivateLasso(_Regressor):
     """min (1/N) sum (x'w + b - y)^2 / 2 + alpha |w|_1 under differential privacy, or |w|_1 <= radius."""
 
-    alpha: float = 0.01
+    alpha: float = 1e-4
 
     def _regulariser(self) -> Named:
         return _ball_or("l1", "l1_ball", self.alpha, self.radius)
@@ -399,7 +401,7 @@ class PrivateLasso(_Regressor):
 class PrivateElasticNet(_Regressor):
     """min (1/N) sum (x'w + b - y)^2 / 2 + alpha (l1_ratio |w|_1 + (1 - l1_ratio)/2 |w|^2), differentially private."""
 
-    alpha: float = 0.01
+    alpha: float = 1e-4
     l1_ratio: float = 0.5
 
     def _regulariser(self) -> Named:

@@ -10,9 +10,9 @@ from sottovoce.errors import InputError
 
 def check_writable(path: Path, what: str) -> None:
     """Raise unless a file could be written at `path` now. Asked before a fit, so that no budget is spent in vain."""
-    if path.is_dir():
-        raise InputError(f"{what}={str(path)!r} is a folder; name a file in it.")
     try:
+        if path.is_dir():
+            raise InputError(f"{what}={str(path)!r} is a folder; name a file in it.")
         _temporary(path).write_bytes(b"")
         _temporary(path).unlink()
     except OSError as error:

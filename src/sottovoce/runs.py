@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -158,24 +158,15 @@ def preview(job: Job, federation: Federation, facts: Sequence[Facts], notes: Seq
     seeded = model.insecure_seed is not None
     if federation.remote:
         model.set_params(insecure_seed=None)
-    before = replace(federation.transport.communication)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plan = model.plan(federation)
-    greeting = federation.transport.communication
     algorithm = algorithms.REGISTRY[plan.algorithm]
     accounts = accounts_of(job)
-    cost = cost_of(plan, algorithm, [account.path.parent for account in accounts.values()])
-    if cost.uplink_bytes is not None and cost.downlink_bytes is not None:
-        cost = replace(
-            cost,
-            uplink_bytes=cost.uplink_bytes + greeting.uplink_bytes - before.uplink_bytes,
-            downlink_bytes=cost.downlink_bytes + greeting.downlink_bytes - before.downlink_bytes,
-        )
     return Preview(
         plan=plan,
         report=privacy_report(plan, algorithm, seeded=seeded),
-        cost=cost,
+        cost=cost_of(plan, algorithm, [account.path.parent for account in accounts.values()]),
         charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
         notes=(*notes, *(str(warning.message) for warning in caught)),
     )

@@ -51,6 +51,8 @@ def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Accou
 def read_party(name: str, source: SourceTable, resolve: Callable[[str], Path], policy: Policy | None = None) -> Party:
     """The party that holds a file. The rows stay inside it."""
     path = resolve(source.file)
+    if source.label is None and {suffix.lower() for suffix in path.suffixes} & set(readers.CSV + readers.PARQUET):
+        raise _no_label(path)
     table = readers.read_table(path, label=source.label, features=source.features)
     if table.y is None:
         raise _no_label(path)

@@ -93,22 +93,20 @@ def test_a_damaged_file_is_refused(tmp_path, case):
 
 
 class Parser(html.parser.HTMLParser):
-    """Collects tags and checks that they are nested."""
+    """Collects tags and links, and checks that tags are nested."""
 
     def __init__(self):
         super().__init__()
         self.open, self.tags, self.links = [], [], []
 
     def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.links += [value for key, value in attributes if key in ("src", "href")]
-        if tag not in ("meta", "rect", "line") or self.get_starttag_text().endswith("/>"):
-            pass
-        if tag not in ("meta",):
+        self.handle_startendtag(tag, attributes)
+        if tag != "meta":
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attributes):
         self.tags.append(tag)
+        self.links += [value for key, value in attributes if key in ("src", "href")]
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag

@@ -604,11 +604,12 @@ class TestFederation:
 
     def test_one_empty_account_stops_the_fit(self, data: Any, tmp_path: Any) -> None:
         rich, poor = (sv.Ledger(tmp_path / f"{total}").open("records", total, 1e-5) for total in (5.0, 0.1))
-        federation = sv.Federation.by_rows(self.parts(data, data.y)[:2], ledgers=[poor, rich])
         model = make(sv.PrivateRidge, data)
-        with pytest.raises(sv.BudgetError, match=r"of epsilon 0\.1 "):
-            model.fit(federation)
-        assert poor.balance().plans == 0
+        for ledgers in ([poor, rich], [rich, poor]):
+            federation = sv.Federation.by_rows(self.parts(data, data.y)[:2], ledgers=ledgers)
+            with pytest.raises(sv.BudgetError, match=r"of epsilon 0\.1 "):
+                model.fit(federation)
+        assert poor.balance().plans == rich.balance().plans == 0
         assert not hasattr(model, "coef_")
 
     def test_a_transcript_is_kept_when_asked_for(self, data: Any) -> None:

@@ -256,7 +256,7 @@ def test_every_entry_has_noise_of_its_own() -> None:
     query, block = gradient(8), rows_of(5, 8)
     noise = noise_of(query, block, Release.at_mu(query, 0, 3000, 0.5, "zero-out"), seed=5)
     spread = np.linalg.eigvalsh(np.cov(noise.T))
-    assert 0.8 < spread.min()
+    assert spread.min() > 0.8
     assert spread.max() < 1.2
 
 
@@ -318,18 +318,16 @@ def test_without_a_rate_every_record_counts() -> None:
 
 def test_an_empty_batch_is_answered_with_noise_and_looks_like_any_other() -> None:
     query, block = gradient(30), rows_of(40, 30)
-    sizes, empty = set(), 0
+    sizes = set()
     gate = gate_of(sampled_release(query, 0.02, 200), records=40, seed=3)
     for t in range(200):
         released = gate.gaussian(query, t, block, np.zeros(30))
         sizes.add(len(reply("answer", REQUEST, released).data))
         assert (released.arrays["grid"] != 0).any()
-        empty += bool(np.linalg.norm(value_of(released.arrays)) > 0)
     full = gate_of(sampled_release(query, 1.0, 1), records=40).gaussian(query, 0, block, np.zeros(30))
     nobody = gate_of(sampled_release(query, 1e-12, 1), records=40).gaussian(query, 0, block, np.zeros(30))
     sizes |= {len(reply("answer", REQUEST, released).data) for released in (full, nobody)}
     assert len(sizes) == 1
-    assert empty == 200
 
 
 # There is no other way out.
@@ -353,11 +351,6 @@ def subclass(kind: type, **fields: Any) -> Any:
 SECRET = np.array([170.25, 171.5])
 
 
-def changed(released: Released) -> Any:
-    released.arrays = {"grid": SECRET}
-    return released
-
-
 FORGERIES: dict[str, Callable[[], Any]] = {
     "made by hand": lambda: Released("gradient", 0, {"grid": SECRET}, seal=object()),
     "made without a seal": lambda: Released("gradient", 0, {"grid": SECRET}),  # type: ignore[call-arg]
@@ -366,10 +359,6 @@ FORGERIES: dict[str, Callable[[], Any]] = {
     "a copy": lambda: copy.copy(a_release()),
     "a deep copy": lambda: copy.deepcopy(a_release()),
     "a pickle": lambda: pickle.loads(pickle.dumps(a_release())),
-    "an array put in": lambda: changed(a_release()),
-    "an entry put in": lambda: a_release().arrays.__setitem__("grid", SECRET),  # type: ignore[attr-defined]
-    "a number put in": lambda: a_release().arrays["grid"].__setitem__(0, 170),
-    "a field deleted": lambda: a_release().__delattr__("arrays"),
     "an array": lambda: SECRET,
     "a number": lambda: 170.25,
     "bytes": SECRET.tobytes,
@@ -381,8 +370,6 @@ FORGERIES: dict[str, Callable[[], Any]] = {
     "a text among declared values": lambda: (declare_public("records", 5, reason="a count"), "170.25"),
     "a subclass of Declared": lambda: (subclass(Declared, name="records", value=[170.25], reason="none"),),
     "Declared made by hand": lambda: (Declared("records", 170, "none", seal=None),),
-    "a declared value changed": lambda: setattr(declare_public("records", 5, reason="a count"), "value", [170.25]),
-    "a declared name changed": lambda: setattr(declare_public("records", 5, reason="a count"), "name", "height"),
     "Declared, copied": lambda: (copy.deepcopy(declare_public("records", 5, reason="a count")),),
     "a reply as content": lambda: reply("answer", REQUEST, a_release()),
 }
@@ -390,19 +377,43 @@ FORGERIES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
 def test_only_what_passed_the_gate_makes_a_reply(forge: Callable[[], Any]) -> None:
-    with pytest.raises((LeakError, TypeError, ValueError)) as error:
+    with pytest.raises(LeakError) as error:
         reply("answer", REQUEST, forge())
     assert "170" not in str(error.value)
     assert "171" not in str(error.value)
+
+
+def put(mapping: Any, key: Any, value: Any) -> None:
+    mapping[key] = value
+
+
+TAMPERINGS: dict[str, Callable[[], None]] = {
+    "another array": lambda: setattr(a_release(), "arrays", {"grid": SECRET}),
+    "another entry": lambda: put(a_release().arrays, "grid", SECRET),
+    "another number": lambda: put(a_release().arrays["grid"], 0, 170),
+    "another step": lambda: put(a_release().arrays["step"], 0, 170.25),
+    "another round": lambda: setattr(a_release(), "round", 170),
+    "a field deleted": lambda: delattr(a_release(), "arrays"),
+    "a declared value": lambda: setattr(declare_public("records", 5, reason="a count"), "value", [170.25]),
+    "a declared name": lambda: setattr(declare_public("records", 5, reason="a count"), "name", "height"),
+    "a declared list": lambda: put(declare_public("classes", [0, 1], reason="schema").value, 0, 170.25),
+    "what goes out": lambda: setattr(reply("answer", REQUEST, a_release()), "data", b"170.25"),
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
+def test_what_passed_the_gate_is_not_changed_afterwards(tamper: Callable[[], None]) -> None:
+    with pytest.raises((LeakError, TypeError, ValueError)) as error:
+        tamper()
+    assert "170" not in str(error.value)
 
 
 OUTGOING: dict[str, Callable[[], Any]] = {
     "made by hand": lambda: Outgoing(b"170.25", seal=object()),
     "made by __new__": lambda: Outgoing.__new__(Outgoing),
     "a subclass": lambda: subclass(Outgoing, data=encode(Frame("answer", 7, text="170.25"))),
-    "changed": lambda: setattr(reply("answer", REQUEST, a_release()), "data", b"170.25"),
     "a copy": lambda: copy.copy(reply("answer", REQUEST, a_release())),
-    "a pickle": lambda: pickle.dumps(reply("answer", REQUEST, a_release())),
+    "a pickle": lambda: pickle.loads(pickle.dumps(reply("answer", REQUEST, a_release()))),
     "bytes": lambda: encode(Frame("answer", 7, text="170.25")),
     "an array": lambda: SECRET,
     "a text": lambda: "170.25",

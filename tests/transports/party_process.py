@@ -74,7 +74,7 @@ class ScriptedEndpoint:
 
 def main(certificates: str, name: str, address: str, folder: str, limit: str) -> None:
     endpoint = ScriptedEndpoint(name, Path(folder))
-    serve_party(endpoint, address, Credentials.load(certificates, name), give_up_after=20.0, limit=int(limit))
+    serve_party(endpoint, address, Credentials.load(certificates, name), limit=int(limit))
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ class TestInProcess(TransportContract):
     @pytest.fixture(scope="class")
     @classmethod
     def opened(cls, party_module: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Transport]:
-        def opened(names: tuple[str, ...], timeout: float = 30.0) -> Transport:
+        def opened(names: tuple[str, ...], timeout: float = 60.0) -> Transport:
             folder = tmp_path_factory.mktemp("markers")
             return InProcess([party_module.ScriptedEndpoint(name, folder) for name in names], limit=LIMIT)
 
@@ -170,13 +170,13 @@ class TestGrpc(TransportContract):
     ) -> Iterator[Callable[..., Transport]]:
         wires: list[GrpcCoordinator] = []
 
-        def opened(names: tuple[str, ...], timeout: float = 30.0) -> Transport:
+        def opened(names: tuple[str, ...], timeout: float = 60.0) -> Transport:
             credentials = Credentials.load(certificates, "coordinator")
             wire = GrpcCoordinator("localhost:0", names, credentials, timeout=timeout, limit=LIMIT)
             wires.append(wire)
             for name in names:
                 start_party_of_class(name, wire.port, limit=MAX_BYTES)
-            wire.wait_for_parties(30.0)
+            wire.wait_for_parties(60.0)
             return wire
 
         yield opened

@@ -35,7 +35,6 @@ from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.query import GradientSum, Query
 from sottovoce.protocol.plan import SAMPLER_SHARE, Plan, Release, grid_step
 
-
 PAPER_RADIUS = 10.0  # |C| of the published step size, where no set is given
 
 

@@ -153,8 +153,7 @@ class _Announced:
 
         outgoing = self._party.handle(request)
         kind, _ = peek(outgoing.data)
-        if kind == "accept":
-            asked = decode(request)
+        if kind == "accept" and (asked := decode(request)).query != "check":
             plan = json.loads(asked.text)
             cost = f"{plan['algorithm']}, asked for epsilon {plan['epsilon']:g} at delta {plan['delta']:g}"
             left = f"; epsilon {self._account.balance().left:.4g} is left" if self._account else ""

@@ -78,8 +78,9 @@ class PrivacyReport:
 
     @property
     def weakest(self) -> Guarantee:
-        """The guarantee that holds against all three."""
-        return max((self.world, self.coordinator, self.parties), key=lambda guarantee: guarantee.epsilon)
+        """The guarantee that holds against all three; a void one is weaker than any number."""
+        each = (self.world, self.coordinator, self.parties)
+        return max(each, key=lambda guarantee: (guarantee.void is not None, guarantee.epsilon))
 
     @property
     def epsilon(self) -> float:

@@ -164,6 +164,13 @@ class Account:
             )
         return known
 
+    def check(self, plan: str, events: Events, *, delta: float | None = None) -> None:
+        """Raise what `reserve` would raise now; nothing is charged."""
+        book = self._book()
+        asked = book.terms.price(plan, events, delta, "")
+        if book.find(plan) is None and not book.fits(asked):
+            raise BudgetError(f"account {self.dataset!r}: {book.refusal(asked)}")
+
     def would_fit(self, events: Events, *, delta: float | None = None) -> bool:
         """True if a new plan with these events could be reserved now."""
         book = self._book()

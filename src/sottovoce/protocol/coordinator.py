@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ class Coordinator:
     def __init__(self, transport: Transport, *, record: bool = False) -> None:
         self._transport = transport
         self._serial = secrets.randbits(62)
+        self.asked: Counter[str] = Counter()  # rounds by query
         self.transcript: list[Message] | None = [] if record else None
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
@@ -51,6 +53,8 @@ class Coordinator:
     def run(self, plan: Plan, algorithm: Algorithm, progress: Progress | None = None) -> tuple[Array, int]:
         """(weights, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
         parties = tuple(name for name, _ in plan.parties)
+        if len(parties) > 1:
+            self._propose(plan, parties, "check")  # one refusal, and nobody has paid
         self._propose(plan, parties)
         text = algorithm.coordinate(plan)
         round_ = 0
@@ -58,6 +62,7 @@ class Coordinator:
         try:
             while True:
                 values = self._ask(plan, round_, ask, ask.to or parties)
+                self.asked[ask.query] += 1
                 round_ += 1
                 if progress is not None:
                     progress(round_, sum(release.count for release in plan.releases) if plan.private else 0)
@@ -67,8 +72,8 @@ class Coordinator:
         self._exchange("done", parties, plan=plan.digest)
         return weights, round_
 
-    def _propose(self, plan: Plan, parties: Iterable[str]) -> None:
-        self._exchange("plan", parties, plan=plan.digest, text=plan.to_json())
+    def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> None:
+        self._exchange("plan", parties, plan=plan.digest, query=query, text=plan.to_json())
 
     def _ask(self, plan: Plan, round_: int, ask: Ask, parties: Iterable[str]) -> dict[str, Array]:
         replies = self._exchange("ask", parties, plan=plan.digest, round_=round_, query=ask.query, arrays=ask.arrays)

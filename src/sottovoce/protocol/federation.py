@@ -14,7 +14,7 @@ from sottovoce.errors import InputError
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.protocol.coordinator import Coordinator
-from sottovoce.protocol.party import Party, Policy, check_rows
+from sottovoce.protocol.party import Party, Policy, check_rows, column_names
 from sottovoce.protocol.plan import Split
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
@@ -67,8 +67,8 @@ class Federation:
         accounts = _accounts(ledgers, len(parts))
         own = [check_rows(X, y, name) for name, (X, y) in zip(names, parts, strict=True)]
         parties = [
-            Party(name, X, y, account=account, policy=policy)
-            for name, (X, y), account in zip(names, own, accounts, strict=True)
+            Party(name, X, y, account=account, policy=policy, feature_names=column_names(given))
+            for name, (X, y), account, (given, _) in zip(names, own, accounts, parts, strict=True)
         ]
         widths = {X.shape[1] for X, _ in own}
         if len(widths) != 1:
@@ -110,8 +110,8 @@ class Federation:
         if labels == "held":
             own = [known if place == holder else np.full(len(known), np.nan) for place, known in enumerate(own)]
         parties = [
-            Party(name, X, known, account=account, policy=policy)
-            for name, X, known, account in zip(names, rows, own, accounts, strict=True)
+            Party(name, X, known, account=account, policy=policy, feature_names=column_names(given))
+            for name, X, known, account, given in zip(names, rows, own, accounts, parts, strict=True)
         ]
         federation = cls("columns", InProcess(parties), parties=parties, record=record)
         federation.labels = labels

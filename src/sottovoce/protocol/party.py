@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import math
@@ -19,7 +20,7 @@ from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block, Matrix, is_sparse
 from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
-from sottovoce.privacy.accounting import Unbounded, epsilon_of
+from sottovoce.privacy.accounting import Event, Relation, Unbounded, epsilon_of
 from sottovoce.privacy.gate import Declared, Gate, Outgoing, declare_public, reply
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.query import Query
@@ -98,7 +99,7 @@ class Party:
         self._account = account
         self._policy = policy or Policy()
         self.randomness: Randomness = randomness or SystemRandomness()
-        self._feature_names = feature_names
+        self._feature_names = feature_names or column_names(X)
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
         self._one_at_a_time = threading.Lock()
@@ -130,6 +131,7 @@ class Party:
         except RefusedError as error:
             return reply("refuse", frame, _refusal("refused", str(error)))
         except LedgerError as error:
+            self.failure = error
             _log.error("party %s: %s", self.name, error)
             return reply(
                 "refuse",
@@ -183,7 +185,7 @@ class Party:
         if classes and not self._policy.tell_classes:
             raise RefusedError(
                 f"{self.name} does not tell which labels occur in its data; declare the two with "
-                "classes=(negative, positive)."
+                "classes=(one, other)."
             )
         if classes:
             facts.append(
@@ -192,7 +194,11 @@ class Party:
         return tuple(facts)
 
     def _accept(self, frame: Frame) -> None:
-        """Check the plan against this party's rows, policy and ledger, charge its whole cost, prepare the rows."""
+        """Check the plan against this party's policy and ledger, prepare the rows, charge the plan's whole cost.
+
+        A frame with the query "check" ends before the charge: so a coordinator learns that one party refuses before
+        another has paid.
+        """
         try:
             plan = Plan.from_json(frame.text)
         except ValidationError as error:
@@ -212,14 +218,15 @@ class Party:
         if dict(plan.parties).get(self.name) != self._rows.shape[0] or plan.features != self._rows.shape[1]:
             raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
         algorithm, queries = self._checked(plan)
-        if self._account is not None:
-            self._account.reserve(
-                plan.digest.hex(),
-                lambda relation: algorithm.events(plan, relation, self.name),
-                delta=plan.delta,
-                summary=f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds",
-            )
+        cost = functools.partial(_cost, algorithm, plan, self.name)
+        if frame.query == "check":
+            if self._account is not None:
+                self._account.check(plan.digest.hex(), cost, delta=plan.delta)
+            return
         block = Block.prepare(self._rows, self._labels, plan.preparation)
+        if self._account is not None:
+            summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
+            self._account.reserve(plan.digest.hex(), cost, delta=plan.delta, summary=summary)
         releases = {release.query: release for release in plan.releases}
         gate = Gate(plan.digest, releases, plan.records, self.randomness, self._account)
         self._seen.add(plan.digest)
@@ -245,6 +252,10 @@ class Party:
         return algorithm, queries
 
 
+def _cost(algorithm: Algorithm, plan: Plan, party: str, relation: Relation) -> tuple[Event, ...]:
+    return algorithm.events(plan, relation, party)
+
+
 def _refusal(code: str, reason: str) -> tuple[Declared, ...]:
     return (
         declare_public("error", code, reason="one of a fixed list"),
@@ -260,7 +271,7 @@ def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
         values = list(np.unique(labels[labels == labels]).tolist())  # NaN differs from itself
     if len(values) > 2:
         raise RefusedError(
-            "the labels have more than two distinct values; declare the two with classes=(negative, positive)."
+            "the labels have more than two distinct values; declare the two with classes=(one, other)."
         )
     return values
 
@@ -293,6 +304,11 @@ def check_rows(X: Matrix, y: ArrayLike, name: str) -> tuple[Matrix, np.ndarray[A
                 "ColumnTransformer with OneHotEncoder."
             ) from None
     return rows, labels
+
+
+def column_names(X: Matrix) -> tuple[str, ...]:
+    """The column names of a data frame; arrays have none."""
+    return tuple(str(name) for name in getattr(X, "columns", ()))
 
 
 def facts_of(text: str) -> dict[str, Any]:

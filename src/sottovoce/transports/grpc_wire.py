@@ -30,6 +30,9 @@ _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "sottovoce.Wire"
 _METHOD: Final = "Rounds"
 _NAME_KEY: Final = "sottovoce-party"
+# Said by a party that failed, in place of an answer. The mere end of a stream cannot say it: to the reader of a
+# stream a party that was killed looks like one that closed its side.
+_GOODBYE: Final = b"goodbye"
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
@@ -289,8 +292,10 @@ class GrpcCoordinator:
         left = False
         try:
             for reply in replies:
+                if reply == _GOODBYE:
+                    left = True
+                    break
                 self._accept(connection, reply)
-            left = True
         except grpc.RpcError:
             _LOG.info("lost the connection of party %r", connection.name)
         except WireError as error:
@@ -409,6 +414,9 @@ class _Session:
                     f"the coordinator refused party {self._endpoint.name!r}: {call.details()} ({call.code().name})."
                 ) from None
             return str(call.details())
+        except Exception:
+            self._outbox.put(_GOODBYE)
+            raise
         finally:
             # Ends this side in an orderly way; the coordinator, having read all of it, ends its own.
             self._outbox.put(None)

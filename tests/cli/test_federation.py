@@ -1,0 +1,167 @@
+"""Parties and coordinator as processes, and the demonstration as a newcomer runs it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sottovoce import demo
+from sottovoce.errors import InputError
+from sottovoce.model_file import load
+from sottovoce.privacy.ledger import Ledger
+
+COMMAND = (sys.executable, "-m", "sottovoce.cli")
+
+
+@pytest.fixture
+def start() -> Iterator:
+    """Start a command as a process; what still runs at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def running_with(text: str) -> list[str]:
+    """The command lines of processes that mention `text`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it has ended meanwhile
+            continue
+        if text in line:
+            found.append(line)
+    return found
+
+
+def test_two_parties_serve_train_and_refuse(write_job, invoke, folder, open_ledger, start):
+    invoke("certificates", folder / "certificates", "north", "south")
+    port = demo._free_port()
+    ledgers = {name: open_ledger(f"{name}.db", 1.2) for name in ("north", "south")}
+    (folder / "north.toml").write_text(
+        '[party]\nname = "north"\nfile = "north.csv"\nlabel = "out"\nledger = "north.db"\n'
+        f'[federation]\ncoordinator = "localhost:{port}"\ncertificates = "certificates"\n'
+        "[policy]\nmax_epsilon = 1.0\n[bounds]\nentry_bound = 1.0\n"
+    )
+    north = start("party", "--job", folder / "north.toml")
+    options = {"name": "south", "file": folder / "south.csv", "label": "out", "ledger": folder / "south.db"}
+    options |= {"coordinator": f"localhost:{port}", "certificates": folder / "certificates", "max-epsilon": 1.0}
+    south = start("party", *(part for key, value in options.items() for part in (f"--{key}", value)))
+    remote = (
+        f'[federation]\nlisten = "127.0.0.1:{port}"\ncertificates = "certificates"\n'
+        'parties = ["north", "south"]\nwait = 60\n'
+    )
+    path = write_job(data=None, more=remote + "records = { north = 400, south = 300 }\nfeatures = 3\n")
+    shown = json.loads(invoke("plan", path, "--json").stdout)
+
+    done = json.loads(invoke("fit", path, "--json").stdout)
+    assert done["epsilon"] == pytest.approx(1.0)
+    assert done["communication"]["uplink_bytes"] == shown["cost"]["uplink_bytes"]
+    assert done["communication"]["downlink_bytes"] == shown["cost"]["downlink_bytes"]
+    assert list(load(folder / "model.json").feature_names_in_) == ["a", "b", "c"]
+    assert [ledger.account().balance().plans for ledger in ledgers.values()] == [1, 1]
+
+    # The parties serve on: what their ledgers cannot pay for is refused in words, and so is what a policy forbids.
+    refused = invoke("fit", path, "--quiet", code=3)
+    assert "would fit" in refused.stderr
+    loose = write_job("loose.toml", data=None, more=remote, bounds={"entry_bound": "2.0"})
+    assert "refuse" in invoke("fit", loose, "--quiet", code=3).stderr
+    for party in (north, south):
+        party.send_signal(signal.SIGINT)
+        said, _ = party.communicate(timeout=20)
+        assert party.returncode == 0
+        assert "agreed to plan" in said
+        assert "refused:" in said
+        assert said.endswith("stopped\n")
+
+
+def test_nobody_comes(write_job, invoke, folder):
+    invoke("certificates", folder / "certificates", "north")
+    remote = '[federation]\nlisten = "127.0.0.1:0"\ncertificates = "certificates"\nparties = ["north"]\nwait = 0.2\n'
+    path = write_job(data=None, more=remote)
+    assert "waited 0.2 s for party 'north'" in invoke("fit", path, "--quiet", code=4).stderr
+    assert "declare what is public" in invoke("plan", path, code=2).stderr
+
+
+def test_the_demo(tmp_path, invoke, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    folder = tmp_path / "a demo"
+    done = subprocess.run([*COMMAND, "demo", "--folder", folder], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    said = " ".join(done.stdout.split())
+    for part in (
+        "Synthetic patients",
+        "trained in",
+        "epsilon 1, delta 1e-05, zero-out",
+        "as trained above",
+        "clinic-4 alone",
+        "without privacy",
+        "REFUSED: account 'patients'",
+        "Nothing was released and nothing was charged",
+    ):
+        assert part in said
+    assert "Traceback" not in said
+    commands = [line for line in done.stdout.splitlines() if line.startswith("  ") and "in a browser" not in line]
+    assert max(len(line) for line in done.stdout.splitlines() if line not in commands) <= 100
+    assert running_with(str(folder)) == []
+    for number in range(1, 5):
+        ledger = Ledger(folder / f"clinic-{number}.db", create=False)
+        assert ledger.account().balance().plans == 1
+        assert ledger.verify() == 67
+
+    tried = []
+    for line in commands:
+        if " -m sottovoce.cli " in line or line.startswith("  sottovoce "):
+            arguments = shlex.split(line.split("sottovoce.cli " if "-m sottovoce.cli" in line else "sottovoce ", 1)[1])
+            tried.append(arguments[0])
+            assert invoke(*arguments).stdout
+    assert tried == ["ledger", "ledger", "predict", "plan", "fit"]
+
+
+def test_a_demo_that_is_interrupted_leaves_no_process(tmp_path, start):
+    folder = tmp_path / "demo"
+    process = start("demo", "--folder", folder)
+    deadline = time.monotonic() + 60
+    while len(running_with(f"{folder}/clinic-")) < 4:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+    assert running_with(f"{folder}/clinic-") == []
+
+
+def test_a_demo_replaces_only_what_a_demo_made(tmp_path):
+    demo._fresh(tmp_path / "demo")
+    (tmp_path / "demo" / "old.db").write_text("")
+    demo._fresh(tmp_path / "demo")
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == [".sottovoce-demo"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="has files that no demo made"):
+        demo._fresh(tmp_path / "mine")
+    with pytest.raises(InputError, match="has files that no demo made"):
+        demo._fresh(tmp_path / "mine" / "thesis.txt")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"

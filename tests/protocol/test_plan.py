@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from sottovoce import algorithms, losses, penalties
+from sottovoce.data.bounds import Bounds
+from sottovoce.errors import LeakError, RefusedError
+from sottovoce.privacy.accounting import Gaussian, PoissonGaussian, Unbounded, epsilon_of, mu_for
+from sottovoce.privacy.query import GradientSum, GramMatrix, Query
+from sottovoce.protocol.plan import ROUNDING, SAMPLER_SHARE, Named, Plan, Release, ScaledRegulariser, grid_step
+
+MakePlan = Callable[..., Plan]
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "gradient": {"algorithm": "gradient"},
+    "newton": {"algorithm": "newton"},
+    "sgd": {"algorithm": "sgd", "options": {"rounds": 20, "rate": 0.2}},
+    "one party": {"algorithm": "sgd", "options": {"rounds": 20, "rate": 0.2, "schedule": "one-party"}},
+    "paper": {"algorithm": "sgd", "calibration": "paper", "options": {"rounds": 50}},
+    "paper gradient": {"algorithm": "gradient", "calibration": "paper"},
+    "no privacy": {"algorithm": "newton", "epsilon": math.inf},
+    "texts": {"classes": ("no", "yes"), "regulariser": Named(name="l2", parameters={"alpha": 0.1})},
+    "regression": {
+        "loss": Named(name="huber", parameters={"threshold": 0.1}),
+        "classes": None,
+        "bounds": Bounds.declare(feature_ranges=([0, 1, 2], [1, 2.5, 1e9]), label_bound=(1 / 3, 7)),
+        "relation": "replace-one",
+    },
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def plan(request: pytest.FixtureRequest, plan_of: MakePlan) -> Plan:
+    return plan_of(**VARIANTS[request.param])
+
+
+def test_a_plan_comes_back_from_its_text(plan: Plan) -> None:
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert hash(again) == hash(plan)
+    assert again.to_json() == plan.to_json()
+    assert again.model_dump() == plan.model_dump()
+    assert again.digest == hashlib.sha256(plan.to_json().encode()).digest()
+    assert again.classes is None or list(map(type, again.classes)) == list(map(type, plan.classes))  # type: ignore[arg-type]
+
+
+def test_an_infinite_budget_survives_the_text(plan_of: MakePlan) -> None:
+    again = Plan.from_json(plan_of("newton", epsilon=math.inf).to_json())
+    assert again.epsilon == math.inf
+    assert not again.private
+    assert {release.charged_zero_out for release in again.releases} >= {math.inf}
+
+
+def test_a_plan_survives_pickling_with_its_digest(plan: Plan) -> None:
+    again = pickle.loads(pickle.dumps(plan))
+    assert again == plan
+    assert again.digest == plan.digest
+
+
+def test_the_text_does_not_depend_on_the_order_of_its_fields(plan: Plan) -> None:
+    fields = json.loads(plan.to_json())
+    shuffled = json.dumps(dict(reversed(fields.items())), indent=3)
+    assert Plan.from_json(shuffled).digest == plan.digest
+
+
+def test_the_digest_is_the_same_in_another_process(plan_of: MakePlan) -> None:
+    plan = plan_of("newton")
+    program = (
+        "import sys; from sottovoce.protocol.plan import Plan; print(Plan.from_json(sys.stdin.read()).digest.hex())"
+    )
+    for seed in ("0", "1"):
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            input=plan.to_json(),
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+        )
+        assert run.stdout.strip() == plan.digest.hex()
+
+
+def test_every_field_is_in_the_digest(plan_of: MakePlan) -> None:
+    plan = plan_of()
+    release = plan.releases[0].model_dump()
+    changes: list[dict[str, Any]] = [
+        {"run": "another"},
+        {"coin": "another"},
+        {"algorithm": "sgd"},
+        {"calibration": "paper"},
+        {"split": "central"},
+        {"parties": (("anna", 41), ("ben", 60))},
+        {"features": 4},
+        {"fit_intercept": False},
+        {"classes": (0, 2)},
+        {"loss": {"name": "hinge"}},
+        {"regulariser": {"name": "l2", "parameters": {"alpha": 0.1}}},
+        {"bounds": {"row_norm": 2.0}},
+        {"epsilon": 1.5},
+        {"delta": 1e-6},
+        {"relation": "replace-one"},
+        {"rounds": 6},
+        {"numbers": (("slope_bound", 2.0),)},
+        {"claimed_epsilon": 1.0},
+        *({"releases": (release | {name: value},)} for name, value in _RELEASE_CHANGES.items()),
+    ]
+    assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format"}
+    digests = {plan.model_copy(update=change).digest for change in changes}
+    assert len(digests) == len(changes)
+    assert plan.digest not in digests
+
+
+_RELEASE_CHANGES = {
+    "query": "gram",
+    "first": 1,
+    "count": 6,
+    "std": 1e-3,
+    "step": 0.5,
+    "rate": 0.5,
+    "charged_zero_out": 1.0,
+    "charged_replace_one": 1.0,
+}
+
+
+def test_a_changed_copy_is_another_plan(plan_of: MakePlan) -> None:
+    plan = plan_of()
+    assert plan.records == 100
+    other = plan.model_copy(update={"parties": (("anna", 40), ("ben", 61))})
+    assert other != plan
+    assert other.records == 101
+    assert other.digest == Plan.from_json(other.to_json()).digest
+    assert plan.model_copy() == plan
+    with pytest.raises(ValidationError):
+        plan.model_copy(update={"delta": 7.0})
+
+
+def test_a_plan_is_frozen(plan_of: MakePlan) -> None:
+    plan = plan_of()
+    with pytest.raises(ValidationError):
+        plan.epsilon = 5.0  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        plan.releases[0].std = 0.0  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        plan.releases[0] = plan.releases[0]  # type: ignore[index]
+
+
+def test_plans_are_equal_only_to_plans(plan_of: MakePlan) -> None:
+    assert plan_of() == plan_of()
+    assert plan_of() != plan_of(run="another")
+    assert plan_of() != plan_of().digest
+    assert len({plan_of(), plan_of(), plan_of("newton")}) == 2
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "an unknown field": {"secret": 1},
+    "another format": {"format": 2},
+    "no rounds": {"rounds": 0},
+    "negative rounds": {"rounds": -5},
+    "more rounds than a frame can name": {"rounds": 2**31},
+    "no features": {"features": 0},
+    "nobody in a party": {"parties": (("anna", 0), ("ben", 60))},
+    "less than nobody": {"parties": (("anna", 40), ("ben", -60))},
+    "no epsilon": {"epsilon": 0.0},
+    "NaN epsilon": {"epsilon": math.nan},
+    "negative epsilon": {"epsilon": -1.0},
+    "NaN delta": {"delta": math.nan},
+    "delta 1": {"delta": 1.0},
+    "delta 0": {"delta": 0.0},
+    "an unknown relation": {"relation": "add-remove"},
+    "an unknown split": {"split": "diagonal"},
+    "vectors for classes": {"classes": ([0, 1], [1, 0])},
+    "three classes": {"classes": (0, 1, 2)},
+    "a NaN bound": {"bounds": {"row_norm": math.nan}},
+}
+
+
+@pytest.mark.parametrize("change", BAD.values(), ids=BAD)
+def test_what_is_no_plan_is_refused(change: dict[str, Any], plan_of: MakePlan) -> None:
+    with pytest.raises(ValidationError):
+        plan_of().model_copy(update=change)
+    text = json.dumps(json.loads(plan_of().to_json()) | change)
+    with pytest.raises(ValidationError):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize("field", ["parties", "releases", "numbers"])
+def test_no_name_is_given_twice(field: str, plan_of: MakePlan) -> None:
+    plan = plan_of()
+    with pytest.raises(RefusedError, match="twice"):
+        plan.model_copy(update={field: getattr(plan, field)[:1] * 2})
+
+
+def test_a_plan_has_a_party(plan_of: MakePlan) -> None:
+    with pytest.raises(RefusedError, match="no party"):
+        plan_of().model_copy(update={"parties": ()})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"std": math.nan},
+        {"std": -1.0},
+        {"std": math.inf},
+        {"step": 0.0},
+        {"step": -0.5},
+        {"step": math.nan},
+        {"step": math.inf},
+        {"first": -1},
+        {"first": 2**31},
+        {"count": 0},
+        {"count": -3},
+        {"count": 2**31},
+    ],
+)
+def test_what_is_no_release_is_refused(change: dict[str, Any]) -> None:
+    release = Release.at_mu(GramMatrix(3), 0, 1, 1.0, "zero-out")
+    with pytest.raises(ValidationError):
+        Release.model_validate(release.model_dump() | change)
+
+
+# The budget: what is released costs what was asked for.
+
+QUERIES = [GradientSum(1, 1.0, losses.get("logistic")), GradientSum(5000, 0.25, losses.get("sigmoid")), GramMatrix(90)]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=["1", "5000", "gram"])
+@given(mu=st.floats(1e-4, 20), count=st.integers(1, 10**5), relation=st.sampled_from(["zero-out", "replace-one"]))
+def test_the_grid_adds_little_and_is_charged(query: Any, mu: float, count: int, relation: Any) -> None:
+    release = Release.at_mu(query, 0, count, mu, relation)
+    extra = release.step * math.sqrt(query.entries)
+    assert math.frexp(release.step)[0] == 0.5
+    assert release.charged(relation) == query.sensitivity(relation) + extra
+    event = release.event(relation)
+    assert isinstance(event, Gaussian)
+    assert event.mu == pytest.approx(mu, rel=1e-12)
+    # 2^-10 of the sensitivity, or 2^-24 of the noise where that is more
+    assert extra <= max(ROUNDING * query.sensitivity("zero-out"), release.std * 2.0**-24 * math.sqrt(query.entries))
+    # the largest such power of two
+    assert 2 * extra > ROUNDING * query.sensitivity("zero-out")
+    assert query.sensitivity(relation) * math.sqrt(count) / mu <= release.step * 2.0**25
+    release.check(query, 10**6)
+
+
+def test_usual_grids_add_at_most_one_part_in_a_thousand() -> None:
+    for dimension in (2, 50, 1000):
+        query = GradientSum(dimension, 1.0, losses.get("logistic"))
+        for mu in (0.03, 0.27, 2.0):
+            std = query.sensitivity("zero-out") / mu
+            assert grid_step(query, std) * math.sqrt(dimension) <= 2.0**-10
+
+
+@pytest.mark.parametrize("algorithm", ["gradient", "newton"])
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+def test_the_releases_spend_the_whole_budget_and_no_more(
+    algorithm: str, relation: Any, epsilon: float, plan_of: MakePlan
+) -> None:
+    plan = plan_of(algorithm, relation=relation, epsilon=epsilon)
+    events = algorithms.REGISTRY[algorithm].events(plan, relation, "anna")
+    mu = math.sqrt(sum(event.mu**2 for event in events if isinstance(event, Gaussian)))
+    assert len(events) == len(plan.releases)
+    assert mu == pytest.approx(mu_for(epsilon, plan.delta * (1 - SAMPLER_SHARE)), rel=1e-9)
+    assert epsilon_of(events, plan.delta, relation) <= epsilon
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+def test_sampled_releases_stay_within_the_budget(relation: Any, plan_of: MakePlan) -> None:
+    plan = plan_of("sgd", relation=relation, options={"rounds": 50, "rate": 0.1})
+    events = algorithms.REGISTRY["sgd"].events(plan, relation, "anna")
+    assert events == (PoissonGaussian(0.1, plan.releases[0].std / plan.releases[0].charged_zero_out, 50),)
+    assert 0.99 < epsilon_of(events, plan.delta * (1 - SAMPLER_SHARE), relation) <= 1.0
+
+
+def test_a_release_without_noise_has_no_price() -> None:
+    release = Release.at_mu(GramMatrix(3), 0, 1, math.inf, "zero-out")
+    assert release.std == 0.0
+    assert isinstance(release.event("zero-out"), Unbounded)
+
+
+def test_the_sum_of_equal_noises_costs_less() -> None:
+    query = GramMatrix(3)
+    release = Release.at_mu(query, 0, 4, 1.0, "zero-out")
+    for event in (release.event("zero-out", parties=4), release.event("zero-out", count=1)):
+        assert isinstance(event, Gaussian)
+        assert event.mu == pytest.approx(0.5)
+    sampled = Release.of(query, 0, 4, 10.0, 2.0**-10, 0.5)
+    summed = sampled.event("zero-out", parties=4)
+    assert isinstance(summed, PoissonGaussian)
+    assert summed.noise_multiplier == pytest.approx(2 * 10 / sampled.charged_zero_out)
+
+
+def _changed(query: Query, **change: Any) -> Release:
+    return Release.model_validate(Release.at_mu(query, 0, 5, 0.5, "zero-out").model_dump() | change)
+
+
+@pytest.mark.parametrize(
+    "change", [{"charged_zero_out": 1.0}, {"charged_replace_one": 2.0}, {"charged_zero_out": math.nan}]
+)
+def test_a_charge_below_the_sensitivity_is_a_leak(change: dict[str, float]) -> None:
+    query = GradientSum(3, 1.0, losses.get("logistic"))
+    with pytest.raises((LeakError, RefusedError)):
+        _changed(query, **change).check(query, 100)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": 0.3}, {"step": 3 * 2.0**-12}, {"step": 2.0**-70}, {"charged_zero_out": math.inf}, {"std": 1e300}],
+)
+def test_a_grid_on_which_integers_would_overflow_is_refused(change: dict[str, float]) -> None:
+    query = GradientSum(3, 1.0, losses.get("logistic"))
+    with pytest.raises(RefusedError):
+        _changed(query, **change).check(query, 100)
+
+
+def test_a_grid_as_coarse_as_the_noise_is_charged_for_what_it_does() -> None:
+    query = GradientSum(4, 1.0, losses.get("logistic"))
+    coarse = Release.of(query, 0, 1, 1.0, 2.0)
+    coarse.check(query, 100)
+    assert coarse.event("zero-out") == Gaussian(1.0 + 2.0 * 2)
+
+
+# What the coordinator computes with.
+
+
+@pytest.mark.parametrize("name", ["l1", "l2", "elastic_net", "l2_ball", "l1_ball"])
+def test_a_scaled_regulariser_is_the_users_on_raw_coefficients(name: str) -> None:
+    parameters = {"l1_ball": {"radius": 0.3}, "l2_ball": {"radius": 0.3}}.get(name, {"alpha": 0.7})
+    inner = penalties.get(name, **parameters)
+    scaled = ScaledRegulariser(inner, 2, 0.4, 0.25)
+    weights = np.array([1.5, -0.2, 9.0])
+    u = scaled.prox(weights, 0.5)
+    assert u[2] == 9.0
+
+    def objective(point: np.ndarray) -> float:
+        return 0.5 * float(((point - weights) ** 2).sum()) + 0.5 * scaled.value(point)
+
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        near = np.append(u[:2] + rng.standard_normal(2) * 10.0 ** rng.integers(-6, 1), 9.0)
+        assert objective(near) >= objective(u) - 1e-9
+
+
+def test_weights_without_a_regulariser_stay_as_they_are() -> None:
+    free = ScaledRegulariser(penalties.get("none"), 2, 0.4, 0.25)
+    assert free.is_none
+    assert free.ridge is None
+    weights = np.array([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(free.prox(weights, 1.0), weights)
+
+
+def test_parameters_of_a_regression_loss_are_in_units_of_the_label(plan_of: MakePlan) -> None:
+    plan = plan_of(
+        loss=Named(name="huber", parameters={"threshold": 0.5}),
+        classes=None,
+        bounds=Bounds.declare(row_norm=1.0, label_bound=4.0),
+    )
+    assert plan.scaled_loss.parameters() == {"threshold": 0.125}
+
+
+def test_an_unknown_release_is_refused(plan_of: MakePlan) -> None:
+    assert plan_of("newton").release("gram").query == "gram"
+    with pytest.raises(RefusedError, match="'loss' is not in the plan"):
+        plan_of("newton").release("loss")
+
+
+def test_the_draw_of_a_public_coin_is_part_of_the_plan(plan_of: MakePlan) -> None:
+    sgd = algorithms.REGISTRY["sgd"]
+    fields: dict[str, Any] = {"options": {"rounds": 30, "rate": 0.2, "schedule": "one-party"}}
+    plan, other = plan_of("sgd", coin="a", **fields), plan_of("sgd", coin="b", **fields)
+
+    def turns(of: Plan) -> list[str]:
+        called = [[name for name, _ in of.parties if sgd.serves(of, name, "gradient", t)] for t in range(30)]
+        assert all(len(names) == 1 for names in called)
+        return [names[0] for names in called]
+
+    assert turns(plan) == turns(Plan.from_json(plan.to_json()))
+    assert turns(plan) != turns(other)
+    for name, _ in plan.parties:
+        (event,) = sgd.events(plan, "zero-out", name)
+        assert isinstance(event, PoissonGaussian)
+        assert event.rounds == turns(plan).count(name)
+
+
+def test_a_party_that_is_never_called_pays_nothing(plan_of: MakePlan) -> None:
+    sgd = algorithms.REGISTRY["sgd"]
+    plan = plan_of(
+        "sgd", parties=(("anna", 1), ("ben", 10**6)), options={"rounds": 3, "rate": 0.2, "schedule": "one-party"}
+    )
+    assert sgd.events(plan, "zero-out", "anna") == ()
+    assert not any(sgd.serves(plan, "anna", "gradient", t) for t in range(3))
+    assert 0 < sgd.epsilons(plan, "zero-out")["coordinator"] <= 1.0
