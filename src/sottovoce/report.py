@@ -32,17 +32,18 @@ _STYLE: Final = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #a0abba; --line: #38424f; --paper: #151a21;
   --card: #1e252e; --mark: #7fb0e0; --pale: #34506c; --warn: #f08c7d; } }
 @media print { :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #fff; --mark: #2f5d8c;
-  --pale: #c9d8e8; --warn: #9b2c1f; } body { margin: 0; max-width: none; font-size: 10.5pt; }
-  section { break-inside: avoid; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
+  --pale: #c9d8e8; --warn: #9b2c1f; } .card, tr, svg, footer { break-inside: avoid; } h2 { break-after: avoid; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 * { box-sizing: border-box; }
 body { margin: 3rem auto; max-width: 54rem; padding: 0 1.5rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+@media print { body { margin: 0; max-width: none; padding: 0; font-size: 10.5pt; } }
 h1 { font-size: 1.9rem; margin: 0 0 .2rem; letter-spacing: -.01em; }
 h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
 h3 { font-size: 1rem; margin: 0 0 .3rem; }
 p { margin: .4rem 0; }
 .soft { color: var(--soft); }
-.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin-top: 1.4rem; }
+.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .8rem; margin-top: 1.4rem; }
 .numbers div, .card { background: var(--card); border: 1px solid var(--line); border-radius: .5rem;
   padding: .8rem 1rem; }
 .numbers b { display: block; font-size: 1.5rem; font-weight: 600; line-height: 1.3; }

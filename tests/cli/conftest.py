@@ -54,11 +54,6 @@ CENTRAL = {
     "bounds": {"entry_bound": "1.0", "classes": '["no", "yes"]'},
     "data": {"file": '"all.csv"', "label": '"out"'},
 }
-REGRESSION = {
-    "model": {"estimator": '"ridge"'},
-    "bounds": {"entry_bound": "1.0", "classes": None, "label_bound": "[-6, 6]"},
-    "data": {"file": '"all_reg.csv"'},
-}
 
 
 @pytest.fixture

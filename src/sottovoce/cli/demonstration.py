@@ -18,7 +18,7 @@ def demo(
         bool, typer.Option("--keep", help="Keep the clinics running afterwards, until Ctrl-C, to train again.")
     ] = False,
 ) -> None:
-    """Four clinics train a model together, on synthetic records, in about ten seconds.
+    """Four clinics train a model together, on synthetic records, in well under a minute.
 
     Each clinic is a process of its own with its own file and ledger; they speak to the coordinator over mutually
     authenticated connections. A second training is then refused, since the budget does not allow it.

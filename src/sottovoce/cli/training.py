@@ -59,6 +59,7 @@ def fit(
 
     Prints the plan first, then progress with the time left. Every ledger is charged before the first value leaves
     its party. No metric of the training data is computed: use records that were held out.
+    `sottovoce demo` writes a job to start from, `sottovoce-demo/job.toml`.
 
     - `sottovoce fit job.toml`
     - `sottovoce fit job.toml --json --quiet`

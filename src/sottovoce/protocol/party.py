@@ -37,7 +37,7 @@ FAILED = "the party failed; its own log has the reason"
 class Policy:
     """What a party demands of each plan before it touches its rows; what all plans together may cost is a ledger's.
 
-    A limit on epsilon holds at the plan's delta or at 1/N, whichever is less: at a larger delta any leak is cheap.
+    A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
     `tell_classes` lets a coordinator ask which labels occur, without noise.
     """
 
@@ -57,7 +57,7 @@ class Policy:
         if plan.delta > self.max_delta:
             return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
         if math.isfinite(self.max_epsilon):
-            delta = min(plan.delta, 1 / plan.records)
+            delta = plan.delta if self.max_delta < 1 else min(plan.delta, 1 / plan.records)
             epsilon = epsilon_of(events, delta, plan.relation)
             if not epsilon <= self.max_epsilon:
                 return (
