@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from os import PathLike
@@ -27,7 +27,7 @@ from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.protocol.coordinator import Coordinator
 from sottovoce.protocol.federation import Federation
-from sottovoce.protocol.plan import Calibration, Named, Plan
+from sottovoce.protocol.plan import Calibration, Named, Plan, Split
 from sottovoce.transports.base import Communication
 
 Array = NDArray[np.float64]
@@ -191,7 +191,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             classes=classes,
             options={name: getattr(self, name, None) for name in _OPTIONS},
         )
-        return problem, tuple(next(iter(facts.values()))["feature_names"])
+        return problem, _common_names(facts, federation.split)
 
     def _plan(self, federation: Federation, coordinator: Coordinator) -> tuple[Algorithm, Plan, tuple[str, ...]]:
         """The solver, its plan, and the names of the features."""
@@ -528,6 +528,19 @@ def _refuse(arguments: dict[str, Any]) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _common_names(facts: Mapping[str, Mapping[str, Any]], split: Split) -> tuple[str, ...]:
+    """The feature names that the parties agree on; parties without names do not object."""
+    named = {party: tuple(fact["feature_names"]) for party, fact in facts.items() if fact["feature_names"]}
+    if split == "columns":
+        return tuple(name for names in named.values() for name in names) if len(named) == len(facts) else ()
+    if len(set(named.values())) > 1:
+        raise InputError(
+            f"the parties {', '.join(named)} name their columns differently or order them differently; by rows every "
+            "party has the same columns in the same order."
+        )
+    return next(iter(named.values()), ())
 
 
 def _counts(communication: Communication) -> tuple[int, int]:

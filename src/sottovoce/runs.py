@@ -295,7 +295,7 @@ def _check_same_columns(facts: Sequence[Facts]) -> None:
 
 def _charge(plan: Plan, party: str, account: Account) -> Charge:
     algorithm = algorithms.REGISTRY[plan.algorithm]
-    book = account._book()
+    book = account.book()
     who = (party, str(account.path), account.dataset, book.balance())
     try:
         asked = book.terms.price("", lambda relation: algorithm.events(plan, relation, party), plan.delta, "")

@@ -333,7 +333,8 @@ def test_scores_are_exact_so_a_row_does_not_know_where_it_stands(
     weights = rng.standard_normal(features + 1) * 10.0 ** rng.integers(-6, 1, features + 1) * scale
     used = exact_weights(weights, block.bits)  # type: ignore[arg-type]
     assert np.abs(used).max() <= np.abs(weights).max()
-    assert np.linalg.norm(used - weights) <= 2.0 ** (block.bits - 51) * np.linalg.norm(weights) * features + 1e-100  # type: ignore[operator]
+    rounding = 2.0 ** (block.bits - 51) * np.linalg.norm(weights)  # type: ignore[operator]
+    assert np.abs(used - weights).max() <= rounding + 2.0**-400
     rows = dense(block)
     assert [Fraction(score) for score in rows @ used] == exact_scores(rows, used)
 

@@ -196,6 +196,13 @@ def test_any_slope_bound_is_enforced(bound: float) -> None:
     assert value.ratio(zero_out, "zero-out") >= 0.99
 
 
+def test_a_record_causes_no_warning() -> None:
+    loss = losses.get("smoothed_hinge", smoothing=1e-300)
+    block = Block.prepare(np.tile([1.0, 0, 0], (RECORDS, 1)), np.ones(RECORDS), recipe(None))
+    total = GradientSum(FEATURES + 1, 1.0, loss).value(block, np.array([-1e90, 0, 0, 0.0]))
+    np.testing.assert_array_equal(total, -block.rows.sum(axis=0, dtype=np.float64))
+
+
 class Hostile(losses.classification.Logistic):
     """A loss whose slopes are whatever is asked for."""
 

@@ -577,7 +577,6 @@ ATTACKS: dict[str, Attack] = {
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 @pytest.mark.parametrize("guard", ["ledger", "replace-one ledger", "policy"])
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_nobody_gets_more_than_was_charged(
     attack: Attack, guard: str, draws: Draws, plan_of: MakePlan, tmp_path: Path
 ) -> None:
@@ -683,7 +682,6 @@ def test_the_search_for_the_secret_finds_it() -> None:
     assert shows_the_secret(repr(np.array([HEIGHT])).encode())
 
 
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 def test_no_frame_and_no_foreign_log_line_shows_a_record(plan_of: MakePlan, caplog: pytest.LogCaptureFixture) -> None:
     out: list[bytes] = []
     party = secret_party()

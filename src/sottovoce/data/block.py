@@ -61,7 +61,7 @@ def exact_weights(weights: Array, bits: int) -> Array:
     With |x| <= 1 and |w| <= 2^e every sum of terms x_j w_j is at most 2^e; on the grid 2^(e + bits - 52) it is a
     multiple of 2^(e - 52). The grid is never finer than for e = -400, so that no product is subnormal.
     """
-    exponent = max(math.frexp(float(np.linalg.norm(weights)))[1], -400)
+    exponent = max(math.frexp(math.sqrt(float(weights @ weights)))[1], -400)
     return toward_zero(np.array(weights, dtype=np.float64), 52 - bits - exponent)
 
 

@@ -24,7 +24,6 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.datasets import load_svmlight_file
 
 from sottovoce.errors import InputError
 
@@ -141,6 +140,8 @@ def read_svmlight(path: PathLike, *, features: int | None = None) -> Table:
     Indices start at 1, always: guessing it from the smallest index in the file would let two parties with the
     same columns read them shifted.
     """
+    from sklearn.datasets import load_svmlight_file  # slow to import, and CSV readers do without
+
     path = Path(path)
     try:
         with open_data(path) as stream:

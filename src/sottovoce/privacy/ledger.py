@@ -127,11 +127,11 @@ class Account:
 
     def terms(self) -> Terms:
         """What was fixed when the account was opened."""
-        return self._book().terms
+        return self.book().terms
 
     def balance(self) -> Balance:
         """What is spent and what is left."""
-        return self._book().balance()
+        return self.book().balance()
 
     def reserve(self, plan: str, events: Events, *, delta: float | None = None, summary: str = "") -> Reservation:
         """Charge a plan's whole cost, durably, before its first release.
@@ -166,14 +166,14 @@ class Account:
 
     def check(self, plan: str, events: Events, *, delta: float | None = None) -> None:
         """Raise what `reserve` would raise now; nothing is charged."""
-        book = self._book()
+        book = self.book()
         asked = book.terms.price(plan, events, delta, "")
         if book.find(plan) is None and not book.fits(asked):
             raise BudgetError(f"account {self.dataset!r}: {book.refusal(asked)}")
 
     def would_fit(self, events: Events, *, delta: float | None = None) -> bool:
         """True if a new plan with these events could be reserved now."""
-        book = self._book()
+        book = self.book()
         try:
             return book.fits(book.terms.price("", events, delta, ""))
         except BudgetError:
@@ -216,7 +216,8 @@ class Account:
             self._read(connection)
             return [_entry(row) for row in ledger_file.rows(connection, "dataset = ?", self.dataset)]
 
-    def _book(self) -> Book:
+    def book(self) -> Book:
+        """The account's terms and reservations as they stand."""
         with ledger_file.connect(self.path) as connection:
             return self._read(connection)
 

@@ -174,6 +174,8 @@ def _rounded(
 def _checked_scale(scale: float | ArrayLike, size: int) -> float | Floats:
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
         raise InputError(f"size={size!r}: must be an integer >= 0; pass the number of values to draw.")
+    if isinstance(scale, float) and 0.0 <= scale <= MAX_SCALE:
+        return scale
     scales = np.asarray(scale, dtype=np.float64)
     if scales.ndim and scales.shape != (size,):
         raise InputError(f"scale of shape {scales.shape}: must be a number or {size} numbers, one per entry.")

@@ -50,9 +50,10 @@ def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
     """
 
     def term(scores: Array, labels: Array) -> Array:
-        slope = loss.derivative(scores, labels)
         if bits is None:
-            return slope
+            return loss.derivative(scores, labels)
+        with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+            slope = loss.derivative(scores, labels)
         # fmin takes the bound where the slope is NaN, which clip would let through
         np.fmin(slope, bound, out=slope)
         np.fmax(slope, -bound, out=slope)

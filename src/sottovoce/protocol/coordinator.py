@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from collections import Counter
@@ -69,7 +70,8 @@ class Coordinator:
                 ask = text.send(values)
         except StopIteration as stop:
             weights: Array = stop.value
-        self._exchange("done", parties, plan=plan.digest)
+        with contextlib.suppress(WireError):  # the result is here; a party lost now has nothing left to say
+            self._exchange("done", parties, plan=plan.digest)
         return weights, round_
 
     def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> None:
@@ -111,13 +113,18 @@ class Coordinator:
         self._serial += 1
         data = encode(Frame(kind, self._serial, plan, round_, query, arrays or {}, text))
         replies = self._transport.exchange(dict.fromkeys(parties, data))
-        frames = {name: decode(reply) for name, reply in replies.items()}
-        for name, frame in frames.items():
+        frames: dict[str, Frame] = {}
+        for name, reply in replies.items():
+            try:
+                frame = frames[name] = decode(reply)
+            except WireError as error:
+                raise WireError(f"party {name!r} sent no frame: {error}") from None
             if self.transcript is not None and frame.text:
                 self.transcript.append(Message(round_, name, frame.kind, json.loads(frame.text)))
             if frame.kind == "refuse":
                 said = facts_of(frame.text)
-                raise _REFUSALS.get(said["error"], RefusedError)(said["refused"])
+                who = f"{name}: " if len(self._transport.parties) > 1 else ""
+                raise _REFUSALS.get(said["error"], RefusedError)(who + said["refused"])
             if frame.kind == "error":
                 raise WireError(f"party {name!r}: {facts_of(frame.text)['error']}.")
         return frames

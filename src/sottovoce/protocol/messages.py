@@ -40,6 +40,7 @@ _HEADER: Final = struct.Struct("<4sBBBBQiHI")
 # name bytes, type, dimensions; the name and the dimensions (8 bytes each) follow
 _ARRAY: Final = struct.Struct("<BBB")
 _TYPES: Final = (np.dtype("<f8"), np.dtype("<i8"))
+_TYPE_CODES: Final = {dtype: code for code, dtype in enumerate(_TYPES)}
 _MAX_DIMENSIONS: Final = 32
 _KIND_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
 
@@ -98,7 +99,7 @@ def encode(frame: Frame) -> bytes:
         name = _utf8("an array's name", label)
         if not 0 < len(name) < 256 or array.ndim > _MAX_DIMENSIONS:
             raise WireError("an array's name must have 1 to 255 bytes, and an array at most 32 dimensions.")
-        type_code = next((i for i, dtype in enumerate(_TYPES) if array.dtype == dtype), None)
+        type_code = _TYPE_CODES.get(array.dtype)
         if type_code is None:
             raise WireError(f"array {label!r} has dtype {array.dtype}; a frame carries float64 and int64 only.")
         if _cells(array.shape) * 8 > MAX_BYTES:
@@ -221,7 +222,7 @@ def _utf8(what: str, text: str) -> bytes:
 
 def _cells(shape: tuple[int, ...]) -> int:
     """Entries of an array whose empty dimensions count as one: NumPy refuses huge shapes even when empty."""
-    return math.prod(max(length, 1) for length in shape)
+    return math.prod([length or 1 for length in shape])
 
 
 def _require_finite(what: str, array: NDArray[Any]) -> None:

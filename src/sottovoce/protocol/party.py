@@ -25,7 +25,7 @@ from sottovoce.privacy.gate import Declared, Gate, Outgoing, declare_public, rep
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.query import Query
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
-from sottovoce.protocol.messages import Frame, decode
+from sottovoce.protocol.messages import Frame, decode, peek
 from sottovoce.protocol.plan import Plan
 
 _log = logging.getLogger("sottovoce.holder")
@@ -118,7 +118,7 @@ class Party:
         try:
             frame = decode(request)
         except WireError as error:
-            frame = Frame("error", 0, b"", 0, "", {}, "")
+            frame = Frame("error", _serial(request), b"", 0, "", {}, "")
             return reply(
                 "error",
                 frame,
@@ -184,8 +184,7 @@ class Party:
         ]
         if classes and not self._policy.tell_classes:
             raise RefusedError(
-                f"{self.name} does not tell which labels occur in its data; declare the two with "
-                "classes=(one, other)."
+                f"{self.name} does not tell which labels occur in its data; declare the two with classes=(one, other)."
             )
         if classes:
             facts.append(
@@ -252,6 +251,14 @@ class Party:
         return algorithm, queries
 
 
+def _serial(request: bytes) -> int:
+    """The serial of a request that is no whole frame, so that its sender need not wait for an answer in vain."""
+    try:
+        return peek(request)[1]
+    except WireError:
+        return 0
+
+
 def _cost(algorithm: Algorithm, plan: Plan, party: str, relation: Relation) -> tuple[Event, ...]:
     return algorithm.events(plan, relation, party)
 
@@ -270,9 +277,7 @@ def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
     else:
         values = list(np.unique(labels[labels == labels]).tolist())  # NaN differs from itself
     if len(values) > 2:
-        raise RefusedError(
-            "the labels have more than two distinct values; declare the two with classes=(one, other)."
-        )
+        raise RefusedError("the labels have more than two distinct values; declare the two with classes=(one, other).")
     return values
 
 
