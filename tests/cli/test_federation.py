@@ -116,7 +116,8 @@ def test_the_demo(tmp_path, invoke, monkeypatch):
         "as trained above",
         "clinic-4 alone",
         "without privacy",
-        "REFUSED: account 'patients'",
+        "REFUSED: ",
+        ": account 'patients'",
         "Nothing was released and nothing was charged",
     ):
         assert part in said

@@ -21,6 +21,7 @@ from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.query import GradientSum, Query
 from sottovoce.protocol.plan import SAMPLER_SHARE, Calibration, Named, Plan, Release, Split
 
+WALK = 8.0  # how far, in prepared units, the noise of all rounds may carry the weights of a plain descent
 MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits
 
 Array = NDArray[np.float64]

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.algorithms.base import (
+    WALK,
     Algorithm,
     Ask,
     Coordination,
@@ -35,17 +36,16 @@ class Gradient(Algorithm):
     options: ClassVar[tuple[str, ...]] = ("rounds", "step", "slope_bound")
 
     def design(self, problem: Problem) -> Design:
-        """Rounds such that the noise moves the weights by about one half in all; step 1 / curvature."""
+        """As many rounds, up to 1000, as keep the noise's random walk below WALK; step 1 / curvature."""
         query = public_gradient(problem)
         curvature = query.loss.curvature_bound
         step = option(problem, "step", 1 / curvature if math.isfinite(curvature) else 1.0, low=1e-12)
         if math.isinf(problem.epsilon):
             rounds = option(problem, "rounds", 1000, low=1, whole=True)
         else:
-            walk = step * query.slope_bound * math.sqrt(problem.dimension) / problem.mu
-            rounds = option(
-                problem, "rounds", min(500, max(10, round(0.5 * problem.records / walk))), low=1, whole=True
-            )
+            walk = step * query.slope_bound * math.sqrt(len(problem.parties) * problem.dimension) / problem.mu
+            most = min(1000, max(10, round(WALK * problem.records / walk)))
+            rounds = option(problem, "rounds", most, low=1, whole=True)
         numbers = {"slope_bound": query.slope_bound, "step": step}
         if problem.calibration == "paper":
             return self._paper(problem, query, rounds, numbers)

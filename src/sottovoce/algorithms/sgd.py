@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import (
+    WALK,
     Algorithm,
     Ask,
     Coordination,
@@ -55,7 +56,7 @@ class SGD(Algorithm):
     options: ClassVar[tuple[str, ...]] = ("rounds", "rate", "step", "schedule", "slope_bound")
 
     def design(self, problem: Problem) -> Design:
-        """A rate of 0.1 and 200 rounds; the step keeps the noise's random walk below one half."""
+        """A rate of 0.1 and 200 rounds; the step keeps the noise's random walk below WALK."""
         query = public_gradient(problem)
         curvature = query.loss.curvature_bound
         longest = 1 / curvature if math.isfinite(curvature) else 1.0
@@ -79,7 +80,7 @@ class SGD(Algorithm):
             release = Release.of(query, 0, rounds, std, step, rate)
             parties = 1 if schedule == "one-party" else len(problem.parties)
             walk = std * math.sqrt(parties * rounds * problem.dimension) / (rate * problem.records)
-        step_size = option(problem, "step", min(longest, 0.5 / walk if walk else longest), low=1e-12)
+        step_size = option(problem, "step", min(longest, WALK / walk if walk else longest), low=1e-12)
         numbers = {
             "slope_bound": query.slope_bound,
             "step": step_size,
