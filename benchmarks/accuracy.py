@@ -40,7 +40,13 @@ def a9a() -> Job:
 def adult() -> Job:
     """One-hot columns by public categories; numeric columns by public ranges."""
     train, test = sv.load("adult", split="train"), sv.load("adult", split="test")
-    return train.X, train.y, test.X, test.y, {"feature_ranges": train.feature_ranges, "rescale": "unit", "row_norm": math.sqrt(14)}
+    return (
+        train.X,
+        train.y,
+        test.X,
+        test.y,
+        {"feature_ranges": train.feature_ranges, "rescale": "unit", "row_norm": math.sqrt(14)},
+    )
 
 
 def phishing() -> Job:
@@ -130,7 +136,10 @@ def main() -> None:
             rows.append({"job": name, "epsilon": epsilon, "loss": loss, "loss_std": spread, "score": score})
             kind = ("log-loss", "accuracy") if estimator is sv.PrivateLogisticRegression else ("MSE", "R2")
             if not arguments.json:
-                print(f"{name:22s} epsilon {epsilon:5g}  {kind[0]} {loss:.4f} (sd {spread:.4f})  {kind[1]} {score:.4f}", flush=True)
+                print(
+                    f"{name:22s} epsilon {epsilon:5g}  {kind[0]} {loss:.4f} (sd {spread:.4f})  {kind[1]} {score:.4f}",
+                    flush=True,
+                )
     if arguments.json:
         print(json.dumps(rows, indent=2))
 

@@ -1,8 +1,8 @@
 """Fit time against its floor, as ratios in one run: `python benchmarks/speed.py`.
 
 The floor is what NumPy needs for the same arithmetic without privacy, clipping or protocol: one Gram product and the
-passes `X @ w`, `X.T @ r` for `newton`; the passes alone for `gradient`; gathering the batch and its two products for
-`sgd`. One BLAS thread.
+passes `X @ w`, `X.T @ r` for `newton`; the passes alone for `gradient`; for `sgd` drawing the batch (with replacement),
+gathering it and its two products. One BLAS thread.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def main() -> None:
 
     def batches(rate: float, rounds: int) -> Callable[[], None]:
         size = max(1, round(rate * len(X)))
-        chosen = [np.sort(generator.integers(len(X), size=size)) for _ in range(rounds)]
 
         def floor() -> None:
-            for indices in chosen:
-                batch = X[indices]
+            for _ in range(rounds):
+                indices = generator.integers(len(X), size=size)
+                batch, labels = X[indices], r[indices]
                 batch @ w
-                batch.T @ r[:size]
+                batch.T @ labels
 
         return floor
 

@@ -81,6 +81,14 @@ def test_no_prepared_row_is_longer_than_one(
     assert (dense(block)[broken] == 0).all()
 
 
+@pytest.mark.parametrize("form", [np.array, sp.csr_matrix])
+def test_a_norm_that_is_rounded_down_makes_no_row_longer_than_one(form: Any) -> None:
+    """|(2^26, 1)| is 2^26 in float64; scaled by that alone, the row would keep its true length, 1 + 2^-53."""
+    block = prepare(form(np.array([[2.0**26, 1.0]])), recipe(2, records=2, intercept=False, row_norm=1.0))
+    assert block.bits == 26
+    assert exact_square_norms(block)[0] <= 1
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 400), st.integers(0, 2**32 - 1), st.sampled_from([1e-100, 1e-3, 1.0, 7.3, 1e100]))
 def test_long_rows_land_just_below_one(features: int, seed: int, row_norm: float) -> None:

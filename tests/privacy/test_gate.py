@@ -10,6 +10,7 @@ import json
 import math
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from sottovoce.privacy import gate as gate_module
 from sottovoce.privacy.accounting import Gaussian
 from sottovoce.privacy.gate import PUBLIC_NAMES, Declared, Gate, Outgoing, Released, declare_public, reply, value_of
 from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.mechanisms import rounded_gaussian
 from sottovoce.privacy.query import Curvature, GradientSum, GramMatrix, Query
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.protocol.messages import Frame, decode, encode
@@ -85,7 +87,14 @@ class TestOncePerKey:
         with pytest.raises(RefusedError, match="'gram' in round 0 is not in the plan"):
             gate.gaussian(GramMatrix(3), 0, rows_of(10, 3))
 
-    def test_threads_that_ask_at_once_get_one_release(self, account: Account | None) -> None:
+    def test_threads_that_ask_at_once_get_one_release(
+        self, account: Account | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def slow(*arguments: Any) -> Any:
+            time.sleep(0.02)  # long enough for every thread to come before the first has its noise
+            return rounded_gaussian(*arguments)
+
+        monkeypatch.setattr(gate_module, "rounded_gaussian", slow)
         query, block = gradient(50), rows_of(400, 50)
         gate = Gate(PLAN, {"gradient": Release.at_mu(query, 0, 5, 0.1, "zero-out")}, 400, SystemRandomness(), account)
         start, seen = threading.Barrier(8), []

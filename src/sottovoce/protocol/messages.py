@@ -42,6 +42,7 @@ _ARRAY: Final = struct.Struct("<BBB")
 _TYPES: Final = (np.dtype("<f8"), np.dtype("<i8"))
 _TYPE_CODES: Final = {dtype: code for code, dtype in enumerate(_TYPES)}
 _MAX_DIMENSIONS: Final = 32
+_SHAPES: Final = [struct.Struct(f"<{dimensions}Q") for dimensions in range(_MAX_DIMENSIONS + 1)]
 _KIND_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
 
 
@@ -108,7 +109,7 @@ def encode(frame: Frame) -> bytes:
         parts += (
             _ARRAY.pack(len(name), type_code, array.ndim),
             name,
-            struct.pack(f"<{array.ndim}Q", *array.shape),
+            _SHAPES[array.ndim].pack(*array.shape),
         )
         numbers.append(np.ascontiguousarray(array).data if array.size else b"")
     parts.append(b"\0" * (-sum(map(len, parts)) % 8))
@@ -130,41 +131,48 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
     kind, plan_bytes, array_count, serial, round_, query_bytes, text_bytes = _header(data)
     if plan_bytes not in (0, 32):
         raise WireError(f"the plan's hash has {plan_bytes} bytes; it must be empty or have 32.")
-    reader = _Reader(data, _HEADER.size)
-    plan = reader.take(plan_bytes)
-    query = reader.take_text(query_bytes, "query")
-    text = reader.take_text(text_bytes, "text")
+    offset = _HEADER.size
+    plan, offset = _taken(data, offset, plan_bytes)
+    query, offset = _taken(data, offset, query_bytes)
+    text, offset = _taken(data, offset, text_bytes)
 
-    descriptions: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    names: list[str] = []
+    layouts: list[tuple[np.dtype[Any], tuple[int, ...], int]] = []
+    expected = 0
     for _ in range(array_count):
-        name_bytes, type_code, dimensions = _ARRAY.unpack(reader.take(_ARRAY.size))
-        name = reader.take_text(name_bytes, "an array's name")
-        if not name or name in descriptions:
-            raise WireError("an array's name is duplicate or empty; every array of a frame has its own name.")
+        packed, offset = _taken(data, offset, _ARRAY.size)
+        name_bytes, type_code, dimensions = _ARRAY.unpack(packed)
+        name, offset = _taken(data, offset, name_bytes)
+        if not name:
+            raise WireError("an array's name is empty; every array of a frame has its own name.")
         if type_code >= len(_TYPES):
             raise WireError(f"dtype code {type_code} is unknown; a frame carries float64 and int64 only.")
         if dimensions > _MAX_DIMENSIONS:
             raise WireError(f"an array has {dimensions} dimensions; at most {_MAX_DIMENSIONS} are allowed.")
-        shape = struct.unpack(f"<{dimensions}Q", reader.take(8 * dimensions))
+        packed, offset = _taken(data, offset, 8 * dimensions)
+        shape = _SHAPES[dimensions].unpack(packed)
         if _cells(shape) * 8 > limit:
             raise WireError(f"an array is too large: its shape exceeds {limit} bytes.")
-        descriptions[name] = _TYPES[type_code], shape
-    if any(reader.take(-reader.offset % 8)):
-        raise WireError("the padding before the arrays is not zero.")
-
-    expected = sum(8 * math.prod(shape) for _, shape in descriptions.values())
-    if reader.left != expected:
-        fault = "truncated" if reader.left < expected else "followed by trailing bytes"
-        raise WireError(f"the message is {fault}: the shapes ask for {expected} bytes, {reader.left} are there.")
-    arrays: dict[str, NDArray[Any]] = {}
-    offset = reader.offset
-    for name, (dtype, shape) in descriptions.items():
         count = math.prod(shape)
-        array = np.frombuffer(data, dtype, count, offset).reshape(shape)
+        expected += 8 * count
+        names.append(_text(name, "an array's name"))
+        layouts.append((_TYPES[type_code], shape, count))
+    if len(set(names)) < len(names):
+        raise WireError("an array's name is duplicate; every array of a frame has its own name.")
+    padding, offset = _taken(data, offset, -offset % 8)
+    if any(padding):
+        raise WireError("the padding before the arrays is not zero.")
+    left = len(data) - offset
+    if left != expected:
+        fault = "truncated" if left < expected else "followed by trailing bytes"
+        raise WireError(f"the message is {fault}: the shapes ask for {expected} bytes, {left} are there.")
+    arrays: dict[str, NDArray[Any]] = {}
+    for name_text, (dtype, shape, count) in zip(names, layouts, strict=True):
+        array = np.frombuffer(data, dtype, count, offset)
         offset += 8 * count
         _require_finite(f"array {len(arrays)}", array)
-        arrays[name] = array
-    return Frame(kind, serial, plan, round_, query, arrays, text)
+        arrays[name_text] = array if len(shape) == 1 else array.reshape(shape)
+    return Frame(kind, serial, plan, round_, _text(query, "query"), arrays, _text(text, "text"))
 
 
 def peek(data: bytes) -> tuple[str, int]:
@@ -186,31 +194,20 @@ def _header(data: bytes) -> tuple[str, int, int, int, int, int, int]:
     return KINDS[code], plan, arrays, serial, round_, query, text
 
 
-class _Reader:
-    """A position in a message that refuses to pass its end."""
+def _taken(data: bytes, offset: int, count: int) -> tuple[bytes, int]:
+    """`count` bytes from `offset` on, and where they end; never past the end of the message."""
+    end = offset + count
+    if end > len(data):
+        raise WireError(f"the message is truncated: {count} bytes are needed, {len(data) - offset} are left.")
+    return data[offset:end], end
 
-    __slots__ = ("data", "offset")
 
-    def __init__(self, data: bytes, offset: int) -> None:
-        self.data = data
-        self.offset = offset
-
-    @property
-    def left(self) -> int:
-        return len(self.data) - self.offset
-
-    def take(self, count: int) -> bytes:
-        if count > self.left:
-            raise WireError(f"the message is truncated: {count} bytes are needed, {self.left} are left.")
-        self.offset += count
-        return self.data[self.offset - count : self.offset]
-
-    def take_text(self, count: int, what: str) -> str:
-        try:
-            return self.take(count).decode()
-        except UnicodeDecodeError:
-            # the original error carries the bytes
-            raise WireError(f"{what} is not UTF-8.") from None
+def _text(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        # the original error carries the bytes
+        raise WireError(f"{what} is not UTF-8.") from None
 
 
 def _utf8(what: str, text: str) -> bytes:
