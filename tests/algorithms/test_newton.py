@@ -50,7 +50,9 @@ def test_the_untuned_rule(classification: Any) -> None:
     assert mu_gram**2 / (mu_gram**2 + mu_gradient**2) == pytest.approx(0.10, rel=1e-9)
     assert gradient.count == plan.rounds == 64
     s0, d = gradient.std / 8, plan.dimension
-    assert plan["damping"] == pytest.approx(max(64 * s0 * d / 200, 0.35 * gram.std * math.sqrt(d), gradient.std**2 * d / 1200))
+    assert plan["damping"] == pytest.approx(
+        max(64 * s0 * d / 200, 0.35 * gram.std * math.sqrt(d), gradient.std**2 * d / 1200)
+    )
 
 
 def test_by_rows_costs_less_than_training_alone(classification: Any) -> None:

@@ -15,6 +15,8 @@ from sottovoce.errors import InputError
 def test_a_number_stands_for_a_symmetric_label_range() -> None:
     bounds = Bounds.declare(label_bound=3)
     assert (bounds.label_low, bounds.label_high) == (-3.0, 3.0)
+    assert Bounds.declare(label_bound=np.float64(3)) == Bounds.declare(label_bound=np.array(3)) == bounds
+    assert Bounds.declare(row_norm=np.float32(2), entry_bound=np.int64(3)).entry_bound == 3.0
     bounds = Bounds.declare(label_bound=(1, 5))
     assert (bounds.label_low, bounds.label_high) == (1.0, 5.0)
 
@@ -36,6 +38,12 @@ def test_a_number_stands_for_a_symmetric_label_range() -> None:
         ({"label_bound": (5, 1)}, "label_bound"),
         ({"label_bound": (1, 1)}, "label_bound"),
         ({"label_bound": (1, 2, 3)}, "label_bound"),
+        ({"label_bound": "tall"}, "label_bound='tall'"),
+        ({"label_bound": (1, "tall")}, "label_bound"),
+        ({"label_bound": [[1, 2]]}, "label_bound"),
+        ({"row_norm": "long"}, "row_norm='long'"),
+        ({"entry_bound": [1, 2]}, "entry_bound"),
+        ({"rescale": "log"}, "rescale='log'"),
         ({"feature_ranges": ([0, 1], [1, 1])}, "feature_ranges"),
         ({"feature_ranges": ([0], [1, 1])}, "feature_ranges"),
         ({"feature_ranges": ([math.nan], [1])}, "feature_ranges"),

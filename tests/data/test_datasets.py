@@ -95,9 +95,7 @@ class TestContents:
         ("name", "split", "entries"),
         [("a9a", "train", 451592), ("a9a", "test", 225731), ("phishing", "all", 331650)],
     )
-    def test_sparse_entries_and_row_norm(
-        self, data_folder: Path, name: str, split: str, entries: int
-    ) -> None:
+    def test_sparse_entries_and_row_norm(self, data_folder: Path, name: str, split: str, entries: int) -> None:
         data = here(name, split, data_folder)
         assert sparse.issparse(data.X)
         assert data.X.nnz == entries
@@ -216,9 +214,7 @@ class TestOriginalFiles:
             text = (
                 "@relation electricity-weka.filters.unsupervised.attribute.Normalize-S1.0-T0.0-weka.filters."
                 "unsupervised.attribute.ReplaceMissingValues\n\n"
-                + "".join(
-                    f"@attribute {name} {kind}\n" for name, kind in zip(header.split(","), kinds, strict=True)
-                )
+                + "".join(f"@attribute {name} {kind}\n" for name, kind in zip(header.split(","), kinds, strict=True))
                 + "\n@data\n"
                 + rows
             )
@@ -261,10 +257,7 @@ class TestOriginalFiles:
             put(folder, "year_prediction_msd/YearPredictionMSD.txt", rows)
         else:
             put(folder, "year_prediction_msd/data.csv", header + rows)
-        parts = {
-            split: load("year_prediction_msd", split=split, folder=folder)
-            for split in ("train", "test", "all")
-        }
+        parts = {split: load("year_prediction_msd", split=split, folder=folder) for split in ("train", "test", "all")}
         np.testing.assert_array_equal(parts["train"].X, X[:3])
         np.testing.assert_array_equal(parts["test"].X, X[3:])
         np.testing.assert_array_equal(parts["all"].X, X)
@@ -305,15 +298,10 @@ class TestOriginalFiles:
             load("gisette", split="test", folder=folder)
 
 
-def shrink(
-    monkeypatch: pytest.MonkeyPatch, name: str, *, rows: int, cut: int = 0, url: str | None = None
-) -> None:
+def shrink(monkeypatch: pytest.MonkeyPatch, name: str, *, rows: int, cut: int = 0, url: str | None = None) -> None:
     """Let a data set have few rows, and perhaps another home, for the length of a test."""
     known = datasets._SETS[name]
-    parts = {
-        split: dataclasses.replace(part, rows=rows, url=url or part.url)
-        for split, part in known.parts.items()
-    }
+    parts = {split: dataclasses.replace(part, rows=rows, url=url or part.url) for split, part in known.parts.items()}
     monkeypatch.setitem(datasets._SETS, name, dataclasses.replace(known, parts=parts, cut=cut))
 
 
@@ -445,9 +433,7 @@ class TestDownload:
             fetch(f"{server.url}/{path}", tmp_path / "deep" / "file", sha256=sha256)
         assert left_in(tmp_path) == []
 
-    def test_a_bad_download_leaves_an_earlier_file_alone(
-        self, server: SimpleNamespace, tmp_path: Path
-    ) -> None:
+    def test_a_bad_download_leaves_an_earlier_file_alone(self, server: SimpleNamespace, tmp_path: Path) -> None:
         put(tmp_path, "file", "earlier")
         with pytest.raises(InputError):
             fetch(f"{server.url}/short", tmp_path / "file")

@@ -92,9 +92,7 @@ def test_columns_go_through_a_scikit_learn_pipeline(tmp_path: Path) -> None:
 
     columns = read_columns(write(tmp_path, "t.csv", MIXED))
     frame = pd.DataFrame(columns)
-    encoder = OneHotEncoder(
-        categories=[["Basel", "Bern", "Chur"]], handle_unknown="ignore", sparse_output=False
-    )
+    encoder = OneHotEncoder(categories=[["Basel", "Bern", "Chur"]], handle_unknown="ignore", sparse_output=False)
     X = ColumnTransformer([("city", encoder, ["city"])]).fit_transform(frame)
     np.testing.assert_array_equal(X, [[0, 1, 0], [1, 0, 0], [0, 0, 0], [0, 0, 1]])
 
@@ -106,9 +104,7 @@ def test_quotes_blank_lines_a_byte_order_mark_and_windows_line_ends(tmp_path: Pa
     np.testing.assert_array_equal(table.X, [[1, 2], [3, 4]])
 
 
-def test_chunks_join_and_a_late_error_has_the_right_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_join_and_a_late_error_has_the_right_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_ROWS_AT_ONCE", 7)
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(50, 3)), columns=list("abc")).assign(y=rng.integers(2, size=50))
@@ -192,9 +188,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
         ("t.parquet.gz", b"", None, "unknown suffix"),
     ],
 )
-def test_bad_files(
-    tmp_path: Path, name: str, content: str | bytes, label: str | int | None, message: str
-) -> None:
+def test_bad_files(tmp_path: Path, name: str, content: str | bytes, label: str | int | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_table(write(tmp_path, name, content), label=label)
 

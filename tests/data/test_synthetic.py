@@ -65,9 +65,7 @@ def test_values_are_plausible(seed: int) -> None:
     assert (X <= HIGHS).all()
     # The ranges are meant for everybody: few real measurements may be cut by them.
     measured = [j for j, feature in enumerate(FEATURES) if feature.decimals or feature.high > 30]
-    assert ((X[:, measured] <= LOWS[measured]) | (X[:, measured] >= HIGHS[measured])).mean(
-        axis=0
-    ).max() < 0.02
+    assert ((X[:, measured] <= LOWS[measured]) | (X[:, measured] >= HIGHS[measured])).mean(axis=0).max() < 0.02
     assert set(np.unique(y)) == {0.0, 1.0}
     assert 0.25 <= y.mean() <= 0.35
     for name in ("sex", "smoker"):

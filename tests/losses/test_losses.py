@@ -118,9 +118,7 @@ class LossContract:
                 bend = self.loss.curvature(u, y)
             assert np.all(np.isfinite(value))
             assert np.all(np.isfinite(bend))
-            np.testing.assert_allclose(
-                value, [self.formula(score, label) for score in u], rtol=1e-12, atol=1e-300
-            )
+            np.testing.assert_allclose(value, [self.formula(score, label) for score in u], rtol=1e-12, atol=1e-300)
             assert np.all(np.abs(slope) <= min(self.loss.lipschitz(2.0), 2 * size))
 
     def test_nan_is_never_hidden(self):
@@ -226,9 +224,7 @@ class DualContract(LossContract):
         for y in self.labels:
             a = np.array([0.0, 0.3 * y])
             step = self.loss.dual_step_exact(a, np.full(2, y), np.zeros(2), np.zeros(2))
-            np.testing.assert_allclose(
-                a + step, -self.loss.derivative(np.zeros(2), np.full(2, y)), atol=1e-12
-            )
+            np.testing.assert_allclose(a + step, -self.loss.derivative(np.zeros(2), np.full(2, y)), atol=1e-12)
 
     def test_fixed_point_is_the_optimum(self):
         # With v = x a and one record (lam N = 1, |x|^2 = s), steps lead to a = -l'(u) at u = s a.
@@ -341,9 +337,7 @@ class TestSigmoid(LossContract):
             lambda: self.loss.dual_step(one, one, one, one),
             lambda: self.loss.dual_step_exact(one, one, one, one),
         ):
-            with pytest.raises(
-                InputError, match=r"'sigmoid'.*hinge, huber, logistic, smoothed_hinge, squared"
-            ):
+            with pytest.raises(InputError, match=r"'sigmoid'.*hinge, huber, logistic, smoothed_hinge, squared"):
                 call()
 
 

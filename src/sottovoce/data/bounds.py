@@ -77,10 +77,11 @@ class Bounds(BaseModel):
         """The bounds from a user's arguments; `label_bound=b` stands for (-b, b)."""
         low = high = None
         if label_bound is not None:
-            pair = (-float(label_bound), float(label_bound)) if np.isscalar(label_bound) else tuple(label_bound)  # type: ignore[arg-type]
-            if len(pair) != 2:
-                raise InputError(f"label_bound={label_bound!r} must be one number or a pair (low, high).")
-            low, high = float(pair[0]), float(pair[1])
+            try:
+                given = np.asarray(label_bound, dtype=np.float64)
+                low, high = map(float, (-given, given) if given.ndim == 0 else given)
+            except (TypeError, ValueError):
+                raise InputError(f"label_bound={label_bound!r} must be one number or a pair (low, high).") from None
         feature_low = feature_high = None
         if feature_ranges is not None:
             try:
@@ -93,8 +94,8 @@ class Bounds(BaseModel):
                     "for example ([0, 18], [1, 99]) for two features."
                 ) from None
         fields = {
-            "row_norm": None if row_norm is None else float(row_norm),
-            "entry_bound": None if entry_bound is None else float(entry_bound),
+            "row_norm": row_norm,
+            "entry_bound": entry_bound,
             "label_low": low,
             "label_high": high,
             "feature_low": feature_low,
@@ -104,7 +105,10 @@ class Bounds(BaseModel):
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
-            raise InputError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+            first = error.errors()[0]
+            text = first["msg"].removeprefix("Value error, ")
+            where = "".join(f"{name}={first['input']!r}: " for name in first["loc"][:1])
+            raise InputError(f"{where}{text}") from None
 
     def norm(self, features: int) -> float | None:
         """The row norm that the declarations imply: `row_norm`, or from the entries, or from the ranges."""

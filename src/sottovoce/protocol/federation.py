@@ -64,6 +64,8 @@ class Federation:
     ) -> Federation:
         """Each party has some people: `parts` is a list of (X, y). Nobody is in two parties."""
         names = _names(names, len(parts))
+        if not all(isinstance(part, tuple | list) and len(part) == 2 for part in parts):
+            raise InputError("parts must be a list of pairs (X, y), one for each party.")
         accounts = _accounts(ledgers, len(parts))
         own = [check_rows(X, y, name) for name, (X, y) in zip(names, parts, strict=True)]
         parties = [
