@@ -112,6 +112,7 @@ def main() -> None:
     parser.add_argument("--solver", default="auto")
     parser.add_argument("--relation", default="zero-out")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plot", help="draw loss against epsilon to this PNG file (needs the extra `plots`)")
     arguments = parser.parse_args()
     rows = []
     for name in arguments.jobs:
@@ -142,6 +143,44 @@ def main() -> None:
                 )
     if arguments.json:
         print(json.dumps(rows, indent=2))
+    if arguments.plot:
+        draw(rows, arguments.plot)
+
+
+def draw(rows: list[dict[str, Any]], path: str) -> None:
+    """One panel a data set: the private figure with its spread over runs, and the one without privacy."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(row["job"] for row in rows))
+    columns = min(4, len(names))
+    figure, axes = plt.subplots(
+        -(-len(names) // columns), columns, figsize=(3.2 * columns, 2.8 * -(-len(names) // columns)), squeeze=False
+    )
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for axis, name in zip(axes.flat, names, strict=False):
+        private = [row for row in rows if row["job"] == name and math.isfinite(row["epsilon"])]
+        axis.errorbar(
+            [row["epsilon"] for row in private],
+            [row["loss"] for row in private],
+            yerr=[row["loss_std"] for row in private],
+            marker="o",
+            capsize=3,
+            label="private, nothing tuned",
+        )
+        for row in rows:
+            if row["job"] == name and math.isinf(row["epsilon"]):
+                axis.axhline(row["loss"], color="black", linestyle="--", label="without privacy")
+        axis.set_xscale("log")
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("epsilon")
+        axis.set_ylabel("test MSE" if JOBS[name][1] is sv.PrivateRidge else "test log-loss")
+    axes.flat[0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
 
 
 if __name__ == "__main__":

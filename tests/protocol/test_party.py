@@ -346,6 +346,16 @@ def test_a_run_without_privacy_needs_the_holders_leave(algorithm: str, plan_of: 
     assert said(propose(paid, plan))["error"] == "budget"
 
 
+def test_leave_that_is_withdrawn_ends_the_run(plan_of: MakePlan) -> None:
+    party, plan = party_of(), plan_of(epsilon=math.inf)
+    party.permit(without_privacy=True)
+    assert propose(party, plan).kind == "accept"
+    assert ask(party, plan).kind == "answer"
+    party.permit(without_privacy=False)
+    assert ask(party, plan, 1).kind == "unknown-plan"
+    assert propose(party, plan).kind == "refuse"
+
+
 # Attacks: for each, what was drawn must be covered by what was charged.
 
 

@@ -108,6 +108,8 @@ class Party:
     def permit(self, *, without_privacy: bool) -> None:
         """What the holder may do with its own rows in its own process: read the classes, run without privacy."""
         self._policy = dataclasses.replace(self._policy, allow_without_privacy=without_privacy, tell_classes=True)
+        if self._run is not None and not self._run.plan.private:
+            self._run = None  # what an interrupted run was allowed, the next one is not
 
     def handle(self, request: bytes) -> Outgoing:
         """Answer one frame; threads take turns."""
