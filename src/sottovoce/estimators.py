@@ -16,10 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from sottovoce import algorithms, losses, penalties
 from sottovoce.algorithms import Algorithm, Problem, make_plan
+from sottovoce.data.block import label_key
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.privacy.accounting import Relation
@@ -27,6 +28,7 @@ from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.protocol.coordinator import Coordinator
 from sottovoce.protocol.federation import Federation
+from sottovoce.protocol.party import as_labels
 from sottovoce.protocol.plan import Calibration, Named, Plan, Split
 from sottovoce.transports.base import Communication
 
@@ -130,7 +132,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
             )
-        rows, labels = self._validated(X, y, dtype=(np.float64, np.float32), ensure_all_finite=False)
+        rows = self._validated(X, dtype=(np.float64, np.float32), ensure_all_finite=False)
+        labels = as_labels(y)
+        if labels.ndim != 1:  # a column is a vector, with a warning; anything else is an error
+            labels = column_or_1d(labels, warn=True)
+        check_consistent_length(rows, labels)
         return Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
 
     def _validated(self, *arrays: Any, **options: Any) -> Any:
@@ -283,6 +289,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = plan.rounds if plan.private else steps
         self.n_features_in_ = plan.features
         self.plan_ = plan
+        self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
         self.privacy_ = privacy_report(plan, algorithm, seeded=self.insecure_seed is not None)
         up, down = _counts(federation.transport.communication)
         self.communication_ = Communication(up - before[0], down - before[1], rounds)
@@ -321,10 +328,10 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
         return Named(name="squared")
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
-        try:
-            return np.asarray(labels, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InputError("y must be numbers for a regression; encode the labels first.") from None
+        """Labels as they are: one that is no number makes a null row. None that is a number is a mistake."""
+        if not any(isinstance(key := label_key(label), float) and math.isfinite(key) for label in labels):
+            raise InputError("y must be numbers for a regression; encode the labels first.")
+        return labels
 
     def predict(self, X: Any) -> Array:
         """Predicted labels."""
@@ -341,11 +348,18 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         pair = list(self.classes) if isinstance(self.classes, Iterable) and not isinstance(self.classes, str) else []
         if len(pair) != 2 or not all(isinstance(label, str | int | float | np.generic) for label in pair):
             raise InputError(f"classes={self.classes!r} must be a pair of labels, for example (0, 1) or ('no', 'yes').")
+        if label_key(pair[0]) == label_key(pair[1]):
+            raise InputError(
+                f"classes={self.classes!r} are one label twice (a text that reads as a number counts as that number); "
+                "declare exactly two classes, for example classes=(0, 1)."
+            )
         return _two_classes(pair)
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
         if self.classes is not None:
             return labels
+        labels = np.asarray(labels.tolist()) if labels.dtype.kind == "O" else labels
+        check_array(labels, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
         kind = type_of_target(labels, input_name="y", raise_unknown=True)
         if kind != "binary":

@@ -44,6 +44,7 @@ class ModelFile(BaseModel):
     feature_names: list[str]
     rounds: int
     plan: Plan
+    charged_as: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]  # the plan's name in the ledgers
     plan_digest: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]
     privacy: dict[str, Any]
     communication: dict[str, int]
@@ -54,6 +55,8 @@ def to_json(model: PrivateLinearModel) -> str:
     if not hasattr(model, "coef_"):
         raise InputError(f"this {type(model).__name__} is not fitted; call fit before saving it.")
     names = {name: key for key, name in ESTIMATORS.items()}
+    # The coin names records in one published calibration; whoever gets the model must not get it.
+    plan = model.plan_.model_copy(update={"coin": "withheld"})
     content = {
         "format": FORMAT,
         "version": 1,
@@ -64,8 +67,9 @@ def to_json(model: PrivateLinearModel) -> str:
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
         "rounds": model.n_iter_,
-        "plan": json.loads(model.plan_.to_json()),
-        "plan_digest": model.plan_.digest.hex(),
+        "plan": json.loads(plan.to_json()),
+        "charged_as": model.charged_as_,
+        "plan_digest": plan.digest.hex(),
         "privacy": model.privacy_.to_dict(),
         "communication": vars(model.communication_),
     }
@@ -126,6 +130,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     if content.feature_names:
         model.feature_names_in_ = np.array(content.feature_names, dtype=object)
     model.plan_ = plan
+    model.charged_as_ = content.charged_as
     model.privacy_ = _report(content.privacy)
     model.communication_ = Communication(**content.communication)
     return model

@@ -113,7 +113,7 @@ def page(
 <p>The training exchanged {readable_size(said.uplink_bytes)} from the parties and
 {readable_size(said.downlink_bytes)} to them in {said.rounds:,} rounds{took}.
 Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sottovoce.</p>
-<p>Plan <code>{plan.digest.hex()}</code>. A party's ledger lists its charge under this number:
+<p>Plan <code>{model.charged_as_}</code>. A party's ledger lists its charge under this number:
 <code>sottovoce ledger history</code>.</p>
 </footer>
 </body>

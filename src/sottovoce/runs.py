@@ -125,7 +125,7 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
             facts.append(Facts(party, source.records, source.features, names))
             continue
         path = job.resolve(source.file)
-        records, names = file_shape(path, source.label)
+        records, names = file_shape(path, source.label, source.features)
         facts.append(Facts(party, records, len(names), names))
         opened.append(str(path))
     _check_same_columns(facts)
@@ -241,7 +241,7 @@ def report_of(model: PrivateLinearModel) -> dict[str, Any]:
     """The privacy report of a fitted model, with what left the parties and how much was said."""
     return {
         **model.privacy_.to_dict(),
-        "plan_digest": model.plan_.digest.hex(),
+        "plan_digest": model.charged_as_,
         "releases": [release.model_dump() for release in model.plan_.releases],
         "communication": asdict(model.communication_),
     }

@@ -14,7 +14,7 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.protocol.party import Party, Policy
 
 
-def file_shape(path: Path, label: str | int | None) -> tuple[int, tuple[str, ...]]:
+def file_shape(path: Path, label: str | int | None, features: int | None) -> tuple[int, tuple[str, ...]]:
     """(rows, feature names) of a file. No value is parsed but where the format (LIBSVM) gives no other way."""
     suffixes = {suffix.lower() for suffix in path.suffixes}
     if suffixes & set(readers.CSV):
@@ -25,7 +25,8 @@ def file_shape(path: Path, label: str | int | None) -> tuple[int, tuple[str, ...
     elif suffixes & set(readers.PARQUET):
         header, records = _parquet_shape(path)
     else:
-        table = readers.read_table(path, label=label)
+        _check_features(path, features)
+        table = readers.read_table(path, label=label, features=features)
         return table.X.shape[0], table.feature_names
     if label is None:
         raise _no_label(path)
@@ -53,6 +54,7 @@ def read_party(name: str, source: SourceTable, resolve: Callable[[str], Path], p
     path = resolve(source.file)
     if source.label is None and {suffix.lower() for suffix in path.suffixes} & set(readers.CSV + readers.PARQUET):
         raise _no_label(path)
+    _check_features(path, source.features)
     table = readers.read_table(path, label=source.label, features=source.features)
     if table.y is None:
         raise _no_label(path)
@@ -84,6 +86,15 @@ def _parquet_shape(path: Path) -> tuple[list[str], int]:
     except (ArrowException, OSError):
         raise InputError(f"{path} is not there, damaged, or not a Parquet file.") from None
     return list(metadata.schema.to_arrow_schema().names), int(metadata.num_rows)
+
+
+def _check_features(path: Path, features: int | None) -> None:
+    """A LIBSVM file must come with the number of its columns."""
+    if features is None and {suffix.lower() for suffix in path.suffixes} & set(readers.LIBSVM):
+        raise InputError(
+            f"{path} needs features, the number of its columns: a LIBSVM file does not say it, and the largest index "
+            "in it would reveal whether some record has that feature."
+        )
 
 
 def _no_label(path: Path) -> InputError:

@@ -44,7 +44,8 @@ def test_a_loaded_model_is_the_saved_one(model, tmp_path):
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     np.testing.assert_array_equal(again.coef_, model.coef_)
     assert again.coef_.shape == model.coef_.shape
-    assert again.plan_.digest == model.plan_.digest
+    assert again.charged_as_ == model.charged_as_ == model.plan_.digest.hex()
+    assert again.plan_ == model.plan_.model_copy(update={"coin": "withheld"})
     assert again.privacy_ == model.privacy_ or again.privacy_.to_json() == model.privacy_.to_json()
     assert again.communication_ == model.communication_
     assert again.n_iter_ == model.n_iter_
@@ -127,7 +128,7 @@ def test_the_page_is_whole_and_needs_nothing_else():
     assert parser.links == []
     assert "script" not in parser.tags
     assert "svg" in parser.tags
-    assert model.plan_.digest.hex() in text
+    assert model.charged_as_ in text
     assert f"{posterior(0.5, 1.0):.1%}" in text
     assert "&lt;b&gt;north&lt;/b&gt;" in text
     assert "&lt;well&gt;" in text

@@ -85,7 +85,7 @@ def test_a_fit_writes_model_report_and_page(write_job, invoke, folder):
     model = load(folder / "model.json")
     coefficients = np.ravel(model.coef_)
     assert coefficients[0] > 0 > coefficients[1]
-    assert report["plan_digest"] == model.plan_.digest.hex()
+    assert report["plan_digest"] == model.charged_as_
 
 
 def test_quiet_is_quiet(write_job, invoke):
@@ -208,6 +208,7 @@ BAD_DATA = {
     "no label column": ({"data": {"label": '"outcome"'}}, "label='outcome' is no column"),
     "no label": ({"data": {"label": None}}, "needs label"),
     "unknown format": ({"data": {"file": '"all.xls"'}}, "unknown suffix"),
+    "a LIBSVM file without features": ({"data": {"file": '"all.svm"', "label": None}}, "all.svm needs features"),
     "unknown solver": ({"model": {"solver": '"magic"'}}, "solver='magic' is unknown"),
     "no bound": ({"bounds": {"entry_bound": None}}, "row_norm"),
     "a knob of another solver": ({"model": {"solver": '"newton"', "rate": "0.5"}}, "rate=0.5 means nothing"),
@@ -265,7 +266,7 @@ def test_libsvm_files(write_job, invoke, folder):
     rows = rng.uniform(0, 1, (200, 4))
     lines = [f"{int(row[0] > row[1])} " + " ".join(f"{j + 1}:{v:.3f}" for j, v in enumerate(row)) for row in rows]
     (folder / "all.svm").write_text("\n".join(lines) + "\n")
-    path = write_job(data={"file": '"all.svm"', "label": None}, bounds={"classes": "[0, 1]"})
+    path = write_job(data={"file": '"all.svm"', "label": None, "features": "4"}, bounds={"classes": "[0, 1]"})
     assert json.loads(invoke("plan", path, "--json").stdout)["features"] == 4
     invoke("fit", path, "--quiet")
     assert len(invoke("predict", folder / "model.json", folder / "all.svm").stdout.splitlines()) == 201

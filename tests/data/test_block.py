@@ -19,6 +19,7 @@ from sottovoce.data.block import Block, Preparation, exact_bits, exact_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.privacy.query import GradientSum, clipped_derivative
+from sottovoce.protocol.party import as_labels
 
 ABSURD = st.one_of(
     st.floats(width=64),  # NaN, infinities, subnormals and all
@@ -472,3 +473,42 @@ def test_a_missing_bound_is_told_before_rows_are_seen() -> None:
         Preparation(Bounds(), 3, True, 50, (0, 1))
     with pytest.raises(InputError, match="label_bound=None"):
         Preparation(Bounds.declare(row_norm=1), 3, True, 50)
+
+
+CLASSES_AND_LABELS = [
+    ((0, 1), [1, 0, 1, 0], ["x", None, 7, float("nan"), 10**400]),
+    ((0, 1), ["1", "0", "1.0", " 0"], ["x", "", "nan"]),
+    (("0", "1"), [1.0, 0.0, 1.0, 0.0], ["x", None]),
+    ((False, True), [True, False, True, False], ["x", None, 2]),
+    (("no", "yes"), ["yes", "no", "yes", "no"], [1, None, "maybe"]),
+]
+
+
+@pytest.mark.parametrize(("classes", "labels", "odd"), CLASSES_AND_LABELS)
+def test_one_odd_label_changes_no_other_record(classes: Any, labels: list[Any], odd: list[Any]) -> None:
+    """A column has one NumPy type, so one text among numbers makes text of them all: the match must not notice."""
+    X = np.full((5, 1), 0.5)
+    recipe = Preparation(Bounds(row_norm=1.0), 1, False, 5, classes)
+    for label in [labels[0], *odd]:
+        block = Block.prepare(X, as_labels([*labels, label]), recipe)
+        np.testing.assert_array_equal(block.labels[:4], [1.0, -1.0, 1.0, -1.0])
+        assert (block.rows[:4] != 0).all()
+        assert (block.rows[4] != 0).all() == (label is labels[0])
+
+
+def test_a_column_that_became_text_is_still_matched() -> None:
+    recipe = Preparation(Bounds(row_norm=1.0), 1, False, 3, (0, 1))
+    block = Block.prepare(np.full((3, 1), 0.5), np.array(["1", "0", "x"]), recipe)
+    np.testing.assert_array_equal(block.rows[:, 0] != 0, [True, True, False])
+
+
+def test_regression_labels_that_are_no_numbers_are_null_rows() -> None:
+    recipe = Preparation(Bounds(row_norm=1.0, label_low=-1.0, label_high=1.0), 1, False, 6)
+    labels = as_labels([0.5, "0.5", "x", None, 10**400, float("inf")])
+    block = Block.prepare(np.full((6, 1), 0.5), labels, recipe)
+    np.testing.assert_array_equal(block.rows[:, 0] != 0, [True, True, False, False, False, False])
+
+
+def test_integer_weights_do_not_wrap_around() -> None:
+    huge = np.full(4, 2**62, dtype=np.int64)
+    np.testing.assert_array_equal(exact_weights(huge, 16), exact_weights(huge.astype(np.float64), 16))

@@ -153,7 +153,7 @@ def test_weights_of_the_wrong_shape_or_size_are_refused(weights: np.ndarray, pla
     propose(party, plan)
     answer = ask(party, plan, 0, weights)
     assert answer.kind == "refuse"
-    assert "needs 4 weights, none above 1e+100" in said(answer)["refused"]
+    assert "needs 4 float64 weights, none above 1e+100" in said(answer)["refused"]
     assert ask(party, plan, 0).kind == "answer"
 
 
@@ -173,10 +173,15 @@ def test_weights_that_are_not_finite_do_not_arrive() -> None:
     assert said(answer)["error"].startswith("malformed message")
 
 
-def test_integers_are_weights_too(plan_of: MakePlan) -> None:
+def test_integers_are_no_weights(plan_of: MakePlan) -> None:
+    """Their squares wrap around, and the smallest has no absolute value."""
     party, plan = party_of(), plan_of()
     propose(party, plan)
-    assert ask(party, plan, 0, np.array([1, 2, 3, np.iinfo(np.int64).min])).kind == "answer"
+    for weights in ([1, 2, 3, 4], [1, 2, 3, np.iinfo(np.int64).min]):
+        answer = ask(party, plan, 0, np.array(weights, dtype=np.int64))
+        assert answer.kind == "refuse"
+        assert "float64" in said(answer)["refused"]
+    assert ask(party, plan, 0).kind == "answer"
 
 
 @pytest.mark.parametrize(("query", "round_"), [("gradient", 5), ("gradient", -1), ("gram", 0), ("loss", 0), ("", 0)])

@@ -114,7 +114,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     account = sources.source_account(source, job.resolve)
     bounds = None
     if job.bounds is not None:
-        bounds = job.bounds.declare(sources.file_shape(job.resolve(source.file), source.label)[1])
+        bounds = job.bounds.declare(sources.file_shape(job.resolve(source.file), source.label, source.features)[1])
     policy = Policy(max_epsilon=job.policy.max_epsilon, max_delta=job.policy.max_delta, bounds=bounds)
     holder = sources.read_party(source.name, source, job.resolve, policy)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
@@ -149,13 +149,18 @@ class _Announced:
         """Pass the frame on; the kind of the answer tells what happened."""
         import json
 
+        from sottovoce.algorithms import REGISTRY
+        from sottovoce.privacy.accounting import epsilon_of
         from sottovoce.protocol.messages import decode, peek
+        from sottovoce.protocol.plan import Plan
 
         outgoing = self._party.handle(request)
         kind, _ = peek(outgoing.data)
         if kind == "accept" and (asked := decode(request)).query != "check":
-            plan = json.loads(asked.text)
-            cost = f"{plan['algorithm']}, asked for epsilon {plan['epsilon']:g} at delta {plan['delta']:g}"
+            plan = Plan.from_json(asked.text)
+            events = REGISTRY[plan.algorithm].events(plan, plan.relation, self.name)
+            epsilon = epsilon_of(events, plan.delta, plan.relation)
+            cost = f"{plan.algorithm}, costs epsilon {epsilon:.4g} at delta {plan.delta:g}, {plan.relation}"
             left = f"; epsilon {self._account.balance().left:.4g} is left" if self._account else ""
             self._say(f"agreed to plan {asked.plan.hex()[:12]} ({cost}){left}")
         elif kind == "refuse":

@@ -61,8 +61,9 @@ def exact_weights(weights: Array, bits: int) -> Array:
     With |x| <= 1 and |w| <= 2^e every sum of terms x_j w_j is at most 2^e; on the grid 2^(e + bits - 52) it is a
     multiple of 2^(e - 52). The grid is never finer than for e = -400, so that no product is subnormal.
     """
-    exponent = max(math.frexp(math.sqrt(float(weights @ weights)))[1], -400)
-    return toward_zero(np.array(weights, dtype=np.float64), 52 - bits - exponent)
+    exact = np.array(weights, dtype=np.float64)
+    exponent = max(math.frexp(math.sqrt(float(exact @ exact)))[1], -400)
+    return toward_zero(exact, 52 - bits - exponent)
 
 
 @dataclass(frozen=True)
@@ -152,32 +153,33 @@ class Preparation:
         return (values - centre) / half, usable
 
 
+def label_key(label: Any) -> Any:
+    """What a label is compared by: its number if it is one or reads as one, else its text, else None.
+
+    A function of the one label alone, never of the array it came in: NumPy gives a column one type, so a single odd
+    label would otherwise turn every other number into text.
+    """
+    try:
+        number = float(label)
+    except Exception:
+        return label.strip() if isinstance(label, str) else None
+    return number if number == number else None  # NaN is no label
+
+
 def _equal(labels: NDArray[Any], value: Any) -> NDArray[np.bool_]:
-    """Which labels equal the value; a label that cannot be compared (a missing one, say) does not."""
-    if labels.dtype.kind != "O":
-        return np.asarray(labels == value, dtype=np.bool_)
-
-    def same(label: Any) -> bool:
-        try:
-            return bool(label == value)
-        except (TypeError, ValueError):
-            return False
-
-    return np.array([same(label) for label in labels.ravel()], dtype=np.bool_).reshape(labels.shape)
+    """Which labels equal the value, each by its own key; a missing label equals nothing."""
+    key = label_key(value)
+    if labels.dtype.kind in "fiub":
+        return np.asarray(labels == key, dtype=np.bool_) if isinstance(key, float) else np.zeros(labels.shape, np.bool_)
+    return np.array([label_key(label) == key for label in labels.ravel()], dtype=np.bool_).reshape(labels.shape)
 
 
 def _numbers(labels: NDArray[Any]) -> Array:
     """Labels as float64; one that is no number is NaN, since an error would tell that there is one."""
     if labels.dtype.kind in "fiub":
         return labels.astype(np.float64)
-
-    def number(label: Any) -> float:
-        try:
-            return float(label)
-        except (TypeError, ValueError):
-            return math.nan
-
-    return np.array([number(label) for label in labels.ravel()], dtype=np.float64).reshape(labels.shape)
+    keys = [label_key(label) for label in labels.ravel()]
+    return np.array([key if isinstance(key, float) else math.nan for key in keys]).reshape(labels.shape)
 
 
 def _dense(matrix: Matrix) -> Array:

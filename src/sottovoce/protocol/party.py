@@ -38,27 +38,30 @@ class Policy:
     """What a party demands of each plan before it touches its rows; what all plans together may cost is a ledger's.
 
     A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
-    `tell_classes` lets a coordinator ask which labels occur, without noise.
+    The cost is taken under `relation`; None leaves the choice to the plan. `tell_classes` lets a coordinator ask which
+    labels occur, without noise.
     """
 
     max_epsilon: float = math.inf
     max_delta: float = 1.0
     allow_without_privacy: bool = False
     bounds: Bounds | None = None
+    relation: Relation | None = None
     tell_classes: bool = False
 
     def refuse(self, plan: Plan, algorithm: Algorithm, party: str) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
         if self.bounds is not None and plan.bounds != self.bounds:
             return "the plan's bounds are not the ones this party declared for its data"
-        events = algorithm.events(plan, plan.relation, party)
+        relation = self.relation or plan.relation
+        events = algorithm.events(plan, relation, party)
         if any(isinstance(event, Unbounded) for event in events):
             return None if self.allow_without_privacy else "the plan releases values without noise"
         if plan.delta > self.max_delta:
             return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
         if math.isfinite(self.max_epsilon):
             delta = plan.delta if self.max_delta < 1 else min(plan.delta, 1 / plan.records)
-            epsilon = epsilon_of(events, delta, plan.relation)
+            epsilon = epsilon_of(events, delta, relation)
             if not epsilon <= self.max_epsilon:
                 return (
                     f"the plan costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
@@ -164,11 +167,10 @@ class Party:
             return reply("unknown-plan", frame, (declare_public("accepted", False, reason="an acknowledgement"),))
         if frame.query not in run.queries or not run.algorithm.serves(run.plan, self.name, frame.query, frame.round):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
-        weights = frame.arrays.get("weights")
-        if weights is None or weights.shape != (run.plan.dimension,) or not np.all(np.abs(weights) <= LARGEST):
+        if not _usable(frame.arrays.get("weights"), run.plan.dimension):
             raise RefusedError(
-                f"query {frame.query!r} needs {run.plan.dimension} weights, none above {LARGEST:g} in absolute value: "
-                "scores that overflow would depend on a record without bound."
+                f"query {frame.query!r} needs {run.plan.dimension} float64 weights, none above {LARGEST:g} in absolute "
+                "value: scores that overflow would depend on a record without bound."
             )
         query = run.queries[frame.query]
         return reply(
@@ -253,6 +255,13 @@ class Party:
         return algorithm, queries
 
 
+def _usable(weights: np.ndarray[Any, Any] | None, dimension: int) -> bool:
+    """Whether scores of these weights are finite and exact: float64 (squares of integers wrap around) and not huge."""
+    if weights is None or weights.dtype != np.float64 or weights.shape != (dimension,):
+        return False
+    return bool(np.all(np.abs(weights) <= LARGEST))
+
+
 def _serial(request: bytes) -> int:
     """The serial of a request that is no whole frame, so that its sender need not wait for an answer in vain."""
     try:
@@ -290,10 +299,15 @@ def _present(value: Any) -> bool:
         return False
 
 
+def as_labels(y: ArrayLike) -> np.ndarray[Any, Any]:
+    """Labels as an array; a plain list keeps each label as it is, since NumPy would give all of them one type."""
+    return np.asarray(y) if hasattr(y, "dtype") or hasattr(y, "__array__") else np.array(y, dtype=object)
+
+
 def check_rows(X: Matrix, y: ArrayLike, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
     """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both."""
     rows = X if is_sparse(X) else np.asarray(X)
-    labels = np.asarray(y)
+    labels = as_labels(y)
     if rows.ndim != 2 or labels.ndim != 1:
         raise InputError(
             f"{name}: X must be two-dimensional and y one-dimensional; they are {rows.shape} and {labels.shape}."

@@ -57,7 +57,7 @@ class Release(_Frozen):
     count: Count
     std: float = Field(ge=0, allow_inf_nan=False)
     step: float = Field(gt=0, allow_inf_nan=False)
-    rate: float | None = None
+    rate: float | None = Field(default=None, gt=0, le=1)
     charged_zero_out: float  # the sensitivity, grid included, that the noise was charged for
     charged_replace_one: float
 
