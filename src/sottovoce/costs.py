@@ -58,7 +58,7 @@ def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = (
     for release in plan.releases:
         weights = algorithm.queries(plan)[release.query].weights
         entries = np.size(weights) if np.ndim(weights) else plan.dimension
-        grid = {"grid": np.zeros(entries, dtype=np.int64), "step": np.zeros(1)}
+        grid = {"grid": np.zeros(entries, dtype=np.int64)}
         messages += asked * release.count
         downlink += asked * release.count * len(encode(Frame("ask", 0, plan.digest, 0, release.query, first.arrays)))
         uplink += asked * release.count * len(encode(Frame("answer", 0, plan.digest, 0, release.query, grid)))

@@ -174,7 +174,7 @@ class Gate:
                 raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
             grid = np.rint(query.value(block, *arguments) / release.step).astype(np.int64)
             grid += rounded_gaussian(release.std / release.step / query.weights, grid.size, self._randomness)
-            released = Released(query.name, round_, {"grid": grid, "step": np.array([release.step])}, seal=_SEAL)
+            released = Released(query.name, round_, {"grid": grid}, seal=_SEAL)
         return self._keep(released)
 
     def _stored(self, query: str, round_: int) -> Released | None:
@@ -197,10 +197,10 @@ class Gate:
         return Released(released.query, released.round, decode(stored).arrays, seal=_SEAL)
 
 
-def value_of(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """The number behind a released message: grid times step, or the plain value of a run without privacy."""
+def value_of(arrays: Mapping[str, NDArray[Any]], step: float) -> NDArray[np.float64]:
+    """The number behind a released message: grid times the plan's step, or the plain value without privacy."""
     if "grid" in arrays:
-        return np.asarray(arrays["grid"] * float(arrays["step"][0]), dtype=np.float64)
+        return np.asarray(arrays["grid"] * step, dtype=np.float64)
     return np.asarray(arrays["value"], dtype=np.float64)
 
 

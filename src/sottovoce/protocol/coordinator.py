@@ -86,13 +86,14 @@ class Coordinator:
                 "ask", forgot, plan=plan.digest, round_=round_, query=ask.query, arrays=ask.arrays
             )
         values: dict[str, Array] = {}
+        step = plan.release(ask.query).step
         for name in parties:
             frame = replies[name]
             if frame.kind != "answer" or frame.round != round_ or frame.query != ask.query:
                 raise WireError(f"party {name!r} answered round {round_} with a frame of another round or kind.")
             try:
-                values[name] = value_of(frame.arrays)
-            except (KeyError, IndexError):
+                values[name] = value_of(frame.arrays, step)
+            except KeyError:
                 raise WireError(f"party {name!r} answered round {round_} without a value.") from None
             if self.transcript is not None:
                 self.transcript.append(Message(round_, name, ask.query, values[name]))
