@@ -38,6 +38,9 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 # Seconds that a stream may take to end once it was told to.
 _CLOSING_TIME: Final = 1.0
+# Seconds that a coordinator may take to accept a stream, its TLS handshake included, or to end one. A server that is
+# just closing may take a stream and do neither.
+_PATIENCE: Final = 10.0
 # What will not get better by connecting again.
 _FINAL: Final = {
     grpc.StatusCode.UNAUTHENTICATED,
@@ -399,7 +402,8 @@ class _Session:
         if stop is not None:
             threading.Thread(target=_cancel_on, args=(stop, ended, call), daemon=True).start()
         try:
-            call.initial_metadata()
+            with _at_most(_PATIENCE, call):
+                call.initial_metadata()
             self.connected = call.is_active()
             for request in call:
                 kind, _ = peek(request)
@@ -420,10 +424,22 @@ class _Session:
         finally:
             # Ends this side in an orderly way; the coordinator, having read all of it, ends its own.
             self._outbox.put(None)
-            with contextlib.suppress(grpc.RpcError):
+            with contextlib.suppress(grpc.RpcError), _at_most(_PATIENCE, call):
                 for _ in call:
                     pass
             ended.set()
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float, call: Any) -> Iterator[None]:
+    """Cancel the call if the block takes longer."""
+    timer = threading.Timer(seconds, call.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _cancel_on(stop: threading.Event, ended: threading.Event, call: Any) -> None:
