@@ -356,7 +356,13 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         return _two_classes(pair)
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
-        if self.classes is not None:
+        if (pair := self._declared_classes()) is not None:
+            declared = {label_key(label) for label in pair}
+            if not any(label_key(label) in declared for label in labels):
+                raise InputError(
+                    f"classes={self.classes!r} match no label of y at all; declare the two labels that y has. "
+                    "(Single labels that are not declared count as null rows, silently.)"
+                )
             return labels
         labels = np.asarray(labels.tolist()) if labels.dtype.kind == "O" else labels
         check_array(labels, ensure_2d=False, dtype=None, input_name="y")

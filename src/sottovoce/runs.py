@@ -17,7 +17,7 @@ from sottovoce.costs import Cost, cost_of
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.files import check_writable, write_text
-from sottovoce.jobs import Job
+from sottovoce.jobs import FederationTable, Job
 from sottovoce.model_file import plain, to_json
 from sottovoce.privacy.gate import Outgoing, declare_public, reply
 from sottovoce.privacy.guarantee import PrivacyReport
@@ -177,7 +177,10 @@ def opened(job: Job, say: Say) -> Iterator[tuple[Federation, list[Facts]]]:
     """The federation of a job: files are read here, or remote parties are waited for."""
     federation = _remote(job, say) if job.federation is not None else _local(job)
     with contextlib.closing(federation):
-        yield federation, _facts(federation)
+        facts = _facts(federation)
+        if job.federation is not None:
+            _check_declared(job.federation, facts)
+        yield federation, facts
 
 
 def fit(
@@ -277,6 +280,18 @@ def _facts(federation: Federation) -> list[Facts]:
     ]
     _check_same_columns(facts)
     return facts
+
+
+def _check_declared(table: FederationTable, facts: Sequence[Facts]) -> None:
+    """What the job declares of remote parties is what they say, or its plan was made for other data."""
+    for fact in facts:
+        records = fact.records if table.records is None else table.records.get(fact.party)
+        features = fact.features if table.features is None else table.features
+        if (records, features) != (fact.records, fact.features):
+            raise InputError(
+                f"federation.records and features declare {records} records and {features} features for "
+                f"{fact.party!r}, which says {fact.records} and {fact.features}; correct the job."
+            )
 
 
 def _check_same_columns(facts: Sequence[Facts]) -> None:

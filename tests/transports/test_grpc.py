@@ -145,7 +145,7 @@ class TestIdentity:
         with pytest.raises(WireError, match=r"refused party 'anna'.*another party.*UNAUTHENTICATED"):
             serve_silent("anna", wire.port, Credentials.load(certificates, "ben"))
         assert "claims ['anna'], certified [b'ben']" in caplog.text
-        with pytest.raises(WireError, match=r"waited 0.05 s for party 'anna', 'ben' to connect"):
+        with pytest.raises(WireError, match=r"waited 0.05 s for parties 'anna', 'ben' to connect"):
             wire.wait_for_parties(0.05)
 
     def test_a_party_that_is_not_on_the_list_is_refused(self, opened: Open, certificates: Path) -> None:
@@ -195,6 +195,36 @@ class TestIdentity:
                 )
         finally:
             wire.close()
+
+
+def test_parties_outlive_coordinators_that_come_and_go(
+    opened: Open, certificates: Path, party_module: ModuleType, tmp_path: Path
+) -> None:
+    """A party that reconnects while a coordinator is closing must not wait for ever on a stream nobody accepts."""
+    names, stop = ("anna", "ben", "cleo"), threading.Event()
+    first = opened(*names)
+    address = f"localhost:{first.port}"
+
+    def live(name: str) -> None:
+        while not stop.is_set():
+            endpoint = party_module.ScriptedEndpoint(name, tmp_path)
+            serve_party(endpoint, address, Credentials.load(certificates, name), stop=stop, give_up_after=PATIENCE)
+
+    threads = [threading.Thread(target=live, args=(name,), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    try:
+        for turn in range(25):
+            wire = first if turn == 0 else opened(*names, address=address)
+            wire.wait_for_parties(PATIENCE)
+            wire.exchange({name: request("echo", kind="done") for name in names})
+            time.sleep(0.004 * (turn % 10))
+            wire.close()
+    finally:
+        stop.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
 class TestLostConnections:

@@ -86,8 +86,9 @@ def show_promises(report: PrivacyReport, console: Console, *, central: bool = Fa
     console.print(grid)
 
 
-def bar(share: float, console: Console, width: int = 20) -> str:
-    """The used part of a budget as a bar."""
+def bar(share: float, console: Console, width: int | None = None) -> str:
+    """The used part of a budget as a bar, shorter in a narrow terminal."""
+    width = (20 if console.width >= 100 else 6) if width is None else width
     full, empty = ("█", "░") if console.encoding.startswith("utf") else ("#", ".")
     used = min(max(round(share * width), share > 0), width)
     return full * used + empty * (width - used)

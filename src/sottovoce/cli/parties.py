@@ -102,6 +102,9 @@ def party(
     serve(load_party_job(job) if job is not None else party_job(given, Path("options")), once=once, patience=patience)
 
 
+_REST = 1.5  # seconds after a training: by then its coordinator has closed, and the next one can be looked for
+
+
 def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
     from sottovoce import sources
@@ -133,6 +136,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         serve_party(endpoint, job.federation.coordinator, credentials, stop=stop, give_up_after=patience)
         if once:
             break
+        stop.wait(_REST)
     say("stopped")
 
 

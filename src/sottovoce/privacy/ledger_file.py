@@ -170,6 +170,11 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_CANTOPEN and path.parent.is_dir() and not path.exists():
+            raise LedgerError(
+                f"ledger {path}: there is no such file. Open an account first: sottovoce ledger open {path.name} "
+                "--dataset NAME --epsilon E --delta D, or Ledger(path).open(...). Nothing was released."
+            ) from error
         cause = _CAUSES.get(code, "it cannot be read or written; check the disk and the permissions")
         raise LedgerError(f"ledger {path}: {cause} (SQLite says: {error}). Nothing was released.") from error
 

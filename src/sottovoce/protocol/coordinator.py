@@ -124,7 +124,8 @@ class Coordinator:
                 self.transcript.append(Message(round_, name, frame.kind, json.loads(frame.text)))
             if frame.kind == "refuse":
                 said = facts_of(frame.text)
-                who = f"{name}: " if len(self._transport.parties) > 1 else ""
+                several = len(self._transport.parties) > 1 and not said["refused"].startswith(name)
+                who = f"{name}: " if several else ""
                 raise _REFUSALS.get(said["error"], RefusedError)(who + said["refused"])
             if frame.kind == "error":
                 raise WireError(f"party {name!r}: {facts_of(frame.text)['error']}.")

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final
+
+# gRPC writes notes about ordinary shutdowns to the terminal; it reads this when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 
@@ -38,9 +43,9 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
 # Seconds that a stream may take to end once it was told to.
 _CLOSING_TIME: Final = 1.0
-# Seconds that a coordinator may take to accept a stream, its TLS handshake included, or to end one. A server that is
-# just closing may take a stream and do neither.
-_PATIENCE: Final = 10.0
+# Seconds that a coordinator may take to accept a stream, its TLS handshake included, or to end one.
+_PATIENCE: Final = 5.0
+_ACCEPTED: Final = b"accepted"
 # What will not get better by connecting again.
 _FINAL: Final = {
     grpc.StatusCode.UNAUTHENTICATED,
@@ -356,7 +361,7 @@ def serve_party(
     lost_at, pause = time.monotonic(), _FIRST_PAUSE
     while True:
         session = _Session(endpoint, limit)
-        with grpc.secure_channel(
+        channel = grpc.secure_channel(
             address,
             grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate),
             options=[
@@ -365,8 +370,11 @@ def serve_party(
                 ("grpc.use_local_subchannel_pool", 1),
                 ("grpc.min_reconnect_backoff_ms", 5_000),
             ],
-        ) as channel:
+        )
+        try:
             fault = session.run(channel, stop)
+        finally:
+            _apart(channel.close).join(_CLOSING_TIME)
         if session.done or (stop is not None and stop.is_set()):
             return
         if session.connected:
@@ -385,69 +393,77 @@ def serve_party(
 
 
 class _Session:
-    """One connection of a party, from its opening to its end."""
+    """One connection of a party, from its opening to its end.
+
+    A thread of its own waits for the stream. A stream that a closing server neither accepts nor refuses can keep its
+    reader waiting for ever, also after it was cancelled; then the reader is left behind and this side goes on.
+    """
 
     def __init__(self, endpoint: Endpoint, limit: int) -> None:
         self.connected = False
         self.done = False
         self._endpoint = endpoint
         self._limit = limit
+        self._inbox: SimpleQueue[bytes | None] = SimpleQueue()  # None: the stream ended
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
 
     def run(self, channel: grpc.Channel, stop: threading.Event | None) -> str:
         """Answer requests until the stream ends; the text says why it ended."""
         stream: Any = channel.stream_stream(f"/{_SERVICE}/{_METHOD}", None, None)
         call = stream(iter(self._outbox.get, None), metadata=((_NAME_KEY, self._endpoint.name),))
-        ended = threading.Event()
-        if stop is not None:
-            threading.Thread(target=_cancel_on, args=(stop, ended, call), daemon=True).start()
+        reader = _apart(self._read, call)
         try:
-            with _at_most(_PATIENCE, call):
-                call.initial_metadata()
-            self.connected = call.is_active()
-            for request in call:
+            accepted = self._next(stop, _PATIENCE)
+            self.connected = accepted == _ACCEPTED
+            while self.connected and (request := self._next(stop)) is not None:
                 kind, _ = peek(request)
                 self._outbox.put(answer(self._endpoint, request, self._limit))
                 if kind == "done":
                     self.done = True
                     break
-            return "the coordinator closed the connection"
-        except grpc.RpcError:
-            if call.code() in _FINAL:
-                raise WireError(
-                    f"the coordinator refused party {self._endpoint.name!r}: {call.details()} ({call.code().name})."
-                ) from None
-            return str(call.details())
         except Exception:
             self._outbox.put(_GOODBYE)
             raise
         finally:
             # Ends this side in an orderly way; the coordinator, having read all of it, ends its own.
             self._outbox.put(None)
-            with contextlib.suppress(grpc.RpcError), _at_most(_PATIENCE, call):
-                for _ in call:
-                    pass
-            ended.set()
-
-
-@contextlib.contextmanager
-def _at_most(seconds: float, call: Any) -> Iterator[None]:
-    """Cancel the call if the block takes longer."""
-    timer = threading.Timer(seconds, call.cancel)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _cancel_on(stop: threading.Event, ended: threading.Event, call: Any) -> None:
-    while not ended.wait(0.1):
-        if stop.is_set():
+            if stop is None or not stop.is_set():
+                reader.join(_PATIENCE if self.connected else 0.0)
             call.cancel()
-            return
+        reader.join(_CLOSING_TIME)
+        if reader.is_alive():
+            return f"the coordinator did not accept the connection within {_PATIENCE:g} s"
+        if call.code() in _FINAL:
+            raise WireError(
+                f"the coordinator refused party {self._endpoint.name!r}: {call.details()} ({call.code().name})."
+            )
+        return str(call.details() or "the coordinator closed the connection")
+
+    def _read(self, call: Any) -> None:
+        with contextlib.suppress(grpc.RpcError):
+            call.initial_metadata()
+            if call.is_active():
+                self._inbox.put(_ACCEPTED)
+            for request in call:
+                self._inbox.put(request)
+        self._inbox.put(None)
+
+    def _next(self, stop: threading.Event | None, patience: float = math.inf) -> bytes | None:
+        """What the stream says next; None when it ended, when nothing came in time, and when told to stop."""
+        deadline = time.monotonic() + patience
+        while (stop is None or not stop.is_set()) and time.monotonic() < deadline:
+            with contextlib.suppress(Empty):
+                return self._inbox.get(timeout=0.1)
+        return None
+
+
+def _apart(task: Callable[..., object], *arguments: object) -> threading.Thread:
+    """Start a task in a thread that nobody need wait for."""
+    thread = threading.Thread(target=task, args=arguments, name="sottovoce-wire", daemon=True)
+    thread.start()
+    return thread
 
 
 def _quoted(names: Iterable[str]) -> str:
-    return "party " + ", ".join(repr(name) for name in names)
+    quoted = [repr(name) for name in names]
+    return ("party " if len(quoted) == 1 else "parties ") + ", ".join(quoted)
