@@ -130,7 +130,7 @@ def test_only_those_who_know_the_labels_have_them(labels: Any) -> None:
 @pytest.mark.parametrize("solver", ["auto", "newton", "gradient", "sgd"])
 def test_a_fit_by_columns_says_why_it_cannot(solver: str) -> None:
     options = {"rounds": None} if solver == "auto" else {}
-    with pytest.raises(InputError, match=r"split by columns yet.*secure sums"):
+    with pytest.raises(InputError, match=r"split by columns.*secure sums"):
         model(solver=solver, **options).fit(Federation.by_columns([X, X], Y))
 
 

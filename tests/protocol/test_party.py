@@ -285,7 +285,7 @@ def test_a_spent_budget_is_a_budget_error_at_the_coordinator(plan_of: MakePlan, 
     wire = InProcess([party_of(account=account), party_of("ben", 60)])
     gradient = algorithms.REGISTRY["gradient"]
     Coordinator(wire).run(plan_of(), gradient)
-    with pytest.raises(BudgetError, match=r"asks for epsilon 0.9993.*is left.*would fit"):
+    with pytest.raises(BudgetError, match=r"asks for epsilon 1 at.*is left.*would fit"):
         Coordinator(wire).run(plan_of(run="second"), gradient)
     assert account.balance().plans == 1
 

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from sottovoce import algorithms, losses, penalties
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.privacy.accounting import Gaussian, PoissonGaussian, Unbounded, epsilon_of, mu_for
+from sottovoce.privacy.accounting import SAMPLER_SHARE, Gaussian, PoissonGaussian, Unbounded, epsilon_of, mu_for
 from sottovoce.privacy.query import GradientSum, GramMatrix, Query
-from sottovoce.protocol.plan import ROUNDING, SAMPLER_SHARE, Named, Plan, Release, ScaledRegulariser, grid_step
+from sottovoce.protocol.plan import ROUNDING, Named, Plan, Release, ScaledRegulariser, grid_step
 
 MakePlan = Callable[..., Plan]
 

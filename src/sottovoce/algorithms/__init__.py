@@ -31,8 +31,8 @@ def choose(loss: Loss, split: Split, features: int) -> Algorithm:
     if split == "columns":
         raise InputError(
             "no solver serves data split by columns in this version: without secure sums the parties would have to "
-            "send noisy rows, and the joint model would be worse than one party's alone. Train on one party's columns, or "
-            "put the rows in one place."
+            "send noisy rows, and the joint model would be worse than one party's alone. Train on one party's columns, "
+            "or put the rows in one place."
         )
     return REGISTRY["newton" if loss.smooth and features <= NEWTON_FEATURES else "gradient"]
 

@@ -16,10 +16,10 @@ from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
-from sottovoce.privacy.accounting import Event, Relation, epsilon_of, mu_for
+from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, epsilon_of, mu_for
 from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.query import GradientSum, Query
-from sottovoce.protocol.plan import SAMPLER_SHARE, Calibration, Named, Plan, Release, Split
+from sottovoce.protocol.plan import Calibration, Named, Plan, Release, Split
 
 WALK = 8.0  # how far, in prepared units, the noise of all rounds may carry the weights of a plain descent
 MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits

@@ -26,6 +26,7 @@ from sottovoce.algorithms.base import (
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.privacy.accounting import (
+    SAMPLER_SHARE,
     Event,
     Relation,
     noise_multiplier_for,
@@ -34,7 +35,7 @@ from sottovoce.privacy.accounting import (
 )
 from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.query import GradientSum, Query
-from sottovoce.protocol.plan import SAMPLER_SHARE, Plan, Release, grid_step
+from sottovoce.protocol.plan import Plan, Release, grid_step
 
 PAPER_RADIUS = 10.0  # |C| of the published step size, where no set is given
 

@@ -25,6 +25,7 @@ from scipy.special import erfcx, log_ndtr, logsumexp, ndtri
 from sottovoce.errors import InputError
 
 Relation = Literal["zero-out", "replace-one"]
+SAMPLER_SHARE = 0.01  # of delta, kept for the samplers' own errors: a budget of delta is computed at 0.99 delta
 
 # The privacy loss distribution is composed by FFT, whose rounding error is absolute: below 1e-14 + 1e-16 per
 # round where measured against the exact law of Gaussians. Five times that is taken off delta first.

@@ -65,13 +65,13 @@ class Terms:
                     f"delta={delta!r}: epsilons and deltas add on this account, so a plan needs its own, "
                     f"above 0 and at most the account's {self.delta:g}. Pass reserve(..., delta=...)."
                 )
-            epsilon = accounting.epsilon_of(listed, delta, self.relation)
+            epsilon = accounting.epsilon_of(listed, _own(delta), self.relation)
             return Reservation(plan, listed, epsilon, epsilon, delta, summary)
         if self.composition == "gaussian":
             cost = math.fsum(_squared_mu(event) for event in listed)
         else:
             cost = accounting.renyi_of(listed, self.fixed_order, self.relation)
-        epsilon = accounting.epsilon_of(listed, self.delta, self.relation)
+        epsilon = accounting.epsilon_of(listed, _own(self.delta), self.relation)
         return Reservation(plan, listed, cost, epsilon, self.delta, summary)
 
     @property
@@ -95,9 +95,9 @@ def open_terms(epsilon: float, delta: float, relation: Relation, composition: Co
     if composition == "basic":
         return Terms(epsilon, delta, relation, composition, None, epsilon)
     if composition == "gaussian":
-        return Terms(epsilon, delta, relation, composition, None, accounting.mu_for(epsilon, delta) ** 2)
-    order = accounting.renyi_order_for(epsilon, delta)
-    return Terms(epsilon, delta, relation, composition, order, accounting.renyi_budget(epsilon, delta, order))
+        return Terms(epsilon, delta, relation, composition, None, accounting.mu_for(epsilon, _own(delta)) ** 2)
+    order = accounting.renyi_order_for(epsilon, _own(delta))
+    return Terms(epsilon, delta, relation, composition, order, accounting.renyi_budget(epsilon, _own(delta), order))
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,14 @@ class Book:
             share = max(share, 1 - delta_left / terms.delta)
             spent, left = cost, rest if delta_left > 0 else 0.0
         elif terms.composition == "gaussian":
-            spent = accounting.gaussian_epsilon(math.sqrt(cost), terms.delta)
-            left = accounting.gaussian_epsilon(math.sqrt(rest), terms.delta)
+            spent = accounting.gaussian_epsilon(math.sqrt(cost), _own(terms.delta))
+            left = accounting.gaussian_epsilon(math.sqrt(rest), _own(terms.delta))
         else:
-            spent = accounting.renyi_to_epsilon(cost, terms.fixed_order, terms.delta)
+            spent = accounting.renyi_to_epsilon(cost, terms.fixed_order, _own(terms.delta))
             if plans == 1:
                 spent = min(spent, self.reservations[0].epsilon)
             # The Renyi divergence of a Gaussian release at this order is order * mu^2 / 2.
-            left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), terms.delta)
+            left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), _own(terms.delta))
         return Balance(terms.epsilon, spent, left, terms.delta, delta_left, share, plans)
 
     def refusal(self, asked: Reservation) -> str:
@@ -183,6 +183,11 @@ class Book:
             f"{terms.epsilon:g} at delta {terms.delta:g} ({terms.relation}), {balance.spent:.4g} is spent "
             f"(plans: {balance.plans}) and {largest:g} is left. {remedy}"
         )
+
+
+def _own(delta: float) -> float:
+    """The part of delta that the events may use; the rest is for the errors of the samplers that make them."""
+    return delta * (1 - accounting.SAMPLER_SHARE)
 
 
 def _at_most(value: float, bound: float) -> bool:

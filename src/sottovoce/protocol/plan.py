@@ -25,7 +25,6 @@ from sottovoce.privacy.accounting import Event, Gaussian, PoissonGaussian, Relat
 from sottovoce.privacy.query import Query
 
 ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
-SAMPLER_SHARE = 0.01  # of delta, kept for the samplers' own errors
 Split = Literal["central", "rows", "columns"]
 Calibration = Literal["tight", "paper"]
 Count = Annotated[int, Field(ge=1, lt=2**31)]  # a frame's round has 31 bits
