@@ -235,15 +235,30 @@ def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matr
     return raw
 
 
+class Scratch:
+    """Memory that is used again: a fresh array of half a megabyte costs more than the arithmetic on it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, NDArray[Any]] = {}
+
+    def array(self, name: str, shape: tuple[int, int], dtype: Any) -> NDArray[Any]:
+        """An uninitialised array; the next call with this name overwrites it."""
+        kept = self._kept.get(name)
+        if kept is None or kept.shape[0] < shape[0] or kept.shape[1] != shape[1] or kept.dtype != dtype:
+            kept = self._kept[name] = np.empty((int(1.25 * shape[0]) + 16, shape[1]), dtype=dtype)
+        return kept[: shape[0]]
+
+
 class Block:
     """Prepared rows and labels of one holder. `row_norm` bounds the norm of every row."""
 
     row_norm = 1.0
 
-    def __init__(self, rows: Matrix, labels: Array, bits: int | None) -> None:
+    def __init__(self, rows: Matrix, labels: Array, bits: int | None, scratch: Scratch | None = None) -> None:
         self.rows = rows
         self.labels = labels
         self.bits = bits
+        self._scratch = Scratch() if scratch is None else scratch
 
     @classmethod
     def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
@@ -288,7 +303,11 @@ class Block:
         step = max(64, CHUNK // max(self.dimension, 1))
         for start in range(0, len(self.labels), step):
             rows = self.rows[start : start + step]
-            yield rows.astype(np.float64, copy=False), self.labels[start : start + step]
+            if rows.dtype != np.float64:
+                wide = self._scratch.array("rows", rows.shape, np.float64)
+                np.copyto(wide, rows)
+                rows = wide
+            yield rows, self.labels[start : start + step]
 
     def weighted_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> Array:
         """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
@@ -314,9 +333,12 @@ class Block:
         return total
 
     def take(self, indices: NDArray[np.int64]) -> Block:
-        """The named rows as a block of their own."""
-        rows = self.rows[indices] if is_sparse(self.rows) else self.rows.take(indices, axis=0)
-        return Block(rows, self.labels.take(indices), self.bits)
+        """The named rows as a block of their own, good until the next call."""
+        if is_sparse(self.rows):
+            return Block(self.rows[indices], self.labels.take(indices), self.bits)
+        rows = self._scratch.array("taken", (len(indices), self.dimension), self.rows.dtype)
+        self.rows.take(indices, axis=0, out=rows, mode="clip")  # any other mode copies once more; indices are in range
+        return Block(rows, self.labels.take(indices), self.bits, self._scratch)
 
 
 def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
