@@ -9,6 +9,7 @@ import copy
 import json
 import math
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -515,7 +516,8 @@ def test_nothing_shows_itself() -> None:
     outgoing = reply("answer", REQUEST, released)
     digits = [str(abs(int(entry))) for entry in released.arrays["grid"]]
     for thing in (released, declared, outgoing, gate_of()):
-        for text in (repr(thing), str(thing)):
+        for shown in (repr(thing), str(thing)):
+            text = re.sub("0x[0-9a-f]+", "", shown)  # an address has digits of its own
             assert "170" not in text
             assert not any(digit in text for digit in digits)
 

@@ -23,6 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from sottovoce.data import kernels
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 
@@ -235,30 +236,16 @@ def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matr
     return raw
 
 
-class Scratch:
-    """Memory that is used again: a fresh array of half a megabyte costs more than the arithmetic on it."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, NDArray[Any]] = {}
-
-    def array(self, name: str, shape: tuple[int, int], dtype: Any) -> NDArray[Any]:
-        """An uninitialised array; the next call with this name overwrites it."""
-        kept = self._kept.get(name)
-        if kept is None or kept.shape[0] < shape[0] or kept.shape[1] != shape[1] or kept.dtype != dtype:
-            kept = self._kept[name] = np.empty((int(1.25 * shape[0]) + 16, shape[1]), dtype=dtype)
-        return kept[: shape[0]]
-
-
 class Block:
     """Prepared rows and labels of one holder. `row_norm` bounds the norm of every row."""
 
     row_norm = 1.0
 
-    def __init__(self, rows: Matrix, labels: Array, bits: int | None, scratch: Scratch | None = None) -> None:
+    def __init__(self, rows: Matrix, labels: Array, bits: int | None, chosen: NDArray[np.int64] | None = None) -> None:
         self.rows = rows
         self.labels = labels
         self.bits = bits
-        self._scratch = Scratch() if scratch is None else scratch
+        self._chosen = chosen  # a batch of dense rows names them and copies none
 
     @classmethod
     def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
@@ -297,22 +284,27 @@ class Block:
 
     def chunks(self) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once."""
-        if is_sparse(self.rows):
-            yield self.rows, self.labels
+        rows = self.rows if self._chosen is None else self.rows.take(self._chosen, axis=0)
+        if is_sparse(rows):
+            yield rows, self.labels
             return
         step = max(64, CHUNK // max(self.dimension, 1))
+        # A fresh half megabyte for every piece would cost more than the arithmetic on it.
+        wide = np.empty((min(step, len(self.labels)), self.dimension)) if rows.dtype != np.float64 else None
         for start in range(0, len(self.labels), step):
-            rows = self.rows[start : start + step]
-            if rows.dtype != np.float64:
-                wide = self._scratch.array("rows", rows.shape, np.float64)
-                np.copyto(wide, rows)
-                rows = wide
-            yield rows, self.labels[start : start + step]
+            piece = rows[start : start + step]
+            if wide is not None:
+                np.copyto(wide[: len(piece)], piece)
+                piece = wide[: len(piece)]
+            yield piece, self.labels[start : start + step]
 
     def weighted_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> Array:
         """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
-        total = np.zeros(self.dimension)
         exact = weights if self.bits is None else exact_weights(weights, self.bits)
+        if self._chosen is not None:
+            slopes = term(kernels.scores(self.rows, self._chosen, exact), self.labels)
+            return np.asarray(kernels.weighted_sum(self.rows, self._chosen, slopes))
+        total = np.zeros(self.dimension)
         for rows, labels in self.chunks():
             total += rows.T @ term(rows @ exact, labels)
         return total
@@ -333,12 +325,11 @@ class Block:
         return total
 
     def take(self, indices: NDArray[np.int64]) -> Block:
-        """The named rows as a block of their own, good until the next call."""
+        """The named rows as a block of their own."""
+        labels = self.labels.take(indices)
         if is_sparse(self.rows):
-            return Block(self.rows[indices], self.labels.take(indices), self.bits)
-        rows = self._scratch.array("taken", (len(indices), self.dimension), self.rows.dtype)
-        self.rows.take(indices, axis=0, out=rows, mode="clip")  # any other mode copies once more; indices are in range
-        return Block(rows, self.labels.take(indices), self.bits, self._scratch)
+            return Block(self.rows[indices], labels, self.bits)
+        return Block(self.rows, labels, self.bits, indices if self._chosen is None else self._chosen.take(indices))
 
 
 def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
