@@ -18,8 +18,8 @@ Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after
 
 _TITLES: Final = {"world": "The world", "coordinator": "The coordinator", "parties": "The other parties"}
 _RELATIONS: Final = {
-    "zero-out": "a person's record had been left blank",
-    "replace-one": "a person's record had been replaced by any other",
+    "zero-out": "that person's record had been left blank",
+    "replace-one": "that person's record had been replaced by any other",
 }
 _SUMS: Final = {
     "gram": "products of every two features (Gram matrix)",
