@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import losses, penalties
-from sottovoce.data.block import Block, Preparation
+from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
@@ -234,16 +233,3 @@ class TailAverage:
     def value(self) -> Array:
         """The mean so far."""
         return self._sum / max(self._count, 1)
-
-
-__all__ = [
-    "Algorithm",
-    "Ask",
-    "Coordination",
-    "Design",
-    "Preparation",
-    "Problem",
-    "TailAverage",
-    "losses",
-    "penalties",
-]

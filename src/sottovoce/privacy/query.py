@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,18 +147,24 @@ class GramMatrix:
 
 
 @dataclass(frozen=True)
-class Curvature:
-    """X' diag(l'') X as its upper triangle. Unbounded: it leaves only in a run planned without privacy."""
+class _WithoutBound:
+    """A query of unlimited sensitivity: the gate lets it out only in a run planned without privacy."""
 
     loss: Loss
-    dimension: int
-    name: str = "curvature"
-    weights: float = 1.0
-    entries: float = math.inf
+    weights: ClassVar[float] = 1.0
+    entries: ClassVar[float] = math.inf
 
     def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
         """Infinite: never released with noise."""
         return math.inf
+
+
+@dataclass(frozen=True)
+class Curvature(_WithoutBound):
+    """X' diag(l'') X as its upper triangle."""
+
+    dimension: int
+    name: ClassVar[str] = "curvature"
 
     def value(self, block: Block, *arguments: Any) -> Array:
         """The upper triangle, row by row."""
@@ -167,17 +173,10 @@ class Curvature:
 
 
 @dataclass(frozen=True)
-class LossSum:
-    """sum_i l(x_i'w, y_i). Unbounded: it leaves only in a run planned without privacy."""
+class LossSum(_WithoutBound):
+    """sum_i l(x_i'w, y_i)."""
 
-    loss: Loss
-    name: str = "loss"
-    weights: float = 1.0
-    entries: float = math.inf
-
-    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
-        """Infinite: never released with noise."""
-        return math.inf
+    name: ClassVar[str] = "loss"
 
     def value(self, block: Block, *arguments: Any) -> Array:
         """One number."""

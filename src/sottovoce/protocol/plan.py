@@ -162,7 +162,7 @@ class Plan(_Frozen):
 
     @functools.cached_property
     def private(self) -> bool:
-        """False only where nothing carries noise (epsilon = inf): then nothing is clipped or rounded either."""
+        """False only where nothing carries noise (epsilon = inf): then no slope is clipped and nothing rounded."""
         return any(release.std > 0.0 for release in self.releases)
 
     @functools.cached_property
