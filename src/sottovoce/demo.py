@@ -241,8 +241,8 @@ def _compare(
         learned = max(guess - loss, 0.0) / (guess - _log_loss(best, X, y))
         listing.add_row(name, epsilon, f"{accuracy:.3f}", f"{loss:.3f}", f"{bar(learned, console)} {learned:.0%}")
 
-    add("all clinics together, without privacy", "none", _accuracy(best, X, y), _log_loss(best, X, y))
-    add("all clinics together, as trained above", f"{EPSILON:g}", _accuracy(model, X, y), _log_loss(model, X, y))
+    add("together, without privacy", "none", _accuracy(best, X, y), _log_loss(best, X, y))
+    add("together, as trained above", f"{EPSILON:g}", _accuracy(model, X, y), _log_loss(model, X, y))
     for name, other in others.items():
         add(name, f"{EPSILON:g}", _accuracy(other, X, y), _log_loss(other, X, y))
     add("the same guess for everybody", "none", max(rate, 1 - rate), guess)

@@ -335,3 +335,11 @@ def test_messages_are_plain_and_public() -> None:
             assert np.isfinite(message.payload).all()
         else:
             json.dumps(message.payload)
+
+
+def test_declared_norms_of_the_parts_are_kept_if_they_make_up_the_whole() -> None:
+    federation = Federation.by_columns([X, X], Y, norms=[0.6, 0.8])
+    assert federation.party_norms(1.0) == [0.6, 0.8]
+    for row_norm, norms in ((2.0, [0.6, 0.8]), (1.0, [1.0]), (1.0, [-0.6, 0.8]), (1.0, [1.0, 0.0])):
+        with pytest.raises(InputError, match=r"norms=.*one positive number per party \(2\).*row_norm squared"):
+            Federation.by_columns([X, X], Y, norms=norms).party_norms(row_norm)

@@ -150,7 +150,15 @@ class Bounds(BaseModel):
         return 0.0, max(abs(self.label_low), abs(self.label_high))
 
 
-def party_norms(row_norm: float, columns: Sequence[int]) -> list[float]:
-    """B_m with sum B_m^2 = row_norm^2, in proportion to the number of columns: the default of a column split."""
-    total = sum(columns)
-    return [row_norm * math.sqrt(count / total) for count in columns]
+def party_norms(row_norm: float, columns: Sequence[int], norms: Sequence[float] | None = None) -> list[float]:
+    """B_m with sum B_m^2 = row_norm^2: as given, or in proportion to the number of columns."""
+    if norms is None:
+        total = sum(columns)
+        return [row_norm * math.sqrt(count / total) for count in columns]
+    whole = math.sqrt(math.fsum(norm * norm for norm in norms))
+    if len(norms) != len(columns) or not all(norm > 0 for norm in norms) or not math.isclose(whole, row_norm):
+        raise InputError(
+            f"norms={tuple(norms)!r} must be one positive number per party ({len(columns)}), their squares summing to "
+            f"row_norm squared ({row_norm**2:g}); leave norms out to share it by the number of columns."
+        )
+    return [float(norm) for norm in norms]

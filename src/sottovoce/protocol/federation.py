@@ -37,6 +37,7 @@ class Federation:
         self._parties = tuple(parties)
         self.labels: Labels = "public"
         self.columns: tuple[int, ...] = ()
+        self.norms: tuple[float, ...] | None = None
 
     @classmethod
     def central(
@@ -85,6 +86,7 @@ class Federation:
         *,
         labels: Labels = "shared",
         holder: int = 0,
+        norms: Sequence[float] | None = None,
         names: Sequence[str] | None = None,
         ledgers: Sequence[Any] | None = None,
         policy: Policy | None = None,
@@ -93,7 +95,8 @@ class Federation:
         """Each party has some features of the same people, in the same order.
 
         `labels="public"`: everybody may know them. `"shared"`: all parties know them, nobody else does.
-        `"held"`: only the party with the number `holder` does.
+        `"held"`: only the party with the number `holder` does. `norms` are the bounds of the parties' parts of a row;
+        by default they follow the number of columns.
         """
         if labels not in ("public", "shared", "held"):
             raise InputError(f"labels={labels!r} must be 'public', 'shared' or 'held'.")
@@ -117,6 +120,7 @@ class Federation:
         ]
         federation = cls("columns", InProcess(parties), parties=parties, record=record)
         federation.labels = labels
+        federation.norms = None if norms is None else tuple(float(norm) for norm in norms)
         federation.columns = tuple(int(X.shape[1]) for X in rows)
         return federation
 
@@ -132,7 +136,7 @@ class Federation:
 
     def party_norms(self, row_norm: float) -> list[float]:
         """By columns: party m's part of a row is clipped to B_m, and the squares of the B_m sum to row_norm^2."""
-        return party_norms(row_norm, self.columns)
+        return party_norms(row_norm, self.columns, self.norms)
 
     def coordinator(self, *, insecure_seed: int | None = None, without_privacy: bool = False) -> Coordinator:
         """A conversation with the parties; a seed and a run without privacy are for parties in this process only."""
