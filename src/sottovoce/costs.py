@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from sottovoce.algorithms import Algorithm
 from sottovoce.privacy.gate import declare_public, reply
 from sottovoce.protocol.messages import Frame, encode
-from sottovoce.protocol.plan import Plan
+from sottovoce.protocol.plan import Plan, Release
 
 _PATIENCE: Final = 0.02  # seconds for each of the two measurements
 _ENTRIES: Final = 1 << 17
@@ -42,11 +42,7 @@ def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = (
     """
     if not plan.private:
         return Cost(None, None, None, None)
-    text = algorithm.coordinate(plan)
-    first = next(text)
-    text.close()
     parties = len(plan.parties)
-    asked = len(first.to) if first.to else parties
     uplink = downlink = messages = 0
     proposal = Frame("plan", 0, plan.digest, text=plan.to_json())
     end = Frame("done", 0, plan.digest)
@@ -56,16 +52,26 @@ def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = (
         accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
         uplink += parties * len(reply(answer, request, accepted).data)
     for release in plan.releases:
-        weights = algorithm.queries(plan)[release.query].weights
-        entries = np.size(weights) if np.ndim(weights) else plan.dimension
-        grid = {"grid": np.zeros(entries, dtype=np.int64)}
+        ask = algorithm.example(plan, release.query)
+        asked = len(ask.to) if ask.to else parties
+        grid = {"grid": np.zeros(_entries(plan, algorithm, release), dtype=np.int64)}
         messages += asked * release.count
-        downlink += asked * release.count * len(encode(Frame("ask", 0, plan.digest, 0, release.query, first.arrays)))
+        downlink += asked * release.count * len(encode(Frame("ask", 0, plan.digest, 0, release.query, ask.arrays)))
         uplink += asked * release.count * len(encode(Frame("answer", 0, plan.digest, 0, release.query, grid)))
     seconds = _computing(plan) + messages * _MESSAGE
     if ledger_folders:
         seconds += messages / parties * sum(_SYNCS * _sync_seconds(folder) for folder in ledger_folders)
     return Cost(sum(release.count for release in plan.releases), uplink, downlink, seconds)
+
+
+def _entries(plan: Plan, algorithm: Algorithm, release: Release) -> int:
+    """How many integers one answer has."""
+    query: Any = algorithm.queries(plan)[release.query]
+    if release.mechanism == "selection":
+        return 1
+    if hasattr(query, "length"):
+        return int(query.length)
+    return np.size(query.weights) if np.ndim(query.weights) else plan.dimension
 
 
 def readable_size(count: int) -> str:

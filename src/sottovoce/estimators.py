@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from sottovoce import algorithms, losses, penalties
-from sottovoce.algorithms import Algorithm, Problem, make_plan
+from sottovoce.algorithms import Algorithm, Problem, Solution, make_plan
 from sottovoce.data.block import label_key
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LedgerError, WireError
@@ -34,7 +34,25 @@ from sottovoce.transports.base import Communication
 
 Array = NDArray[np.float64]
 
-_OPTIONS = ("rounds", "rate", "step", "schedule", "gram_share", "slope_bound")
+_OPTIONS = (
+    "rounds",
+    "rate",
+    "step",
+    "schedule",
+    "gram_share",
+    "slope_bound",
+    "clip",
+    "dual_step",
+    "lot",
+    "inner",
+    "order",
+    "averaged",
+    "curvatures",
+    "curvature_share",
+    "rule",
+    "choice_share",
+    "counted",
+)
 _SPARSE = ("csr", "csc", "coo")
 _WITHOUT_VALUES = {
     "could not convert": "X has columns that are not numbers; encode them first, for example with a scikit-learn "
@@ -60,7 +78,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     row_norm, entry_bound, label_bound, feature_ranges : declared bounds; nothing is inferred from the data.
     rescale : ranges become [-1, 1] ("symmetric") or [0, 1] ("unit").
     fit_intercept : a constant column inside the row norm, not penalised.
-    rounds, rate, step, schedule, gram_share, slope_bound : the solver's own; None is its rule.
+    rounds, rate, step, schedule, gram_share, slope_bound, clip, dual_step, lot, inner, order, averaged, curvatures,
+    curvature_share, rule, choice_share, counted : the solver's own (see its page); None is its rule.
     calibration : "tight", or "paper" for a published formula; the guarantee reported is the true one.
     ledger : an account to charge (a path, a `Ledger` or an `Account`); None accounts for this fit alone.
     insecure_seed : reproducible noise for tests and demos; the guarantee is then void and says so.
@@ -73,7 +92,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     alpha: float = 0.0
     radius: float | None = None
     row_norm: float | None = None
-    entry_bound: float | None = None
+    entry_bound: Any = None
     feature_ranges: Any = None
     rescale: Literal["symmetric", "unit"] = "symmetric"
     fit_intercept: bool = True
@@ -86,6 +105,17 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     schedule: str | None = None
     gram_share: float | None = None
     slope_bound: float | None = None
+    clip: float | None = None
+    dual_step: str | None = None
+    lot: int | None = None
+    inner: int | None = None
+    order: str | None = None
+    averaged: float | None = None
+    curvatures: Any = None
+    curvature_share: float | None = None
+    rule: str | None = None
+    choice_share: float | None = None
+    counted: str | None = None
     ledger: Any = None
     insecure_seed: int | None = None
     verbose: bool = False
@@ -106,11 +136,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         try:
             algorithm, plan, names = self._plan(federation, coordinator)
             before = _counts(federation.transport.communication)
-            weights, rounds = self._run(coordinator, plan, algorithm)
+            solution, rounds = self._run(coordinator, plan, algorithm)
         except (WireError, LedgerError):
             federation.raise_failure()
             raise
-        self._keep(federation, plan, algorithm, weights, rounds, coordinator.asked["gradient"], before)
+        self._keep(federation, plan, algorithm, solution, rounds, coordinator.asked, before)
         if isinstance(X, Federation):
             self._keep_names(names)
         self.transcript_ = coordinator.transcript
@@ -233,11 +263,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"delta={self.delta!r} must be a number between 0 and 1, well below 1 / records; 1e-5 is usual."
             )
-        for name in ("row_norm", "entry_bound"):
-            if not (getattr(self, name) is None or _is_number(getattr(self, name))):
-                raise InputError(
-                    f"{name}={getattr(self, name)!r} must be a positive number; declare the largest you expect."
-                )
+        if not (self.row_norm is None or _is_number(self.row_norm)):
+            raise InputError(f"row_norm={self.row_norm!r} must be a positive number; declare the largest you expect.")
         if not (self.ledger is None or isinstance(self.ledger, str | PathLike | Ledger | Account)):
             raise InputError(f"ledger={self.ledger!r} must be the path of a ledger, a Ledger, an Account or None.")
         seed = self.insecure_seed
@@ -266,7 +293,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                     f"it takes {', '.join(algorithm.options)}."
                 )
 
-    def _run(self, coordinator: Coordinator, plan: Plan, algorithm: Algorithm) -> tuple[Array, int]:
+    def _run(self, coordinator: Coordinator, plan: Plan, algorithm: Algorithm) -> tuple[Solution, int]:
         if not self.verbose:
             return coordinator.run(plan, algorithm, getattr(self, "_progress", None))
         from sottovoce.progress import progress_bar
@@ -279,14 +306,15 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         federation: Federation,
         plan: Plan,
         algorithm: Algorithm,
-        weights: Array,
+        solution: Solution,
         rounds: int,
-        steps: int,
+        asked: Mapping[str, int],
         before: tuple[int, int],
     ) -> None:
-        coef, intercept = plan.preparation.unprepare(weights)
+        coef, intercept = plan.preparation.unprepare(solution.weights)
         self._set_model(coef, intercept, plan)
-        self.n_iter_ = plan.rounds if plan.private else steps
+        self.n_iter_ = plan.rounds if plan.private else asked[plan.releases[-1].query]
+        self.certificates_ = dict(solution.certificates)
         self.n_features_in_ = plan.features
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers

@@ -71,8 +71,8 @@ class BoundsTable(_Table):
     row_norm: float | None = Field(
         None, strict=True, gt=0, allow_inf_nan=False, description="the largest Euclidean norm of a row, above 0"
     )
-    entry_bound: float | None = Field(
-        None, strict=True, gt=0, allow_inf_nan=False, description="the largest absolute entry, above 0"
+    entry_bound: float | list[float] | None = Field(
+        None, description="the largest absolute entry, above 0: one number, or a list with one for each feature"
     )
     label_bound: float | Range | None = Field(
         None, description="the range of the label as [low, high], or one number b for [-b, b]"

@@ -461,7 +461,7 @@ def test_a_run_without_privacy_keeps_every_digit() -> None:
     made = Preparation(Bounds(), 3, True, 50, (0, 1), exact=False)
     block = Block.prepare(X, y, made)
     assert block.bits is None
-    np.testing.assert_allclose(dense(block)[:, :3], X * made.row_scale, rtol=1e-15)
+    np.testing.assert_allclose(dense(block)[:, :3], X * made.scale, rtol=1e-15)
     Xw = dense(block) @ np.ones(4)
     slope = losses.get("squared").derivative(Xw.copy(), block.labels)
     query = GradientSum(4, 0.01, losses.get("squared"))

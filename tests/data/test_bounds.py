@@ -42,7 +42,11 @@ def test_a_number_stands_for_a_symmetric_label_range() -> None:
         ({"label_bound": (1, "tall")}, "label_bound"),
         ({"label_bound": [[1, 2]]}, "label_bound"),
         ({"row_norm": "long"}, "row_norm='long'"),
-        ({"entry_bound": [1, 2]}, "entry_bound"),
+        ({"entry_bound": [1, 0]}, "entry_bound"),
+        ({"entry_bound": [1, math.nan]}, "entry_bound"),
+        ({"entry_bound": []}, "entry_bound"),
+        ({"entry_bound": [[1, 2]]}, "entry_bound"),
+        ({"entry_bound": ["a"]}, "entry_bound"),
         ({"rescale": "log"}, "rescale='log'"),
         ({"feature_ranges": ([0, 1], [1, 1])}, "feature_ranges"),
         ({"feature_ranges": ([0], [1, 1])}, "feature_ranges"),
@@ -55,6 +59,15 @@ def test_a_number_stands_for_a_symmetric_label_range() -> None:
 def test_a_bad_declaration_names_the_argument(arguments: dict[str, object], named: str) -> None:
     with pytest.raises(InputError, match=named):
         Bounds.declare(**arguments)  # type: ignore[arg-type]
+
+
+def test_entries_may_have_a_bound_for_each_feature() -> None:
+    bounds = Bounds.declare(entry_bound=[3.0, 4.0])
+    assert bounds.norm(2) == 5.0
+    np.testing.assert_array_equal(bounds.columns(2), [3.0, 4.0])
+    np.testing.assert_array_equal(Bounds.declare(entry_bound=[3.0, 4.0], row_norm=3.5).columns(2), [3.0, 3.5])
+    with pytest.raises(InputError, match="entry_bound has 2 numbers but the data have 3 features"):
+        bounds.require(3, labels=False)
 
 
 def test_bounds_are_frozen_and_compared_by_value() -> None:

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from sottovoce.algorithms.base import Algorithm, Ask, Design, Problem, make_plan
+from sottovoce.algorithms.base import Algorithm, Ask, Design, Problem, Solution, make_plan
+from sottovoce.algorithms.cd import CD
 from sottovoce.algorithms.gradient import Gradient
+from sottovoce.algorithms.greedy_cd import GreedyCD
 from sottovoce.algorithms.newton import Newton
+from sottovoce.algorithms.scd import SCD
+from sottovoce.algorithms.scd_primal import PrimalSCD
+from sottovoce.algorithms.scd_sequential import SequentialSCD
 from sottovoce.algorithms.sgd import SGD
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.protocol.plan import Split
 
-REGISTRY: dict[str, Algorithm] = {algorithm.name: algorithm for algorithm in (Newton(), Gradient(), SGD())}
+REGISTRY: dict[str, Algorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        Newton(),
+        Gradient(),
+        SGD(),
+        SCD(),
+        PrimalSCD(),
+        SequentialSCD(),
+        CD(),
+        GreedyCD(),
+    )
+}
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
 
 
@@ -37,4 +54,4 @@ def choose(loss: Loss, split: Split, features: int) -> Algorithm:
     return REGISTRY["newton" if loss.smooth and features <= NEWTON_FEATURES else "gradient"]
 
 
-__all__ = ["REGISTRY", "Algorithm", "Ask", "Design", "Problem", "choose", "get", "make_plan"]
+__all__ = ["REGISTRY", "Algorithm", "Ask", "Design", "Problem", "Solution", "choose", "get", "make_plan"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
@@ -11,29 +12,41 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, epsilon_of, mu_for
 from sottovoce.privacy.gate import Gate, Released
-from sottovoce.privacy.query import GradientSum, Query
+from sottovoce.privacy.query import GradientSum, Query, Walk
 from sottovoce.protocol.plan import Calibration, Named, Plan, Release, Split
 
 WALK = 8.0  # how far, in prepared units, the noise of all rounds may carry the weights of a plain descent
 MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits
 
 Array = NDArray[np.float64]
-Coordination = Generator["Ask", dict[str, Array], Array]
+Coordination = Generator["Ask", dict[str, Array], "Array | Solution"]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Weights, one vector or one per row, and what certifies them in a run without privacy."""
+
+    weights: Array
+    certificates: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One round: a query for all parties (or those in `to`), with one payload of public arrays."""
+    """One round: a query for all parties (or those in `to`), with one payload of public arrays.
+
+    Rounds are numbered as they come, unless the ask says its own: two queries may share a round; a query's go up.
+    """
 
     query: str
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     to: tuple[str, ...] | None = None
+    round: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,8 @@ class Design:
     numbers: Mapping[str, float]
     releases: tuple[Release, ...]
     claimed_epsilon: float | None = None
+    layout: Layout = "rows"
+    vectors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 class Algorithm(ABC):
@@ -89,6 +104,7 @@ class Algorithm(ABC):
     needs_smooth: ClassVar[bool] = False
     has_paper: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ("rounds",)
+    resumes: ClassVar[bool] = True  # False if a holder that was stopped in a run has lost what the run needs
 
     def mismatch(self, loss: Loss, split: Split) -> str | None:
         """Why this solver cannot serve, or None."""
@@ -106,23 +122,38 @@ class Algorithm(ABC):
         """Rounds, steps and noise from public quantities."""
 
     @abstractmethod
-    def queries(self, plan: Plan) -> dict[str, Query]:
+    def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """The queries a party may be asked, public parts only."""
 
     @abstractmethod
     def coordinate(self, plan: Plan) -> Coordination:
         """The coordinator's text: yields an `Ask`, is sent {party: value}, returns the weights."""
 
+    def remember(self, plan: Plan, block: Block) -> Any:  # noqa: ARG002
+        """What a party keeps from round to round; it never leaves the party."""
+        return None
+
     def answer(
-        self, plan: Plan, query: Query, block: Block, gate: Gate, round_: int, arrays: Mapping[str, NDArray[Any]]
+        self,
+        plan: Plan,
+        query: Any,
+        block: Block,
+        gate: Gate,
+        round_: int,
+        arrays: Mapping[str, NDArray[Any]],
+        memory: Any,
     ) -> Released:
         """A party's text: the query on its own rows, through its gate."""
-        del plan  # most queries are said whole by their public part and the weights
+        del plan, memory  # most queries are said whole by their public part and the weights
         return gate.gaussian(query, round_, block, arrays["weights"])
 
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:  # noqa: ARG002
         """Whether the plan's public schedule has this party answer that query in that round."""
         return any(r.query == query and r.first <= round_ < r.first + r.count for r in plan.releases)
+
+    def example(self, plan: Plan, query: str) -> Ask:
+        """A round that asks `query`, as far as its size on the wire goes."""
+        return Ask(query, {"weights": np.zeros(plan.dimension)})
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:  # noqa: ARG002
         """What one party's releases cost against whoever sees each of them."""
@@ -147,11 +178,27 @@ def gradient_query(plan: Plan) -> GradientSum:
 
 def problem_loss(problem: Problem) -> Loss:
     """The loss on scaled labels, before there is a plan."""
-    return _draft(problem).scaled_loss
+    return draft(problem).scaled_loss
 
 
-def _draft(problem: Problem) -> Plan:
-    return make_plan("draft", problem, Design(1, {}, ()), run="draft", coin="draft")
+def draft(problem: Problem, numbers: Mapping[str, float] | None = None, layout: Layout = "rows") -> Plan:
+    """A plan without releases, for what a design must know of its own queries."""
+    return make_plan("draft", problem, Design(1, numbers or {}, (), layout=layout), run="draft", coin="draft")
+
+
+def public_coin(plan: Plan, purpose: str) -> np.random.Generator:
+    """Public randomness that everybody derives from the plan alone."""
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(f"{purpose}:{plan.coin}".encode()).digest(), "big"))
+
+
+def choice(problem: Problem, name: str, allowed: tuple[str, ...]) -> str:
+    """An option with a name; None means the first."""
+    value = problem.options.get(name)
+    if value is None:
+        return allowed[0]
+    if value not in allowed:
+        raise InputError(f"{name}={value!r} must be one of {', '.join(map(repr, allowed))}.")
+    return str(value)
 
 
 def slope_bound(problem: Problem) -> float:
@@ -212,7 +259,14 @@ def make_plan(algorithm: str, problem: Problem, design: Design, *, run: str, coi
         numbers=tuple(sorted((name, float(value)) for name, value in design.numbers.items())),
         releases=design.releases,
         claimed_epsilon=design.claimed_epsilon,
+        layout=design.layout,
+        vectors=tuple(sorted(design.vectors.items())),
     )
+
+
+def summed(values: Mapping[str, Array]) -> Array:
+    """The sum over the parties."""
+    return np.asarray(sum(values.values()), dtype=np.float64)
 
 
 class TailAverage:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -21,6 +20,7 @@ from sottovoce.algorithms.base import (
     TailAverage,
     gradient_query,
     option,
+    public_coin,
     public_gradient,
 )
 from sottovoce.data.block import Block
@@ -142,15 +142,16 @@ class SGD(Algorithm):
     def answer(
         self,
         plan: Plan,
-        query: Query,
+        query: Any,
         block: Block,
         gate: Gate,
         round_: int,
         arrays: Mapping[str, NDArray[Any]],
+        memory: Any,
     ) -> Released:
         """The batch is drawn inside the gate; a named record must be the one the public coin named."""
         if not _named(plan):
-            return super().answer(plan, query, block, gate, round_, arrays)
+            return super().answer(plan, query, block, gate, round_, arrays, memory)
         index = _named_records(plan)[1][round_ : round_ + 1]
         if not np.array_equal(index, arrays.get("index", ())):
             raise RefusedError(f"round {round_} names a record that the plan's public coin did not name.")
@@ -164,6 +165,13 @@ class SGD(Algorithm):
             return True
         owner = _named_records(plan)[0][round_] if _named(plan) else _called(plan)[round_]
         return bool(plan.parties[owner][0] == party)
+
+    def example(self, plan: Plan, query: str) -> Ask:
+        """One party is asked where one is named, and in the paper's form for one record."""
+        arrays: dict[str, NDArray[Any]] = {"weights": np.zeros(plan.dimension)}
+        if _named(plan):
+            arrays["index"] = np.zeros(1, dtype=np.int64)
+        return Ask(query, arrays, to=(plan.parties[0][0],) if _named(plan) or plan["one_party"] else None)
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """Poisson rounds of this party; in the paper's form the uses of its most used record, unamplified."""
@@ -225,22 +233,17 @@ def _named(plan: Plan) -> bool:
     return "named_records" in plan.number_of
 
 
-def _public_coin(plan: Plan, purpose: str) -> np.random.Generator:
-    """Public randomness that everybody derives from the plan alone."""
-    return np.random.default_rng(int.from_bytes(hashlib.sha256(f"{purpose}:{plan.coin}".encode()).digest(), "big"))
-
-
 @functools.lru_cache(maxsize=8)
 def _called(plan: Plan) -> NDArray[np.int64]:
     """Which party answers each round."""
     counts = np.array([count for _, count in plan.parties], dtype=np.float64)
-    return np.asarray(_public_coin(plan, "party").choice(len(counts), size=plan.rounds, p=counts / counts.sum()))
+    return np.asarray(public_coin(plan, "party").choice(len(counts), size=plan.rounds, p=counts / counts.sum()))
 
 
 @functools.lru_cache(maxsize=4)
 def _named_records(plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(owner, place inside the owner) of the record of each round."""
     starts = np.cumsum([0] + [count for _, count in plan.parties])
-    drawn = _public_coin(plan, "record").integers(plan.records, size=plan.rounds)
+    drawn = public_coin(plan, "record").integers(plan.records, size=plan.rounds)
     owners = np.searchsorted(starts, drawn, side="right") - 1
     return owners, drawn - starts[owners]

@@ -9,15 +9,19 @@ The grid makes sums exact. With b bits for rows and for derivatives and at most 
 is a multiple of 2^-2b and every partial sum fits in 53 bits, so float64 adds without rounding in any order:
 two neighbouring data sets differ by exactly one record's term. Weights are put on a grid too, on which a score
 is exact: else its last bit would depend on where the row stands in a batch, hence on which others were drawn.
+
+That is the layout "rows". In the layout "columns", for solvers that clip each coordinate of a gradient, a column is
+divided by its own bound instead and nothing is rounded: entries are at most 1, and a row's norm is not bounded.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,6 +33,8 @@ from sottovoce.errors import InputError
 
 Array = NDArray[np.float64]
 Matrix = Any  # a C-ordered array or a CSR matrix: both answer to @, .T and row slices
+
+Layout = Literal["rows", "columns"]
 
 INTERCEPT = 0.25  # the constant column's share of the unit row norm
 HUGE = 1e150  # its square is still finite
@@ -77,6 +83,7 @@ class Preparation:
     records: int
     classes: tuple[Any, Any] | None = None
     exact: bool = True  # False only in a run without privacy: then nothing is rounded
+    layout: Layout = "rows"
 
     def __post_init__(self) -> None:
         if self.exact:
@@ -95,25 +102,34 @@ class Preparation:
     @property
     def intercept_entry(self) -> float:
         """The constant column's value, on the grid."""
+        if self.layout == "columns":
+            return 1.0 if self.fit_intercept else 0.0
         return math.floor(INTERCEPT * 2**self.bits) / 2**self.bits if self.fit_intercept else 0.0
 
     @property
-    def row_scale(self) -> float:
+    def scale(self) -> float | Array:
         """A prepared row is the clipped, rescaled row times this. The last factor absorbs float rounding of norms."""
+        if self.layout == "columns":
+            bounds = self.bounds.columns(self.features)
+            return 1.0 / np.where(np.isfinite(bounds), bounds, 1.0)
         norm = self.bounds.norm(self.features) or 1.0
         slack = 1.0 - (self.features + 8) * 2.0**-50
         return math.sqrt(1.0 - self.intercept_entry**2) * slack / norm
 
     @property
-    def entry_range(self) -> tuple[float, float]:
+    def entry_range(self) -> tuple[Array, Array]:
         """Where every rescaled entry is cut. The outermost limit keeps squares of absurd entries finite."""
-        high = min(self.bounds.entry_bound or HUGE, 1.0 if self.bounds.feature_low is not None else HUGE)
-        return 0.0 if self.bounds.feature_low is not None and self.bounds.rescale == "unit" else -high, high
+        high = np.minimum(HUGE if self.bounds.entry_bound is None else self.bounds.entry_bound, HUGE)
+        if self.bounds.feature_low is not None:
+            high = np.minimum(high, 1.0)
+        unit = self.bounds.feature_low is not None and self.bounds.rescale == "unit"
+        high = np.broadcast_to(high, (self.features,))
+        return np.zeros(self.features) if unit else -high, high
 
     def unprepare(self, weights: Array) -> tuple[Array, float]:
         """(coef, intercept) in the units of the raw features and labels."""
         centre, half = self.bounds.label_scale(fit_intercept=self.fit_intercept)
-        coef = weights[: self.features] * (self.row_scale * half)
+        coef = weights[: self.features] * (self.scale * half)
         intercept = weights[self.features] * self.intercept_entry * half + centre if self.fit_intercept else 0.0
         shift, factor = self.affine()
         if factor is not None:
@@ -128,7 +144,7 @@ class Preparation:
         sparse = is_sparse(X) and not np.any(shift != 0.0)  # a shift of the zeros makes a sparse matrix dense
         rows = _csr(X) if sparse else np.array(_dense(X), order="C")
         rows = _clipped(rows, np.ones(rows.shape[0], dtype=np.bool_), self)
-        return np.asarray(rows @ (inner / self.row_scale) + (intercept - coef @ shift), dtype=np.float64)
+        return np.asarray(rows @ (inner / self.scale) + (intercept - coef @ shift), dtype=np.float64)
 
     def affine(self) -> tuple[Array, Array | None]:
         """(shift, factor): a feature x becomes (x + shift) * factor. Factor is None without declared ranges."""
@@ -222,10 +238,15 @@ def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matr
         usable[owner[~finite] if sparse else owner] = False
         entries[~finite] = 0.0
     low, high = recipe.entry_range
-    np.clip(entries, low, high, out=entries)
+    np.clip(entries, low[raw.indices] if sparse else low, high[raw.indices] if sparse else high, out=entries)
     norms = np.sqrt(_row_squares(raw))
-    scale = np.where(usable, recipe.row_scale, 0.0)
-    limit = recipe.bounds.norm(recipe.features)
+    if recipe.layout == "columns":
+        limit = recipe.bounds.row_norm
+        scale = np.where(usable, 1.0, 0.0)
+        entries *= recipe.scale[raw.indices] if sparse else recipe.scale  # type: ignore[index]
+    else:
+        limit = recipe.bounds.norm(recipe.features)
+        scale = np.where(usable, recipe.scale, 0.0)
     if limit is not None:
         over = norms > limit
         scale[over] *= limit / norms[over]
@@ -237,15 +258,27 @@ def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matr
 
 
 class Block:
-    """Prepared rows and labels of one holder. `row_norm` bounds the norm of every row."""
+    """Prepared rows and labels of one holder, or a batch of them. `row_norm` bounds the norm of every row.
 
-    row_norm = 1.0
+    A batch names its rows in `chosen` and copies none; `whole` is the holder's block that they are rows of.
+    """
 
-    def __init__(self, rows: Matrix, labels: Array, bits: int | None, chosen: NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        rows: Matrix,
+        labels: Array,
+        bits: int | None,
+        chosen: NDArray[np.int64] | None = None,
+        *,
+        whole: Block | None = None,
+        row_norm: float = 1.0,
+    ) -> None:
         self.rows = rows
         self.labels = labels
         self.bits = bits
-        self._chosen = chosen  # a batch of dense rows names them and copies none
+        self.chosen = chosen
+        self.whole = whole or self
+        self.row_norm = row_norm
 
     @classmethod
     def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
@@ -265,6 +298,7 @@ class Block:
             rows = _prepare_sparse(X, usable, recipe, bits)
         else:
             rows = _prepare_dense(np.asarray(X), usable, recipe, bits)
+        row_norm = 1.0 if recipe.layout == "rows" else math.inf
         labels[~usable] = 0.0 if recipe.classes is None else 1.0
         if not usable.all():
             _log.warning(
@@ -272,7 +306,7 @@ class Block:
                 count - int(usable.sum()),
                 count,
             )
-        return cls(rows, labels, bits)
+        return cls(rows, labels, bits, row_norm=row_norm)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -284,7 +318,7 @@ class Block:
 
     def chunks(self) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once."""
-        rows = self.rows if self._chosen is None else self.rows.take(self._chosen, axis=0)
+        rows = self.rows if self.chosen is None else self.rows[self.chosen]
         if is_sparse(rows):
             yield rows, self.labels
             return
@@ -301,9 +335,9 @@ class Block:
     def weighted_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> Array:
         """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
         exact = weights if self.bits is None else exact_weights(weights, self.bits)
-        if self._chosen is not None:
-            slopes = term(kernels.scores(self.rows, self._chosen, exact), self.labels)
-            return np.asarray(kernels.weighted_sum(self.rows, self._chosen, slopes))
+        if self.chosen is not None and not is_sparse(self.rows):
+            slopes = term(kernels.scores(self.rows, self.chosen, exact), self.labels)
+            return np.asarray(kernels.weighted_sum(self.rows, self.chosen, slopes))
         total = np.zeros(self.dimension)
         for rows, labels in self.chunks():
             total += rows.T @ term(rows @ exact, labels)
@@ -325,22 +359,36 @@ class Block:
         return total
 
     def take(self, indices: NDArray[np.int64]) -> Block:
-        """The named rows as a block of their own."""
+        """The named rows as a batch."""
+        chosen = indices if self.chosen is None else self.chosen.take(indices)
         labels = self.labels.take(indices)
+        return Block(self.rows, labels, self.bits, chosen, whole=self.whole, row_norm=self.row_norm)
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """The rows of `whole` that are in this block."""
+        return np.arange(len(self), dtype=np.int64) if self.chosen is None else self.chosen
+
+    @functools.cached_property
+    def squares(self) -> Array:
+        """|x_i|^2 of every row; exact on the grid of the layout "rows"."""
         if is_sparse(self.rows):
-            return Block(self.rows[indices], labels, self.bits)
-        return Block(self.rows, labels, self.bits, indices if self._chosen is None else self._chosen.take(indices))
+            return _row_squares(self.rows)
+        return np.concatenate([_row_squares(rows) for rows, _ in self.chunks()] or [np.zeros(0)])
 
 
 def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
     # A grid of up to 24 bits fits float32 without loss: half the memory, half the traffic.
-    narrow = bits is not None and bits <= 24
-    rows = np.empty((X.shape[0], recipe.dimension), dtype=np.float32 if narrow else np.float64)
+    # Columns are rounded to it in any private run: each entry on its own, so a record changes its own row alone.
+    columns = recipe.layout == "columns"
+    narrow = bits is not None and (bits <= 24 or columns)
+    order: Literal["C", "F"] = "F" if columns else "C"
+    rows = np.empty((X.shape[0], recipe.dimension), dtype=np.float32 if narrow else np.float64, order=order)
     step = max(64, CHUNK // max(recipe.dimension, 1))
     for start in range(0, X.shape[0], step):
         part = usable[start : start + step]
         chunk = _clipped(np.array(X[start : start + step], dtype=np.float64, order="C"), part, recipe)
-        rows[start : start + step, : recipe.features] = chunk if bits is None else toward_zero(chunk, bits)
+        rows[start : start + step, : recipe.features] = chunk if bits is None or columns else toward_zero(chunk, bits)
         if recipe.fit_intercept:
             rows[start : start + step, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
     return rows
@@ -354,9 +402,12 @@ def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, b
             "ranges that start at 0, ranges symmetric about 0, or pass a dense array."
         )
     rows = _clipped(_csr(X), usable, recipe)
-    if bits is not None:
+    if bits is not None and recipe.layout == "rows":
         toward_zero(rows.data, bits)
     if recipe.fit_intercept:
         column = sp.csr_matrix(np.where(usable, recipe.intercept_entry, 0.0)[:, None])
         rows = sp.csr_matrix(sp.hstack([rows, column], format="csr"))
-    return rows
+    if recipe.layout == "rows":
+        return rows
+    rows = rows.tocsc()
+    return rows if bits is None else rows.astype(np.float32)

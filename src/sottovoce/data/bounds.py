@@ -20,7 +20,8 @@ class Bounds(BaseModel):
     """What the holder of the data declares about every row, before anybody looks at one.
 
     `row_norm`: the Euclidean norm of a row's features is at most this (rows beyond it are scaled back).
-    `entry_bound`: every entry lies in [-entry_bound, entry_bound] (entries beyond it are cut).
+    `entry_bound`: every entry lies in [-entry_bound, entry_bound] (entries beyond it are cut); one number, or one
+    per feature.
     `label_low`, `label_high`: the range of a numeric label (labels beyond it are cut).
     `feature_low`, `feature_high`: public ranges, one per feature; features are rescaled to `rescale`.
     Norm and entry bounds hold for the features after that rescaling.
@@ -29,7 +30,7 @@ class Bounds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     row_norm: float | None = None
-    entry_bound: float | None = None
+    entry_bound: float | tuple[float, ...] | None = None
     label_low: float | None = None
     label_high: float | None = None
     feature_low: tuple[float, ...] | None = None
@@ -40,7 +41,8 @@ class Bounds(BaseModel):
     def _check(self) -> Bounds:
         for name in ("row_norm", "entry_bound"):
             value = getattr(self, name)
-            if value is not None and not SMALLEST <= value <= LARGEST:
+            several = value if isinstance(value, tuple) else () if value is None else (value,)
+            if value == () or not all(SMALLEST <= number <= LARGEST for number in several):
                 raise InputError(
                     f"{name}={value!r} must be a positive number from {SMALLEST:g} to {LARGEST:g}; "
                     "declare the largest you expect."
@@ -69,7 +71,7 @@ class Bounds(BaseModel):
         cls,
         *,
         row_norm: float | None = None,
-        entry_bound: float | None = None,
+        entry_bound: float | Sequence[float] | None = None,
         label_bound: float | Sequence[float] | None = None,
         feature_ranges: tuple[Sequence[float], Sequence[float]] | None = None,
         rescale: Literal["symmetric", "unit"] = "symmetric",
@@ -82,6 +84,13 @@ class Bounds(BaseModel):
                 low, high = map(float, (-given, given) if given.ndim == 0 else given)
             except (TypeError, ValueError):
                 raise InputError(f"label_bound={label_bound!r} must be one number or a pair (low, high).") from None
+        if entry_bound is not None and np.ndim(entry_bound) > 0:
+            try:
+                entry_bound = tuple(float(value) for value in np.asarray(entry_bound).tolist())
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"entry_bound={entry_bound!r} must be one positive number, or one for each feature."
+                ) from None
         feature_low = feature_high = None
         if feature_ranges is not None:
             try:
@@ -114,11 +123,20 @@ class Bounds(BaseModel):
         """The row norm that the declarations imply: `row_norm`, or from the entries, or from the ranges."""
         if self.row_norm is not None:
             return self.row_norm
+        if isinstance(self.entry_bound, tuple):
+            return math.sqrt(math.fsum(bound * bound for bound in self.entry_bound))
         if self.entry_bound is not None:
             return self.entry_bound * math.sqrt(features)
         if self.feature_low is not None:
             return math.sqrt(features)
         return None
+
+    def columns(self, features: int) -> Array:
+        """The largest absolute value of an entry of each column, after the rescaling, that the declarations imply."""
+        bounds = np.full(features, math.inf if self.row_norm is None else self.row_norm)
+        if self.entry_bound is not None:
+            bounds = np.minimum(bounds, self.entry_bound)
+        return bounds if self.feature_low is None else np.minimum(bounds, 1.0)
 
     def require(self, features: int, *, labels: bool) -> None:
         """Say, before data is touched, which bound is missing and how to choose it."""
@@ -126,6 +144,11 @@ class Bounds(BaseModel):
             raise InputError(
                 f"feature_ranges has {len(self.feature_low)} pairs but the data have {features} features; "
                 "give one pair each."
+            )
+        if isinstance(self.entry_bound, tuple) and len(self.entry_bound) != features:
+            raise InputError(
+                f"entry_bound has {len(self.entry_bound)} numbers but the data have {features} features; "
+                "give one for each, or one number for all."
             )
         if self.norm(features) is None:
             raise InputError(

@@ -57,6 +57,10 @@ class Penalty(Regulariser):
     ``prox`` therefore takes one step for all or a step per coordinate, and can be asked for any part of w.
     """
 
+    @abstractmethod
+    def by_coordinate(self) -> tuple[float, float, float, float]:
+        """(b, c, low, high) with r(w_j) = b |w_j| + c w_j^2 / 2 where low <= w_j <= high, else infinite."""
+
 
 class ConstraintSet(Regulariser):
     """A bounded closed convex set, as the regulariser that is 0 on it and infinite elsewhere."""

@@ -35,6 +35,10 @@ class NormPenalty(Penalty):
         b, c = self.weights
         return np.asarray((w - np.clip(w, -step * b, step * b)) / (1 + step * c))
 
+    def by_coordinate(self) -> tuple[float, float, float, float]:
+        """(b, c) everywhere."""
+        return (*self.weights, -math.inf, math.inf)
+
     def conjugate(self, p: Vector) -> float:
         """|soft(p, b)|^2 / (2 c); for c = 0 the indicator of |p|_inf <= b."""
         b, c = self.weights
@@ -143,6 +147,10 @@ class Box(Penalty):
     def prox(self, w: Vector, step: float | Vector) -> Vector:  # noqa: ARG002 - no step moves an indicator
         """clip(w, low, high)."""
         return np.clip(w, self.low, self.high)
+
+    def by_coordinate(self) -> tuple[float, float, float, float]:
+        """Nothing inside the box."""
+        return 0.0, 0.0, float(self.low), float(self.high)
 
     def conjugate(self, p: Vector) -> float:
         """sum_j max(low p_j, high p_j)."""

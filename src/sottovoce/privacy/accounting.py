@@ -528,6 +528,72 @@ def noise_multiplier_for(epsilon: float, delta: float, relation: Relation, rate:
     return math.exp(result)
 
 
+@lru_cache(maxsize=256)
+def rho_for(epsilon: float, delta: float) -> float:
+    """The largest zCDP rho that costs at most epsilon at delta, for plans with selections in them."""
+    _check_epsilon(epsilon)
+    _check_delta(delta)
+    if epsilon == math.inf:
+        return math.inf
+
+    def excess(log_rho: float) -> float:
+        return epsilon_of([Selection(math.exp(log_rho))], delta, "zero-out") - epsilon
+
+    high = math.log(mu_for(epsilon, delta) ** 2 / 2)  # a Gaussian costs no more than its rho says
+    low = high - 1.0
+    while excess(low) > 0:
+        low -= 1.0
+    root = float(brentq(excess, low, high, xtol=1e-9)) if excess(high) > 0 else high
+    while excess(root) > 0:
+        root -= 1e-9
+    return math.exp(root)
+
+
+def moments_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float, *, most: int = 32) -> float:
+    """What the moments accountant of Abadi et al. (2016) says of sampled Gaussian rounds, zero-out.
+
+    min over whole moments k <= most of rounds * D_{k+1} + log(1/delta) / k, D the Renyi divergence of one round. For
+    published calibrations only: it is valid but loose, and certifies nothing below log(1/delta) / most.
+    """
+    _check_sampling(rate, rounds)
+    _check_delta(delta)
+    _check_cost("noise_multiplier", noise_multiplier)
+    if noise_multiplier == 0:
+        return math.inf
+    event = PoissonGaussian(rate, noise_multiplier, rounds)
+    moments = sorted({*range(1, min(most, 32) + 1), *(int(k) for k in np.geomspace(32, max(most, 32), 40))})
+    return float(min(renyi_of([event], k + 1.0, "zero-out") - math.log(delta) / k for k in moments if k <= most))
+
+
+@lru_cache(maxsize=256)
+def moments_noise_for(epsilon: float, delta: float, rate: float, rounds: int) -> float:
+    """The least noise multiplier that the moments accountant certifies for epsilon, to 0.01%.
+
+    Moments up to 32 as published; up to 1024 for an epsilon that these cannot reach.
+    """
+    _check_epsilon(epsilon)
+    _check_sampling(rate, rounds)
+    _check_delta(delta)
+    most = 32 if epsilon > -1.2 * math.log(delta) / 32 else 1024
+    _require(
+        epsilon > -1.2 * math.log(delta) / most,
+        "epsilon",
+        epsilon,
+        f"above {-1.2 * math.log(delta) / most:.3g} for the published calibration at this delta",
+        "raise epsilon or delta, or use calibration='tight'",
+    )
+    low, high = math.log(1e-2), math.log(1e2)
+    while moments_epsilon(math.exp(high), rate, rounds, delta, most=most) > epsilon:
+        high += 2.0
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        if moments_epsilon(math.exp(middle), rate, rounds, delta, most=most) > epsilon:
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)
+
+
 def visible_uses_epsilon(mu_once: float, rate: float, rounds: int, delta: float) -> float:
     """The epsilon when everybody sees which rounds used a record: no amplification by sampling.
 

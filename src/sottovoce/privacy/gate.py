@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.privacy.mechanisms import poisson_sample, rounded_gaussian
-from sottovoce.privacy.query import Query
+from sottovoce.privacy.mechanisms import poisson_sample, rounded_gaussian, select
+from sottovoce.privacy.query import Query, Walk
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.protocol.messages import Frame, decode, encode
 
@@ -125,12 +125,13 @@ class Gate:
     """The door of one party for one plan.
 
     Guarantee: what leaves is `round(value / step) + round(std / step * Z)` on the grid `step`, which is a
-    post-processing of the Gaussian mechanism at sensitivity Delta + step sqrt(entries); the cost was reserved
-    before the gate was made, and each (plan, round, query) is released once: a second request gets the stored
-    value, whatever it carries. Where the plan samples, the gate itself flips each record's secret coin and answers
-    also for an empty batch. Edges: a query the plan does not list, a round outside the plan's, a query
-    whose sensitivity is above what was charged, or rows that were not prepared for privacy, are refused and nothing
-    leaves. Threads take turns.
+    post-processing of the Gaussian mechanism at sensitivity Delta + step sqrt(entries); or the place of the largest
+    score + std * Gumbel, scores rounded to that grid. The cost was reserved before the gate was made, and each
+    (plan, round, query) is released once: a second request gets the stored value, whatever it carries. Where the plan
+    samples, the gate itself flips each record's secret coin and answers also for an empty batch. Edges: a query the
+    plan does not list, a round outside the plan's, a query whose sensitivity is above what was charged, another
+    mechanism than was charged, or rows that were not prepared for privacy, are refused and nothing leaves. Threads
+    take turns.
     """
 
     def __init__(
@@ -146,50 +147,97 @@ class Gate:
         self._records = records
         self._randomness = randomness
         self._account = account
-        self._checked: dict[str, Query] = {}  # queries are frozen: one check holds for all rounds
-        self._last: Released | None = None
+        self._checked: dict[str, Query | Walk] = {}  # queries are frozen: one check holds for all rounds
+        self._last: dict[str, Released] = {}
         self._one_at_a_time = threading.Lock()
 
     def gaussian(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
         """Release `query` on private rows in round `round_`, with the noise of the plan."""
-        with self._one_at_a_time:
-            return self._gaussian(query, round_, block, *arguments)
 
-    def _gaussian(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
-        earlier = self._stored(query.name, round_)
-        if earlier is not None:
-            return earlier
-        release = self._releases.get(query.name)
-        if release is None or not release.first <= round_ < release.first + release.count:
-            raise RefusedError(f"query {query.name!r} in round {round_} is not in the plan; nothing was released.")
-        if release.rate is not None and release.rate < 1.0:
-            block = block.take(poisson_sample(len(block), release.rate, self._randomness))
-        if release.std == 0.0:
-            released = Released(query.name, round_, {"value": query.value(block, *arguments)}, seal=_SEAL)
-        else:
-            if self._checked.get(query.name) is not query:
-                release.check(query, self._records)
-                self._checked[query.name] = query
-            if block.bits is None:
-                raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
-            grid = np.rint(query.value(block, *arguments) / release.step).astype(np.int64)
+        def noisy(release: Release) -> dict[str, NDArray[Any]]:
+            value = query.value(self._drawn(release, block), *arguments)
+            if release.std == 0.0:
+                return {"value": value}
+            grid = np.rint(value / release.step).astype(np.int64)
             grid += rounded_gaussian(release.std / release.step / query.weights, grid.size, self._randomness)
-            released = Released(query.name, round_, {"grid": grid}, seal=_SEAL)
-        return self._keep(released)
+            return {"grid": grid}
+
+        return self._once("gaussian", query, round_, block, noisy)
+
+    def walk(self, query: Walk, round_: int, block: Block, *arguments: Any) -> Released:
+        """Release a sequence of numbers, each a function of the rows and of those released before it.
+
+        The noise of all of them is drawn here, first; `query` adds it to one number after another. A sequence of
+        adaptive Gaussian releases costs what one release of all of them costs.
+        """
+
+        def noisy(release: Release) -> dict[str, NDArray[Any]]:
+            rows = self._drawn(release, block)
+            if release.std == 0.0:
+                return {"value": query.walk(rows, None, 0.0, *arguments)}
+            noise = rounded_gaussian(release.std / release.step, query.length, self._randomness)
+            return {"grid": query.walk(rows, noise, release.step, *arguments)}
+
+        return self._once("gaussian", query, round_, block, noisy)
+
+    def select(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
+        """Release which candidate has the largest score + std * Gumbel; the scores are rounded to the grid first."""
+
+        def chosen(release: Release) -> dict[str, NDArray[Any]]:
+            scores = query.value(block, *arguments)
+            if release.std == 0.0:
+                return {"value": np.array([float(np.argmax(scores))])}
+            grid = np.rint(scores / release.step) * release.step
+            return {"grid": np.array([select(grid, 1 / release.std, self._randomness)])}
+
+        return self._once("selection", query, round_, block, chosen)
+
+    def _drawn(self, release: Release, block: Block) -> Block:
+        """The records whose secret coins came up, where the plan samples."""
+        if release.rate is None or release.rate == 1.0:
+            return block
+        return block.take(poisson_sample(len(block), release.rate, self._randomness))
+
+    def _once(
+        self,
+        mechanism: str,
+        query: Query | Walk,
+        round_: int,
+        block: Block,
+        make: Callable[[Release], dict[str, NDArray[Any]]],
+    ) -> Released:
+        """The stored release, or a new one after every check; threads take turns."""
+        with self._one_at_a_time:
+            earlier = self._stored(query.name, round_)
+            if earlier is not None:
+                return earlier
+            release = self._releases.get(query.name)
+            if release is None or not release.first <= round_ < release.first + release.count:
+                raise RefusedError(f"query {query.name!r} in round {round_} is not in the plan; nothing was released.")
+            if release.mechanism != mechanism:
+                raise LeakError(f"query {query.name!r} was charged as a {release.mechanism}; nothing was released.")
+            if release.std > 0.0:
+                if self._checked.get(query.name) is not query:
+                    release.check(query, self._records)
+                    self._checked[query.name] = query
+                if block.bits is None:
+                    raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
+            return self._keep(Released(query.name, round_, make(release), seal=_SEAL))
 
     def _stored(self, query: str, round_: int) -> Released | None:
         if self._account is not None:
             data = self._account.stored(self._plan.hex(), round_, query)
             return None if data is None else Released(query, round_, decode(data).arrays, seal=_SEAL)
-        if self._last is None or round_ > self._last.round:
+        last = self._last.get(query)
+        if last is None or round_ > last.round:
             return None
-        if (self._last.query, self._last.round) == (query, round_):
-            return self._last
+        if last.round == round_:
+            return last
         raise RefusedError(f"round {round_} is over, and a party without a ledger keeps only its last release.")
 
     def _keep(self, released: Released) -> Released:
         """Durably, before anybody sees it."""
-        self._last = released
+        self._last[released.query] = released
         if self._account is None:
             return released
         frame = Frame("answer", 0, self._plan, released.round, released.query, released.arrays, "")
@@ -197,10 +245,10 @@ class Gate:
         return Released(released.query, released.round, decode(stored).arrays, seal=_SEAL)
 
 
-def value_of(arrays: Mapping[str, NDArray[Any]], step: float) -> NDArray[np.float64]:
-    """The number behind a released message: grid times the plan's step, or the plain value without privacy."""
+def value_of(arrays: Mapping[str, NDArray[Any]], unit: float) -> NDArray[np.float64]:
+    """The number behind a released message: grid times the release's unit, or the plain value without privacy."""
     if "grid" in arrays:
-        return np.asarray(arrays["grid"] * step, dtype=np.float64)
+        return np.asarray(arrays["grid"] * unit, dtype=np.float64)
     return np.asarray(arrays["value"], dtype=np.float64)
 
 

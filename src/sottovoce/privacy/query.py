@@ -21,26 +21,41 @@ from sottovoce.privacy.accounting import Relation
 Array = NDArray[np.float64]
 
 
-class Query(Protocol):
-    """What the gate asks of a query."""
+class Bounded(Protocol):
+    """What has a sensitivity."""
 
     @property
     def name(self) -> str:
         """The name on the wire and in the plan."""
 
     def sensitivity(self, relation: Relation) -> float:
-        """The largest weighted l2 distance between the values on two neighbours."""
-
-    @property
-    def weights(self) -> Array | float:
-        """Weight of each entry in that norm; entry k then gets noise of standard deviation std / weights[k]."""
+        """The largest weighted l2 distance between the values on two neighbours; of a selection, of one score."""
 
     @property
     def entries(self) -> float:
         """Sum of squared weights over the entries that one record can move: what rounding to a grid can add."""
 
+
+class Query(Bounded, Protocol):
+    """What the gate asks of a query."""
+
+    @property
+    def weights(self) -> Array | float:
+        """Weight of each entry in that norm; entry k then gets noise of standard deviation std / weights[k]."""
+
     def value(self, block: Block, *arguments: Any) -> Array:
         """The exact value on private rows. Only the gate calls this."""
+
+
+class Walk(Bounded, Protocol):
+    """A sequence of numbers, each a function of the rows and of the noisy numbers before it."""
+
+    @property
+    def length(self) -> int:
+        """How many numbers."""
+
+    def walk(self, block: Block, noise: NDArray[np.int64] | None, step: float, *arguments: Any) -> NDArray[Any]:
+        """round(value_k / step) + noise_k for k = 0, 1, ...; without noise the values. Only the gate calls this."""
 
 
 def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms import Algorithm, Ask
+from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
 from sottovoce.privacy.gate import value_of
 from sottovoce.protocol.messages import Frame, decode, encode
@@ -51,8 +51,8 @@ class Coordinator:
         replies = self._exchange("hello", self._transport.parties, query="classes" if classes else "")
         return {name: facts_of(frame.text) for name, frame in replies.items()}
 
-    def run(self, plan: Plan, algorithm: Algorithm, progress: Progress | None = None) -> tuple[Array, int]:
-        """(weights, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
+    def run(self, plan: Plan, algorithm: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
+        """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
         parties = tuple(name for name, _ in plan.parties)
         if len(parties) > 1:
             self._propose(plan, parties, "check")  # one refusal, and nobody has paid
@@ -62,17 +62,18 @@ class Coordinator:
         ask = next(text)
         try:
             while True:
-                values = self._ask(plan, round_, ask, ask.to or parties)
+                number = round_ if ask.round is None else ask.round
+                values = self._ask(plan, number, ask, ask.to or parties)
                 self.asked[ask.query] += 1
                 round_ += 1
                 if progress is not None:
                     progress(round_, sum(release.count for release in plan.releases) if plan.private else 0)
                 ask = text.send(values)
         except StopIteration as stop:
-            weights: Array = stop.value
+            found = stop.value
         with contextlib.suppress(WireError):  # the result is here; a party lost now has nothing left to say
             self._exchange("done", parties, plan=plan.digest)
-        return weights, round_
+        return (found if isinstance(found, Solution) else Solution(found)), round_
 
     def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> None:
         self._exchange("plan", parties, plan=plan.digest, query=query, text=plan.to_json())
@@ -86,13 +87,13 @@ class Coordinator:
                 "ask", forgot, plan=plan.digest, round_=round_, query=ask.query, arrays=ask.arrays
             )
         values: dict[str, Array] = {}
-        step = plan.release(ask.query).step
+        unit = plan.release(ask.query).unit
         for name in parties:
             frame = replies[name]
             if frame.kind != "answer" or frame.round != round_ or frame.query != ask.query:
                 raise WireError(f"party {name!r} answered round {round_} with a frame of another round or kind.")
             try:
-                values[name] = value_of(frame.arrays, step)
+                values[name] = value_of(frame.arrays, unit)
             except KeyError:
                 raise WireError(f"party {name!r} answered round {round_} without a value.") from None
             if self.transcript is not None:

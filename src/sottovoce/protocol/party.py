@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, Re
 from sottovoce.privacy.accounting import Event, Relation, Unbounded, epsilon_of
 from sottovoce.privacy.gate import Declared, Gate, Outgoing, declare_public, reply
 from sottovoce.privacy.ledger import Account
-from sottovoce.privacy.query import Query
+from sottovoce.privacy.query import Query, Walk
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.protocol.messages import Frame, decode, peek
 from sottovoce.protocol.plan import Plan
@@ -74,9 +75,10 @@ class Policy:
 class _Run:
     plan: Plan
     algorithm: Algorithm
-    queries: dict[str, Query]
+    queries: Mapping[str, Query | Walk]
     block: Block
     gate: Gate
+    memory: Any  # what the algorithm keeps at the holder between rounds
 
 
 class Party:
@@ -176,7 +178,7 @@ class Party:
         return reply(
             "answer",
             frame,
-            run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays),
+            run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays, run.memory),
         )
 
     def facts(self, *, classes: bool) -> tuple[Declared, ...]:
@@ -229,13 +231,25 @@ class Party:
         block = Block.prepare(self._rows, self._labels, plan.preparation)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
+            if not algorithm.resumes and self._started(plan):
+                raise RefusedError(
+                    f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
+                    "between rounds is lost; what was released stays charged. Start a new fit."
+                )
             self._account.reserve(plan.digest.hex(), cost, delta=plan.delta, summary=summary)
         releases = {release.query: release for release in plan.releases}
         gate = Gate(plan.digest, releases, plan.records, self.randomness, self._account)
         self._seen.add(plan.digest)
-        self._run = _Run(plan, algorithm, queries, block, gate)
+        self._run = _Run(plan, algorithm, queries, block, gate, algorithm.remember(plan, block))
 
-    def _checked(self, plan: Plan) -> tuple[Algorithm, dict[str, Query]]:
+    def _started(self, plan: Plan) -> bool:
+        """Whether the ledger has a release of the plan."""
+        account = self._account
+        return account is not None and any(
+            account.stored(plan.digest.hex(), release.first, release.query) is not None for release in plan.releases
+        )
+
+    def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query | Walk]]:
         """The plan's algorithm and queries, or a refusal; no row is looked at, so its text may say why."""
         try:
             algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split)

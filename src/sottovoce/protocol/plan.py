@@ -13,19 +13,23 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sottovoce import losses, penalties
-from sottovoce.data.block import Preparation
+from sottovoce.data.block import Layout, Preparation
 from sottovoce.data.bounds import Bounds
-from sottovoce.errors import LeakError, RefusedError
+from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.losses import Loss
-from sottovoce.penalties import Regulariser
-from sottovoce.privacy.accounting import Event, Gaussian, PoissonGaussian, Relation, Unbounded
-from sottovoce.privacy.query import Query
+from sottovoce.penalties import Penalty, Regulariser
+from sottovoce.privacy.accounting import Event, Gaussian, PoissonGaussian, Relation, Selection, Unbounded
+from sottovoce.privacy.query import Bounded
+
+Array = NDArray[np.float64]
 
 ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
 Split = Literal["central", "rows", "columns"]
+Mechanism = Literal["gaussian", "selection"]
 Calibration = Literal["tight", "paper"]
 Count = Annotated[int, Field(ge=1, lt=2**31)]  # a frame's round has 31 bits
 
@@ -48,7 +52,8 @@ class Release(_Frozen):
     """What a party may release under one query name: when, how often, and with how much noise.
 
     `std` is the standard deviation on an entry of weight 1, `step` the grid. With `rate` the records were drawn
-    by secret coins. `std=0` is a release without privacy.
+    by secret coins. A selection names the candidate of the largest score + std * Gumbel: it costs what a Gaussian of
+    that std costs, in zCDP. `std=0` is a release without privacy.
     """
 
     query: str
@@ -59,12 +64,23 @@ class Release(_Frozen):
     rate: float | None = Field(default=None, gt=0, le=1)
     charged_zero_out: float  # the sensitivity, grid included, that the noise was charged for
     charged_replace_one: float
+    mechanism: Mechanism = "gaussian"
 
     @classmethod
-    def of(cls, query: Query, first: int, count: int, std: float, step: float, rate: float | None = None) -> Release:
+    def of(
+        cls,
+        query: Bounded,
+        first: int,
+        count: int,
+        std: float,
+        step: float,
+        rate: float | None = None,
+        mechanism: Mechanism = "gaussian",
+    ) -> Release:
         """The release of `query` with `std` on the grid `step`; the grid's own sensitivity is charged."""
         extra = step * math.sqrt(query.entries)
         return cls(
+            mechanism=mechanism,
             query=query.name,
             first=first,
             count=count,
@@ -76,20 +92,37 @@ class Release(_Frozen):
         )
 
     @classmethod
-    def at_mu(cls, query: Query, first: int, count: int, mu: float, relation: Relation) -> Release:
-        """Gaussian releases that together cost `mu`; mu=inf is no noise."""
+    def at_mu(
+        cls,
+        query: Bounded,
+        first: int,
+        count: int,
+        mu: float,
+        relation: Relation,
+        mechanism: Mechanism = "gaussian",
+    ) -> Release:
+        """Releases that together cost `mu` (a selection: rho = mu^2 / 2); mu=inf is no noise."""
         if math.isinf(mu):
-            return cls.of(query, first, count, 0.0, 1.0)
+            return cls.of(query, first, count, 0.0, 1.0, mechanism=mechanism)
         std = query.sensitivity(relation) * math.sqrt(count) / mu
         step = grid_step(query, std)
         charged = query.sensitivity(relation) + step * math.sqrt(query.entries)
-        return cls.of(query, first, count, charged * math.sqrt(count) / mu, step)
+        return cls.of(query, first, count, charged * math.sqrt(count) / mu, step, mechanism=mechanism)
+
+    def times(self, count: int) -> Release:
+        """The same release with another count."""
+        return Release.model_validate(self.model_dump() | {"count": count})
+
+    @property
+    def unit(self) -> float:
+        """What one unit of a released integer stands for: a step of the grid, or one place in a list of candidates."""
+        return 1.0 if self.mechanism == "selection" else self.step
 
     def charged(self, relation: Relation) -> float:
         """Sensitivity under the relation, grid included."""
         return self.charged_zero_out if relation == "zero-out" else self.charged_replace_one
 
-    def check(self, query: Query, records: int) -> None:
+    def check(self, query: Bounded, records: int) -> None:
         """Refuse a query that moves further than was charged, and a grid on which sums would not be exact integers."""
         reach = (records * self.charged_zero_out + 64 * self.std) / self.step
         if math.frexp(self.step)[0] != 0.5 or not reach < 2.0**62:
@@ -104,6 +137,8 @@ class Release(_Frozen):
     def event(self, relation: Relation, *, count: int | None = None, parties: int = 1) -> Event:
         """What `count` of these releases cost; `parties` > 1: only the sum of that many equal noises is seen."""
         times = self.count if count is None else count
+        if self.mechanism == "selection" and self.std > 0.0:
+            return Selection(rho=times * (self.charged(relation) / self.std) ** 2 / 2)
         std = self.std * math.sqrt(parties)
         if std == 0.0:
             return Unbounded(reason=f"{self.query} is released without noise")
@@ -112,7 +147,7 @@ class Release(_Frozen):
         return Gaussian(mu=self.charged(relation) * math.sqrt(times) / std)
 
 
-def grid_step(query: Query, std: float) -> float:
+def grid_step(query: Bounded, std: float) -> float:
     """The largest power of two that adds at most ROUNDING to the sensitivity, within the sampler's range."""
     fine = ROUNDING * query.sensitivity("zero-out") / math.sqrt(query.entries)
     return float(2.0 ** math.floor(math.log2(max(fine, std * 2.0**-24))))
@@ -141,6 +176,8 @@ class Plan(_Frozen):
     numbers: tuple[tuple[str, float], ...] = ()
     releases: tuple[Release, ...] = ()
     claimed_epsilon: float | None = None
+    layout: Layout = "rows"
+    vectors: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Plan:
@@ -149,6 +186,7 @@ class Plan(_Frozen):
             ("party", [name for name, _ in self.parties]),
             ("release", [release.query for release in self.releases]),
             ("number", [name for name, _ in self.numbers]),
+            ("vector", [name for name, _ in self.vectors]),
         ):
             if len(set(names)) < len(names):
                 raise RefusedError(f"the plan names a {what} twice; every {what} of a plan has its own name.")
@@ -182,6 +220,11 @@ class Plan(_Frozen):
         """The algorithm's own public numbers by name."""
         return dict(self.numbers)
 
+    @functools.cached_property
+    def vector_of(self) -> dict[str, tuple[float, ...]]:
+        """The algorithm's own public vectors by name."""
+        return dict(self.vectors)
+
     def __hash__(self) -> int:
         return hash(self.digest)
 
@@ -194,7 +237,9 @@ class Plan(_Frozen):
     @functools.cached_property
     def preparation(self) -> Preparation:
         """How raw rows become a block."""
-        return Preparation(self.bounds, self.features, self.fit_intercept, self.records, self.classes, self.private)
+        return Preparation(
+            self.bounds, self.features, self.fit_intercept, self.records, self.classes, self.private, self.layout
+        )
 
     @functools.cached_property
     def scaled_loss(self) -> Loss:
@@ -210,7 +255,7 @@ class Plan(_Frozen):
         """The regulariser on the weights of prepared rows."""
         inner = penalties.get(self.regulariser.name, **self.regulariser.parameters)
         half = self.bounds.label_scale(fit_intercept=self.fit_intercept)[1]
-        return ScaledRegulariser(inner, self.features, self.preparation.row_scale * half, 1.0 / half**2)
+        return ScaledRegulariser(inner, self.features, self.preparation.scale * half, 1.0 / half**2)
 
     def release(self, query: str) -> Release:
         """The release of that name."""
@@ -237,7 +282,7 @@ class Plan(_Frozen):
 class ScaledRegulariser:
     """objective * pen(scale * w[:features]): the user's regulariser seen from prepared rows; the intercept is free."""
 
-    def __init__(self, inner: Regulariser, features: int, scale: float, objective: float) -> None:
+    def __init__(self, inner: Regulariser, features: int, scale: float | Array, objective: float) -> None:
         self.inner = inner
         self.features = features
         self.scale = scale
@@ -251,15 +296,15 @@ class ScaledRegulariser:
     @property
     def ridge(self) -> float | None:
         """The weight a of a regulariser a/2 |w[:features]|^2, else None."""
-        if self.inner.name == "l2":
-            return float(self.inner.parameters()["alpha"]) * self.objective * self.scale**2
+        if self.inner.name == "l2" and np.ndim(self.scale) == 0:
+            return float(self.inner.parameters()["alpha"] * self.objective * self.scale**2)
         return None
 
-    def value(self, weights: np.ndarray) -> float:
+    def value(self, weights: Array) -> float:
         """In the units of the scaled objective."""
         return self.objective * self.inner.value(weights[: self.features] * self.scale)
 
-    def prox(self, weights: np.ndarray, step: float) -> np.ndarray:
+    def prox(self, weights: Array, step: float) -> Array:
         """argmin_u 1/2 |u - w|^2 + step * value(u)."""
         if self.is_none:
             return weights
@@ -268,3 +313,15 @@ class ScaledRegulariser:
             self.inner.prox(weights[: self.features] * self.scale, step * self.objective * self.scale**2) / self.scale
         )
         return moved
+
+    def by_coordinate(self, dimension: int) -> tuple[Array, Array, Array, Array]:
+        """(b, c, low, high): coordinate j has the penalty b_j |w| + c_j w^2 / 2 on [low_j, high_j]."""
+        terms = self.inner.by_coordinate() if isinstance(self.inner, Penalty) else None
+        if terms is None:
+            raise InputError(f"penalty={self.inner.name!r} is not a sum over the coordinates; choose l1, l2 or a box.")
+        free = (0.0, 0.0, -math.inf, math.inf)
+        vectors = tuple(np.full(dimension, value) for value in free)
+        factors = (self.objective * self.scale, self.objective * self.scale**2, 1 / self.scale, 1 / self.scale)
+        for vector, term, factor in zip(vectors, terms, factors, strict=True):
+            vector[: self.features] = term * factor
+        return vectors  # type: ignore[return-value]

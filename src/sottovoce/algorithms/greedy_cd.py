@@ -1,0 +1,259 @@
+"""`greedy-cd`: coordinate descent on the coordinate that promises most (Mangold et al., DP-GCD)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.base import Ask, Coordination, Design, Problem, Solution, choice, draft, option, summed
+from sottovoce.algorithms.cd import (
+    STILL,
+    ColumnSquares,
+    CoordinateAlgorithm,
+    CoordinateWalk,
+    Moves,
+    curvatures_of,
+    on_columns,
+    separable,
+    sum_bits,
+    usable_curvatures,
+)
+from sottovoce.data import coordinate_kernels as kernels
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import LARGEST, SMALLEST
+from sottovoce.errors import InputError, RefusedError
+from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, rho_for
+from sottovoce.privacy.gate import Gate, Released
+from sottovoce.privacy.query import Query, Walk
+from sottovoce.protocol.plan import Plan, Release
+
+Array = NDArray[np.float64]
+
+RULES = ("GS-r", "GS-s", "GS-q")
+GUMBEL_ERROR = 2.0**-51  # of each candidate's probability
+MOST_STEPS = 100_000  # of a run without privacy
+
+
+class GreedyCD(CoordinateAlgorithm):
+    """j = argmax of score_j + Gumbel, then w_j <- prox(w_j - gamma_j g_j, gamma_j) with a noisy g_j.
+
+    The scores follow a rule of composite greedy descent, with g the clipped gradient (Nutini et al. 2015):
+    GS-s: dist(-g_j, subgradient of the penalty) / sqrt M_j; GS-r: sqrt M_j |length of the step|;
+    GS-q: sqrt(2 decrease of the quadratic model). By rows the holders choose in turn, and all of them say their sum at
+    the chosen coordinate.
+
+    Guarantee: every score is 1/sqrt(M_j)-Lipschitz in g_j, so one record moves each by at most clip/(N sqrt kappa); a
+    choice costs rho = (Delta/std)^2 / 2, a step as much with its own std (`proofs/cd.md`). Edges: a null row adds 0;
+    candidates are all coordinates, the intercept too.
+    """
+
+    name: ClassVar[str] = "greedy-cd"
+    title: ClassVar[str] = "greedy coordinate descent (DP-GCD)"
+    options: ClassVar[tuple[str, ...]] = ("rounds", "step", "clip", "rule", "curvature_share", "choice_share")
+
+    def design(self, problem: Problem) -> Design:
+        """Steps, clip and shares of the budget by public rules."""
+        separable(self.name, problem)
+        rule = choice(problem, "rule", RULES)
+        defaults = default_rule(problem)
+        share = option(problem, "curvature_share", defaults["curvature_share"], low=0.0, high=0.9)
+        part = option(problem, "choice_share", defaults["choice_share"], low=0.01, high=0.99)
+        private = math.isfinite(problem.epsilon)
+        rounds = option(problem, "rounds", defaults["rounds"] if private else MOST_STEPS, low=1, whole=True)
+        numbers = {
+            "rule": RULES.index(rule),
+            "step": option(problem, "step", defaults["step"], low=1e-12),
+            "clip": option(problem, "clip", defaults["clip"], low=SMALLEST, high=LARGEST),
+        }
+        plan = draft(problem, numbers, "columns")
+        squares, scores, walk = ColumnSquares(plan), GreedyScores(plan), CoordinateWalk(plan, 1)
+        releases: tuple[Release, ...]
+        if not private:
+            releases = (
+                Release.of(squares, 0, 1, 0.0, 1.0),
+                Release.of(scores, 1, rounds, 0.0, 1.0, mechanism="selection"),
+                Release.of(walk, 1, rounds, 0.0, 1.0),
+            )
+            return Design(rounds, numbers, releases, layout="columns")
+        error = (1 + math.exp(min(problem.epsilon, 700.0))) * rounds * problem.dimension * GUMBEL_ERROR
+        if error > SAMPLER_SHARE * problem.delta / 2:
+            raise InputError(
+                f"rounds={rounds}: so many choices among {problem.dimension} coordinates leave an error of {error:.1g} "
+                f"in delta={problem.delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
+            )
+        mu = math.sqrt(2 * rho_for(problem.epsilon, problem.delta * (1 - SAMPLER_SHARE)))
+        curvature, choose, step = (
+            mu * math.sqrt(each) for each in (share, (1 - share) * part, (1 - share) * (1 - part))
+        )
+        turns = -(-rounds // len(problem.parties))
+        first = 1 if share > 0 else 0
+        one_turn = choose / math.sqrt(turns)
+        releases = (
+            Release.at_mu(scores, first, 1, one_turn, problem.relation, "selection").times(rounds),
+            Release.at_mu(walk, first, rounds, step, problem.relation),
+        )
+        if share > 0:
+            releases = (Release.at_mu(squares, 0, 1, curvature, problem.relation), *releases)
+        return Design(rounds, numbers, releases, layout="columns")
+
+    def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
+        """Squares of the columns once, then choices and coordinate sums."""
+        return {"curvatures": ColumnSquares(plan), "choice": GreedyScores(plan), "coordinates": CoordinateWalk(plan, 1)}
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Choose, step, and once more; without privacy until no coordinate promises anything."""
+        curvatures = yield from curvatures_of(plan)
+        moves = Moves(plan, curvatures)
+        weights = np.zeros(plan.dimension)
+        first = plan.release("choice").first
+        names = [name for name, _ in plan.parties]
+        moved, still = math.inf, 0
+        for t in range(plan.rounds):
+            arrays = {"weights": weights, "curvatures": curvatures}
+            chooser = names[t % len(names)]
+            (place,) = (yield Ask("choice", arrays, to=(chooser,), round=first + t)).values()
+            # Without privacy: where a holder's own choice leads nowhere, the coordinates are tried in turn.
+            order = place.astype(np.int64) if not still else np.array([t % plan.dimension])
+            sums = yield Ask("coordinates", arrays | {"index": order}, round=first + t)
+            weights = np.array(weights)
+            moved = moves.replay(weights, order, summed(sums), np.zeros(plan.dimension), 0)
+            still = still + 1 if moved <= STILL and not plan.private else 0
+            if still > plan.dimension:
+                break
+        return Solution(weights, {} if plan.private else {"violation": moved})
+
+    def answer(
+        self,
+        plan: Plan,
+        query: Any,
+        block: Block,
+        gate: Gate,
+        round_: int,
+        arrays: Mapping[str, NDArray[Any]],
+        memory: Any,
+    ) -> Released:
+        """The holder whose turn it is chooses; every holder says its sum at the chosen coordinate."""
+        if query.name == "curvatures":
+            return gate.gaussian(query, round_, block)
+        curvatures = usable_curvatures(arrays, plan.dimension)
+        if query.name == "choice":
+            return gate.select(query, round_, block, arrays["weights"], curvatures, memory)
+        order = arrays.get("index", np.zeros(0))
+        if order.dtype != np.int64 or order.shape != (1,) or not 0 <= order[0] < plan.dimension:
+            raise RefusedError(f"round {round_} needs the index of one of {plan.dimension} coordinates.")
+        return gate.walk(query, round_, block, arrays["weights"], curvatures, memory, order)
+
+    def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
+        """A choice is for the holder whose turn it is."""
+        return super().serves(plan, party, query, round_) and (query != "choice" or _turn(plan, round_) == party)
+
+    def example(self, plan: Plan, query: str) -> Ask:
+        """One holder is asked to choose."""
+        ask = super().example(plan, query)
+        if query == "choice":
+            return Ask(query, ask.arrays, to=(plan.parties[0][0],))
+        return ask if query == "curvatures" else Ask(query, {**ask.arrays, "index": np.zeros(1, dtype=np.int64)})
+
+    def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
+        """A holder pays for the choices of its own turns."""
+        turns = sum(_turn(plan, round_) == party for round_ in _rounds(plan))
+        return tuple(
+            release.event(relation, count=turns if release.query == "choice" else None)
+            for release in plan.releases
+            if turns or release.query != "choice"
+        )
+
+    def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
+        """What is summed carries every holder's noise; of the choices the worst holder's count."""
+        turns = -(-plan.rounds // len(plan.parties))
+        return tuple(
+            release.event(relation, count=turns)
+            if release.query == "choice"
+            else release.event(relation, parties=len(plan.parties))
+            for release in plan.releases
+        )
+
+
+class GreedyScores:
+    """The score of every coordinate by the plan's rule, in units of clip / (N sqrt kappa).
+
+    Guarantee: zero-out moves each score by at most 1, replace-one by at most 2; 2^-20 covers floating point.
+    Edges: a null row adds 0 to every gradient.
+    """
+
+    name = "choice"
+    weights = 1.0
+    entries = 1.0
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Of one score."""
+        return (2.0 if relation == "replace-one" else 1.0) + 2.0**-20
+
+    def value(self, block: Block, *arguments: Any) -> Array:
+        """All clipped coordinate gradients in one pass, then the rule."""
+        weights, curvatures, memory = arguments
+        moves = Moves(self.plan, curvatures)
+        self._check_resolution(moves, weights, curvatures)
+        scores = memory.follow(block, weights)
+        slopes = np.empty(len(scores))
+        kernels.fill_slopes(moves.code, moves.parameter, scores, block.labels, slopes)
+        bits = sum_bits(block) if self.plan.private else -1
+        sums = on_columns(
+            block, kernels.all_coordinate_sums_dense, kernels.all_coordinate_sums_sparse, slopes, moves.clip, bits
+        )
+        gradient = (sums * moves.clip if self.plan.private else sums) / moves.records
+        found = greedy_scores(int(self.plan["rule"]), gradient, weights, curvatures, *moves.terms)
+        if not self.plan.private:
+            return found
+        return found * (moves.records * math.sqrt(moves.loss.curvature_bound) / self.plan["clip"])
+
+    def _check_resolution(self, moves: Moves, weights: Array, curvatures: Array) -> None:
+        """Refuse public numbers so large that the rounding of a score would exceed what the sensitivity allows for."""
+        if not self.plan.private:
+            return
+        l1, l2 = moves.terms[:2]
+        size = np.abs(weights) * (curvatures + l2) + l1 + moves.clip
+        unit = self.plan["clip"] / (moves.records * math.sqrt(moves.loss.curvature_bound))
+        if not bool(np.all(size * 2.0**-48 <= 2.0**-22 * unit * np.sqrt(curvatures))):
+            raise RefusedError("the weights or the penalty are too large for exact scores; nothing was released.")
+
+
+def greedy_scores(
+    rule: int, gradient: Array, weights: Array, curvatures: Array, l1: Array, l2: Array, low: Array, high: Array
+) -> Array:
+    """GS-r, GS-s or GS-q for the penalty l1 |w| + l2 w^2 / 2 on [low, high]; each 1/sqrt(M)-Lipschitz in g."""
+    root = np.sqrt(curvatures)
+    if RULES[rule] == "GS-s":
+        least = np.where(weights <= low, -math.inf, l2 * weights + np.where(weights > 0, l1, -l1))
+        most = np.where(weights >= high, math.inf, l2 * weights + np.where(weights < 0, -l1, l1))
+        return np.asarray(np.maximum(np.maximum(least + gradient, -gradient - most), 0.0) / root)
+    u = weights - gradient / curvatures
+    target = np.clip((u - np.clip(u, -l1 / curvatures, l1 / curvatures)) / (1 + l2 / curvatures), low, high)
+    move = target - weights
+    if RULES[rule] == "GS-r":
+        return np.asarray(np.abs(move) * root)
+    decrease = -gradient * move - curvatures / 2 * move**2
+    decrease -= l1 * (np.abs(target) - np.abs(weights)) + l2 / 2 * move * (target + weights)
+    return np.sqrt(np.maximum(2 * decrease, 0.0))
+
+
+def default_rule(problem: Problem) -> dict[str, Any]:
+    """Steps, step factor, clip and shares of the budget."""
+    del problem
+    return {"rounds": 20, "step": 1.0, "clip": 1.0, "curvature_share": 0.1, "choice_share": 0.5}
+
+
+def _rounds(plan: Plan) -> range:
+    release = plan.release("choice")
+    return range(release.first, release.first + release.count)
+
+
+def _turn(plan: Plan, round_: int) -> str:
+    return plan.parties[(round_ - plan.release("choice").first) % len(plan.parties)][0]
