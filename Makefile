@@ -26,6 +26,9 @@ docs: $(DEV)
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/solvers.py
+	$(BIN)/python benchmarks/coordinate.py
+	$(BIN)/python benchmarks/duals.py
 	$(BIN)/python benchmarks/noise.py
 	$(BIN)/python benchmarks/wire.py
 

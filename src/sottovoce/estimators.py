@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from os import PathLike
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +31,9 @@ from sottovoce.protocol.federation import Federation
 from sottovoce.protocol.party import as_labels
 from sottovoce.protocol.plan import Calibration, Named, Plan, Split
 from sottovoce.transports.base import Communication
+
+if TYPE_CHECKING:
+    from sottovoce.paths import RegularisationPath
 
 Array = NDArray[np.float64]
 
@@ -77,7 +80,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     radius : a constraint instead of a penalty.
     row_norm, entry_bound, label_bound, feature_ranges : declared bounds; nothing is inferred from the data.
     rescale : ranges become [-1, 1] ("symmetric") or [0, 1] ("unit").
-    fit_intercept : a constant column inside the row norm, not penalised.
+    fit_intercept : a constant column inside the row norm, not penalised (but by the dual solvers, which must).
     rounds, rate, step, schedule, gram_share, slope_bound, clip, dual_step, lot, inner, order, averaged, curvatures,
     curvature_share, rule, choice_share, counted : the solver's own (see its page); None is its rule.
     calibration : "tight", or "paper" for a published formula; the guarantee reported is the true one.
@@ -123,6 +126,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: ArrayLike | None = None, **refused: Any) -> Self:
         """Fit on arrays (central) or on a `Federation`. Sample weights are refused with the reason."""
         _refuse(refused)
+        self._solve(X, y)
+        return self
+
+    def _solve(self, X: Any, y: ArrayLike | None) -> Solution:
         self._check_parameters()
         federation = X if isinstance(X, Federation) else self._central(X, y)
         if isinstance(X, Federation):
@@ -134,7 +141,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 )
         coordinator = federation.coordinator(insecure_seed=self.insecure_seed, without_privacy=self.epsilon == math.inf)
         try:
-            algorithm, plan, names = self._plan(federation, coordinator)
+            algorithm, plan, names = self._plan(federation, coordinator, frames=4)
             before = _counts(federation.transport.communication)
             solution, rounds = self._run(coordinator, plan, algorithm)
         except (WireError, LedgerError):
@@ -144,7 +151,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, Federation):
             self._keep_names(names)
         self.transcript_ = coordinator.transcript
-        return self
+        return solution
 
     def plan(self, federation: Federation) -> Plan:
         """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged."""
@@ -229,17 +236,17 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         )
         return problem, _common_names(facts, federation.split)
 
-    def _plan(self, federation: Federation, coordinator: Coordinator) -> tuple[Algorithm, Plan, tuple[str, ...]]:
-        """The solver, its plan, and the names of the features."""
+    def _plan(
+        self, federation: Federation, coordinator: Coordinator, frames: int = 3
+    ) -> tuple[Algorithm, Plan, tuple[str, ...]]:
+        """The solver, its plan, and the names of the features; `frames` up stands the user's own line."""
         loss = losses.get(self._loss().name, **self._loss().parameters)
         if self.solver != "auto":
             algorithms.get(self.solver, loss, federation.split)
         elif federation.split == "columns":
-            algorithms.choose(loss, federation.split, 1)
+            algorithms.refuse_columns()
         problem, names = self._problem(federation, coordinator)
-        solver = (
-            algorithms.choose(loss, federation.split, problem.features).name if self.solver == "auto" else self.solver
-        )
+        solver = algorithms.choose(problem).name if self.solver == "auto" else self.solver
         algorithm = algorithms.get(solver, loss, federation.split)
         self._check_options(algorithm)
         if problem.delta >= 1 / problem.records and problem.epsilon != math.inf:
@@ -247,7 +254,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
                 f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=frames,
             )
         coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
         plan = make_plan(solver, problem, algorithm.design(problem), run=secrets.token_hex(16), coin=coin)
@@ -444,6 +451,17 @@ class PrivateLasso(_Regressor):
     def _regulariser(self) -> Named:
         return _ball_or("l1", "l1_ball", self.alpha, self.radius)
 
+    def path(self, X: Any, y: ArrayLike | None = None, *, alphas: ArrayLike | int = 20) -> RegularisationPath:
+        """The models for many penalties under the budget of one fit.
+
+        One fit by `newton` at the smallest alpha; all other models are computed from what it released, which costs
+        nothing. `alphas` are the penalties, or how many to take from the first that leaves a feature in the model,
+        as far as the releases tell, down to `alpha`.
+        """
+        from sottovoce.paths import lasso_path
+
+        return lasso_path(self, X, y, alphas)
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateElasticNet(_Regressor):
@@ -498,7 +516,7 @@ class PrivateLogisticRegression(_Classifier):
 class PrivateLinearSVC(_Classifier):
     """min (1/N) sum loss(y (x'w + b)) + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
 
-    `loss="smoothed_hinge"` (default, smooth, served by `newton`) or `"hinge"` (served by `gradient` and `sgd`).
+    `loss="smoothed_hinge"` (default, smooth, served by every solver) or `"hinge"` (by `scd`, `gradient` and `sgd`).
     """
 
     loss: str = "smoothed_hinge"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, TypeAdapter, ValidationError
 
 from sottovoce.errors import InputError
 
@@ -71,7 +71,7 @@ class BoundsTable(_Table):
     row_norm: float | None = Field(
         None, strict=True, gt=0, allow_inf_nan=False, description="the largest Euclidean norm of a row, above 0"
     )
-    entry_bound: float | list[float] | None = Field(
+    entry_bound: StrictFloat | list[StrictFloat] | None = Field(
         None, description="the largest absolute entry, above 0: one number, or a list with one for each feature"
     )
     label_bound: float | Range | None = Field(

@@ -32,10 +32,26 @@ def fitted(**changes):
         fitted(),
         fitted(epsilon=math.inf),
         fitted(feature_ranges=([-1, -1], [1, 1]), entry_bound=None, classes=("ill", "<well>")),
+        fitted(entry_bound=[1.0, 0.5]),
+        fitted(entry_bound=np.array([1.0, 0.5]), solver="cd", inner=6, curvatures=np.array([0.2, 0.1])),
+        fitted(entry_bound=(1.0, 0.5), solver="greedy-cd", rounds=4, fit_intercept=False),
+        fitted(entry_bound=[1, 2], solver="cd", epsilon=math.inf),
+        fitted(solver="scd", alpha=0.01, rounds=5),
         PrivateLinearSVC(entry_bound=1.0).fit(X, (X[:, 0] > 0).astype(int)),
         PrivateLasso(entry_bound=1.0, label_bound=(-2, 2), alpha=0.01).fit(X, X[:, 0]),
     ],
-    ids=["logistic", "without privacy", "ranges and classes", "svm", "lasso"],
+    ids=[
+        "logistic",
+        "without privacy",
+        "ranges and classes",
+        "a bound for each feature",
+        "cd",
+        "greedy-cd",
+        "cd without privacy",
+        "scd",
+        "svm",
+        "lasso",
+    ],
 )
 def test_a_loaded_model_is_the_saved_one(model, tmp_path):
     save(model, tmp_path / "model.json")
@@ -50,6 +66,34 @@ def test_a_loaded_model_is_the_saved_one(model, tmp_path):
     assert again.communication_ == model.communication_
     assert again.n_iter_ == model.n_iter_
     assert again.epsilon == model.epsilon
+
+
+def test_predictions_are_cut_by_the_bounds_of_each_feature(tmp_path):
+    wide = np.array([[50.0, -50.0], [-3.0, 0.2]])
+    for changes in ({}, {"solver": "cd", "inner": 6}):
+        model = fitted(entry_bound=[1.0, 0.5], **changes)
+        save(model, tmp_path / "model.json")
+        expected = model.decision_function(np.array([[1.0, -0.5], [-1.0, 0.2]]))
+        for each in (model, load(tmp_path / "model.json")):
+            np.testing.assert_allclose(each.decision_function(wide), expected, rtol=1e-12)
+            assert list(each.entry_bound) == [1.0, 0.5]
+            assert each.plan_.bounds.entry_bound == (1.0, 0.5)
+
+
+def test_a_file_from_before_there_were_columns_still_loads(tmp_path):
+    model = fitted()
+    save(model, tmp_path / "model.json")
+    content = json.loads((tmp_path / "model.json").read_text())
+    del content["plan"]["layout"], content["plan"]["vectors"]
+    for release in content["plan"]["releases"]:
+        del release["mechanism"]
+    known = ("epsilon", "delta", "row_norm", "entry_bound", "classes", "insecure_seed", "rounds", "alpha", "penalty")
+    content["parameters"] = {name: content["parameters"][name] for name in known}
+    (tmp_path / "old.json").write_text(json.dumps(content))
+    again = load(tmp_path / "old.json")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert again.plan_.layout == "rows"
+    assert again.clip is None
 
 
 def test_the_file_is_strict_json_and_has_no_ledger(tmp_path):

@@ -34,6 +34,24 @@ def test_a_job_becomes_an_estimator(write_job):
     assert {key: given[key] for key in expected} == expected
 
 
+def test_a_bound_for_each_feature(write_job):
+    job = load_job(write_job(bounds={"entry_bound": "[1.0, 2, 0.5]"}))
+    assert job.estimator(("a", "b", "c")).entry_bound == [1.0, 2.0, 0.5]
+    assert job.bounds.entry_bound == [1.0, 2.0, 0.5]
+
+
+@pytest.mark.parametrize("bound", ["true", '"1"', '["1", "2", "3"]', "[true, 1.0, 1.0]", "[[1.0], [2.0]]"])
+def test_a_bound_of_entries_that_is_no_number(write_job, bound):
+    with pytest.raises(InputError, match="entry_bound"):
+        load_job(write_job(bounds={"entry_bound": bound}))
+
+
+@pytest.mark.parametrize("bound", ["0", "-1.0", "inf", "nan", "[]", "[1.0, 0.0, 1.0]", "[1.0, nan, 1.0]", "[1.0, 1.0]"])
+def test_a_bound_of_entries_out_of_range_costs_nothing(write_job, invoke, bound):
+    result = invoke("plan", write_job(bounds={"entry_bound": bound}), code=2)
+    assert "entry_bound" in result.stderr
+
+
 def test_named_ranges_follow_the_columns(write_job):
     path = write_job(bounds={"entry_bound": None, "feature_ranges": "{ c = [4, 5], a = [0, 1], b = [2, 3] }"})
     assert load_job(path).estimator(("a", "b", "c")).feature_ranges == ([0, 2, 4], [1, 3, 5])

@@ -64,8 +64,11 @@ def test_the_plan_is_what_the_fit_does(write_job, invoke, folder, parties, open_
         {"solver": '"gradient"', "rounds": "5"},
         {"solver": '"sgd"', "rounds": "5", "rate": "0.5"},
         {"solver": '"sgd"', "rounds": "5", "rate": "0.5", "schedule": '"one-party"'},
+        {"solver": '"scd"', "rounds": "5", "alpha": "0.01"},
+        {"solver": '"cd"', "inner": "8"},
+        {"solver": '"greedy-cd"', "rounds": "5"},
     ],
-    ids=["newton", "gradient", "sgd", "one party at a time"],
+    ids=["newton", "gradient", "sgd", "one party at a time", "scd", "cd", "greedy-cd"],
 )
 def test_bytes_are_told_exactly(write_job, invoke, parties, model):
     path = write_job(data=None, model=model, more=parties())

@@ -17,8 +17,8 @@ from sottovoce import losses
 from sottovoce.data import block as block_module
 from sottovoce.data.block import Block, Preparation, exact_bits, exact_weights
 from sottovoce.data.bounds import Bounds
-from sottovoce.errors import InputError
-from sottovoce.privacy.query import GradientSum, clipped_derivative
+from sottovoce.errors import InputError, LeakError
+from sottovoce.privacy.query import GradientSum, GramMatrix, clipped_derivative
 from sottovoce.protocol.party import as_labels
 
 ABSURD = st.one_of(
@@ -512,3 +512,193 @@ def test_regression_labels_that_are_no_numbers_are_null_rows() -> None:
 def test_integer_weights_do_not_wrap_around() -> None:
     huge = np.full(4, 2**62, dtype=np.int64)
     np.testing.assert_array_equal(exact_weights(huge, 16), exact_weights(huge.astype(np.float64), 16))
+
+
+# The layout "columns": every column is divided by its own bound.
+
+COLUMN_BOUNDS: list[dict[str, Any]] = [
+    {"row_norm": 1.5},
+    {"entry_bound": 0.8},
+    {"entry_bound": [0.5, 2.0, 1e-3, 40.0]},
+    {"entry_bound": [0.5, 2.0, 1e-3, 40.0], "row_norm": 1.0},
+    {"feature_ranges": ([-1.0, -2.0, -0.5, -3.0], [1.0, 2.0, 0.5, 3.0])},
+    {"feature_ranges": ([0.0] * 4, [1.0, 2.0, 0.5, 3.0]), "rescale": "unit", "entry_bound": [0.9, 0.1, 1.0, 3.0]},
+    {"feature_ranges": ([0.0] * 4, [1.0, 2.0, 0.5, 3.0]), "rescale": "unit", "row_norm": 0.7},
+]
+SHIFTED: list[dict[str, Any]] = [{"feature_ranges": ([0.0, 1.0, -2.0, 5.0], [1.0, 2.0, 2.0, 9.0]), "row_norm": 1.1}]
+
+
+def by_columns(declared: dict[str, Any], *, records: int = 400, intercept: bool = True, exact: bool = True) -> Any:
+    return Preparation(Bounds.declare(**declared), 4, intercept, records, (0, 1), exact, "columns")
+
+
+def cut_by_hand(X: np.ndarray, declared: dict[str, Any]) -> np.ndarray:
+    """Ranges, entries and norms one after another, entry by entry, then each column over its bound."""
+    bounds = Bounds.declare(**declared)
+    out = np.zeros_like(X)
+    for i, row in enumerate(X):
+        if not np.isfinite(row).all():
+            continue
+        made = list(row)
+        for j in range(4):
+            low = -math.inf
+            high = math.inf if bounds.entry_bound is None else float(np.broadcast_to(bounds.entry_bound, 4)[j])
+            if bounds.feature_low is not None and bounds.feature_high is not None:
+                a, b = bounds.feature_low[j], bounds.feature_high[j]
+                unit = bounds.rescale == "unit"
+                made[j] = (row[j] - a) / (b - a) if unit else (2 * row[j] - a - b) / (b - a)
+                high, low = min(high, 1.0), 0.0 if unit else low
+            made[j] = min(max(made[j], max(low, -high)), high)
+        norm = math.sqrt(math.fsum(x * x for x in made))
+        if bounds.row_norm is not None and norm > bounds.row_norm:
+            made = [x * (bounds.row_norm / norm) for x in made]
+        out[i] = np.array(made) / bounds.columns(4)
+    return out
+
+
+def wild_rows(count: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((count, 4)) * 10.0 ** rng.integers(-3, 3, (count, 1))
+    X[rng.random(X.shape) < 0.3] = 0.0
+    X[7, 2], X[8, 0], X[9, 1] = math.nan, math.inf, -1e140
+    return X
+
+
+@pytest.mark.parametrize("declared", COLUMN_BOUNDS + SHIFTED)
+@pytest.mark.parametrize("intercept", [True, False])
+def test_every_column_is_cut_and_divided_by_its_bound(declared: dict[str, Any], intercept: bool) -> None:
+    X = wild_rows(400, 20)
+    y = np.where(np.arange(400) == 11, 7, 0)
+    for exact in (True, False):
+        block = Block.prepare(X, y, by_columns(declared, intercept=intercept, exact=exact))
+        rows = dense(block)
+        expected = cut_by_hand(X, declared)
+        expected[11] = 0.0  # an undeclared label
+        np.testing.assert_allclose(rows[:, :4], expected, rtol=2.0**-23 if exact else 1e-14, atol=1e-15)
+        assert np.abs(rows).max() <= 1.0
+        for null in (7, 8, 11):
+            assert not rows[null].any()
+        if intercept:
+            np.testing.assert_array_equal(rows[:, 4], np.where(np.isin(np.arange(400), [7, 8, 11]), 0.0, 1.0))
+        assert block.row_norm == math.inf
+        assert block.layout == "columns"
+        assert block.rows.flags.f_contiguous
+        assert block.rows.dtype == (np.float32 if exact else np.float64)
+        assert (block.bits is None) == (not exact)
+
+
+@pytest.mark.parametrize("declared", COLUMN_BOUNDS)
+@pytest.mark.parametrize("intercept", [True, False])
+def test_sparse_columns_are_the_dense_ones_bit_for_bit(declared: dict[str, Any], intercept: bool) -> None:
+    X, y = wild_rows(400, 21), np.arange(400) % 2
+    made = by_columns(declared, intercept=intercept)
+    expected = dense(Block.prepare(X, y, made))
+    for form in (sp.csr_matrix, sp.csc_matrix, sp.coo_matrix, unsorted_with_duplicates):
+        block = Block.prepare(form(X), y, made)
+        assert block.rows.format == "csc"
+        assert block.rows.dtype == np.float32
+        assert block.rows.has_sorted_indices
+        np.testing.assert_array_equal(dense(block), expected)
+
+
+def test_a_record_changes_its_own_row_alone_by_columns() -> None:
+    X, y = wild_rows(400, 22), np.arange(400) % 2
+    made = by_columns(COLUMN_BOUNDS[3])
+    before = dense(Block.prepare(X, y, made))
+    for row in (np.full(4, 1e300), np.full(4, math.nan), np.array([0.4, -1.0, 2e-3, 0.0])):
+        changed = X.copy()
+        changed[100] = row
+        after = dense(Block.prepare(changed, y, made))
+        np.testing.assert_array_equal(np.delete(after, 100, axis=0), np.delete(before, 100, axis=0))
+
+
+@pytest.mark.parametrize("declared", COLUMN_BOUNDS + SHIFTED)
+@pytest.mark.parametrize("intercept", [True, False])
+def test_predictions_by_columns_are_those_of_the_training_rows(declared: dict[str, Any], intercept: bool) -> None:
+    X = wild_rows(400, 23)
+    X = X[np.isfinite(X).all(axis=1)]
+    made = by_columns(declared, intercept=intercept, exact=False)
+    weights = np.random.default_rng(24).standard_normal(made.dimension)
+    coef, constant = made.unprepare(weights)
+    expected = dense(Block.prepare(X, np.zeros(len(X), dtype=int), made)) @ weights
+    np.testing.assert_allclose(made.scores(X, coef, constant), expected, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(made.scores(sp.csr_matrix(X), coef, constant), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_labels_are_scaled_by_columns_as_by_rows() -> None:
+    bounds = Bounds.declare(entry_bound=[2.0, 3.0], label_bound=(1.0, 5.0))
+    made = Preparation(bounds, 2, True, 10, None, True, "columns")
+    block = Block.prepare(np.array([[4.0, -6.0], [1.0, 1.5]]), [9.0, 3.0], made)
+    np.testing.assert_array_equal(dense(block), [[1.0, -1.0, 1.0], [0.5, 0.5, 1.0]])
+    np.testing.assert_array_equal(block.labels, [1.0, 0.0])
+    coef, constant = made.unprepare(np.array([1.0, 3.0, 0.25]))
+    np.testing.assert_allclose(coef, [2.0 / 2, 2.0 * 3 / 3])
+    assert constant == 3.0 + 2.0 * 0.25
+
+
+def test_without_bounds_columns_stay_as_they_are_and_privacy_needs_bounds() -> None:
+    X, y = batch(50, 4, 25)
+    made = Preparation(Bounds(), 4, True, 50, (0, 1), False, "columns")
+    np.testing.assert_array_equal(dense(Block.prepare(X, y, made))[:, :4], X)
+    with pytest.raises(InputError, match="row_norm=None"):
+        Preparation(Bounds(), 4, True, 50, (0, 1), True, "columns")
+
+
+@pytest.mark.parametrize("query", [GradientSum(5, 1.0, losses.get("logistic")), GramMatrix(5)])
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_query_of_row_norms_takes_no_columns(query: Any, exact: bool) -> None:
+    X, y = batch(50, 4, 26)
+    made = Preparation(Bounds.declare(row_norm=1.0), 4, True, 50, (0, 1), exact, "columns")
+    block = Block.prepare(X, y, made)
+    for rows in (block, block.take(np.arange(3))):
+        with pytest.raises(LeakError, match="longer than the query's sensitivity"):
+            query.value(rows, np.zeros(5))
+
+
+@pytest.mark.parametrize("form", [np.array, sp.csr_matrix])
+def test_a_batch_of_a_batch_names_rows_of_the_whole(form: Any) -> None:
+    X, y = batch(60, 5, 27)
+    block = Block.prepare(form(X), y, recipe(5, records=60, row_norm=1.0))
+    np.testing.assert_array_equal(block.places, np.arange(60))
+    assert block.whole is block
+    first = np.array([50, 3, 3, 17, 9, 0])
+    second = np.array([4, 0, 2])
+    one = block.take(first)
+    two = one.take(second)
+    assert two.whole is block
+    assert two.chosen is not None
+    np.testing.assert_array_equal(two.places, first[second])
+    np.testing.assert_array_equal(two.labels, block.labels[first[second]])
+    weights = np.random.default_rng(28).standard_normal(6)
+    again = Block.prepare(form(X[first[second]]), y[first[second]], recipe(5, records=60, row_norm=1.0))
+    np.testing.assert_array_equal(gradient(two, weights), gradient(again, weights))
+    np.testing.assert_array_equal(two.gram(), again.gram())
+    empty = two.take(np.zeros(0, dtype=np.int64))
+    assert len(empty) == 0
+    assert empty.whole is block
+    assert empty.take(np.zeros(0, dtype=np.int64)).whole is block
+
+
+def test_batches_of_dense_and_sparse_rows_are_equal() -> None:
+    X, y = batch(300, 6, 29)
+    made = recipe(6, records=300, row_norm=2.0)
+    full, thin = Block.prepare(X, y, made), Block.prepare(sp.csr_matrix(X), y, made)
+    rng = np.random.default_rng(30)
+    for size in (0, 1, 40, 300):
+        drawn = np.sort(rng.choice(300, size, replace=False))
+        weights = rng.standard_normal(7) * 3
+        np.testing.assert_array_equal(gradient(full.take(drawn), weights), gradient(thin.take(drawn), weights))
+        np.testing.assert_array_equal(full.take(drawn).gram(), thin.take(drawn).gram())
+
+
+@pytest.mark.parametrize("form", [np.array, sp.csr_matrix])
+@pytest.mark.parametrize("records", [40, 2**30])
+def test_squares_of_rows_are_exact(form: Any, records: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = batch(40, 5, 31)
+    X[3] = math.nan
+    block = Block.prepare(form(X), y, recipe(5, records=records, row_norm=2.0))
+    assert [Fraction(square) for square in block.squares] == exact_square_norms(block)
+    assert block.squares[3] == 0.0
+    monkeypatch.setattr(block_module, "CHUNK", 1)
+    again = Block.prepare(form(X), y, recipe(5, records=records, row_norm=2.0))
+    np.testing.assert_array_equal(again.squares, block.squares)

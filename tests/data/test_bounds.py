@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,15 @@ def test_a_number_stands_for_a_symmetric_label_range() -> None:
         ({"entry_bound": []}, "entry_bound"),
         ({"entry_bound": [[1, 2]]}, "entry_bound"),
         ({"entry_bound": ["a"]}, "entry_bound"),
+        ({"entry_bound": ["1"]}, "entry_bound"),
+        ({"entry_bound": "1"}, "entry_bound"),
+        ({"entry_bound": True}, "entry_bound"),
+        ({"entry_bound": [1.0, True]}, "entry_bound"),
+        ({"entry_bound": [[1], [1, 2]]}, "entry_bound"),
+        ({"entry_bound": 10**400}, "entry_bound"),
+        ({"entry_bound": [1.0, 1e101]}, "entry_bound"),
+        ({"entry_bound": [1.0, -1.0]}, "entry_bound"),
+        ({"entry_bound": {"a": 1}}, "entry_bound"),
         ({"rescale": "log"}, "rescale='log'"),
         ({"feature_ranges": ([0, 1], [1, 1])}, "feature_ranges"),
         ({"feature_ranges": ([0], [1, 1])}, "feature_ranges"),
@@ -68,6 +78,29 @@ def test_entries_may_have_a_bound_for_each_feature() -> None:
     np.testing.assert_array_equal(Bounds.declare(entry_bound=[3.0, 4.0], row_norm=3.5).columns(2), [3.0, 3.5])
     with pytest.raises(InputError, match="entry_bound has 2 numbers but the data have 3 features"):
         bounds.require(3, labels=False)
+    bounds.require(2, labels=False)
+    for form in ((3, 4), np.array([3, 4]), np.array([3.0, 4.0], dtype=np.float32), [np.int64(3), 4.0]):
+        again = Bounds.declare(entry_bound=form)  # type: ignore[arg-type]
+        assert again == bounds
+        assert hash(again) == hash(bounds)
+    assert Bounds.model_validate_json(bounds.model_dump_json()) == bounds
+    assert Bounds.declare(entry_bound=np.float64(3.0)).entry_bound == 3.0
+    assert Bounds.declare(entry_bound=[3.0]) != Bounds.declare(entry_bound=3.0)  # one feature, or any number
+
+
+def test_the_bound_of_a_column_is_the_least_that_is_declared() -> None:
+    def columns(**declared: Any) -> list[float]:
+        return Bounds.declare(**declared).columns(3).tolist()
+
+    assert Bounds().columns(3).tolist() == [math.inf] * 3
+    assert columns(row_norm=2.0) == [2.0, 2.0, 2.0]
+    assert columns(entry_bound=0.5) == [0.5, 0.5, 0.5]
+    assert columns(entry_bound=0.5, row_norm=0.25) == [0.25, 0.25, 0.25]
+    assert columns(entry_bound=[0.5, 3.0, 1.0], row_norm=2.0) == [0.5, 2.0, 1.0]
+    ranges = ([0, 0, 0], [9, 9, 9])
+    assert columns(feature_ranges=ranges) == [1.0, 1.0, 1.0]
+    assert columns(feature_ranges=ranges, entry_bound=[0.5, 3.0, 1.0]) == [0.5, 1.0, 1.0]
+    assert columns(feature_ranges=ranges, row_norm=0.1) == [0.1, 0.1, 0.1]
 
 
 def test_bounds_are_frozen_and_compared_by_value() -> None:

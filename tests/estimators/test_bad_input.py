@@ -44,9 +44,6 @@ PARAMETERS: list[tuple[Any, str, Any, tuple[str, ...]]] = [
     (sv.PrivateRidge, "rescale", "unitary", ("'symmetric'", "'unit'")),
     (sv.PrivateRidge, "solver", "adam", ("unknown", "squared", "central", "newton, gradient, sgd")),
     (sv.PrivateRidge, "solver", None, ("unknown", "newton, gradient, sgd")),
-    (sv.PrivateRidge, "rate", 0.1, ("solver='newton'", "rounds, gram_share, slope_bound")),
-    (sv.PrivateRidge, "step", 0.1, ("solver='newton'", "rounds, gram_share, slope_bound")),
-    (sv.PrivateRidge, "schedule", "all", ("solver='newton'", "rounds, gram_share, slope_bound")),
     (sv.PrivateRidge, "rounds", 0, ("whole number", "leave it out for the default rule")),
     (sv.PrivateRidge, "rounds", 2.5, ("whole number", "leave it out for the default rule")),
     (sv.PrivateRidge, "rounds", "many", ("whole number", "leave it out for the default rule")),
@@ -89,6 +86,9 @@ class TestParameters:
     @pytest.mark.parametrize(
         ("kind", "parameters", "says"),
         [
+            (sv.PrivateRidge, {"solver": "newton", "rate": 0.1}, ("rate=0.1", "rounds, gram_share, slope_bound")),
+            (sv.PrivateRidge, {"solver": "newton", "step": 0.1}, ("step=0.1", "rounds, gram_share, slope_bound")),
+            (sv.PrivateRidge, {"schedule": "all", "gram_share": 0.2}, ("schedule='all'", "solver='newton'")),
             (sv.PrivateRidge, {"solver": "sgd", "rate": 2.0}, ("rate=2.0", "number from", "to 1")),
             (sv.PrivateRidge, {"solver": "sgd", "schedule": "most"}, ("schedule='most'", "'all' or 'one-party'")),
             (sv.PrivateRidge, {"solver": "gradient", "step": -1.0}, ("step=-1.0", "number from", "leave it out")),

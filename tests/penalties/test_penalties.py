@@ -76,6 +76,16 @@ class PenaltyContract:
             for q in slopes:
                 assert self.penalty.value(w) + self.penalty.conjugate(q) >= w @ q - 1e-9
 
+    def test_terms_by_coordinate_are_the_formula(self):
+        b, c, low, high = self.penalty.by_coordinate()
+        assert b >= 0
+        assert c == self.penalty.strong_convexity
+        for w in self.points.ravel():
+            inside = low <= w <= high
+            assert (self.penalty.value(np.array([w])) == math.inf) == (not inside)
+            if inside:
+                assert self.formula(w) == pytest.approx(b * abs(w) + c * w * w / 2, rel=1e-12)
+
     def test_prox_leaves_its_argument_alone(self):
         w = np.zeros(3) + np.mean(np.clip(self.domain, -1, 1))
         result = self.penalty.prox(w, 0.0)

@@ -13,7 +13,6 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from sottovoce.errors import InputError
@@ -29,12 +28,15 @@ from sottovoce.privacy.accounting import (
     event_to_json,
     gaussian_delta,
     gaussian_epsilon,
+    moments_epsilon,
+    moments_noise_for,
     mu_for,
     noise_multiplier_for,
     renyi_budget,
     renyi_of,
     renyi_order_for,
     renyi_to_epsilon,
+    rho_for,
     sampled_one_epsilon,
     visible_uses_epsilon,
 )
@@ -294,30 +296,80 @@ def test_calibration_edges() -> None:
     assert epsilon_of([Gaussian(0.0), Selection(0.0)], 1e-5, "zero-out") == 0.0
 
 
-def moments_accountant_multiplier(epsilon: float, delta: float, rate: float, rounds: int) -> float:
-    """The calibration of Abadi et al. 2016: moments up to 32, epsilon = min (log moment + log(1/delta)) / moment."""
+@pytest.mark.parametrize(
+    ("rate", "rounds", "delta", "multipliers"),
+    [
+        (0.01, 1000, 1e-5, ((0.5, 3.553), (1.0, 1.772), (4.0, 0.828))),
+        (0.01, 1000, 1e-3, ((0.5, 2.55), (1.0, 1.45), (4.0, 0.731))),
+        (0.05, 200, 1e-5, ((0.5, 7.81), (1.0, 3.69), (4.0, 1.26))),
+        (0.002, 5000, 1e-5, ((0.5, 1.71), (1.0, 1.15), (4.0, 0.658))),
+    ],
+)
+def test_table_of_the_moments_accountant(rate: float, rounds: int, delta: float, multipliers: Any) -> None:
+    for epsilon, expected in multipliers:
+        found = moments_noise_for(epsilon, delta, rate, rounds)
+        assert found == pytest.approx(expected, rel=0.005)
+        assert moments_epsilon(found, rate, rounds, delta) <= epsilon
+        assert moments_epsilon(0.999 * found, rate, rounds, delta) > epsilon
+        # valid, and looser than what is certified here
+        assert found > noise_multiplier_for(epsilon, delta, "zero-out", rate, rounds)
+        # the definition: whole moments up to 32
+        event = [PoissonGaussian(rate, found, rounds)]
+        moments = [renyi_of(event, m + 1.0, "zero-out") + math.log(1 / delta) / m for m in range(1, 33)]
+        assert moments_epsilon(found, rate, rounds, delta) == pytest.approx(min(moments), rel=1e-12)
 
-    def excess(noise: float) -> float:
-        event = [PoissonGaussian(rate, noise, rounds)]
-        moments = (renyi_of(event, float(m + 1), "zero-out") + math.log(1 / delta) / m for m in range(1, 33))
-        return min(moments) - epsilon
 
-    return float(brentq(excess, 0.4, 40.0, xtol=1e-4))
+@pytest.mark.parametrize(
+    ("rate", "rounds", "delta", "expected"),
+    [(0.01, 1000, 1e-5, 15.4), (0.01, 1000, 1e-3, 11.9), (0.05, 200, 1e-5, 34.4), (0.002, 5000, 1e-5, 6.91)],
+)
+def test_moments_beyond_the_published_ones_reach_small_epsilons(
+    rate: float, rounds: int, delta: float, expected: float
+) -> None:
+    found = moments_noise_for(0.1, delta, rate, rounds)
+    assert found == pytest.approx(expected, rel=0.01)
+    assert moments_epsilon(found, rate, rounds, delta) > math.log(1 / delta) / 32  # which 32 moments cannot undercut
+    assert moments_epsilon(found, rate, rounds, delta, most=1024) <= 0.1
+
+
+def test_moments_edges() -> None:
+    assert moments_epsilon(0.0, 0.1, 10, 1e-5) == math.inf
+    assert moments_noise_for(1e6, 1e-5, 0.1, 10) < 0.02
+    for low, high in ((0.5, 1.0), (1.0, 2.0)):
+        assert moments_noise_for(low, 1e-5, 0.01, 100) > moments_noise_for(high, 1e-5, 0.01, 100)
+    with pytest.raises(InputError, match=r"epsilon=0.01: must be above 0.0135 for the published calibration"):
+        moments_noise_for(0.01, 1e-5, 0.01, 100)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 8.0, 50.0, 1e4])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-2])
+def test_a_budget_of_choices_is_spent_in_full(epsilon: float, delta: float) -> None:
+    rho = rho_for(epsilon, delta)
+    for relation in RELATIONS:
+        assert 0.999 * epsilon < epsilon_of([Selection(rho)], delta, relation) <= epsilon
+        halves: list[Event] = [Selection(rho / 2), Gaussian(math.sqrt(rho))]  # a mixture costs its whole rho
+        assert 0.999 * epsilon < epsilon_of(halves, delta, relation) <= epsilon * (1 + 1e-9)
+        assert epsilon_of([Selection(1.01 * rho)], delta, relation) > epsilon
+    assert 0.0 < rho < mu_for(epsilon, delta) ** 2 / 2  # choices cost a little more than Gaussians of their spread
+
+
+def test_no_budget_of_choices_is_unlimited() -> None:
+    assert rho_for(math.inf, 1e-5) == math.inf
+    assert rho_for(1.0, 1e-5) < rho_for(2.0, 1e-5)
+    assert rho_for(1.0, 1e-6) < rho_for(1.0, 1e-5)
 
 
 @pytest.mark.parametrize(
     ("rate", "rounds", "delta", "rows"),
     [
-        (0.01, 1000, 1e-5, ((0.5, 3.553, 4.5, 10.7), (1.0, 1.772, 10.7, 27.9), (4.0, 0.828, 30.8, 93))),
-        (0.05, 200, 1e-5, ((0.5, 7.81, 1.8, 4.0), (1.0, 3.69, 4.3, 10.1), (4.0, 1.26, 16.7, 46))),
-        (0.002, 5000, 1e-3, ((0.5, None, 11.0, 31.5), (1.0, None, 18.8, 58), (4.0, None, 39, 132))),
+        (0.01, 1000, 1e-5, ((0.5, 4.5, 10.7), (1.0, 10.7, 27.9), (4.0, 30.8, 93))),
+        (0.05, 200, 1e-5, ((0.5, 1.8, 4.0), (1.0, 4.3, 10.1), (4.0, 16.7, 46))),
+        (0.002, 5000, 1e-3, ((0.5, 11.0, 31.5), (1.0, 18.8, 58), (4.0, 39, 132))),
     ],
 )
 def test_visible_batches_void_the_amplification(rate: float, rounds: int, delta: float, rows: Any) -> None:
-    for claimed, multiplier, zero_out, replace_one in rows:
-        noise = moments_accountant_multiplier(claimed, delta, rate, rounds)
-        if multiplier is not None:
-            assert noise == pytest.approx(multiplier, rel=2e-3)
+    for claimed, zero_out, replace_one in rows:
+        noise = moments_noise_for(claimed, delta, rate, rounds)
         assert visible_uses_epsilon(1 / noise, rate, rounds, delta) == pytest.approx(zero_out, rel=0.012)
         assert visible_uses_epsilon(2 / noise, rate, rounds, delta) == pytest.approx(replace_one, rel=0.015)
 
@@ -435,6 +487,13 @@ def test_other_json_is_refused(data: dict[str, Any]) -> None:
         ("delta", lambda: epsilon_of([], math.nan, "zero-out")),
         ("delta", lambda: visible_uses_epsilon(1.0, 0.1, 10, -1e-5)),
         ("delta", lambda: renyi_to_epsilon(1.0, 2.0, 2.0)),
+        ("epsilon", lambda: rho_for(0.0, 1e-5)),
+        ("delta", lambda: rho_for(1.0, 1.0)),
+        ("epsilon", lambda: moments_noise_for(-1.0, 1e-5, 0.1, 10)),
+        ("delta", lambda: moments_epsilon(1.0, 0.1, 10, 0.0)),
+        ("noise_multiplier", lambda: moments_epsilon(-1.0, 0.1, 10, 1e-5)),
+        ("rate", lambda: moments_epsilon(1.0, 0.0, 10, 1e-5)),
+        ("rounds", lambda: moments_noise_for(1.0, 1e-5, 0.1, 0)),
         ("mu", lambda: Gaussian(-1.0)),
         ("mu", lambda: Gaussian(math.nan)),
         ("mu", lambda: gaussian_epsilon(math.nan, 1e-5)),

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
 from sottovoce.privacy import gate as gate_module
-from sottovoce.privacy.accounting import Gaussian
+from sottovoce.privacy.accounting import Gaussian, Relation, Selection
 from sottovoce.privacy.gate import PUBLIC_NAMES, Declared, Gate, Outgoing, Released, declare_public, reply, value_of
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import rounded_gaussian
@@ -220,11 +221,11 @@ def noise_of(query: Query, block: Block, release: Release, seed: int) -> np.ndar
     return (np.array(grids) - exact) * release.step * query.weights / release.std
 
 
-def fits(noise: np.ndarray, scale: float) -> bool:
-    """A two-sided chi-square test of standard deviation `scale` and mean 0, false alarm below 1e-6."""
+def fits(noise: np.ndarray, scale: float, alarm: float = FALSE_ALARM) -> bool:
+    """A two-sided chi-square test of standard deviation `scale` and mean 0, false alarm below `alarm`."""
     variance = chi2.cdf(np.square(noise / scale).sum(), noise.size)
     mean = chi2.sf(noise.size * (noise.mean() / scale) ** 2, 1)
-    return bool(FALSE_ALARM / 4 < variance < 1 - FALSE_ALARM / 4 and mean > FALSE_ALARM / 2)
+    return bool(alarm / 4 < variance < 1 - alarm / 4 and mean > alarm / 2)
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
@@ -278,6 +279,335 @@ def test_rate_and_noise_are_drawn_from_the_systems_randomness_by_default() -> No
         for _ in range(2)
     ]
     assert grids[0].arrays["grid"].tolist() != grids[1].arrays["grid"].tolist()
+
+
+# Walks: numbers one after another, each a function of the noisy ones before it.
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A walk of `length` numbers, each at most 1; the holder's place moves with every noisy number."""
+
+    length: int
+    name: str = "steps"
+    fault: str = ""
+    places: list[float] = field(default_factory=list, compare=False)
+
+    @property
+    def entries(self) -> float:
+        return float(self.length)
+
+    def sensitivity(self, relation: Relation) -> float:
+        return math.sqrt(self.length) * (2.0 if relation == "replace-one" else 1.0)
+
+    def walk(self, block: Block, noise: Any, step: float, *arguments: Any) -> Any:
+        (place,) = arguments
+        found = np.zeros(self.length, dtype=np.float64 if noise is None else np.int64)
+        for k in range(self.length):
+            value = math.tanh(place) * len(block) / 10
+            found[k] = value if noise is None else round(value / step) + noise[k]
+            place += found[k] * (1.0 if noise is None else step)
+            self.places.append(place)
+        if self.fault == "floats":
+            return found * 0.5
+        return found[:-1] if self.fault == "short" else found
+
+
+def steps_release(query: Steps, count: int, mu: float = 0.5) -> Release:
+    return Release.at_mu(query, 0, count, mu, "zero-out")
+
+
+def noise_of_walk(query: Steps, block: Block, release: Release, seed: int) -> np.ndarray:
+    """What the gate added in each round, in units of the plan's standard deviation, by walking again without it."""
+    gate, added = gate_of(release, seed=seed, records=len(block)), []
+    for t in range(release.count):
+        grid, place = gate.walk(query, t, block, 0.0).arrays["grid"], 0.0
+        for entry in grid:
+            added.append(int(entry) - round(math.tanh(place) * len(block) / 10 / release.step))
+            place += int(entry) * release.step
+    return np.array(added).reshape(release.count, query.length) * release.step / release.std
+
+
+def test_a_walk_carries_the_planned_noise_on_every_step_afresh() -> None:
+    query, block = Steps(100), rows_of(5, 3)
+    noise = noise_of_walk(query, block, steps_release(query, 100), seed=6)
+    assert fits(noise, 1.0, 1e-7)
+    for wrong in (2 / 3, 3 / 2, 0.95, 1.05):
+        assert not fits(noise, wrong, 1e-7)
+    assert fits(noise[0], 1.0, 1e-7)
+    for k in (0, 50, 99):
+        assert fits(noise[:, k], 1.0, 1e-7)
+    # fresh in every round, and of its own in every step: differences are those of independent noises
+    assert fits(noise[1::2] - noise[::2], math.sqrt(2), 1e-7)
+    assert fits(noise[:, 1::2] - noise[:, ::2], math.sqrt(2), 1e-7)
+    assert len({row.tobytes() for row in noise}) == len(noise)
+
+
+def test_a_walk_follows_its_own_noisy_numbers() -> None:
+    query, block = Steps(20), rows_of(5, 3)
+    release = steps_release(query, 3)
+    grid = gate_of(release, records=5).walk(query, 0, block, 0.25).arrays["grid"]
+    np.testing.assert_allclose(query.places, 0.25 + np.cumsum(grid) * release.step, rtol=1e-12)
+    np.testing.assert_array_equal(value_of({"grid": grid}, release.unit), grid * release.step)
+
+
+def test_a_walk_without_privacy_has_no_noise() -> None:
+    query, block = Steps(3), rows_of(10, 3, exact=False)
+    released = gate_of(Release.at_mu(query, 0, 5, math.inf, "zero-out")).walk(query, 0, block, 1.0)
+    expected, place = [], 1.0
+    for _ in range(3):
+        expected.append(math.tanh(place))
+        place += expected[-1]
+    assert set(released.arrays) == {"value"}
+    np.testing.assert_array_equal(value_of(released.arrays, 1.0), expected)
+
+
+@pytest.mark.parametrize("fault", ["floats", "short"])
+def test_a_walk_that_is_not_made_of_its_noise_stays_inside(fault: str, tmp_path: Path) -> None:
+    query, account = Steps(4, fault=fault), charged_account(tmp_path)
+    gate = gate_of(steps_release(Steps(4), 3), account=account)
+    with pytest.raises(LeakError, match="no integers of its noise"):
+        gate.walk(query, 0, rows_of(10, 3), 0.0)
+    assert account.stored(PLAN.hex(), 0, "steps") is None
+
+
+@pytest.mark.usefixtures("silent")
+def test_a_walk_is_given_the_records_that_were_drawn() -> None:
+    query, block = Steps(1), rows_of(50, 3)
+    gate = gate_of(Release.of(query, 0, 200, 10.0, 2.0**-12, 0.3), records=50)
+    counts = [
+        round(gate.walk(query, t, block, 30.0).arrays["grid"][0] * 2.0**-12 * 10 / math.tanh(30.0)) for t in range(200)
+    ]
+    assert FALSE_ALARM / 2 < binom.cdf(sum(counts), 200 * 50, 0.3) < 1 - FALSE_ALARM / 2
+    assert len(set(counts)) > 5
+
+
+# Choices.
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Public scores for every candidate, as if one record moved each by at most 1."""
+
+    name: str = "choice"
+    weights: float = 1.0
+    entries: float = 1.0
+
+    def sensitivity(self, relation: Relation) -> float:
+        return 2.0 if relation == "replace-one" else 1.0
+
+    def value(self, block: Block, *arguments: Any) -> Any:
+        (scores,) = arguments
+        return np.asarray(scores, dtype=np.float64)
+
+
+def choice_release(count: int, mu: float, step: float | None = None) -> Release:
+    release = Release.at_mu(Scores(), 0, count, mu, "zero-out", "selection")
+    return release if step is None else Release.of(Scores(), 0, count, release.std, step, mechanism="selection")
+
+
+def choices(release: Release, scores: Any, seed: int = 0) -> np.ndarray:
+    gate, block = gate_of(release, seed=seed, records=10), rows_of(10, 3)
+    made = [gate.select(Scores(), t, block, scores).arrays["grid"] for t in range(release.count)]
+    assert all(grid.shape == (1,) and grid.dtype == np.int64 for grid in made)
+    return np.array(made).ravel()
+
+
+def plausible_choices(found: np.ndarray, scores: np.ndarray, std: float) -> bool:
+    """Pearson's test of the law exp(score / std), false alarm below 1e-6."""
+    law = np.exp(scores / std - np.max(scores / std))
+    law /= law.sum()
+    seen = np.bincount(found, minlength=len(scores))
+    return bool(chi2.sf((np.square(seen - len(found) * law) / (len(found) * law)).sum(), len(scores) - 1) > FALSE_ALARM)
+
+
+def test_a_choice_has_the_law_of_its_price() -> None:
+    release = choice_release(8000, 0.7 * math.sqrt(8000))
+    scores = np.rint(np.array([0.0, 1.0, 2.5, -1.0, 2.0]) / release.step) * release.step
+    found = choices(release, scores)
+    assert plausible_choices(found, scores, release.std)
+    for wrong in (1 / 2, 4 / 5, 5 / 4, 2):
+        assert not plausible_choices(found, scores, wrong * release.std)
+    assert release.std == pytest.approx(release.charged_zero_out / 0.7)
+    event = release.event("zero-out", count=1)
+    assert isinstance(event, Selection)
+    assert event.rho == pytest.approx(0.7**2 / 2)
+
+
+def test_scores_are_chosen_by_on_their_grid() -> None:
+    """Scores in one cell of the grid are one score: what lies below it cannot show."""
+    release = choice_release(4000, 60.0, step=1.0)
+    inside = [0.51, 1.0, 1.49]
+    found = choices(release, inside)
+    np.testing.assert_array_equal(found, choices(release, [1.0, 1.0, 1.0]))
+    assert plausible_choices(found, np.ones(3), release.std)
+    assert not plausible_choices(choices(release, [0.0, 1.0, 2.0]), np.ones(3), release.std)
+    assert release.charged_zero_out == 2.0  # one for the record, one for the grid
+
+
+def test_a_choice_without_privacy_is_the_largest_score() -> None:
+    release = Release.at_mu(Scores(), 0, 5, math.inf, "zero-out", "selection")
+    released = gate_of(release).select(Scores(), 0, rows_of(10, 3, exact=False), [0.0, 2.0, 1.0])
+    assert set(released.arrays) == {"value"}
+    np.testing.assert_array_equal(value_of(released.arrays, release.unit), [1.0])
+
+
+def test_a_chosen_place_is_counted_in_places_not_in_steps() -> None:
+    release = choice_release(5, 1.0)
+    assert release.unit == 1.0 != release.step
+    released = gate_of(release).select(Scores(), 0, rows_of(10, 3), [0.0, 1e9, 1.0])
+    np.testing.assert_array_equal(value_of(released.arrays, release.unit), [1.0])
+
+
+def test_a_rate_makes_a_choice_no_cheaper() -> None:
+    release = Release.of(Scores(), 0, 4, 2.0, 2.0**-12, 0.01, "selection")
+    whole = Release.of(Scores(), 0, 4, 2.0, 2.0**-12, None, "selection")
+    assert release.event("zero-out") == whole.event("zero-out")
+
+
+# Three doors, one lock.
+
+DOORS: dict[str, tuple[Any, str, tuple[Any, ...]]] = {
+    "gaussian": (gradient(3), "gaussian", (np.zeros(3),)),
+    "walk": (Steps(3), "gaussian", (0.0,)),
+    "select": (Scores(), "selection", ([0.0, 0.1, 0.2, 0.3, 0.4],)),
+}
+OTHER_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "gaussian": (np.full(3, 9.0),),
+    "walk": (5.0,),
+    "select": ([9e9, 0.0, 0.0, 0.0, 0.0],),
+}
+
+
+def through(door: str, gate: Gate, round_: int, block: Block, *arguments: Any) -> Released:
+    query, _, usual = DOORS[door]
+    made: Released = getattr(gate, door)(query, round_, block, *(arguments or usual))
+    return made
+
+
+def door_release(door: str, mu: float = 0.1, first: int = 2, count: int = 40) -> Release:
+    query, mechanism, _ = DOORS[door]
+    return Release.at_mu(query, first, count, mu, "zero-out", mechanism)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("held", ["without a ledger", "with a ledger"])
+@pytest.mark.parametrize("door", DOORS)
+class TestEveryDoor:
+    def account(self, held: str, folder: Path) -> Account | None:
+        return charged_account(folder) if held == "with a ledger" else None
+
+    def test_a_repeat_gets_the_stored_bytes_whatever_it_carries(self, door: str, held: str, tmp_path: Path) -> None:
+        gate, block = gate_of(door_release(door), account=self.account(held, tmp_path)), rows_of(10, 3)
+        said = []
+        for round_ in range(2, 32):
+            first = reply("answer", REQUEST, through(door, gate, round_, block)).data
+            for rows in (block, rows_of(4, 3, seed=5)):
+                again = through(door, gate, round_, rows, *OTHER_ARGUMENTS[door])
+                assert reply("answer", REQUEST, again).data == first
+            said.append(first)
+        assert len(set(said)) > 1
+        with pytest.raises(RefusedError, match="not in the plan"):
+            through(door, gate, 42, block)
+
+    def test_rounds_outside_the_plan_are_refused(self, door: str, held: str, tmp_path: Path) -> None:
+        gate, block = gate_of(door_release(door), account=self.account(held, tmp_path)), rows_of(10, 3)
+        for outside in (0, 1, 42, 10**9):
+            with pytest.raises(RefusedError, match="not in the plan"):
+                through(door, gate, outside, block)
+        with pytest.raises(RefusedError, match="not in the plan"):
+            through(door, gate_of(account=None), 2, block)
+
+    def test_another_mechanism_than_was_charged_is_a_leak(self, door: str, held: str, tmp_path: Path) -> None:
+        query, mechanism, _ = DOORS[door]
+        other = "gaussian" if mechanism == "selection" else "selection"
+        for mu in (0.1, math.inf):  # without privacy too: what leaves is what the plan says
+            release = Release.at_mu(query, 0, 5, mu, "zero-out", other)  # type: ignore[arg-type]
+            account = self.account(held, tmp_path)
+            with pytest.raises(LeakError, match=f"was charged as a {other}"):
+                through(door, gate_of(release, account=account), 0, rows_of(10, 3))
+            assert account is None or account.stored(PLAN.hex(), 0, query.name) is None
+
+    def test_a_query_above_its_charge_is_a_leak(self, door: str, held: str, tmp_path: Path) -> None:
+        release = door_release(door)
+        for name in ("charged_zero_out", "charged_replace_one"):
+            less = Release.model_validate(release.model_dump() | {name: getattr(release, name) * (1 - 1e-9)})
+            with pytest.raises(LeakError, match="more sensitive"):
+                through(door, gate_of(less, account=self.account(held, tmp_path)), 2, rows_of(10, 3))
+
+    def test_rows_prepared_without_privacy_are_a_leak(self, door: str, held: str, tmp_path: Path) -> None:
+        gate = gate_of(door_release(door), account=self.account(held, tmp_path))
+        with pytest.raises(LeakError, match="without privacy"):
+            through(door, gate, 2, rows_of(10, 3, exact=False))
+
+    def test_nothing_leaves_uncharged(self, door: str, held: str, tmp_path: Path) -> None:
+        if held == "without a ledger":
+            return
+        account = Ledger(tmp_path / "empty.db").open("rows", epsilon=1.0, delta=1e-5)
+        with pytest.raises(LedgerError, match="no reservation"):
+            through(door, gate_of(door_release(door), account=account), 2, rows_of(10, 3))
+
+
+@pytest.mark.parametrize("held", ["without a ledger", "with a ledger"])
+def test_queries_may_share_a_round(held: str, tmp_path: Path) -> None:
+    account = charged_account(tmp_path) if held == "with a ledger" else None
+    gate, block = gate_of(*(door_release(door) for door in DOORS), account=account), rows_of(10, 3)
+    first: dict[str, bytes] = {}
+    for round_ in (2, 3):
+        for door in DOORS:
+            first[door] = encode(Frame("answer", 0, arrays=through(door, gate, round_, block).arrays))
+    for door in reversed(DOORS):
+        again = through(door, gate, 3, block, *OTHER_ARGUMENTS[door])
+        assert encode(Frame("answer", 0, arrays=again.arrays)) == first[door]
+        if account is None:
+            with pytest.raises(RefusedError, match="is over"):
+                through(door, gate, 2, block)
+    through("select", gate, 9, block)  # one query may be ahead of another
+    through("walk", gate, 4, block)
+    if account is None:
+        with pytest.raises(RefusedError, match="is over"):
+            through("select", gate, 8, block)
+    else:
+        restarted = gate_of(*(door_release(door) for door in DOORS), seed=99, account=account)
+        for door in DOORS:
+            again = through(door, restarted, 3, block, *OTHER_ARGUMENTS[door])
+            assert encode(Frame("answer", 0, arrays=again.arrays)) == first[door]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_gate_that_another_process_outran_says_what_that_one_said(
+    door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account, block = charged_account(tmp_path), rows_of(10, 3)
+    release = door_release(door, mu=0.1 if door != "select" else 1e-6)  # a choice by its noise alone
+    first, second = (gate_of(release, seed=seed, account=account) for seed in (1, 7))
+    said = through(door, first, 2, block).arrays["grid"].tolist()
+    with monkeypatch.context() as late:
+        late.setattr(second, "_stored", lambda *_: None)  # it looked before the other had stored
+        assert through(door, second, 2, block).arrays["grid"].tolist() == said
+    alone = through(door, gate_of(release, seed=7), 2, block).arrays["grid"].tolist()
+    assert second.outrun == (alone != said)
+    assert door == "select" or second.outrun
+    through(door, second, 3, block)
+    assert not second.outrun
+
+
+@pytest.mark.parametrize("door", ["walk", "select"])
+def test_threads_that_ask_at_once_get_one_release_of_every_kind(door: str) -> None:
+    gate, block = Gate(PLAN, {DOORS[door][0].name: door_release(door)}, 100, SystemRandomness(), None), rows_of(10, 3)
+    start, seen = threading.Barrier(6), []
+
+    def ask(number: int) -> None:
+        start.wait()
+        given = (float(number),) if door == "walk" else (np.arange(5.0) * number,)
+        seen.append(through(door, gate, 5, block, *given).arrays["grid"].tobytes())
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 6
+    assert len(set(seen)) == 1
 
 
 # Sampling.

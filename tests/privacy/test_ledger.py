@@ -35,6 +35,7 @@ from sottovoce.privacy.accounting import (
     renyi_of,
     renyi_order_for,
     renyi_to_epsilon,
+    rho_for,
 )
 from sottovoce.privacy.ledger import Account, Ledger
 
@@ -188,6 +189,35 @@ class TestCharging:
         account = ledger.open("clinic", EPSILON, DELTA, composition="gaussian")
         with pytest.raises(BudgetError, match=type(event).__name__):
             account.reserve("p", [Gaussian(0.1), event])
+
+    @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+    def test_choices_are_charged_at_the_order_of_the_account(self, ledger: Ledger, relation: Any) -> None:
+        account = ledger.open("choices", 1.0, DELTA, relation=relation)
+        terms = account.terms()
+        events: list[Event] = [Selection(4e-3), Gaussian(0.05)]
+        known = account.reserve("one", events, summary="greedy")
+        assert known.cost == pytest.approx(terms.fixed_order * (4e-3 + 0.05**2 / 2))
+        assert known.epsilon == epsilon_of(events, OWN, relation)
+        assert account.balance().spent <= known.epsilon * (1 + 1e-9)
+        with pytest.raises(BudgetError, match="is spent"):
+            account.reserve("two", [Selection(0.03)])
+        assert account.balance().plans == 1
+        ledger.verify()
+
+    def test_a_plan_of_choices_may_use_the_whole_budget(self, ledger: Ledger) -> None:
+        account = ledger.open("choices", 1.0, DELTA)
+        rho = rho_for(1.0, OWN)
+        assert not account.would_fit([Selection(1.001 * rho)])
+        account.reserve("all", [Selection(0.7 * rho), Gaussian(math.sqrt(0.6 * rho))])
+        assert account.balance().spent == pytest.approx(1.0, rel=1e-3)
+        assert not account.would_fit([Selection(1e-3 * rho)])
+
+    def test_a_basic_account_takes_choices_at_their_own_epsilon(self, ledger: Ledger) -> None:
+        account = ledger.open("choices", 1.0, DELTA, composition="basic")
+        events: list[Event] = [Selection(1e-3), Gaussian(0.01)]
+        known = account.reserve("one", events, delta=DELTA / 2)
+        assert known.cost == epsilon_of(events, OWN / 2, "zero-out")
+        assert account.balance().spent == known.cost
 
     def test_every_kind_of_event_survives_the_file(self, account: Account) -> None:
         events: list[Event] = [Gaussian(np.float64(0.05)), Selection(1e-4), PoissonGaussian(0.01, 3.0, 10)]

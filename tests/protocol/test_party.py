@@ -25,10 +25,10 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.privacy import gate as gate_module
-from sottovoce.privacy.accounting import Event, Gaussian, PoissonGaussian, Relation, epsilon_of
+from sottovoce.privacy.accounting import Event, Gaussian, PoissonGaussian, Relation, Selection, epsilon_of
 from sottovoce.privacy.gate import Outgoing
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.mechanisms import poisson_sample, rounded_gaussian
+from sottovoce.privacy.mechanisms import poisson_sample, rounded_gaussian, select
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.protocol.coordinator import Coordinator
 from sottovoce.protocol.messages import Frame, decode, encode
@@ -38,6 +38,22 @@ from sottovoce.transports.in_process import InProcess
 
 MakePlan = Callable[..., Plan]
 serials = itertools.count(1)
+
+SGD: dict[str, Any] = {"algorithm": "sgd", "options": {"rounds": 8, "rate": 0.2}}
+ONE: dict[str, Any] = {"algorithm": "sgd", "options": {"rounds": 8, "rate": 0.2, "schedule": "one-party"}}
+PAPER: dict[str, Any] = {"algorithm": "sgd", "calibration": "paper", "options": {"rounds": 8}}
+CD: dict[str, Any] = {"algorithm": "cd", "options": {"inner": 12}}
+GREEDY: dict[str, Any] = {"algorithm": "greedy-cd", "options": {"rounds": 8}}
+RIDGE: dict[str, Any] = {"regulariser": Named(name="l2", parameters={"alpha": 0.01})}
+SCD: dict[str, Any] = RIDGE | {"algorithm": "scd", "options": {"rounds": 8}}
+LOTS: dict[str, Any] = RIDGE | {"algorithm": "scd-sequential", "options": {"rounds": 2, "lot": 60}}
+PRIMAL: dict[str, Any] = {
+    "algorithm": "scd-primal",
+    "options": {"rounds": 8},
+    "split": "central",
+    "parties": (("anna", 40),),
+}
+TWINS = [["anna", 40], ["anna", 40], ["anna", 40]]
 
 HEIGHT, INCOME = 170.2531415926, 98765.4321987
 
@@ -274,9 +290,160 @@ def test_a_coordinator_carries_a_restarted_party_through(plan_of: MakePlan, tmp_
         if next(rounds) == 2:
             wire._endpoints["anna"] = party_of(account=account, randomness=SeededRandomness(5))
 
-    weights, count = Coordinator(wire).run(plan, algorithms.REGISTRY["gradient"], restart)
+    solution, count = Coordinator(wire).run(plan, algorithms.REGISTRY["gradient"], restart)
     assert count == 5
-    assert np.isfinite(weights).all()
+    assert np.isfinite(solution.weights).all()
+    assert not solution.certificates
+    assert account.balance().plans == 1
+
+
+# What a solver keeps at the holder between rounds.
+
+
+def central(start: dict[str, Any]) -> dict[str, Any]:
+    return start | {"split": "central", "parties": (("anna", 40),)}
+
+
+@pytest.mark.parametrize("name", ["scd", "scd-sequential"])
+def test_a_holder_that_lost_its_memory_does_not_go_on(name: str, plan_of: MakePlan, tmp_path: Path) -> None:
+    assert not algorithms.REGISTRY[name].resumes
+    account, plan = account_of(tmp_path), plan_of(**{"scd": SCD, "scd-sequential": LOTS}[name])
+    query = plan.releases[0].query
+    assert propose(party_of(account=account), plan).kind == "accept"
+    restarted = party_of(account=account)  # nothing was released yet, so nothing is lost
+    assert propose(restarted, plan).kind == "accept"
+    first = ask(restarted, plan, 0, query=query)
+    assert first.kind == "answer"
+    assert propose(restarted, plan).kind == "accept"  # it still runs
+    np.testing.assert_array_equal(ask(restarted, plan, 0, query=query).arrays["grid"], first.arrays["grid"])
+    refusal = propose(party_of(account=account), plan)
+    assert refusal.kind == "refuse"
+    assert "was stopped in the middle of this run" in said(refusal)["refused"]
+    assert "Start a new fit" in said(refusal)["refused"]
+    assert account.balance().plans == 1  # what was released stays charged
+
+
+def test_a_coordinator_is_told_that_a_memory_is_lost(plan_of: MakePlan, tmp_path: Path) -> None:
+    account, plan = account_of(tmp_path), plan_of(**central(SCD))
+    wire = InProcess([party_of(account=account)])
+
+    def restart(done: int, _total: int) -> None:
+        if done == 3:
+            wire._endpoints["anna"] = party_of(account=account)
+
+    with pytest.raises(RefusedError, match="between rounds is lost"):
+        Coordinator(wire).run(plan, algorithms.REGISTRY["scd"], restart)
+
+
+@pytest.mark.parametrize("start", [CD, GREEDY, PRIMAL], ids=["cd", "greedy-cd", "scd-primal"])
+def test_a_memory_that_can_be_made_again_is(start: dict[str, Any], plan_of: MakePlan, tmp_path: Path) -> None:
+    plan = plan_of(**central(start))
+    algorithm = algorithms.REGISTRY[plan.algorithm]
+    assert algorithm.resumes
+    found = []
+    for stop in (None, 1, 4):
+        account = Ledger(tmp_path / f"{stop}.db").open("rows", epsilon=1.0, delta=1e-5)
+        randomness = SeededRandomness(8)  # it goes on where it was
+        wire = InProcess([party_of(account=account, randomness=randomness)])
+
+        def restart(
+            done: int, _total: int, wire: Any = wire, account: Any = account, stop: Any = stop, **_: Any
+        ) -> None:
+            if done == stop:
+                wire._endpoints["anna"] = party_of(account=account, randomness=wire._endpoints["anna"].randomness)
+
+        solution, _ = Coordinator(wire).run(plan, algorithm, restart)
+        found.append(solution.weights)
+        assert account.balance().plans == 1
+    for weights in found[1:]:
+        np.testing.assert_allclose(weights, found[0], rtol=1e-9, atol=1e-12)
+
+
+def test_a_repeated_question_moves_no_dual_twice(plan_of: MakePlan, tmp_path: Path) -> None:
+    """Two parties with one randomness: the one that is asked everything thrice ends where the other ends."""
+    plan = plan_of(**SCD)
+    answers: list[list[list[int]]] = []
+    for repeats in (1, 3):
+        account = Ledger(tmp_path / f"{repeats}.db").open("rows", epsilon=1.0, delta=1e-5)
+        party = party_of(account=account)
+        propose(party, plan)
+        weights = [np.full(4, 0.1 * t) for t in range(8)]
+        given = [[ask(party, plan, t, weights[t], query="steps") for _ in range(repeats)][-1] for t in range(8)]
+        answers.append([frame.arrays["grid"].tolist() for frame in given])
+    assert answers[0] == answers[1]
+
+
+def test_two_queries_of_one_round_are_stored_apart(plan_of: MakePlan, tmp_path: Path) -> None:
+    plan = plan_of(**central(GREEDY))
+    for account in (None, account_of(tmp_path)):
+        party = party_of(account=account)
+        propose(party, plan)
+        arrays = {"curvatures": np.ones(4), "index": np.array([2])}
+        first = [ask(party, plan, 1, query=query, **arrays) for query in ("choice", "coordinates")]
+        assert [frame.kind for frame in first] == ["answer", "answer"]
+        assert [frame.arrays["grid"].shape for frame in first] == [(1,), (1,)]
+        arrays["index"] = np.array([0])
+        again = [ask(party, plan, 1, np.ones(4), query=query, **arrays) for query in ("choice", "coordinates")]
+        assert [frame.arrays["grid"].tolist() for frame in again] == [frame.arrays["grid"].tolist() for frame in first]
+        if account is not None:
+            keys = {(entry.round, entry.query) for entry in account.history() if entry.kind == "release"}
+            assert keys == {(1, "choice"), (1, "coordinates")}
+
+
+def test_a_choice_is_for_the_holder_whose_turn_it_is(plan_of: MakePlan) -> None:
+    plan = plan_of(**GREEDY)
+    parties = [party_of(), party_of("ben", 60)]
+    for party in parties:
+        propose(party, plan)
+    for round_ in (1, 2, 3):
+        kinds = [ask(party, plan, round_, query="choice", curvatures=np.ones(4)).kind for party in parties]
+        assert kinds == [["answer", "refuse"], ["refuse", "answer"]][(round_ - 1) % 2]
+
+
+def test_rounds_are_those_the_text_says(plan_of: MakePlan) -> None:
+    plan = plan_of(**GREEDY)
+    coordinator = Coordinator(InProcess([party_of(), party_of("ben", 60)]), record=True)
+    solution, rounds = coordinator.run(plan, algorithms.REGISTRY["greedy-cd"])
+    assert solution.weights.shape == (4,)
+    assert rounds == 1 + 8 + 8
+    assert coordinator.asked == {"curvatures": 1, "choice": 8, "coordinates": 8}
+    seen = [(m.round, m.name, m.sender) for m in coordinator.transcript or [] if m.name in plan_queries(plan)]
+    assert seen[:2] == [(0, "curvatures", "anna"), (0, "curvatures", "ben")]
+    for t in range(8):
+        chooser = ("anna", "ben")[t % 2]
+        place = 2 + 3 * t
+        assert seen[place : place + 3] == [
+            (1 + t, "choice", chooser),
+            (1 + t, "coordinates", "anna"),
+            (1 + t, "coordinates", "ben"),
+        ]
+    places = [m.payload for m in coordinator.transcript or [] if m.name == "choice"]
+    assert all(payload.shape == (1,) and payload[0] in range(4) for payload in places)
+
+
+def plan_queries(plan: Plan) -> set[str]:
+    return {release.query for release in plan.releases}
+
+
+def test_a_limit_on_epsilon_counts_choices(plan_of: MakePlan) -> None:
+    plan = plan_of(**GREEDY)
+    events = algorithms.REGISTRY["greedy-cd"].events(plan, "zero-out", "anna")
+    assert sorted(type(event).__name__ for event in events) == ["Gaussian", "Gaussian", "Selection"]
+    cost = epsilon_of(events, 1e-5, "zero-out")
+    assert 0.97 < cost <= 1.0
+    assert propose(party_of(policy=Policy(max_epsilon=cost * 1.001)), plan).kind == "accept"
+    refusal = propose(party_of(policy=Policy(max_epsilon=cost * 0.999)), plan)
+    assert f"the plan costs epsilon {cost:.4g} at delta 1e-05" in said(refusal)["refused"]
+
+
+def test_an_account_of_gaussians_takes_no_plan_with_choices(plan_of: MakePlan, tmp_path: Path) -> None:
+    account = Ledger(tmp_path / "ledger.db").open("rows", 5.0, 1e-5, composition="gaussian")
+    party = party_of(account=account)
+    assert propose(party, plan_of(**CD)).kind == "accept"
+    for query in ("check", ""):
+        refusal = propose(party, plan_of(**GREEDY), query=query)
+        assert said(refusal)["error"] == "budget"
+        assert "takes plans of Gaussian releases alone; the plan has a Selection" in said(refusal)["refused"]
     assert account.balance().plans == 1
 
 
@@ -369,6 +536,7 @@ class Draws:
     """Every draw of the gate: its rate, its noise over the query's sensitivity, and the ratio of the relations."""
 
     seen: list[tuple[float | None, float, float]] = field(default_factory=list)
+    chosen: list[tuple[float, float]] = field(default_factory=list)
     plain: int = 0
     rate: float | None = None
     unit: float = 0.0
@@ -381,6 +549,9 @@ class Draws:
             if rate is None
             else PoissonGaussian(rate, noise, 1)
             for rate, noise, ratio in self.seen
+        ]
+        events += [
+            Selection(((ratio if relation == "replace-one" else 1.0) / noise) ** 2 / 2) for noise, ratio in self.chosen
         ]
         return epsilon_of(events, 1e-5, relation)
 
@@ -397,20 +568,30 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> Draws:
         found.rate = rate
         return poisson_sample(count, rate, randomness)
 
-    original = gate_module.Gate._gaussian
+    def choose(scores: Any, rate: float, randomness: Any) -> Any:
+        found.chosen.append((found.unit / rate, found.ratio))
+        return select(scores, rate, randomness)
 
-    def remember(self: Any, query: Any, round_: int, *rest: Any) -> Any:
+    original = gate_module.Gate._once
+
+    def remember(self: Any, mechanism: str, query: Any, *rest: Any) -> Any:
         release, once = self._releases.get(query.name), query.sensitivity("zero-out")
-        found.rate, found.unit = None, release.step / once if release else 0.0
+        step = release.step if release and mechanism == "gaussian" else 1.0
+        found.rate, found.unit = None, step / once
         found.ratio = query.sensitivity("replace-one") / once
-        answer = original(self, query, round_, *rest)
+        answer = original(self, mechanism, query, *rest)
         found.plain += "value" in answer.arrays
         return answer
 
     monkeypatch.setattr(gate_module, "rounded_gaussian", gaussian)
     monkeypatch.setattr(gate_module, "poisson_sample", sample)
-    monkeypatch.setattr(gate_module.Gate, "_gaussian", remember)
+    monkeypatch.setattr(gate_module, "select", choose)
+    monkeypatch.setattr(gate_module.Gate, "_once", remember)
     return found
+
+
+QUERIES = ("gradient", "gram", "record", "loss", "curvature")
+COORDINATE_QUERIES = ("choice", "coordinates", "curvatures", "minimisers", "steps", "state", "lot", "epoch")
 
 
 def drain(party: Party, fields: dict[str, Any]) -> str:
@@ -423,9 +604,10 @@ def drain(party: Party, fields: dict[str, Any]) -> str:
         digest, plan = bytes(32), None  # type: ignore[assignment]
     first = send(party, "plan", plan=digest, text=text)
     index = np.zeros(1, dtype=np.int64)
+    by_coordinate = plan is not None and plan.algorithm in ("cd", "greedy-cd", "scd", "scd-primal", "scd-sequential")
     for _ in range(2):
         for round_ in (*range(-4, 30), 10**6, 2**31 - 1):
-            for query in ("gradient", "gram", "record", "loss", "curvature"):
+            for query in COORDINATE_QUERIES if by_coordinate else QUERIES:
                 if plan is not None and query == "record" and 0 <= round_ < plan.rounds:
                     index = sgd._named_records(plan)[1][round_ : round_ + 1]
                 send(
@@ -434,7 +616,7 @@ def drain(party: Party, fields: dict[str, Any]) -> str:
                     plan=digest,
                     round=round_,
                     query=query,
-                    arrays={"weights": np.zeros(4), "index": index},
+                    arrays={"weights": np.zeros(4), "index": index, "curvatures": np.ones(4)},
                 )
         send(party, "done", plan=digest)
         send(party, "plan", plan=digest, text=text)
@@ -464,11 +646,6 @@ def numbers_changed(plan: Plan, **changes: Any) -> dict[str, Any]:
     fields["numbers"] = [[name, value] for name, value in (dict(plan.numbers) | changes).items() if value is not None]
     return fields
 
-
-SGD: dict[str, Any] = {"algorithm": "sgd", "options": {"rounds": 8, "rate": 0.2}}
-ONE: dict[str, Any] = {"algorithm": "sgd", "options": {"rounds": 8, "rate": 0.2, "schedule": "one-party"}}
-PAPER: dict[str, Any] = {"algorithm": "sgd", "calibration": "paper", "options": {"rounds": 8}}
-TWINS = [["anna", 40], ["anna", 40], ["anna", 40]]
 
 # name: (the plan it starts from, what the coordinator makes of it, whether the party may accept it)
 Attack = tuple[dict[str, Any], Callable[[Plan], dict[str, Any]], bool]
@@ -587,6 +764,44 @@ ATTACKS: dict[str, Attack] = {
     "another format": ({}, lambda p: changed(p, format=2), False),
     "a field more": ({}, lambda p: changed(p, print_rows=True), False),
     "no releases": ({}, lambda p: changed(p, releases=[]), True),
+    "columns for a gradient": ({}, lambda p: changed(p, layout="columns"), False),
+    "columns for a Gram matrix": ({"algorithm": "newton"}, lambda p: changed(p, layout="columns"), False),
+    "columns for dual steps": (SCD, lambda p: changed(p, layout="columns"), False),
+    "an unknown layout": ({}, lambda p: changed(p, layout="diagonal"), False),
+    "a choice in place of a gradient": ({}, lambda p: release_changed(p, mechanism="selection"), False),
+    "an unknown mechanism": ({}, lambda p: release_changed(p, mechanism="laplace"), False),
+    "a vector nobody asked for": ({}, lambda p: changed(p, vectors=[["squares", [1.0]]]), True),
+    "a vector twice": (CD, lambda p: changed(p, vectors=[["squares", [1.0] * 3]] * 2), False),
+    **{f"{start['algorithm']}, nothing changed": (start, changed, True) for start in (CD, GREEDY, SCD, LOTS, PRIMAL)},
+    **{
+        f"{start['algorithm']}, rows in place of columns": (start, lambda p: changed(p, layout="rows"), False)
+        for start in (CD, GREEDY, PRIMAL)
+    },
+    **{
+        f"{start['algorithm']}, a rate it cannot have": (start, lambda p: release_changed(p, -1, rate=1e-3), False)
+        for start in (CD, GREEDY, PRIMAL, LOTS)
+    },
+    "squares of a sample": (CD, lambda p: release_changed(p, rate=1e-3), False),
+    "cd, more steps than were paid": (CD, lambda p: numbers_changed(p, inner=24.0), True),
+    "cd, more steps in a walk": (
+        CD | {"split": "central", "parties": (("anna", 40),)},
+        lambda p: numbers_changed(p, stride=24.0),
+        False,
+    ),
+    "cd, no noise on the squares": (CD, lambda p: release_changed(p, std=0.0), False),
+    "greedy-cd, more choices": (GREEDY, lambda p: release_changed(p, 1, count=40), False),
+    "greedy-cd, a great many choices": (GREEDY, lambda p: release_changed(p, 1, count=2**31 - 1), False),
+    "greedy-cd, a choice priced as a Gaussian": (GREEDY, lambda p: release_changed(p, 1, mechanism="gaussian"), True),
+    "greedy-cd, a step priced as a choice": (GREEDY, lambda p: release_changed(p, 2, mechanism="selection"), True),
+    "greedy-cd, a choice without noise": (GREEDY, lambda p: release_changed(p, 1, std=0.0), False),
+    "greedy-cd, a choice charged too little": (GREEDY, lambda p: release_changed(p, 1, charged_zero_out=0.5), False),
+    "scd, a wider clip": (SCD, lambda p: numbers_changed(p, clip=1.0), False),
+    "scd, no clip": (SCD, lambda p: numbers_changed(p, clip=math.inf), False),
+    "scd, the paper's word": (SCD, lambda p: changed(p, calibration="paper"), False),
+    "scd, no rate": (SCD, lambda p: release_changed(p, rate=None), False),
+    "scd-sequential, larger lots": (LOTS, lambda p: numbers_changed(p, lot=61.0), False),
+    "scd-sequential, fewer lots": (LOTS, lambda p: release_changed(p, count=3), False),
+    "scd-primal, a wider clip": (PRIMAL, lambda p: numbers_changed(p, clip=100.0), False),
 }
 
 
@@ -608,6 +823,7 @@ def test_nobody_gets_more_than_was_charged(
     assert (kind == "accept") == may_pass
     if not may_pass:
         assert not draws.seen
+        assert not draws.chosen
 
 
 @pytest.mark.parametrize("guard", ["ledger", "policy"])
@@ -615,15 +831,19 @@ def test_honest_plans_are_accepted_and_drawn_in_full(
     guard: str, draws: Draws, plan_of: MakePlan, tmp_path: Path
 ) -> None:
     """The negative control of the attacks: the harness sees every draw, and half the noise would be noticed."""
-    for number, start in enumerate(({}, SGD, {"algorithm": "newton"})):
+    for number, start in enumerate(({}, SGD, {"algorithm": "newton"}, CD, GREEDY, SCD, LOTS, PRIMAL)):
         draws.seen.clear()
+        draws.chosen.clear()
         account = Ledger(tmp_path / f"{number}.db").open("rows", epsilon=1.0, delta=1e-5)
         party = party_of(account=account) if guard == "ledger" else party_of(policy=Policy(max_epsilon=1.0))
         plan = plan_of(**start)
         assert drain(party, changed(plan)) == "accept"
-        assert len(draws.seen) == sum(release.count for release in plan.releases)
+        turns = sum(algorithms.REGISTRY[plan.algorithm].serves(plan, "anna", "choice", t) for t in range(30))
+        assert len(draws.chosen) == turns
+        assert len(draws.seen) == sum(r.count for r in plan.releases if r.mechanism == "gaussian")
         assert 0.9 < draws.epsilon("zero-out") <= 1.0
         draws.seen = [(rate, noise / 2, ratio) for rate, noise, ratio in draws.seen]
+        draws.chosen = [(noise / 2, ratio) for noise, ratio in draws.chosen]
         assert draws.epsilon("zero-out") > 1.5
 
 
@@ -644,6 +864,10 @@ REASONS = {
     "a split by columns": "does not serve data split by columns",
     "NaN delta": "delta",
     "a negative count": "count",
+    "columns for a gradient": "gradient prepares rows by rows, not by columns",
+    "cd, rows in place of columns": "cd prepares rows by columns, not by rows",
+    "scd-sequential, a rate it cannot have": "samples records, which scd-sequential cannot",
+    "a vector twice": "vector twice",
 }
 
 

@@ -18,8 +18,16 @@ from pydantic import ValidationError
 
 from sottovoce import algorithms, losses, penalties
 from sottovoce.data.bounds import Bounds
-from sottovoce.errors import LeakError, RefusedError
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Gaussian, PoissonGaussian, Unbounded, epsilon_of, mu_for
+from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.privacy.accounting import (
+    SAMPLER_SHARE,
+    Gaussian,
+    PoissonGaussian,
+    Selection,
+    Unbounded,
+    epsilon_of,
+    mu_for,
+)
 from sottovoce.privacy.query import GradientSum, GramMatrix, Query
 from sottovoce.protocol.plan import ROUNDING, Named, Plan, Release, ScaledRegulariser, grid_step
 
@@ -33,6 +41,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"algorithm": "sgd", "calibration": "paper", "options": {"rounds": 50}},
     "paper gradient": {"algorithm": "gradient", "calibration": "paper"},
     "no privacy": {"algorithm": "newton", "epsilon": math.inf},
+    "cd": {"algorithm": "cd", "options": {"inner": 12}},
+    "cd, known squares": {"algorithm": "cd", "options": {"inner": 12, "curvatures": [0.1, 0.2, 0.3]}},
+    "greedy": {"algorithm": "greedy-cd", "bounds": Bounds.declare(entry_bound=[0.5, 1 / 3, 2.0])},
+    "scd": {"algorithm": "scd", "regulariser": Named(name="l2", parameters={"alpha": 0.01})},
+    "paper scd": {
+        "algorithm": "scd",
+        "calibration": "paper",
+        "regulariser": Named(name="l2", parameters={"alpha": 0.01}),
+        "options": {"rounds": 20},
+    },
+    "lots": {"algorithm": "scd-sequential", "regulariser": Named(name="l2", parameters={"alpha": 0.01})},
     "texts": {"classes": ("no", "yes"), "regulariser": Named(name="l2", parameters={"alpha": 0.1})},
     "regression": {
         "loss": Named(name="huber", parameters={"threshold": 0.1}),
@@ -116,6 +135,8 @@ def test_every_field_is_in_the_digest(plan_of: MakePlan) -> None:
         {"rounds": 6},
         {"numbers": (("slope_bound", 2.0),)},
         {"claimed_epsilon": 1.0},
+        {"layout": "columns"},
+        {"vectors": (("squares", (1.0, 2.0)),)},
         *({"releases": (release | {name: value},)} for name, value in _RELEASE_CHANGES.items()),
     ]
     assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format"}
@@ -133,7 +154,22 @@ _RELEASE_CHANGES = {
     "rate": 0.5,
     "charged_zero_out": 1.0,
     "charged_replace_one": 1.0,
+    "mechanism": "selection",
 }
+
+
+@pytest.mark.parametrize("algorithm", ["gradient", "newton", "sgd"])
+def test_a_text_from_before_there_were_choices_is_still_a_plan(algorithm: str, plan_of: MakePlan) -> None:
+    plan = plan_of(algorithm)
+    fields = json.loads(plan.to_json())
+    del fields["layout"], fields["vectors"]
+    for release in fields["releases"]:
+        del release["mechanism"]
+    old = Plan.from_json(json.dumps(fields))
+    assert old == plan
+    assert old.layout == "rows"
+    assert old.vector_of == {}
+    assert {release.mechanism for release in old.releases} == {"gaussian"}
 
 
 def test_a_changed_copy_is_another_plan(plan_of: MakePlan) -> None:
@@ -185,6 +221,9 @@ BAD: dict[str, dict[str, Any]] = {
     "vectors for classes": {"classes": ([0, 1], [1, 0])},
     "three classes": {"classes": (0, 1, 2)},
     "a NaN bound": {"bounds": {"row_norm": math.nan}},
+    "a NaN among bounds": {"bounds": {"entry_bound": [1.0, math.nan, 1.0]}},
+    "an unknown layout": {"layout": "diagonal"},
+    "a vector of texts": {"vectors": [["squares", ["one"]]]},
 }
 
 
@@ -197,9 +236,10 @@ def test_what_is_no_plan_is_refused(change: dict[str, Any], plan_of: MakePlan) -
         Plan.from_json(text)
 
 
-@pytest.mark.parametrize("field", ["parties", "releases", "numbers"])
+@pytest.mark.parametrize("field", ["parties", "releases", "numbers", "vectors"])
 def test_no_name_is_given_twice(field: str, plan_of: MakePlan) -> None:
-    plan = plan_of()
+    plan = plan_of("cd", options={"inner": 12, "curvatures": [0.1, 0.2, 0.3]})
+    assert plan.vector_of == {"squares": pytest.approx((0.1, 0.2, 0.3))}
     with pytest.raises(RefusedError, match="twice"):
         plan.model_copy(update={field: getattr(plan, field)[:1] * 2})
 
@@ -224,6 +264,7 @@ def test_a_plan_has_a_party(plan_of: MakePlan) -> None:
         {"count": 0},
         {"count": -3},
         {"count": 2**31},
+        {"mechanism": "laplace"},
     ],
 )
 def test_what_is_no_release_is_refused(change: dict[str, Any]) -> None:
@@ -285,8 +326,65 @@ def test_sampled_releases_stay_within_the_budget(relation: Any, plan_of: MakePla
     assert 0.99 < epsilon_of(events, plan.delta * (1 - SAMPLER_SHARE), relation) <= 1.0
 
 
-def test_a_release_without_noise_has_no_price() -> None:
-    release = Release.at_mu(GramMatrix(3), 0, 1, math.inf, "zero-out")
+RIDGE: dict[str, Any] = {"regulariser": Named(name="l2", parameters={"alpha": 0.01})}
+WHOLE: dict[str, dict[str, Any]] = {
+    "cd": {"options": {"inner": 12}},
+    "cd, one party": {"algorithm": "cd", "split": "central", "parties": (("anna", 100),)},
+    "cd, replace-one": {"algorithm": "cd", "relation": "replace-one"},
+    "greedy-cd": {"options": {"rounds": 6}},
+    "greedy-cd, replace-one": {"algorithm": "greedy-cd", "relation": "replace-one"},
+    "scd": RIDGE,
+    "scd-sequential": RIDGE | {"options": {"lot": 7}},
+    "scd-primal": {"split": "central", "parties": (("anna", 100),)},
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("epsilon", [0.2, 3.0])
+def test_every_solver_spends_its_whole_budget_and_no_more(name: str, epsilon: float, plan_of: MakePlan) -> None:
+    plan = plan_of(**{"algorithm": name, "epsilon": epsilon} | WHOLE[name])
+    events = algorithms.REGISTRY[plan.algorithm].events(plan, plan.relation, "anna")
+    spent = epsilon_of(events, plan.delta * (1 - SAMPLER_SHARE), plan.relation)
+    assert 0.97 * epsilon < spent <= epsilon * (1 + 1e-9)
+
+
+def test_a_choice_costs_what_a_gaussian_of_its_spread_costs_in_zcdp() -> None:
+    query = GradientSum(1, 1.0, losses.get("logistic"))
+    for relation in ("zero-out", "replace-one"):
+        release = Release.at_mu(query, 3, 4, 0.6, relation, "selection")  # type: ignore[arg-type]
+        plain = Release.at_mu(query, 3, 4, 0.6, relation)  # type: ignore[arg-type]
+        assert (release.std, release.step) == (plain.std, plain.step)
+        event = release.event(relation)  # type: ignore[arg-type]
+        assert isinstance(event, Selection)
+        assert event.rho == pytest.approx(0.6**2 / 2)
+        # the choices of several parties carry each its own noise: nothing is divided
+        assert release.event(relation, parties=9) == event  # type: ignore[arg-type]
+        once = release.event(relation, count=1)  # type: ignore[arg-type]
+        assert isinstance(once, Selection)
+        assert once.rho == pytest.approx(event.rho / 4)
+
+
+def test_the_unit_of_a_release_is_a_step_or_a_place() -> None:
+    query = GradientSum(1, 1.0, losses.get("logistic"))
+    assert Release.at_mu(query, 0, 1, 0.5, "zero-out").unit == Release.at_mu(query, 0, 1, 0.5, "zero-out").step
+    assert Release.at_mu(query, 0, 1, 0.5, "zero-out", "selection").unit == 1.0
+
+
+def test_a_release_may_be_made_more_often() -> None:
+    release = Release.at_mu(GramMatrix(3), 2, 1, 0.5, "zero-out")
+    often = release.times(40)
+    assert (often.count, often.first, often.std) == (40, 2, release.std)
+    event = often.event("zero-out")
+    assert isinstance(event, Gaussian)
+    assert event.mu == pytest.approx(0.5 * math.sqrt(40))
+    for count in (0, -1, 2**31):
+        with pytest.raises(ValidationError):
+            release.times(count)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "selection"])
+def test_a_release_without_noise_has_no_price(mechanism: Any) -> None:
+    release = Release.at_mu(GramMatrix(3), 0, 1, math.inf, "zero-out", mechanism)
     assert release.std == 0.0
     assert isinstance(release.event("zero-out"), Unbounded)
 
@@ -352,6 +450,49 @@ def test_a_scaled_regulariser_is_the_users_on_raw_coefficients(name: str) -> Non
     for _ in range(200):
         near = np.append(u[:2] + rng.standard_normal(2) * 10.0 ** rng.integers(-6, 1), 9.0)
         assert objective(near) >= objective(u) - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("none", {}),
+        ("l1", {"alpha": 0.7}),
+        ("l2", {"alpha": 0.7}),
+        ("elastic_net", {"alpha": 0.7, "l1_ratio": 0.25}),
+        ("box", {"low": -0.1, "high": 0.3}),
+        ("box", {"low": 0.0}),
+    ],
+)
+@pytest.mark.parametrize("scale", [0.4, np.array([0.4, 3.0])])
+def test_a_scaled_regulariser_says_its_terms_by_coordinate(name: str, parameters: Any, scale: Any) -> None:
+    scaled = ScaledRegulariser(penalties.get(name, **parameters), 2, scale, 0.25)
+    l1, l2, low, high = scaled.by_coordinate(3)
+    assert [float(vector[2]) for vector in (l1, l2, low, high)] == [0.0, 0.0, -math.inf, math.inf]
+    assert scaled.ridge is None or (name == "l2" and np.ndim(scale) == 0 and scaled.ridge == l2[0])
+    rng = np.random.default_rng(1)
+    for weights in rng.standard_normal((200, 3)) * 10.0 ** rng.integers(-3, 2, (200, 1)):
+        inside = bool(np.all((weights >= low) & (weights <= high)))
+        terms = float(np.sum(l1 * np.abs(weights) + l2 * weights**2 / 2)) if inside else math.inf
+        assert scaled.value(weights) == pytest.approx(terms, rel=1e-12)
+        # the prox by coordinate is the prox
+        moved = np.clip((weights - np.clip(weights, -0.5 * l1, 0.5 * l1)) / (1 + 0.5 * l2), low, high)
+        np.testing.assert_allclose(scaled.prox(weights, 0.5), moved, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["l1_ball", "l2_ball"])
+def test_a_set_is_no_sum_over_coordinates(name: str) -> None:
+    scaled = ScaledRegulariser(penalties.get(name, radius=1.0), 2, 0.4, 0.25)
+    with pytest.raises(InputError, match="is not a sum over the coordinates; choose l1, l2 or a box"):
+        scaled.by_coordinate(3)
+
+
+def test_a_plan_by_columns_scales_every_coordinate_by_its_bound(plan_of: MakePlan) -> None:
+    bounds = Bounds.declare(entry_bound=[0.5, 1.0, 4.0])
+    regulariser = Named(name="l2", parameters={"alpha": 0.1})
+    plan = plan_of("cd", bounds=bounds, regulariser=regulariser)
+    assert plan.layout == "columns"
+    _, l2, _, _ = plan.scaled_regulariser.by_coordinate(plan.dimension)
+    np.testing.assert_allclose(l2, [0.1 / 0.25, 0.1, 0.1 / 16, 0.0])
 
 
 def test_weights_without_a_regulariser_stay_as_they_are() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sottovoce.algorithms.base import Algorithm, Ask, Design, Problem, Solution, make_plan
+import math
+
+from sottovoce.algorithms.base import Algorithm, Ask, Design, Problem, Solution, make_plan, problem_loss
 from sottovoce.algorithms.cd import CD
 from sottovoce.algorithms.gradient import Gradient
 from sottovoce.algorithms.greedy_cd import GreedyCD
@@ -28,6 +30,9 @@ REGISTRY: dict[str, Algorithm] = {
         GreedyCD(),
     )
 }
+UNEVEN = 4.0  # columns whose bounds differ by more are drowned by the largest in a common row norm
+WEAK = 200.0  # below this signal dual steps waste less of the budget than a Gram matrix and gradients
+SCARCE = 5.0  # below it only a few coordinates can be learned at all
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
 
 
@@ -43,15 +48,59 @@ def get(name: str, loss: Loss, split: Split) -> Algorithm:
     return REGISTRY[name]
 
 
-def choose(loss: Loss, split: Split, features: int) -> Algorithm:
-    """`solver="auto"`: Newton for smooth losses of up to NEWTON_FEATURES features, else gradient. Public facts only."""
-    if split == "columns":
-        raise InputError(
-            "no solver serves data split by columns in this version: without secure sums the parties would have to "
-            "send noisy rows, and the joint model would be worse than one party's alone. Train on one party's columns, "
-            "or put the rows in one place."
-        )
-    return REGISTRY["newton" if loss.smooth and features <= NEWTON_FEATURES else "gradient"]
+def refuse_columns() -> None:
+    """No solver serves a split by columns yet."""
+    raise InputError(
+        "no solver serves data split by columns in this version: without secure sums the parties would have to "
+        "send noisy rows, and the joint model would be worse than one party's alone. Train on one party's columns, "
+        "or put the rows in one place."
+    )
 
 
-__all__ = ["REGISTRY", "Algorithm", "Ask", "Design", "Problem", "Solution", "choose", "get", "make_plan"]
+def choose(problem: Problem) -> Algorithm:
+    """`solver="auto"`: a rule of public numbers; the first of its list that takes the options given.
+
+    signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
+    a record stands above its noise. The constants come from `benchmarks/solvers.py`.
+    """
+    if problem.split == "columns":
+        refuse_columns()
+    loss = problem_loss(problem)
+    given = {name for name, value in problem.options.items() if value is not None}
+    for name in preferences(problem):
+        algorithm = REGISTRY[name]
+        if algorithm.mismatch(loss, problem.split) is None and given <= set(algorithm.options):
+            return algorithm
+    return REGISTRY[preferences(problem)[0]]
+
+
+def preferences(problem: Problem) -> tuple[str, ...]:
+    """Solvers, best first."""
+    loss, penalty, d = problem_loss(problem), problem.regulariser.name, problem.dimension
+    mu = problem.mu / (2.0 if problem.relation == "replace-one" else 1.0)
+    signal = problem.records * mu / math.sqrt(d * len(problem.parties))
+    few = problem.features <= NEWTON_FEATURES
+    general = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
+    columns = problem.bounds.columns(problem.features)
+    separable = penalty in ("none", "l1", "l2", "elastic_net")
+    if loss.smooth and separable and columns.max() > UNEVEN * columns.min():
+        return ("cd", *general)
+    if penalty == "l2" and (not loss.smooth or not few or signal < WEAK):
+        return ("scd", *general)
+    if penalty in ("l1", "elastic_net") and loss.smooth and (not few or signal < SCARCE):
+        return ("greedy-cd", *general)
+    return general
+
+
+__all__ = [
+    "REGISTRY",
+    "Algorithm",
+    "Ask",
+    "Design",
+    "Problem",
+    "Solution",
+    "choose",
+    "get",
+    "make_plan",
+    "refuse_columns",
+]

@@ -30,10 +30,11 @@ Coordination = Generator["Ask", dict[str, Array], "Array | Solution"]
 
 @dataclass(frozen=True)
 class Solution:
-    """Weights, one vector or one per row, and what certifies them in a run without privacy."""
+    """Weights, what certifies them in a run without privacy, and what else the released values say of the loss."""
 
     weights: Array
     certificates: Mapping[str, float] = field(default_factory=dict)
+    model: Any = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,8 @@ class Algorithm(ABC):
     has_paper: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ("rounds",)
     resumes: ClassVar[bool] = True  # False if a holder that was stopped in a run has lost what the run needs
+    layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
+    samples: ClassVar[bool] = True  # False if its queries need all rows of a holder
 
     def mismatch(self, loss: Loss, split: Split) -> str | None:
         """Why this solver cannot serve, or None."""

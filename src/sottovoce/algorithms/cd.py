@@ -26,7 +26,7 @@ from sottovoce.algorithms.base import (
     summed,
 )
 from sottovoce.data import coordinate_kernels as kernels
-from sottovoce.data.block import Block, is_sparse
+from sottovoce.data.block import Block, Layout, is_sparse
 from sottovoce.data.bounds import LARGEST, SMALLEST, Bounds
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.losses import Loss
@@ -45,11 +45,13 @@ CODES = {
     "logistic": kernels.LOGISTIC,
 }
 ORDERS = ("cyclic", "shuffled", "random")
+COUNTED = ("all", "outer")
 CURVATURE_SHARE = 0.1  # of mu^2
 ENTRIES = 2**26  # of a matrix touched between two messages, about
 PASSES = 10_000  # of a run without privacy, at most
 STILL = 1e-13
 LEAST = 1e-12  # a curvature counts for at least this share of its bound
+TINY = 1e-90  # and without bounds for this much: a column of zeros has none
 
 
 class CoordinateAlgorithm(Algorithm):
@@ -60,6 +62,8 @@ class CoordinateAlgorithm(Algorithm):
     """
 
     needs_smooth: ClassVar[bool] = True
+    layout: ClassVar[Layout] = "columns"
+    samples: ClassVar[bool] = False
 
     def mismatch(self, loss: Loss, split: Split) -> str | None:
         """Also a loss without a kernel."""
@@ -85,7 +89,9 @@ class CD(CoordinateAlgorithm):
     coordinates between two messages; several holders send one coordinate's sums at a time.
 
     Guarantee: mu^2 = rounds inner / sigma^2 (zero-out), four times that for replace-one, plus the curvatures'
-    share (`proofs/cd.md`). Edges: a null row adds 0; a curvature released near or below 0 is raised to a public floor.
+    share (`proofs/cd.md`). Edges: a null row adds 0; a curvature released near or below 0 is raised to a floor.
+    The published calibration is sigma^2 = 8 T log(1/delta) / epsilon^2, T read as all steps or (`counted`) as the outer
+    loops alone; it counts no curvatures.
     """
 
     name: ClassVar[str] = "cd"
@@ -107,6 +113,7 @@ class CD(CoordinateAlgorithm):
         """Passes, step and clip by the rule of `default_rule`; a tenth of the budget estimates the curvatures."""
         separable(self.name, problem)
         rule = default_rule(problem)
+        counted = choice(problem, "counted", COUNTED)
         outer = option(problem, "rounds", 1, low=1, whole=True)
         inner = option(problem, "inner", rule["passes"] * problem.dimension, low=1, whole=True)
         if outer * inner > MOST_ROUNDS:
@@ -116,7 +123,7 @@ class CD(CoordinateAlgorithm):
         numbers = {
             "outer": outer,
             "inner": inner,
-            "step": option(problem, "step", rule["step"], low=1e-12),
+            "step": option(problem, "step", rule["step"], low=SMALLEST, high=LARGEST),
             "clip": option(problem, "clip", rule["clip"], low=SMALLEST, high=LARGEST),
             "averaged": max(1, round(tail * inner)),
             "order": ORDERS.index(order),
@@ -124,40 +131,20 @@ class CD(CoordinateAlgorithm):
         if math.isinf(problem.epsilon):
             return self._without_privacy(problem, numbers)
         numbers["stride"] = stride = _stride(problem, inner) if len(problem.parties) == 1 else 1
-        known = known_squares(problem)
-        share = option(problem, "curvature_share", 0.0 if known else CURVATURE_SHARE, low=0.0, high=0.9)
+        known, share = known_squares(problem)
         plan = draft(problem, numbers, "columns")
         releases: tuple[Release, ...] = ()
         if share > 0:
             releases = (Release.at_mu(ColumnSquares(plan), 0, 1, problem.mu * math.sqrt(share), problem.relation),)
         walk, count = CoordinateWalk(plan, stride), outer * inner // stride
         if problem.calibration == "paper":
-            return self._paper(problem, numbers, known, (walk, count), releases)
+            steps = outer * (inner if counted == "all" else 1)
+            std = math.sqrt(8 * steps * math.log(1 / problem.delta)) / problem.epsilon
+            releases += (Release.of(walk, len(releases), count, std, grid_step(walk, std)),)
+            return Design(outer, numbers, releases, problem.epsilon, layout="columns", vectors=known)
         mu = problem.mu * math.sqrt(1 - share)
         releases += (Release.at_mu(walk, len(releases), count, mu, problem.relation),)
         return Design(outer, numbers, releases, layout="columns", vectors=known)
-
-    def _paper(
-        self,
-        problem: Problem,
-        numbers: dict[str, float],
-        known: dict[str, tuple[float, ...]],
-        walk: tuple[CoordinateWalk, int],
-        releases: tuple[Release, ...],
-    ) -> Design:
-        """As printed: sigma_j^2 = 8 T C_j^2 log(1/delta) / (n epsilon)^2, T read as all steps or as the outer loops."""
-        query, count = walk
-        steps = numbers["outer"] * (numbers["inner"] if choice(problem, "counted", ("all", "outer")) == "all" else 1)
-        std = math.sqrt(8 * steps * math.log(1 / problem.delta)) / problem.epsilon
-        release = Release.of(query, len(releases), count, std, grid_step(query, std))
-        return Design(
-            int(numbers["outer"]),
-            numbers,
-            (*releases, release),
-            claimed_epsilon=problem.epsilon,
-            layout="columns",
-            vectors=known,
-        )
 
     def _without_privacy(self, problem: Problem, numbers: dict[str, float]) -> Design:
         passes = option(problem, "rounds", PASSES, low=1, whole=True)
@@ -172,29 +159,34 @@ class CD(CoordinateAlgorithm):
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """Squares of the columns once, then coordinate sums."""
-        return {"curvatures": ColumnSquares(plan), "coordinates": CoordinateWalk(plan, int(plan["stride"]))}
+        return {"curvatures": ColumnSquares(plan), "coordinates": CoordinateWalk(plan, plan["stride"])}
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Replay at the coordinator what was released; several holders' sums are added first."""
         curvatures = yield from curvatures_of(plan)
         moves = Moves(plan, curvatures)
         outer, inner, stride = (int(plan[name]) for name in ("outer", "inner", "stride"))
-        order = visits(plan, plan.dimension, outer * inner)
-        weights, violation = np.zeros(plan.dimension), math.inf
+        weights, violation, size = np.zeros(plan.dimension), math.inf, 0.0
+        still: set[int] = set()  # coordinates tried since one last moved
         for t in range(outer):
             mean, before = np.zeros(plan.dimension), np.array(weights)
             violation = 0.0
             for start in range(0, inner, stride):
                 sums = yield Ask("coordinates", {"weights": weights, "curvatures": curvatures})
-                steps = order[t * inner + start : t * inner + start + stride]
+                steps = visits(plan, t * inner + start, stride)
                 weights = np.array(weights)
                 skipped = max(0, inner - int(plan["averaged"]) - start)
                 moved = moves.replay(weights, steps, summed(sums), mean, skipped)
                 violation = max(violation, moved)
+            size = max(size, moves.length(weights))
             if plan.private:
-                weights = mean / min(plan["averaged"], inner)
-            elif np.abs(weights - before).max() <= STILL * max(1.0, np.abs(weights).max()):
-                break
+                weights = mean / plan["averaged"]
+            elif moves.length(weights - before) > STILL * size:
+                still.clear()
+            else:
+                still.update(visits(plan, t * inner, inner).tolist())
+                if len(still) == plan.dimension:
+                    break
         return Solution(weights, {} if plan.private else {"violation": violation})
 
     def answer(
@@ -210,10 +202,7 @@ class CD(CoordinateAlgorithm):
         """Squares of the columns, or the next coordinates of the public order."""
         if query.name == "curvatures":
             return gate.gaussian(query, round_, block)
-        first = (round_ - plan.release("coordinates").first) * query.length
-        steps = visits(plan, plan.dimension, int(plan["outer"] * plan["inner"]))[first : first + query.length]
-        if len(steps) != query.length:
-            raise RefusedError(f"round {round_} has more inner steps than the plan allows.")
+        steps = visits(plan, (round_ - plan.release("coordinates").first) * query.length, query.length)
         curvatures = usable_curvatures(arrays, plan.dimension)
         return gate.walk(query, round_, block, arrays["weights"], curvatures, memory, steps)
 
@@ -241,11 +230,16 @@ class Moves:
         self.loss = plan.scaled_loss
         self.code = CODES[self.loss.name]
         self.parameter = float(next(iter(self.loss.parameters().values()), 0.0))
-        self.clip = plan["clip"] * np.sqrt(curvatures / self.loss.curvature_bound)
+        self.roots = np.sqrt(curvatures)
+        self.clip = np.minimum(plan["clip"] * self.roots / math.sqrt(self.loss.curvature_bound), self.loss.lipschitz())
         self.steps = plan["step"] / curvatures
         self.terms = plan.scaled_regulariser.by_coordinate(plan.dimension)
         self.records = float(plan.records)
         self.private = plan.private
+
+    def length(self, move: Array) -> float:
+        """max_j sqrt(M_j) |move_j|: it does not depend on the units of a feature."""
+        return float(np.abs(self.roots * move).max())
 
     def replay(self, weights: Array, order: Integers, sums: Array, mean: Array, skipped: int) -> float:
         """Take the steps in place, add the iterates after `skipped` steps to `mean`; the largest M_j |move|."""
@@ -266,9 +260,12 @@ class CoordinateWalk:
     name = "coordinates"
     weights = 1.0
 
-    def __init__(self, plan: Plan, length: int) -> None:
+    def __init__(self, plan: Plan, length: float) -> None:
+        if not 1 <= length <= MOST_ROUNDS or int(length) != length:
+            raise InputError(f"stride={length!r} must be a whole number from 1 to {MOST_ROUNDS}.")
+        check_numbers(plan)
         self.plan = plan
-        self.length = length
+        self.length = int(length)
         self.entries = float(length)
 
     def sensitivity(self, relation: Relation) -> float:
@@ -331,24 +328,46 @@ def most_squares(bounds: Bounds, features: int) -> float:
 
 
 def curvatures_of(plan: Plan) -> Any:
-    """M_j from the released squares, from known ones, or from the declared bounds; never below a public floor."""
-    mean = np.ones(plan.features)
+    """M_j from the released squares, from known ones, or from the declared bounds alone."""
+    most = most_squares(plan.bounds, plan.features) / plan.features if plan.private else math.inf
+    mean = np.full(plan.features, most)
     if "squares" in plan.vector_of:
         mean = np.array(plan.vector_of["squares"])
     elif any(release.query == "curvatures" for release in plan.releases):
         squares = yield Ask("curvatures", {"weights": np.zeros(plan.dimension)})
         std = plan.release("curvatures").std * math.sqrt(len(plan.parties))
-        mean = np.maximum(sum(squares.values()), std) / plan.records
+        mean = shrunk(summed(squares) / plan.records, std / plan.records, most)
     curvatures = np.ones(plan.dimension)
-    curvatures[: plan.features] = np.clip(mean, LEAST, 1.0)
+    curvatures[: plan.features] = np.clip(mean, LEAST, 1.0) if plan.private else np.maximum(mean, TINY)
     return plan.scaled_loss.curvature_bound * curvatures
 
 
-def known_squares(problem: Problem) -> dict[str, tuple[float, ...]]:
-    """Mean squares of the features that the user declares to be public, in units of the columns' bounds."""
+def shrunk(noisy: Array, std: float, most: float) -> Array:
+    """Noisy mean squares drawn to their average, the more the larger the noise (James and Stein 1961).
+
+    The average has little noise even where the entries drown in it, and cannot exceed `most`. No entry is left below
+    the smaller of the noise and the average: a curvature taken for too small makes a step too long.
+    """
+    if std == 0.0:
+        return noisy
+    average = min(max(float(noisy.mean()), std / math.sqrt(len(noisy))), most)
+    spread = float(np.mean((noisy - average) ** 2))
+    kept = max(0.0, 1.0 - std**2 / spread) if spread > 0.0 else 0.0
+    return np.maximum(average + kept * (noisy - average), min(std, average))
+
+
+def known_squares(problem: Problem) -> tuple[dict[str, tuple[float, ...]], float]:
+    """(the mean squares that the user declares to be public, the share of the budget that estimates them).
+
+    The former in units of the columns' bounds. A published calibration counts no estimate.
+    """
     given = problem.options.get("curvatures")
+    default = CURVATURE_SHARE if given is None and problem.calibration == "tight" else 0.0
+    share = option(problem, "curvature_share", default, low=0.0, high=0.9)
     if given is None:
-        return {}
+        return {}, share
+    if share > 0.0:
+        raise InputError(f"curvature_share={share!r}: curvatures are given, so nothing estimates them; leave out one.")
     try:
         squares = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -359,26 +378,33 @@ def known_squares(problem: Problem) -> dict[str, tuple[float, ...]]:
             "and public knowledge; leave it out to have it estimated with noise."
         )
     scale = np.asarray(draft(problem, layout="columns").preparation.scale)
-    return {"squares": tuple(float(value) for value in squares * scale**2)}
+    return {"squares": tuple(float(value) for value in squares * scale**2)}, 0.0
+
+
+def visits(plan: Plan, start: int, count: int) -> Integers:
+    """The coordinates of steps start, ..., start + count - 1, from the plan alone."""
+    dimension = plan.dimension
+    if plan["order"] == 0:
+        return np.arange(start, start + count, dtype=np.int64) % dimension
+    first = start // dimension
+    passes = [_one_pass(plan, number) for number in range(first, -(-(start + count) // dimension))]
+    return np.concatenate(passes)[start - first * dimension :][:count]
 
 
 @functools.lru_cache(maxsize=8)
-def visits(plan: Plan, dimension: int, count: int) -> Integers:
-    """The coordinate of every step, from the plan alone."""
-    if plan["order"] == 0:
-        return np.arange(count, dtype=np.int64) % dimension
-    coin = public_coin(plan, "coordinates")
-    if plan["order"] == 2:
-        return coin.integers(dimension, size=count, dtype=np.int64)
-    passes = -(-count // dimension)
-    return np.concatenate([coin.permutation(dimension) for _ in range(passes)])[:count].astype(np.int64)
+def _one_pass(plan: Plan, number: int) -> Integers:
+    coin = public_coin(plan, f"coordinates of pass {number}")
+    if plan["order"] == 1:
+        return coin.permutation(plan.dimension).astype(np.int64)
+    return coin.integers(plan.dimension, size=plan.dimension, dtype=np.int64)
 
 
 def default_rule(problem: Problem) -> dict[str, Any]:
     """Passes, step factor and clip from public numbers.
 
     r = N mu / d, halved for replace-one, is the signal of one visit in units of its noise. Larger r affords more passes
-    and a wider clip; the slope of a squared loss is counted in half label bounds. Chosen on five public problems.
+    and a wider clip; where it does not pay for one pass, a shorter step costs less than it gains. The slope of a
+    squared loss is counted in half label bounds. Chosen on eight problems, public and synthetic.
     """
     loss = problem_loss(problem)
     regression = loss.kind == "regression"
@@ -387,8 +413,12 @@ def default_rule(problem: Problem) -> dict[str, Any]:
     distance = 2.0 if problem.relation == "replace-one" else 1.0
     r = problem.records * problem.mu / (distance * problem.dimension * math.sqrt(len(problem.parties)))
     clip = max(1.0, 0.55 * r**0.25) if regression else 1.5
-    passes = round(0.3 * math.sqrt(loss.curvature_bound) * r / clip)
-    return {"passes": min(max(passes, 1), 80), "step": 1.0, "clip": 0.5 * clip if regression else clip}
+    signal = math.sqrt(loss.curvature_bound) * r / clip
+    return {
+        "passes": min(max(round(0.3 * signal), 1), 80),
+        "step": min(1.0, signal**2 / 4),
+        "clip": 0.5 * clip if regression else clip,
+    }
 
 
 def separable(solver: str, problem: Problem) -> None:
@@ -397,6 +427,13 @@ def separable(solver: str, problem: Problem) -> None:
         draft(problem, layout="columns").scaled_regulariser.by_coordinate(problem.dimension)
     except InputError as error:
         raise InputError(f"solver={solver!r}: {error}") from None
+
+
+def check_numbers(plan: Plan) -> None:
+    """Refuse a plan whose steps or clips could leave the range of float64."""
+    for name in ("step", "clip"):
+        if not SMALLEST <= plan[name] <= LARGEST:
+            raise InputError(f"{name}={plan[name]!r} must be a number from {SMALLEST:g} to {LARGEST:g}.")
 
 
 def usable_curvatures(arrays: Mapping[str, NDArray[Any]], dimension: int) -> Array:
@@ -416,7 +453,9 @@ def sum_bits(block: Block) -> int:
 
 
 def on_columns(block: Block, dense: Any, sparse: Any, *arguments: Any) -> Any:
-    """A kernel on the block's columns."""
+    """A kernel on the block's columns; it takes a whole block whose columns lie together, never a batch."""
+    if block.layout != "columns" or block.chosen is not None:
+        raise LeakError("the rows were not prepared for steps by coordinates.")
     if is_sparse(block.rows):
         return sparse(block.rows.indptr, block.rows.indices, block.rows.data, *arguments)
     return dense(block.rows.T, *arguments)

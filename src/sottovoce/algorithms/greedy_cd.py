@@ -9,14 +9,28 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Ask, Coordination, Design, Problem, Solution, choice, draft, option, summed
+from sottovoce.algorithms.base import (
+    Ask,
+    Coordination,
+    Design,
+    Problem,
+    Solution,
+    choice,
+    draft,
+    make_plan,
+    option,
+    problem_loss,
+    summed,
+)
 from sottovoce.algorithms.cd import (
     STILL,
     ColumnSquares,
     CoordinateAlgorithm,
     CoordinateWalk,
     Moves,
+    check_numbers,
     curvatures_of,
+    known_squares,
     on_columns,
     separable,
     sum_bits,
@@ -26,7 +40,7 @@ from sottovoce.data import coordinate_kernels as kernels
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, rho_for
+from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, Selection, epsilon_of, rho_for
 from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.query import Query, Walk
 from sottovoce.protocol.plan import Plan, Release
@@ -34,7 +48,8 @@ from sottovoce.protocol.plan import Plan, Release
 Array = NDArray[np.float64]
 
 RULES = ("GS-r", "GS-s", "GS-q")
-GUMBEL_ERROR = 2.0**-51  # of each candidate's probability
+LARGEST_CHOICE_STD = 2.0**15
+GUMBEL_ERROR = 2.0**-63  # of each candidate's probability: 64 bits are drawn
 MOST_STEPS = 100_000  # of a run without privacy
 
 
@@ -53,20 +68,28 @@ class GreedyCD(CoordinateAlgorithm):
 
     name: ClassVar[str] = "greedy-cd"
     title: ClassVar[str] = "greedy coordinate descent (DP-GCD)"
-    options: ClassVar[tuple[str, ...]] = ("rounds", "step", "clip", "rule", "curvature_share", "choice_share")
+    options: ClassVar[tuple[str, ...]] = (
+        "rounds",
+        "step",
+        "clip",
+        "rule",
+        "curvatures",
+        "curvature_share",
+        "choice_share",
+    )
 
     def design(self, problem: Problem) -> Design:
         """Steps, clip and shares of the budget by public rules."""
         separable(self.name, problem)
         rule = choice(problem, "rule", RULES)
         defaults = default_rule(problem)
-        share = option(problem, "curvature_share", defaults["curvature_share"], low=0.0, high=0.9)
+        known, share = known_squares(problem)
         part = option(problem, "choice_share", defaults["choice_share"], low=0.01, high=0.99)
         private = math.isfinite(problem.epsilon)
-        rounds = option(problem, "rounds", defaults["rounds"] if private else MOST_STEPS, low=1, whole=True)
+        rounds = option(problem, "rounds", defaults["rounds"], low=1, whole=True)
         numbers = {
             "rule": RULES.index(rule),
-            "step": option(problem, "step", defaults["step"], low=1e-12),
+            "step": option(problem, "step", defaults["step"], low=SMALLEST, high=LARGEST),
             "clip": option(problem, "clip", defaults["clip"], low=SMALLEST, high=LARGEST),
         }
         plan = draft(problem, numbers, "columns")
@@ -79,12 +102,6 @@ class GreedyCD(CoordinateAlgorithm):
                 Release.of(walk, 1, rounds, 0.0, 1.0),
             )
             return Design(rounds, numbers, releases, layout="columns")
-        error = (1 + math.exp(min(problem.epsilon, 700.0))) * rounds * problem.dimension * GUMBEL_ERROR
-        if error > SAMPLER_SHARE * problem.delta / 2:
-            raise InputError(
-                f"rounds={rounds}: so many choices among {problem.dimension} coordinates leave an error of {error:.1g} "
-                f"in delta={problem.delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
-            )
         mu = math.sqrt(2 * rho_for(problem.epsilon, problem.delta * (1 - SAMPLER_SHARE)))
         curvature, choose, step = (
             mu * math.sqrt(each) for each in (share, (1 - share) * part, (1 - share) * (1 - part))
@@ -98,10 +115,14 @@ class GreedyCD(CoordinateAlgorithm):
         )
         if share > 0:
             releases = (Release.at_mu(squares, 0, 1, curvature, problem.relation), *releases)
-        return Design(rounds, numbers, releases, layout="columns")
+        design = Design(rounds, numbers, releases, layout="columns", vectors=known)
+        check_choices(make_plan(self.name, problem, design, run="draft", coin="draft"))
+        return design
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """Squares of the columns once, then choices and coordinate sums."""
+        if plan.private and any(release.query == "choice" for release in plan.releases):
+            check_choices(plan)
         return {"curvatures": ColumnSquares(plan), "choice": GreedyScores(plan), "coordinates": CoordinateWalk(plan, 1)}
 
     def coordinate(self, plan: Plan) -> Coordination:
@@ -111,17 +132,20 @@ class GreedyCD(CoordinateAlgorithm):
         weights = np.zeros(plan.dimension)
         first = plan.release("choice").first
         names = [name for name, _ in plan.parties]
-        moved, still = math.inf, 0
+        moved, size, still, tried = math.inf, 0.0, 0, 0
         for t in range(plan.rounds):
             arrays = {"weights": weights, "curvatures": curvatures}
             chooser = names[t % len(names)]
             (place,) = (yield Ask("choice", arrays, to=(chooser,), round=first + t)).values()
-            # Without privacy: where a holder's own choice leads nowhere, the coordinates are tried in turn.
-            order = place.astype(np.int64) if not still else np.array([t % plan.dimension])
+            # Without privacy: a holder's own choice may lead nowhere, so the coordinates are also tried in turn.
+            in_turn = not plan.private and (still > 0 or (len(names) > 1 and t % 2 == 1))
+            order = np.array([tried % plan.dimension]) if in_turn else place.astype(np.int64)
+            tried += in_turn
             sums = yield Ask("coordinates", arrays | {"index": order}, round=first + t)
-            weights = np.array(weights)
+            before, weights = weights, np.array(weights)
             moved = moves.replay(weights, order, summed(sums), np.zeros(plan.dimension), 0)
-            still = still + 1 if moved <= STILL and not plan.private else 0
+            size = max(size, moves.length(weights))
+            still = still + 1 if moves.length(weights - before) <= STILL * size and not plan.private else 0
             if still > plan.dimension:
                 break
         return Solution(weights, {} if plan.private else {"violation": moved})
@@ -160,7 +184,8 @@ class GreedyCD(CoordinateAlgorithm):
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """A holder pays for the choices of its own turns."""
-        turns = sum(_turn(plan, round_) == party for round_ in _rounds(plan))
+        place = [name for name, _ in plan.parties].index(party)
+        turns = max(0, -(-(plan.release("choice").count - place) // len(plan.parties)))
         return tuple(
             release.event(relation, count=turns if release.query == "choice" else None)
             for release in plan.releases
@@ -169,7 +194,7 @@ class GreedyCD(CoordinateAlgorithm):
 
     def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
         """What is summed carries every holder's noise; of the choices the worst holder's count."""
-        turns = -(-plan.rounds // len(plan.parties))
+        turns = -(-plan.release("choice").count // len(plan.parties))
         return tuple(
             release.event(relation, count=turns)
             if release.query == "choice"
@@ -179,10 +204,10 @@ class GreedyCD(CoordinateAlgorithm):
 
 
 class GreedyScores:
-    """The score of every coordinate by the plan's rule, in units of clip / (N sqrt kappa).
+    """The score of every coordinate by the plan's rule, in units of clip / (n sqrt kappa), n the holder's records.
 
     Guarantee: zero-out moves each score by at most 1, replace-one by at most 2; 2^-20 covers floating point.
-    Edges: a null row adds 0 to every gradient.
+    Edges: a null row adds 0 to every gradient. The gradient is the mean over the holder's own records.
     """
 
     name = "choice"
@@ -190,6 +215,9 @@ class GreedyScores:
     entries = 1.0
 
     def __init__(self, plan: Plan) -> None:
+        if plan["rule"] not in range(len(RULES)):
+            raise InputError(f"rule={plan['rule']!r} must be the place of one of {', '.join(RULES)}.")
+        check_numbers(plan)
         self.plan = plan
 
     def sensitivity(self, relation: Relation) -> float:
@@ -200,7 +228,9 @@ class GreedyScores:
         """All clipped coordinate gradients in one pass, then the rule."""
         weights, curvatures, memory = arguments
         moves = Moves(self.plan, curvatures)
-        self._check_resolution(moves, weights, curvatures)
+        unit = self.plan["clip"] / (len(block) * math.sqrt(moves.loss.curvature_bound))
+        if self.plan.private:
+            check_resolution(moves, weights, curvatures, unit)
         scores = memory.follow(block, weights)
         slopes = np.empty(len(scores))
         kernels.fill_slopes(moves.code, moves.parameter, scores, block.labels, slopes)
@@ -208,28 +238,47 @@ class GreedyScores:
         sums = on_columns(
             block, kernels.all_coordinate_sums_dense, kernels.all_coordinate_sums_sparse, slopes, moves.clip, bits
         )
-        gradient = (sums * moves.clip if self.plan.private else sums) / moves.records
+        gradient = (sums * moves.clip if self.plan.private else sums) / len(block)
         found = greedy_scores(int(self.plan["rule"]), gradient, weights, curvatures, *moves.terms)
-        if not self.plan.private:
-            return found
-        return found * (moves.records * math.sqrt(moves.loss.curvature_bound) / self.plan["clip"])
+        return found / unit if self.plan.private else found
 
-    def _check_resolution(self, moves: Moves, weights: Array, curvatures: Array) -> None:
-        """Refuse public numbers so large that the rounding of a score would exceed what the sensitivity allows for."""
-        if not self.plan.private:
-            return
-        l1, l2 = moves.terms[:2]
-        size = np.abs(weights) * (curvatures + l2) + l1 + moves.clip
-        unit = self.plan["clip"] / (moves.records * math.sqrt(moves.loss.curvature_bound))
-        if not bool(np.all(size * 2.0**-48 <= 2.0**-22 * unit * np.sqrt(curvatures))):
-            raise RefusedError("the weights or the penalty are too large for exact scores; nothing was released.")
+
+def check_choices(plan: Plan) -> None:
+    """Refuse more choices than the share of delta set aside for them covers, or ones that the rounding would blur."""
+    release = plan.release("choice")
+    rho = 0.0
+    for each in plan.releases:
+        count = -(-each.count // len(plan.parties)) if each.query == "choice" else each.count
+        rho += count * (each.charged(plan.relation) / each.std) ** 2 / 2 if each.std > 0.0 else 0.0
+    epsilon = min(epsilon_of([Selection(rho)], plan.delta, plan.relation), 700.0)
+    error = (1 + math.exp(epsilon)) * release.count * plan.dimension * GUMBEL_ERROR
+    if error > SAMPLER_SHARE * plan.delta / 2:
+        raise InputError(
+            f"rounds={release.count}: so many choices among {plan.dimension} coordinates leave an error of {error:.1g} "
+            f"in delta={plan.delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
+        )
+    if release.std > LARGEST_CHOICE_STD:
+        raise InputError(
+            f"rounds={release.count}: choices with a noise of {release.std:.3g} tell nothing; take fewer rounds."
+        )
+
+
+def check_resolution(moves: Moves, weights: Array, curvatures: Array, unit: float) -> None:
+    """Refuse public numbers so large that the rounding of a score would exceed what the sensitivity allows for."""
+    l1, l2, low, high = moves.terms
+    size = np.abs(np.clip(weights, low, high)) * (curvatures + l2) + l1 + moves.clip
+    if not bool(np.all(size * 2.0**-48 <= 2.0**-22 * unit * moves.roots)):
+        raise RefusedError("the weights or the penalty are too large for exact scores; nothing was released.")
 
 
 def greedy_scores(
     rule: int, gradient: Array, weights: Array, curvatures: Array, l1: Array, l2: Array, low: Array, high: Array
 ) -> Array:
-    """GS-r, GS-s or GS-q for the penalty l1 |w| + l2 w^2 / 2 on [low, high]; each 1/sqrt(M)-Lipschitz in g."""
-    root = np.sqrt(curvatures)
+    """GS-r, GS-s or GS-q for the penalty l1 |w| + l2 w^2 / 2 on [low, high]; each 1/sqrt(M)-Lipschitz in g.
+
+    Weights beyond the ends count as the ends: from outside, GS-q would not be Lipschitz.
+    """
+    root, weights = np.sqrt(curvatures), np.clip(weights, low, high)
     if RULES[rule] == "GS-s":
         least = np.where(weights <= low, -math.inf, l2 * weights + np.where(weights > 0, l1, -l1))
         most = np.where(weights >= high, math.inf, l2 * weights + np.where(weights < 0, -l1, l1))
@@ -245,14 +294,19 @@ def greedy_scores(
 
 
 def default_rule(problem: Problem) -> dict[str, Any]:
-    """Steps, step factor, clip and shares of the budget."""
-    del problem
-    return {"rounds": 20, "step": 1.0, "clip": 1.0, "curvature_share": 0.1, "choice_share": 0.5}
+    """Steps, step factor, clip and the share of the choices, from public numbers.
 
-
-def _rounds(plan: Plan) -> range:
-    release = plan.release("choice")
-    return range(release.first, release.first + release.count)
+    s = N mu sqrt(kappa), halved for replace-one, is the largest score in units of what noise a single step would have.
+    T steps lose about T^2 / s^2 to noise, so T grows like sqrt s; a small s shortens the steps too. The slope of a
+    squared loss is counted in label bounds. Chosen on six problems, public and synthetic.
+    """
+    loss = problem_loss(problem)
+    if math.isinf(problem.epsilon):
+        return {"rounds": MOST_STEPS, "step": 1.0, "clip": 1.0, "choice_share": 0.5}
+    distance = (2.0 if problem.relation == "replace-one" else 1.0) * math.sqrt(len(problem.parties))
+    s = problem.records * problem.mu * math.sqrt(loss.curvature_bound) / distance
+    clip = 0.9 if loss.kind == "regression" else 1.2
+    return {"rounds": max(1, round(math.sqrt(s))), "step": min(1.0, s / 100), "clip": clip, "choice_share": 0.75}
 
 
 def _turn(plan: Plan, round_: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,15 +16,18 @@ from sottovoce.algorithms.base import (
     Coordination,
     Design,
     Problem,
+    Solution,
     TailAverage,
     gradient_query,
     option,
     public_gradient,
+    summed,
 )
 from sottovoce.privacy.query import Curvature, GramMatrix, LossSum, Query
 from sottovoce.protocol.plan import Plan, Release, ScaledRegulariser
 
 Array = NDArray[np.float64]
+SOFTENING = 0.1  # of the damping: enough where a path leaves the weights at which gradients were asked
 FLOOR = 0.4  # of the curvature bound: below it a step could run away
 
 
@@ -87,19 +91,45 @@ class Newton(Algorithm):
         if not plan.private:
             return (yield from _exact_newton(plan))
         triangles = yield Ask("gram", {"weights": np.zeros(plan.dimension)})
-        values, vectors = np.linalg.eigh(GramMatrix(plan.dimension).matrix(sum(triangles.values())))  # type: ignore[arg-type]
+        values, vectors = np.linalg.eigh(GramMatrix(plan.dimension).matrix(summed(triangles)))
         values = np.maximum(values, 0.0)
         loss, damping = plan.scaled_loss, plan["damping"]
         weights = np.zeros(plan.dimension)
         tail = TailAverage(plan.dimension, plan.rounds // 2)
+        centre, slope = TailAverage(plan.dimension, 0), TailAverage(plan.dimension, 0)
         for t in range(plan.rounds):
             gradients = yield Ask("gradient", {"weights": weights})
+            centre.add(t, weights)
+            slope.add(t, summed(gradients))
             variance = float(values @ (vectors.T @ weights) ** 2) / plan.records
             k = max(FLOOR * loss.curvature_bound, loss.mean_curvature(variance))
             metric = Metric(k * values + damping, vectors)
-            weights = metric.step(weights, sum(gradients.values()), plan.scaled_regulariser, plan.records)  # type: ignore[arg-type]
+            weights = metric.step(weights, summed(gradients), plan.scaled_regulariser, plan.records)
             tail.add(t, weights)
-        return tail.value
+        model = Quadratic(Metric(values + SOFTENING * damping, vectors), centre.value, slope.value)
+        return Solution(tail.value, model=model if loss.name == "squared" else None)
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """1/2 |u - centre|^2_M + <gradient, u - centre>: a sum of squared losses as far as its releases tell.
+
+    The gradient of a squared loss is linear, so the mean of the released ones belongs to the mean of the weights they
+    were asked at. A function of released values: minimising it for any number of penalties costs nothing.
+    """
+
+    metric: Metric
+    centre: Array
+    gradient: Array
+
+    def minimise(self, regulariser: ScaledRegulariser, records: int) -> Array:
+        """Argmin over u of this + records * regulariser(u)."""
+        return self.metric.step(self.centre, self.gradient, regulariser, records)
+
+    def slope_at_zero(self) -> Array:
+        """Its gradient at u = 0."""
+        vectors = self.metric.vectors
+        return self.gradient - vectors @ (self.metric.values * (vectors.T @ self.centre))
 
 
 class Metric:
@@ -145,14 +175,16 @@ def _exact_newton(plan: Plan) -> Coordination:
     """Newton's method with step halving; without privacy a stopping rule may read the data."""
     regulariser, records = plan.scaled_regulariser, plan.records
     weights = regulariser.prox(np.zeros(plan.dimension), 1.0)
+    model = None
     losses = yield Ask("loss", {"weights": weights})
     objective = float(sum(losses.values())[0]) + records * regulariser.value(weights)  # type: ignore[index]
     for _ in range(plan.rounds):
         gradients = yield Ask("gradient", {"weights": weights})
         triangles = yield Ask("curvature", {"weights": weights})
-        values, vectors = np.linalg.eigh(GramMatrix(plan.dimension).matrix(sum(triangles.values())))  # type: ignore[arg-type]
+        values, vectors = np.linalg.eigh(GramMatrix(plan.dimension).matrix(summed(triangles)))
         metric = Metric(np.maximum(values, 1e-9 * max(values.max(), 1.0)), vectors)
-        target = metric.step(weights, sum(gradients.values()), regulariser, records)  # type: ignore[arg-type]
+        target = metric.step(weights, summed(gradients), regulariser, records)
+        model = Quadratic(metric, weights, summed(gradients))
         scale = 1.0
         for _ in range(40):
             trial = weights + scale * (target - weights)
@@ -167,4 +199,4 @@ def _exact_newton(plan: Plan) -> Coordination:
         weights, objective = trial, reached
         if moved <= 1e-12 * max(1.0, float(np.abs(weights).max())):
             break
-    return weights
+    return Solution(weights, model=model if plan.scaled_loss.name == "squared" else None)

@@ -25,7 +25,7 @@ from sottovoce.algorithms.base import (
     summed,
 )
 from sottovoce.data import coordinate_kernels as kernels
-from sottovoce.data.block import Block, exact_weights, is_sparse, toward_zero
+from sottovoce.data.block import Block, exact_bits, exact_weights, is_sparse, toward_zero
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Loss
 from sottovoce.privacy.accounting import (
@@ -53,9 +53,11 @@ CODES = {
     "smoothed_hinge": kernels.SMOOTHED_HINGE,
     "logistic": kernels.LOGISTIC,
 }
-LARGEST_CLIP = 1024.0
+STEPS = ("slope", "exact", "newton")  # of the logistic loss; the others have one step
+SMALLEST_CLIP, LARGEST_CLIP = 1e-90, 1024.0
 EPOCHS = 2000  # of a run without privacy, at most
-RATE = 0.1  # the accuracy does not depend on it, the work of a round does
+RATE = 0.1  # the least by default: the accuracy does not depend on it, the work of a round does
+ENTRIES = 2**21  # of a batch: up to so many a full batch is as fast, and its cost is an exact Gaussian's
 REACH = 1.5  # rows have norm 1 at most, so steps up to twice the safe ones are stable
 AVERAGED = 0.3  # of the rounds, at the end
 STILL = 1e-13  # it has converged when no weight moves by more than this share of the largest
@@ -95,7 +97,7 @@ class DualAlgorithm(Algorithm):
 
     def _without_privacy(self, problem: Problem, numbers: Mapping[str, float]) -> Design:
         epochs = option(problem, "rounds", EPOCHS, low=1, whole=True)
-        query = Epoch(draft(problem), len(problem.parties))
+        query = Epoch(draft(problem, numbers), len(problem.parties))
         return Design(epochs, numbers, (Release.of(query, 0, epochs, 0.0, 1.0),))
 
 
@@ -104,7 +106,8 @@ class SCD(DualAlgorithm):
 
     Every record flips a secret coin of probability `rate` each round. Its dual stays with its holder, without noise.
     All steps of a round start from the same v (Jacobi): z_i = argmin l*(-a_i - z) + m z + s z^2 / 2 with
-    m = x_i'w and s = rate |x_i|^2 / (lam reach); reach = 1 is safe if all rows were one and the same row.
+    m = x_i'w and s = rate |x_i|^2 / (lam reach); reach = 1 is safe if all rows were one and the same row. For the
+    logistic loss `dual_step` says how near z_i comes to that minimiser.
 
     Guarantee: `rounds` Poisson-subsampled Gaussians of sensitivity C, against whoever sees every v
     (`proofs/scd.md`). Edges: a null row takes no step; an empty batch is answered with noise; a holder that was
@@ -120,14 +123,13 @@ class SCD(DualAlgorithm):
         """Rate, rounds, steps and clip by the rule of `Rule`."""
         lam = ridge_of(self.name, problem)
         rule = Rule(problem, lam)
-        exact = choice(problem, "dual_step", ("exact", "newton")) == "exact"
-        numbers: dict[str, float] = {"ridge": lam, "exact_step": exact}
+        numbers: dict[str, float] = {"ridge": lam, "dual_step": dual_step_of(problem)}
         if math.isinf(problem.epsilon):
             return self._without_privacy(problem, numbers)
-        rate = option(problem, "rate", RATE, low=1e-9, high=1.0)
+        rate = option(problem, "rate", rule.rate, low=1e-9, high=1.0)
         rounds = option(problem, "rounds", rule.rounds, low=1, whole=True)
         reach = 1.0 if problem.calibration == "paper" else rule.reach(rate, rounds)
-        clip = option(problem, "clip", rule.clip(rate, reach), low=1e-12, high=LARGEST_CLIP)
+        clip = option(problem, "clip", rule.clip(rate, reach), low=SMALLEST_CLIP, high=LARGEST_CLIP)
         numbers |= {"clip": clip, "rate": rate, "reach": reach, "averaged": max(1, round(AVERAGED * rounds))}
         if problem.calibration == "paper":
             return self._paper(problem, numbers, rounds)
@@ -142,10 +144,10 @@ class SCD(DualAlgorithm):
     def _paper(self, problem: Problem, numbers: dict[str, float], rounds: int) -> Design:
         """As printed: noise of variance 2 C^2 sigma^2 on v and the sampled duals, sigma by the moments accountant."""
         sigma = moments_noise_for(problem.epsilon, problem.delta, numbers["rate"], rounds)
-        query = PublishedState(draft(problem, numbers | {"exact_step": 0.0, "averaged": 1.0}))
+        query = PublishedState(draft(problem, numbers | {"dual_step": STEPS.index("newton"), "averaged": 1.0}))
         std = math.sqrt(2) * numbers["clip"] * sigma
         release = Release.of(query, 0, rounds, std, grid_step(query, std), numbers["rate"])
-        numbers |= {"exact_step": 0.0, "averaged": 1.0}  # the last iterate, one Newton step
+        numbers |= {"dual_step": STEPS.index("newton"), "averaged": 1.0}  # the last iterate, one Newton step
         return Design(rounds, numbers, (release,), claimed_epsilon=problem.epsilon)
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
@@ -184,9 +186,9 @@ class SCD(DualAlgorithm):
         release = plan.releases[0]
         rate, delta = release.rate or 1.0, plan.delta * (1 - SAMPLER_SHARE)
         seen = visible_uses_epsilon(release.charged(relation) / release.std, rate, release.count, delta)
-        shared = math.sqrt(2) * release.std / release.charged_zero_out
+        multiplier = release.std / (plan["clip"] + release.step * math.sqrt(plan.dimension))
         each, world = (
-            epsilon_of([PoissonGaussian(rate, shared * math.sqrt(noises), release.count)], delta, relation)
+            epsilon_of([PoissonGaussian(rate, multiplier * math.sqrt(noises), release.count)], delta, relation)
             for noises in (1, len(plan.parties))
         )
         return {"world": min(world, each, seen), "coordinator": seen, "parties": min(each, seen)}
@@ -195,33 +197,42 @@ class SCD(DualAlgorithm):
 class Rule:
     """Defaults of `scd` from public numbers.
 
-    For lam far below the rate a round is a clipped gradient step of length rate reach / (rate + lam reach), whatever
-    the loss. B is the sum of these lengths: the noise of all rounds carries the weights by c B sqrt(d) / (mu N), so B
-    is what the budget allows, at most the 1/lam that the duals need to arrive. The constants hold for labels and slopes
-    of at most 1; they were chosen on two public data sets and checked on others (`docs/benchmarks.md`).
+    For lam far below the rate a round is a clipped gradient step of length rate reach / (kappa rate + lam reach), kappa
+    the loss's curvature. B is the sum of these lengths: the noise of all rounds carries the weights by
+    c B sqrt(d) / (mu N), so B is what the budget allows (`spread`), at most the 1/lam that the duals need to arrive.
+    The constants hold for labels and slopes of at most 1 (`docs/benchmarks.md`).
     """
 
     def __init__(self, problem: Problem, lam: float) -> None:
-        self.lam = lam
+        self.problem, self.lam = problem, lam
         loss = problem_loss(problem)
-        self.slope, walk = (2.0, 8.0) if loss.name == "logistic" else (0.5 if loss.kind == "regression" else 1.0, 5.0)
+        logistic = loss.name == "logistic" and STEPS[dual_step_of(problem)] == "slope"
+        self.bend = loss.curvature_bound if logistic else 1.0
+        self.slope, spread = (0.7, 10.0) if logistic else (0.5 if loss.kind == "regression" else 1.0, 5.0)
         mu = min(problem.mu, 1e100) / (2.0 if problem.relation == "replace-one" else 1.0)
         noise = self.slope * math.sqrt(problem.dimension * len(problem.parties))
-        self.length = min(walk * mu * problem.records / noise, 1 / lam)
+        self.length = min(spread * mu * problem.records / noise, 1 / lam)
+
+    @property
+    def rate(self) -> float:
+        """Full batches of small data, down to RATE for large; the published form samples always."""
+        if self.problem.calibration == "paper":
+            return RATE
+        return min(max(ENTRIES / (self.problem.records * self.problem.dimension), RATE), 1.0)
 
     @property
     def rounds(self) -> int:
         """As many as steps of the longest safe length need, from 100 to 1000."""
-        return min(max(math.ceil(self.length / REACH), 100), 1000)
+        return min(max(math.ceil(self.length * self.bend / REACH), 100), 1000)
 
     def reach(self, rate: float, rounds: int) -> float:
         """The factor by which a step is longer than the one that is safe if all rows were one row."""
         each = self.length / rounds
-        return min(REACH, rate * each / (rate - self.lam * each)) if rate > self.lam * each else REACH
+        return min(REACH, self.bend * rate * each / (rate - self.lam * each)) if rate > self.lam * each else REACH
 
     def clip(self, rate: float, reach: float) -> float:
         """The length of the dual step of a slope of c."""
-        return min(self.slope * self.lam * reach / (rate + self.lam * reach), LARGEST_CLIP)
+        return max(self.slope * self.lam * reach / (self.bend * rate + self.lam * reach), SMALLEST_CLIP)
 
 
 class DualSteps:
@@ -236,9 +247,9 @@ class DualSteps:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.clip = plan["clip"]
-        if not 1e-100 < self.clip <= LARGEST_CLIP:
-            raise InputError(f"clip={self.clip!r} must be a positive number of at most {LARGEST_CLIP:g}.")
+        self.clip = checked_clip(plan)
+        self.code = step_code(plan)
+        self.factor = positive(plan, "rate") / (positive(plan, "ridge") * positive(plan, "reach"))
         self.entries = float(plan.dimension)
 
     def sensitivity(self, relation: Relation) -> float:
@@ -248,8 +259,7 @@ class DualSteps:
     def value(self, block: Block, *arguments: Any) -> Array:
         """One pass over the batch."""
         weights, duals = arguments
-        factor = self.plan["rate"] / (self.plan["ridge"] * self.plan["reach"])
-        return move(self.plan, block, weights, duals, factor=factor, clip=self.clip)
+        return move(self.plan, block, weights, duals, code=self.code, factor=self.factor, clip=self.clip)
 
 
 class PublishedState:
@@ -257,6 +267,7 @@ class PublishedState:
 
     Guarantee: the round is a Gaussian of sensitivity sqrt 2 C (zero-out), 2 sqrt 2 C (replace-one) for who knows the
     batch, which the entries without noise tell. The noise enters the holder's duals, as published.
+    Edges: a null row takes no step, and neither does one whose step is no number; their duals get the noise alone.
     """
 
     name = "state"
@@ -265,7 +276,8 @@ class PublishedState:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.loss = plan.scaled_loss
-        self.clip = plan["clip"]
+        self.clip = checked_clip(plan)
+        self.factor = positive(plan, "rate") / positive(plan, "ridge")
         self.length = plan.dimension + max(count for _, count in plan.parties)
         self.entries = plan.dimension + 1.0
 
@@ -280,13 +292,14 @@ class PublishedState:
             raise LeakError("the published release has noise.")
         batch = block if block.chosen is not None else block.take(block.places)
         places = batch.places
-        pull = self.plan["rate"] / self.plan["ridge"] * block.whole.squares[places]
+        squares = block.whole.squares[places]
         bits = block.bits - math.ceil(math.log2(self.clip))
         steps = np.zeros(len(places))
 
         def published(scores: Array, labels: Array) -> Array:
             with np.errstate(all="ignore"):
-                found = np.nan_to_num(self.loss.dual_step(duals[places], labels, scores, pull), nan=0.0)
+                found = self.loss.dual_step(duals[places], labels, scores, self.factor * squares)
+            found = np.where(squares > 0, np.nan_to_num(found, nan=0.0), 0.0)
             steps[:] = toward_zero(np.clip(found, -self.clip, self.clip), bits)
             return steps
 
@@ -312,6 +325,7 @@ class Epoch:
 
     def __init__(self, plan: Plan, parties: int) -> None:
         self.plan = plan
+        self.code = step_code(plan)
         self.parties = parties
 
     def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
@@ -330,7 +344,8 @@ class Epoch:
         lam_n = self.plan["ridge"] * self.plan.records
         local = np.array(weights, dtype=np.float64)
         scale = self.parties / lam_n
-        total = move(self.plan, block.take(order), local, duals, factor=scale, clip=math.inf, scale=scale)
+        options: dict[str, Any] = {"code": self.code, "factor": scale, "clip": math.inf, "scale": scale}
+        total = move(self.plan, block.take(order), local, duals, **options)
         return np.array([*total, losses, conjugates])
 
 
@@ -349,7 +364,15 @@ def _ascend(plan: Plan) -> Coordination:
 
 
 def move(
-    plan: Plan, block: Block, weights: Array, duals: Array, *, factor: float, clip: float, scale: float = 0.0
+    plan: Plan,
+    block: Block,
+    weights: Array,
+    duals: Array,
+    *,
+    code: int,
+    factor: float,
+    clip: float,
+    scale: float = 0.0,
 ) -> Array:
     """Step the duals of the block's records and return sum_i z_i x_i; with `scale` the weights follow each step."""
     whole = block.whole
@@ -358,19 +381,50 @@ def move(
         if block.bits is None or block.row_norm > 1.0:
             raise LeakError("the rows were not prepared for dual steps with noise.")
         grid = block.bits - math.ceil(math.log2(clip))
-        if grid < 0:
-            raise LeakError("there are too many records for exact sums of dual steps.")
         weights = exact_weights(weights, block.bits)
-    loss = plan.scaled_loss
-    code = CODES[loss.name]
-    if code == kernels.LOGISTIC and plan["exact_step"]:
-        code = kernels.LOGISTIC_EXACT
-    parameter = next(iter(loss.parameters().values()), 0.0)
+    parameter = next(iter(plan.scaled_loss.parameters().values()), 0.0)
     options = (whole.labels, whole.squares, weights, duals, code, parameter, factor, clip, grid, scale)
     if is_sparse(whole.rows):
         rows = whole.rows
         return np.asarray(kernels.dual_rows_sparse(rows.indptr, rows.indices, rows.data, block.places, *options))
     return np.asarray(kernels.dual_rows_dense(whole.rows, block.places, *options))
+
+
+def step_code(plan: Plan) -> int:
+    """The kernel's code of the plan's loss and dual step."""
+    name, step = plan.scaled_loss.name, plan["dual_step"]
+    if step not in range(len(STEPS)):
+        raise InputError(f"dual_step={step!r} must be a whole number from 0 to {len(STEPS) - 1}.")
+    if name != "logistic":
+        return CODES[name]
+    return (kernels.LOGISTIC_SLOPE, kernels.LOGISTIC_EXACT, kernels.LOGISTIC)[int(step)]
+
+
+def dual_step_of(problem: Problem) -> int:
+    """The place of the chosen step in STEPS; without privacy the exact one, which converges in fewer epochs."""
+    steps = STEPS if math.isfinite(problem.epsilon) else (STEPS[1], STEPS[0], STEPS[2])
+    return STEPS.index(choice(problem, "dual_step", steps))
+
+
+def checked_clip(plan: Plan) -> float:
+    """The plan's clip, if sums of steps of that size are exact on its rows."""
+    clip = plan["clip"]
+    if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
+        raise InputError(f"clip={clip!r} must be a number from {SMALLEST_CLIP:g} to {LARGEST_CLIP:g}.")
+    if plan.layout != "rows" or exact_bits(plan.records) < math.ceil(math.log2(clip)):
+        raise InputError(
+            f"dual steps are summed over rows of norm 1, and at clip={clip!r} not over {plan.records} of them: take "
+            "layout='rows', fewer records or a smaller clip."
+        )
+    return clip
+
+
+def positive(plan: Plan, name: str) -> float:
+    """A number of the plan that must be positive and finite."""
+    value = plan[name]
+    if not 0 < value < math.inf:
+        raise InputError(f"{name}={value!r} must be a positive finite number.")
+    return value
 
 
 def weights_of(plan: Plan, v: Array) -> Array:
@@ -385,5 +439,10 @@ def ridge_of(solver: str, problem: Problem) -> float:
         raise InputError(
             f"solver={solver!r} needs an l2 penalty with alpha > 0, not {problem.regulariser.name!r} with "
             f"{problem.regulariser.parameters}: its duals exist for a strongly convex objective alone. Try alpha=1e-3."
+        )
+    if not 1e-80 <= lam <= 1e80:
+        raise InputError(
+            f"alpha={problem.regulariser.parameters['alpha']!r} weighs {lam:.3g} on prepared rows, outside 1e-80 to "
+            "1e80, where dual steps can be told from zero. Try alpha=1e-3."
         )
     return lam

@@ -99,9 +99,13 @@ class PrimalSCD(CoordinateAlgorithm):
         """The next coordinates of the public order."""
         return gate.gaussian(query, round_, block, arrays["weights"], memory, self._turn(plan, round_))
 
+    def example(self, plan: Plan, query: str) -> Ask:
+        """Weights alone: the curvatures stay at the holder."""
+        return Ask(query, {"weights": np.zeros(plan.dimension)})
+
     def _turn(self, plan: Plan, round_: int) -> NDArray[np.int64]:
         lot = int(plan["lot"])
-        return visits(plan, plan.dimension, lot * plan.rounds)[lot * round_ : lot * (round_ + 1)]
+        return visits(plan, lot * round_, lot)
 
 
 class Minimisers:
@@ -114,22 +118,28 @@ class Minimisers:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.lot, self.clip = int(plan["lot"]), plan["clip"]
-        if self.lot < 1 or not SMALLEST <= self.clip <= LARGEST:
-            raise InputError(f"clip={self.clip!r} must be a positive number and lot={self.lot!r} at least 1.")
+        lot, self.clip = plan["lot"], plan["clip"]
+        if not 1 <= lot <= plan.dimension or int(lot) != lot:
+            raise InputError(f"lot={lot!r} must be a whole number from 1 to {plan.dimension}, the coordinates.")
+        if not SMALLEST <= self.clip <= LARGEST:
+            raise InputError(f"clip={self.clip!r} must be a number from {SMALLEST:g} to {LARGEST:g}.")
+        if plan.layout != "columns":
+            raise InputError(f"layout={plan.layout!r} must be 'columns': the sums are over columns.")
+        self.lot = int(lot)
+        self.moves = Moves(plan, np.ones(plan.dimension))
         self.entries = float(self.lot)
         self.weights = np.ones(self.lot)
 
     def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
         """2 C sqrt L under both relations."""
-        return 2 * self.clip * math.sqrt(self.lot)
+        return 2 * self.clip * math.sqrt(self.lot) * (1 + 2.0**-40)  # the last bits of its own rounding
 
     def value(self, block: Block, *arguments: Any) -> Array:
         """Sums over the columns of the lot alone."""
         weights, memory, order = arguments
         if len(order) != self.lot:
             raise RefusedError("the round has other coordinates than the plan.")
-        moves = Moves(self.plan, np.ones(len(weights)))
+        moves = self.moves
         scores = memory.follow(block, weights)
         slopes = np.empty(len(scores))
         kernels.fill_slopes(moves.code, moves.parameter, scores, block.labels, slopes)

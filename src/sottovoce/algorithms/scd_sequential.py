@@ -9,8 +9,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import WALK, Design, Problem, choice, draft, option
-from sottovoce.algorithms.scd import LARGEST_CLIP, DualAlgorithm, Epoch, move, ridge_of
+from sottovoce.algorithms.base import MOST_ROUNDS, WALK, Design, Problem, draft, option
+from sottovoce.algorithms.scd import (
+    LARGEST_CLIP,
+    SMALLEST_CLIP,
+    DualAlgorithm,
+    Epoch,
+    checked_clip,
+    dual_step_of,
+    move,
+    positive,
+    ridge_of,
+    step_code,
+)
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError
 from sottovoce.privacy.accounting import Event, Relation
@@ -35,12 +46,12 @@ class SequentialSCD(DualAlgorithm):
     name: ClassVar[str] = "scd-sequential"
     title: ClassVar[str] = "sequential dual coordinate descent in public lots (SeqDP-SCD)"
     options: ClassVar[tuple[str, ...]] = ("rounds", "lot", "clip", "dual_step")
+    samples: ClassVar[bool] = False  # the lots are public places of the whole block
 
     def design(self, problem: Problem) -> Design:
         """Five epochs of at most 1000 lots; the clip keeps the noise's random walk below WALK."""
         lam = ridge_of(self.name, problem)
-        exact = choice(problem, "dual_step", ("exact", "newton")) == "exact"
-        numbers: dict[str, float] = {"ridge": lam, "exact_step": exact}
+        numbers: dict[str, float] = {"ridge": lam, "dual_step": dual_step_of(problem)}
         if math.isinf(problem.epsilon):
             return self._without_privacy(problem, numbers)
         epochs = option(problem, "rounds", 5, low=1, whole=True)
@@ -48,8 +59,8 @@ class SequentialSCD(DualAlgorithm):
         lot = option(problem, "lot", max(1, math.ceil(largest / 1000)), low=1, high=largest, whole=True)
         lots = math.ceil(largest / lot)
         spread = (2 * lot - 1) * epochs * math.sqrt(largest / lot * problem.dimension * len(problem.parties))
-        default = min(WALK * problem.mu * lam * problem.records / spread, 1.0)
-        clip = option(problem, "clip", default, low=1e-12, high=LARGEST_CLIP)
+        default = min(max(WALK * problem.mu * lam * problem.records / spread, SMALLEST_CLIP), 1.0)
+        clip = option(problem, "clip", default, low=SMALLEST_CLIP, high=LARGEST_CLIP)
         numbers |= {"clip": clip, "lots": lots, "lot": lot, "averaged": max(1, lots * epochs // 2)}
         query = LotSteps(draft(problem, numbers))
         # Every record is in one release of an epoch, so the releases of one epoch cost what one of them costs.
@@ -98,9 +109,13 @@ class LotSteps:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.clip, self.lot, self.lots = plan["clip"], int(plan["lot"]), int(plan["lots"])
-        if not 1e-100 < self.clip <= LARGEST_CLIP or self.lot < 1 or self.lots < 1:
-            raise InputError(f"clip={self.clip!r} must be positive and a lot have at least one record.")
+        self.clip = checked_clip(plan)
+        self.code = step_code(plan)
+        for name in ("lot", "lots"):
+            if not 1 <= plan[name] <= MOST_ROUNDS or int(plan[name]) != plan[name]:
+                raise InputError(f"{name}={plan[name]!r} must be a whole number from 1 to {MOST_ROUNDS}.")
+        self.lot, self.lots = int(plan["lot"]), int(plan["lots"])
+        self.scale = 1.0 / (positive(plan, "ridge") * plan.records)
         self.entries = float(plan.dimension)
 
     def sensitivity(self, relation: Relation) -> float:
@@ -112,8 +127,8 @@ class LotSteps:
         weights, duals, round_ = arguments
         first = round_ % self.lots * self.lot
         lot = block.take(np.arange(min(first, len(block)), min(first + self.lot, len(block)), dtype=np.int64))
-        scale = 1.0 / (self.plan["ridge"] * self.plan.records)
-        return move(self.plan, lot, weights, duals, factor=scale, clip=self.clip, scale=scale)
+        options: dict[str, Any] = {"code": self.code, "factor": self.scale, "clip": self.clip, "scale": self.scale}
+        return move(self.plan, lot, weights, duals, **options)
 
 
 def _epochs(plan: Plan, release: Release) -> int:

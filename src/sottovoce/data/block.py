@@ -258,7 +258,7 @@ def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matr
 
 
 class Block:
-    """Prepared rows and labels of one holder, or a batch of them. `row_norm` bounds the norm of every row.
+    """Prepared rows and labels of one holder, or a batch of them.
 
     A batch names its rows in `chosen` and copies none; `whole` is the holder's block that they are rows of.
     """
@@ -271,14 +271,14 @@ class Block:
         chosen: NDArray[np.int64] | None = None,
         *,
         whole: Block | None = None,
-        row_norm: float = 1.0,
+        layout: Layout = "rows",
     ) -> None:
         self.rows = rows
         self.labels = labels
         self.bits = bits
         self.chosen = chosen
-        self.whole = whole or self
-        self.row_norm = row_norm
+        self.whole = self if whole is None else whole
+        self.layout: Layout = layout
 
     @classmethod
     def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
@@ -298,7 +298,6 @@ class Block:
             rows = _prepare_sparse(X, usable, recipe, bits)
         else:
             rows = _prepare_dense(np.asarray(X), usable, recipe, bits)
-        row_norm = 1.0 if recipe.layout == "rows" else math.inf
         labels[~usable] = 0.0 if recipe.classes is None else 1.0
         if not usable.all():
             _log.warning(
@@ -306,7 +305,7 @@ class Block:
                 count - int(usable.sum()),
                 count,
             )
-        return cls(rows, labels, bits, row_norm=row_norm)
+        return cls(rows, labels, bits, layout=recipe.layout)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -315,6 +314,11 @@ class Block:
     def dimension(self) -> int:
         """Columns of a prepared row."""
         return int(self.rows.shape[1])
+
+    @property
+    def row_norm(self) -> float:
+        """What bounds the norm of every row; nothing does in the layout "columns"."""
+        return 1.0 if self.layout == "rows" else math.inf
 
     def chunks(self) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once."""
@@ -362,7 +366,7 @@ class Block:
         """The named rows as a batch."""
         chosen = indices if self.chosen is None else self.chosen.take(indices)
         labels = self.labels.take(indices)
-        return Block(self.rows, labels, self.bits, chosen, whole=self.whole, row_norm=self.row_norm)
+        return Block(self.rows, labels, self.bits, chosen, whole=self.whole, layout=self.layout)
 
     @property
     def places(self) -> NDArray[np.int64]:

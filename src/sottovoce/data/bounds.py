@@ -84,13 +84,15 @@ class Bounds(BaseModel):
                 low, high = map(float, (-given, given) if given.ndim == 0 else given)
             except (TypeError, ValueError):
                 raise InputError(f"label_bound={label_bound!r} must be one number or a pair (low, high).") from None
-        if entry_bound is not None and np.ndim(entry_bound) > 0:
-            try:
-                entry_bound = tuple(float(value) for value in np.asarray(entry_bound).tolist())
-            except (TypeError, ValueError):
+        if entry_bound is not None:
+            alone = isinstance(entry_bound, str) or not np.iterable(entry_bound)
+            several = [entry_bound] if alone else list(entry_bound)  # type: ignore[arg-type]
+            if not all(_is_number(value) for value in several):
                 raise InputError(
-                    f"entry_bound={entry_bound!r} must be one positive number, or one for each feature."
-                ) from None
+                    f"entry_bound={entry_bound!r} must be one positive number, or one for each feature; declare the "
+                    "largest you expect."
+                )
+            entry_bound = float(several[0]) if alone else tuple(map(float, several))  # type: ignore[arg-type]
         feature_low = feature_high = None
         if feature_ranges is not None:
             try:
@@ -171,6 +173,13 @@ class Bounds(BaseModel):
         if fit_intercept:
             return (self.label_low + self.label_high) / 2, (self.label_high - self.label_low) / 2
         return 0.0, max(abs(self.label_low), abs(self.label_high))
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number that float64 has; texts and truth values are none, though both can be read as one."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) <= LARGEST
+    return isinstance(value, float | np.integer | np.floating)
 
 
 def party_norms(row_norm: float, columns: Sequence[int], norms: Sequence[float] | None = None) -> list[float]:

@@ -6,6 +6,7 @@ A loss is a code and one parameter, since a function as an argument would defeat
 What is computed for one record is a function of that record and of public numbers alone, bit for bit, wherever the
 record stands: such code is compiled without leave to reorder or to fuse operations, so that vectorised and scalar
 instructions agree. Leave to reorder is given to sums only, and these are exact: their terms lie on public grids.
+A function that is not told otherwise is compiled with its caller's leave, so every one is told.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Array = NDArray[np.float64]
 Entries = NDArray[Any]  # float32 or float64
 Integers = NDArray[Any]  # the int32 or int64 of a sparse matrix
 
-SQUARED, HUBER, HINGE, SMOOTHED_HINGE, LOGISTIC, LOGISTIC_EXACT = range(6)
+SQUARED, HUBER, HINGE, SMOOTHED_HINGE, LOGISTIC, LOGISTIC_EXACT, LOGISTIC_SLOPE = range(7)
 BOX = 1e-4  # the Newton step of the logistic loss keeps its dual variable this far from 0 and 1
 
 _CHUNK = 1024  # records whose scores, labels, slopes and entries stay in the first cache together
@@ -37,7 +38,7 @@ _SHIFT = 1.5 * 2.0**52  # adding it rounds to an integer and leaves that integer
 _EXACT_SUM = {"reassoc", "contract", "nsz"}
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _clamp(value: float, low: float, high: float) -> float:
     """The value cut to [low, high]; NaN stays NaN."""
     value = low if value < low else value
@@ -64,10 +65,11 @@ _prefetch: Any = intrinsic(_ask_for)
 # --- dual coordinate descent: records ---------------------------------------------------------------------------
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def dual_step(code: int, a: float, y: float, m: float, s: float, parameter: float) -> float:
     """The step z from the stored dual a that minimises l*(-a - z) + m z + s z^2 / 2 (LOGISTIC: one Newton step).
 
+    LOGISTIC_SLOPE goes from a toward -l'(m), by 1 / (1 + s / 4) of the way: it never lowers the dual objective.
     Parameter: the threshold of the Huber loss, the smoothing of the smoothed hinge.
     """
     if code == SQUARED:
@@ -79,13 +81,15 @@ def dual_step(code: int, a: float, y: float, m: float, s: float, parameter: floa
         b = _clamp(b, BOX, 1.0 - BOX)
         slope = math.log(b / (1.0 - b)) + m
         return y * _clamp(b - slope / (1.0 / (b * (1.0 - b)) + s), BOX, 1.0 - BOX) - a
+    if code == LOGISTIC_SLOPE:
+        return y * (_logistic_weight(m) - b) / (1.0 + 0.25 * s)
     if code == LOGISTIC_EXACT:
         return y * _logistic_dual(s * b - m, s) - a
     g = 0.0 if code == HINGE else parameter
     return y * _clamp(b + (1.0 - m - g * b) / max(g + s, 1e-200), 0.0, 1.0) - a
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _logistic_dual(target: float, s: float) -> float:
     """sigma(t), where t + s sigma(t) = target. Convex below t = 0, concave above: Newton from 0 never overshoots."""
     t, b = 0.0, 0.5
@@ -99,7 +103,7 @@ def _logistic_dual(target: float, s: float) -> float:
     return b
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _step_all(
     batch: NDArray[np.int64],
     scores: Array,
@@ -188,7 +192,7 @@ def dual_rows_dense(
     return total
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def dual_rows_sparse(
     indptr: Integers,
     indices: Integers,
@@ -235,7 +239,7 @@ def dual_rows_sparse(
 # --- proximal coordinate descent: columns -----------------------------------------------------------------------
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _logistic_weight(t: float) -> float:
     """1 / (1 + exp(t)) to about 1e-15, t first cut to [-690, 690]; no branches or calls, so that a loop is vectorised.
 
@@ -253,7 +257,7 @@ def _logistic_weight(t: float) -> float:
     return float(low / (low + power * (even + odd)))
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _fill_slopes(
     code: int, parameter: float, scores: Array, labels: Array, start: int, count: int, slopes: Array
 ) -> None:
@@ -276,16 +280,17 @@ def _fill_slopes(
         slopes[:] = math.nan
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def fill_slopes(code: int, parameter: float, scores: Array, labels: Array, slopes: Array) -> None:
     """Overwrite slopes with l'(score, label). Losses: SQUARED, HUBER, SMOOTHED_HINGE, LOGISTIC; else NaN."""
     _fill_slopes(code, parameter, scores, labels, 0, len(slopes), slopes)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _term(slope: float, entry: float, scale: float, limit: float) -> float:
-    """trunc(cut(slope entry scale, -limit, limit)); -limit where that is no number."""
+    """trunc(cut(slope entry scale, -limit, limit)); 0 where that is no number, so that a null row always adds 0."""
     value = slope * entry * scale
+    value = value if value == value else 0.0
     value = value if value > -limit else -limit
     return float(np.trunc(value if value < limit else limit))
 
@@ -303,14 +308,14 @@ def _clipped_sum(slopes: Array, entries: Entries, start: int, count: int, scale:
     return total
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _add(scores: Array, start: int, entries: Entries, place: int, count: int, change: float) -> None:
     part, column = scores[start : start + count], entries[place : place + count]
     for i in range(count):
         part[i] += change * column[i]
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _release(
     k: int, total: float, released: NDArray[Any], noise: NDArray[Any], grid_step: float, limit: float, clip: float
 ) -> float:
@@ -322,14 +327,14 @@ def _release(
     return float(released[k] * grid_step * clip)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _prox(u: float, step: float, l1: float, l2: float, low: float, high: float) -> float:
     """The minimiser of l1 |w| + l2 w^2 / 2 + (w - u)^2 / (2 step) over low <= w <= high."""
     shrunk = math.copysign(max(abs(u) - step * l1, 0.0), u)
     return _clamp(shrunk / (1.0 + step * l2), low, high)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def coordinate_walk_dense(
     columns: Entries,
     labels: Array,
@@ -352,7 +357,7 @@ def coordinate_walk_dense(
     """Proximal steps on the coordinates of `order`, one after another, each from what the one before released.
 
     Step k on coordinate j releases R_k = rint(sum_i c_i / grid_step) + noise_k, where c_i is l'_i x_ij / clip_j cut
-    to [-1, 1] (-1 where it is no number) and rounded toward zero to a multiple of 2^-bits. With at most
+    to [-1, 1] (0 where it is no number) and rounded toward zero to a multiple of 2^-bits. With at most
     2^(53 - bits) records the sum is exact. The gradient is g = R_k grid_step clip_j / records, and w_j becomes
     cut(soft(u, step_j l1_j) / (1 + step_j l2_j), low_j, high_j) with u = w_j - step_j g.
 
@@ -401,7 +406,7 @@ def coordinate_walk_dense(
     return released
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def coordinate_walk_sparse(
     indptr: Integers,
     indices: Integers,
@@ -445,7 +450,7 @@ def coordinate_walk_sparse(
     return released
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def all_coordinate_sums_dense(columns: Entries, slopes: Array, clip: Array, bits: int) -> Array:
     """For every coordinate j the sum of `coordinate_walk_dense`, from given slopes l'_i, in one pass.
 
@@ -466,7 +471,7 @@ def all_coordinate_sums_dense(columns: Entries, slopes: Array, clip: Array, bits
     return sums / limit if limit > 0.0 else sums
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def all_coordinate_sums_sparse(
     indptr: Integers, indices: Integers, data: Entries, slopes: Array, clip: Array, bits: int
 ) -> Array:
@@ -483,7 +488,7 @@ def all_coordinate_sums_sparse(
     return sums / limit if limit > 0.0 else sums
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def add_columns_dense(columns: Entries, changes: Array, scores: Array) -> None:
     """Add sum_j change_j x_j to the scores, in place."""
     for start in range(0, len(scores), _CHUNK):
@@ -492,7 +497,7 @@ def add_columns_dense(columns: Entries, changes: Array, scores: Array) -> None:
                 _add(scores, start, columns[j], start, min(_CHUNK, len(scores) - start), changes[j])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def add_columns_sparse(indptr: Integers, indices: Integers, data: Entries, changes: Array, scores: Array) -> None:
     """As `add_columns_dense`, for a CSC matrix."""
     for j in range(len(changes)):
@@ -510,7 +515,7 @@ def _squares(entries: Entries, start: int, stop: int, limit: float) -> float:
     return total / limit if limit > 0.0 else total
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def squares_dense(columns: Entries, limit: float) -> Array:
     """For every column the sum of `_squares`."""
     sums = np.empty(len(columns))
@@ -519,7 +524,7 @@ def squares_dense(columns: Entries, limit: float) -> Array:
     return sums
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def squares_sparse(indptr: Integers, indices: Integers, data: Entries, limit: float) -> Array:  # noqa: ARG001
     """As `squares_dense`, for a CSC matrix."""
     sums = np.empty(len(indptr) - 1)
@@ -528,7 +533,7 @@ def squares_sparse(indptr: Integers, indices: Integers, data: Entries, limit: fl
     return sums
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def column_sums_dense(columns: Entries, slopes: Array, order: NDArray[np.int64]) -> tuple[Array, Array]:
     """(sum_i slope_i x_ij, sum_i x_ij^2) for the columns of `order`."""
     sums, squares = np.empty(len(order)), np.empty(len(order))
@@ -538,7 +543,7 @@ def column_sums_dense(columns: Entries, slopes: Array, order: NDArray[np.int64])
     return sums, squares
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def column_sums_sparse(
     indptr: Integers, indices: Integers, data: Entries, slopes: Array, order: NDArray[np.int64]
 ) -> tuple[Array, Array]:
@@ -552,7 +557,7 @@ def column_sums_sparse(
     return sums, squares
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy")
 def coordinate_replay(
     weights: Array,
     order: NDArray[np.int64],

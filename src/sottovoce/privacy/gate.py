@@ -149,6 +149,7 @@ class Gate:
         self._account = account
         self._checked: dict[str, Query | Walk] = {}  # queries are frozen: one check holds for all rounds
         self._last: dict[str, Released] = {}
+        self.outrun = False  # whether another process of the holder released the last answer first
         self._one_at_a_time = threading.Lock()
 
     def gaussian(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
@@ -176,7 +177,10 @@ class Gate:
             if release.std == 0.0:
                 return {"value": query.walk(rows, None, 0.0, *arguments)}
             noise = rounded_gaussian(release.std / release.step, query.length, self._randomness)
-            return {"grid": query.walk(rows, noise, release.step, *arguments)}
+            grid = query.walk(rows, noise, release.step, *arguments)
+            if grid.dtype != np.int64 or grid.shape != noise.shape:
+                raise LeakError(f"query {query.name!r} made no integers of its noise; nothing was released.")
+            return {"grid": grid}
 
         return self._once("gaussian", query, round_, block, noisy)
 
@@ -222,7 +226,9 @@ class Gate:
                     self._checked[query.name] = query
                 if block.bits is None:
                     raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
-            return self._keep(Released(query.name, round_, make(release), seal=_SEAL))
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                arrays = make(release)
+            return self._keep(Released(query.name, round_, arrays, seal=_SEAL))
 
     def _stored(self, query: str, round_: int) -> Released | None:
         if self._account is not None:
@@ -240,8 +246,9 @@ class Gate:
         self._last[released.query] = released
         if self._account is None:
             return released
-        frame = Frame("answer", 0, self._plan, released.round, released.query, released.arrays, "")
-        stored = self._account.release(self._plan.hex(), released.round, released.query, encode(frame))
+        offered = encode(Frame("answer", 0, self._plan, released.round, released.query, released.arrays, ""))
+        stored = self._account.release(self._plan.hex(), released.round, released.query, offered)
+        self.outrun = stored != offered
         return Released(released.query, released.round, decode(stored).arrays, seal=_SEAL)
 
 

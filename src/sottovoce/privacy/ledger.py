@@ -210,6 +210,13 @@ class Account:
         row.check(self.path)
         return row.payload
 
+    def started(self, plan: str) -> bool:
+        """Whether anything was released under the plan."""
+        _check_name("plan", plan)
+        with ledger_file.connect(self.path) as connection:
+            condition = "kind = 'release' AND dataset = ? AND plan = ?"
+            return next(ledger_file.rows(connection, condition, self.dataset, plan), None) is not None
+
     def history(self) -> list[Entry]:
         """The account's entries in order: its opening, its reservations, its releases (without the bytes)."""
         with ledger_file.connect(self.path) as connection:

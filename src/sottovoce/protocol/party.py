@@ -175,11 +175,15 @@ class Party:
                 "value: scores that overflow would depend on a record without bound."
             )
         query = run.queries[frame.query]
-        return reply(
-            "answer",
-            frame,
-            run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays, run.memory),
-        )
+        done = False
+        try:
+            released = run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays, run.memory)
+            done = not run.gate.outrun
+        finally:
+            # What the memory followed may never have left: on such values nothing later may depend.
+            if not done and run.algorithm.resumes:
+                run.memory = run.algorithm.remember(run.plan, run.block)
+        return reply("answer", frame, released)
 
     def facts(self, *, classes: bool) -> tuple[Declared, ...]:
         """Public facts, each with its reason. Row counts do not differ between neighbours."""
@@ -231,7 +235,7 @@ class Party:
         block = Block.prepare(self._rows, self._labels, plan.preparation)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
-            if not algorithm.resumes and self._started(plan):
+            if not algorithm.resumes and self._account.started(plan.digest.hex()):
                 raise RefusedError(
                     f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
                     "between rounds is lost; what was released stays charged. Start a new fit."
@@ -242,21 +246,18 @@ class Party:
         self._seen.add(plan.digest)
         self._run = _Run(plan, algorithm, queries, block, gate, algorithm.remember(plan, block))
 
-    def _started(self, plan: Plan) -> bool:
-        """Whether the ledger has a release of the plan."""
-        account = self._account
-        return account is not None and any(
-            account.stored(plan.digest.hex(), release.first, release.query) is not None for release in plan.releases
-        )
-
     def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query | Walk]]:
         """The plan's algorithm and queries, or a refusal; no row is looked at, so its text may say why."""
         try:
             algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split)
+            if plan.layout != algorithm.layout:
+                raise RefusedError(f"{plan.algorithm} prepares rows by {algorithm.layout}, not by {plan.layout}.")
             queries = algorithm.queries(plan)
             for release in plan.releases:
                 if release.query not in queries:
                     raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
+                if release.rate is not None and not algorithm.samples:
+                    raise RefusedError(f"the plan samples records, which {plan.algorithm} cannot.")
                 if release.std > 0.0:
                     release.check(queries[release.query], plan.records)
             reason = self._policy.refuse(plan, algorithm, self.name)
