@@ -1,8 +1,8 @@
 """Every solver's defaults on the same problems, and what `solver="auto"` would have chosen.
 
 `python benchmarks/solvers.py`. Test error (mean squared error, or log-loss, or the share of wrong labels for the hinge)
-as a mean over runs with fresh noise, delta = 1e-5, zero-out. The last column is the regret of "auto": its error over the
-best solver's. Data sets as in `accuracy.py`.
+as a mean over runs with fresh noise, delta = 1e-5, zero-out. The last column is the regret of "auto": its error over
+that of the best solver. Data sets as in `accuracy.py`.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def main() -> None:
         for epsilon in arguments.epsilon:
             found: dict[str, float] = {}
             for solver in SOLVERS:
+                if solver == "newton" and X.shape[1] > 2000:
+                    continue  # hours, and "auto" never takes it there
                 try:
                     models = (estimator(epsilon=epsilon, solver=solver, **options) for _ in range(arguments.runs))
                     found[solver] = float(np.mean([error(model.fit(X, y), X_test, y_test) for model in models]))

@@ -3,8 +3,8 @@
 The floor is what NumPy needs for the same arithmetic without privacy, clipping or protocol: one Gram product and the
 passes `X @ w`, `X.T @ r` for `newton`; the passes alone for `gradient`; for `sgd` drawing the batch (with replacement),
 gathering it and its two products. For coordinate descent the time is that of one more epoch (`scd`) or pass (`cd`) of a
-private fit, messages and noise included: the difference of two fits. Its floor is one pass `X.T @ (X @ w)`, for `cd` with
-the logistic loss also d times `np.exp` of N numbers. One thread.
+private fit, messages and noise included: the difference of two fits. Its floor is one pass `X.T @ (X @ w)`, for `cd`
+with the logistic loss also d times `np.exp` of N numbers. One thread.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ REGISTRY: dict[str, Algorithm] = {
 }
 UNEVEN = 4.0  # columns whose bounds differ by more are drowned by the largest in a common row norm
 WEAK = 200.0  # below this signal dual steps waste less of the budget than a Gram matrix and gradients
-SCARCE = 5.0  # below it only a few coordinates can be learned at all
+MANY, SCARCE = 300, 30.0  # with so many features and less signal for each, only a few of them can be learned
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
 
 
@@ -87,7 +87,8 @@ def preferences(problem: Problem) -> tuple[str, ...]:
         return ("cd", *general)
     if penalty == "l2" and (not loss.smooth or not few or signal < WEAK):
         return ("scd", *general)
-    if penalty in ("l1", "elastic_net") and loss.smooth and (not few or signal < SCARCE):
+    scarce = problem.features >= MANY and signal < SCARCE * math.sqrt(d)
+    if penalty in ("l1", "elastic_net") and loss.smooth and (not few or scarce):
         return ("greedy-cd", *general)
     return general
 

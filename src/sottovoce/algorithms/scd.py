@@ -208,7 +208,7 @@ class Rule:
         loss = problem_loss(problem)
         logistic = loss.name == "logistic" and STEPS[dual_step_of(problem)] == "slope"
         self.bend = loss.curvature_bound if logistic else 1.0
-        self.slope, spread = (0.7, 10.0) if logistic else (0.5 if loss.kind == "regression" else 1.0, 5.0)
+        self.slope, spread = (0.5, 2.5) if loss.kind == "regression" else (0.7, 10.0) if logistic else (1.0, 5.0)
         mu = min(problem.mu, 1e100) / (2.0 if problem.relation == "replace-one" else 1.0)
         noise = self.slope * math.sqrt(problem.dimension * len(problem.parties))
         self.length = min(spread * mu * problem.records / noise, 1 / lam)

@@ -1,0 +1,180 @@
+"""A regularisation path under one budget, and what `solver="auto"` chooses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import sottovoce as sv
+from sottovoce import algorithms
+from sottovoce.algorithms import Problem
+from sottovoce.data.bounds import Bounds
+from sottovoce.protocol.plan import Named
+
+DECLARED: dict[str, Any] = {"delta": 1e-6, "entry_bound": 1.0, "label_bound": 6.0}
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(5)
+    X = generator.uniform(-1, 1, size=(6000, 6))
+    y = X @ [3.0, 0.0, -2.0, 0.0, 1.0, 0.0] + 0.5 + 0.2 * generator.standard_normal(6000)
+    return X, y
+
+
+class TestPath:
+    def test_without_privacy_it_is_the_exact_path(self, problem: Any) -> None:
+        path = sv.PrivateLasso(epsilon=math.inf, alpha=1e-3, **DECLARED).path(*problem, alphas=7)
+        assert len(path.alphas) == 7
+        assert np.all(np.diff(path.alphas) < 0)
+        assert path.alphas[-1] == pytest.approx(1e-3)
+        for alpha, coef, intercept in zip(path.alphas, path.coefs, path.intercepts, strict=True):
+            alone = sv.PrivateLasso(epsilon=math.inf, alpha=alpha, solver="newton", **DECLARED).fit(*problem)
+            np.testing.assert_allclose(coef, alone.coef_, rtol=0, atol=1e-7)
+            assert intercept == pytest.approx(alone.intercept_, abs=1e-7)
+        np.testing.assert_allclose(path.coefs[0], 0.0, atol=1e-7)  # the first alpha is where the first feature enters
+
+    def test_a_private_path_is_near_the_exact_one(self, problem: Any) -> None:
+        alphas = [0.3, 0.1, 0.03, 0.01]
+        exact = sv.PrivateLasso(epsilon=math.inf, **DECLARED).path(*problem, alphas=alphas)
+        private = sv.PrivateLasso(epsilon=4.0, insecure_seed=1, **DECLARED).path(*problem, alphas=alphas)
+        np.testing.assert_array_equal(private.alphas, alphas)
+        np.testing.assert_allclose(private.coefs, exact.coefs, atol=0.25)
+        assert private.privacy.epsilon == pytest.approx(4.0, rel=1e-6)
+
+    def test_one_fit_is_charged_however_long_the_path(self, problem: Any, tmp_path: Any) -> None:
+        account = sv.Ledger(tmp_path / "holder.ledger").open("people", 1.0, 1e-6)
+        model = sv.PrivateLasso(epsilon=1.0, ledger=account, **DECLARED)
+        model.path(*problem, alphas=200)
+        assert account.balance().plans == 1
+        with pytest.raises(sv.BudgetError):
+            model.path(*problem, alphas=2)
+
+    def test_by_rows(self, problem: Any) -> None:
+        X, y = problem
+        federation = sv.Federation.by_rows([(X[:2000], y[:2000]), (X[2000:], y[2000:])])
+        path = sv.PrivateLasso(epsilon=math.inf, **DECLARED).path(federation, alphas=[0.1, 0.01])
+        central = sv.PrivateLasso(epsilon=math.inf, **DECLARED).path(X, y, alphas=[0.1, 0.01])
+        np.testing.assert_allclose(path.coefs, central.coefs, atol=1e-8)
+
+    def test_a_model_of_the_path_predicts(self, problem: Any) -> None:
+        X, y = problem
+        path = sv.PrivateLasso(epsilon=8.0, insecure_seed=2, **DECLARED).path(X, y, alphas=[0.5, 0.01])
+        model = path.model(0.012)
+        assert model.alpha == 0.01
+        assert model.score(X, y) > 0.95
+        assert path.model(3.0).alpha == 0.5
+        np.testing.assert_array_equal(model.coef_, path.coefs[1])
+        assert clone(model).alpha == 0.01
+
+    def test_the_estimator_itself_stays_as_it_was(self, problem: Any) -> None:
+        model = sv.PrivateLasso(epsilon=1.0, alpha=0.2, **DECLARED)
+        before = model.get_params()
+        model.path(*problem, alphas=3)
+        assert model.get_params() == before
+        assert not hasattr(model, "coef_")
+
+    def test_a_plot(self, problem: Any) -> None:
+        matplotlib = pytest.importorskip("matplotlib")
+        matplotlib.use("Agg")
+        axes = sv.PrivateLasso(epsilon=1.0, **DECLARED).path(*problem, alphas=5).plot()
+        assert len(axes.lines) == 6
+        assert axes.get_xlabel() == "alpha"
+
+    @pytest.mark.parametrize(
+        ("parameters", "alphas", "says"),
+        [
+            ({}, [0.1, -1.0], "must be positive numbers, or how many"),
+            ({}, [], "must be positive numbers, or how many"),
+            ({}, "many", "alphas='many' must be positive numbers"),
+            ({}, [[0.1]], "must be positive numbers"),
+            ({}, math.nan, "must be positive numbers"),
+            ({}, 0, "alphas=0 must be at least 1"),
+            ({}, True, "must be positive numbers"),
+            ({"alpha": 0.0}, 5, "alpha=0.0 must be above 0"),
+            ({"solver": "cd"}, 5, "solver='cd': a path is computed from the releases of 'newton'"),
+            ({"radius": 1.0}, 5, "radius=1.0: a path goes over alpha"),
+        ],
+    )
+    def test_bad_input(self, problem: Any, parameters: dict[str, Any], alphas: Any, says: str) -> None:
+        with pytest.raises(sv.InputError, match=says.replace("(", r"\(")):
+            sv.PrivateLasso(epsilon=1.0, **{**DECLARED, **parameters}).path(*problem, alphas=alphas)
+
+    def test_a_model_needs_a_positive_alpha(self, problem: Any) -> None:
+        path = sv.PrivateLasso(epsilon=1.0, **DECLARED).path(*problem, alphas=[0.1, 0.01])
+        with pytest.raises(sv.InputError, match=r"alpha=0 must be a positive number; the path has 0.01 to 0.1"):
+            path.model(0)
+
+
+def public(
+    penalty: str = "l2", loss: str = "squared", records: int = 10_000, features: int = 20, **changes: Any
+) -> Any:
+    parameters = {} if penalty == "none" else {"alpha": 1e-3}
+    declared: dict[str, Any] = {
+        "loss": Named(name=loss),
+        "regulariser": Named(name=penalty, parameters=parameters),
+        "split": "central",
+        "parties": (("data", records),),
+        "features": features,
+        "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0),
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "classes": None if loss == "squared" else (-1, 1),
+    }
+    return algorithms.choose(Problem(**declared | changes)).name
+
+
+class TestAuto:
+    """The rule of `solver="auto"`: public numbers only."""
+
+    def test_newton_where_there_is_signal(self) -> None:
+        assert public() == public("none") == public("l1") == public("elastic_net") == "newton"
+        assert public("l2", "logistic") == public("l2", "smoothed_hinge") == "newton"
+
+    def test_duals_where_there_is_little_signal_or_no_curvature(self) -> None:
+        assert public(epsilon=0.1) == "scd"
+        assert public(records=300) == "scd"
+        assert public("l2", "hinge") == "scd"
+        assert public("l2", "hinge", parties=(("a", 5000), ("b", 5000)), split="rows") == "scd"
+
+    def test_without_an_l2_penalty_there_are_no_duals(self) -> None:
+        assert public("none", epsilon=0.1) == "newton"
+        assert public("none", "hinge") == "gradient"
+
+    def test_few_coordinates_where_there_are_many_features(self) -> None:
+        assert public("l1", features=5000) == "greedy-cd"
+        assert public("l1", records=1000, features=1900) == "greedy-cd"
+        assert public("none", features=5000) == "gradient"
+        assert public("l2", features=5000) == "scd"
+
+    def test_columns_of_different_bounds_have_coordinates_of_their_own(self) -> None:
+        uneven = Bounds.declare(entry_bound=[1.0] * 19 + [1000.0], label_bound=1.0)
+        assert public(bounds=uneven) == public("l1", bounds=uneven) == public("none", bounds=uneven) == "cd"
+        assert public("l2", "hinge", bounds=uneven) == "scd"
+        even = Bounds.declare(entry_bound=[1.0] * 19 + [2.0], label_bound=1.0)
+        assert public(bounds=even) == "newton"
+
+    def test_replace_one_has_half_the_signal(self) -> None:
+        records = next(n for n in range(100, 10**6, 100) if public(records=n) == "newton")
+        assert public(records=int(1.9 * records), relation="replace-one") == "scd"
+        assert public(records=int(2.1 * records), relation="replace-one") == "newton"
+
+    def test_an_option_that_is_given_is_taken(self) -> None:
+        assert public(options={"rate": 0.1}) == "sgd"
+        assert public(options={"step": 0.1}) == "gradient"
+        assert public(options={"gram_share": 0.1}) == "newton"
+        assert public(epsilon=0.1, options={"gram_share": 0.1}) == "newton"
+        assert public(options={"rounds": None}) == "newton"
+
+    def test_it_reads_nothing_of_the_data(self) -> None:
+        generator = np.random.default_rng(0)
+        X, y = generator.uniform(-1, 1, (500, 4)), generator.uniform(-1, 1, 500)
+        model = sv.PrivateRidge(epsilon=1.0, delta=1e-6, alpha=1e-3, row_norm=1.0, label_bound=1.0)
+        one = model.plan(sv.Federation.central(X, y))
+        other = model.plan(sv.Federation.central(100 * X, -y))
+        fields = {"run", "coin"}
+        assert one.model_dump(exclude=fields) == other.model_dump(exclude=fields)
