@@ -386,7 +386,7 @@ def move(
     options = (whole.labels, whole.squares, weights, duals, code, parameter, factor, clip, grid, scale)
     if is_sparse(whole.rows):
         rows = whole.rows
-        return np.asarray(kernels.dual_rows_sparse(rows.indptr, rows.indices, rows.data, block.places, *options))
+        return np.asarray(kernels.dual_rows_sparse(rows.indptr, rows.indices, whole.entries, block.places, *options))
     return np.asarray(kernels.dual_rows_dense(whole.rows, block.places, *options))
 
 

@@ -374,6 +374,12 @@ class Block:
         return np.arange(len(self), dtype=np.int64) if self.chosen is None else self.chosen
 
     @functools.cached_property
+    def entries(self) -> NDArray[Any]:
+        """The entries of sparse rows, as float32 where that holds their grid without loss: half the traffic."""
+        narrow = self.bits is not None and self.bits <= 24 and self.layout == "rows"
+        return np.asarray(self.rows.data, dtype=np.float32 if narrow else None)
+
+    @functools.cached_property
     def squares(self) -> Array:
         """|x_i|^2 of every row; exact on the grid of the layout "rows"."""
         if is_sparse(self.rows):

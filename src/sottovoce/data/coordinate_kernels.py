@@ -28,6 +28,7 @@ Integers = NDArray[Any]  # the int32 or int64 of a sparse matrix
 SQUARED, HUBER, HINGE, SMOOTHED_HINGE, LOGISTIC, LOGISTIC_EXACT, LOGISTIC_SLOPE = range(7)
 BOX = 1e-4  # the Newton step of the logistic loss keeps its dual variable this far from 0 and 1
 
+_ONE, _TWO = np.uint64(1), np.uint64(2)
 _CHUNK = 1024  # records whose scores, labels, slopes and entries stay in the first cache together
 _BATCH = 64  # rows scored before any of them steps: their memory is fetched side by side, and is still near later
 _AHEAD = 16  # rows asked for before their turn
@@ -210,30 +211,44 @@ def dual_rows_sparse(
     scale: float,
 ) -> Array:
     """As `dual_rows_dense`, for the rows of a CSR matrix."""
-    total = np.zeros(len(weights))
+    # Two sums for each of a row's products: with one, every addition would wait for the one before. Places are
+    # unsigned, so that no check for negative ones is made, and the loops stand here, since a call would cost as much.
+    total, other = np.zeros(len(weights)), np.zeros(len(weights))
     size = _BATCH if scale == 0.0 else 1
     steps = np.empty(size)
     for start in range(0, len(chosen), size):
         batch = chosen[start : start + size]
         for k in range(len(batch)):
-            ahead = chosen[min(start + k + _AHEAD, len(chosen) - 1)]
-            for place in range(indptr[ahead], indptr[ahead + 1], 8):
-                _prefetch(data, place)
-                _prefetch(indices, place)
-            score = 0.0
-            for place in range(indptr[batch[k]], indptr[batch[k] + 1]):
-                score += data[place] * weights[np.uint64(indices[place])]
-            steps[k] = score
+            ahead = indptr[chosen[min(start + k + _AHEAD, len(chosen) - 1)]]
+            _prefetch(data, ahead)
+            _prefetch(data, ahead + 8)
+            _prefetch(indices, ahead)
+            i = np.uint64(batch[k])
+            place, end = np.uint64(indptr[i]), np.uint64(indptr[i + _ONE])
+            even, odd = 0.0, 0.0
+            while place + _ONE < end:
+                even += data[place] * weights[np.uint64(indices[place])]
+                odd += data[place + _ONE] * weights[np.uint64(indices[place + _ONE])]
+                place += _TWO
+            if place < end:
+                even += data[place] * weights[np.uint64(indices[place])]
+            steps[k] = even + odd
         _step_all(batch, steps, labels, norms_squared, duals, code, parameter, factor, clip, grid)
         for k in range(len(batch)):
-            z = steps[k]
+            z, i = steps[k], np.uint64(batch[k])
             if z == 0.0:
                 continue
-            for place in range(indptr[batch[k]], indptr[batch[k] + 1]):
+            place, end = np.uint64(indptr[i]), np.uint64(indptr[i + _ONE])
+            if scale != 0.0:
+                for there in range(place, end):
+                    weights[np.uint64(indices[there])] += scale * z * data[there]
+            while place + _ONE < end:
                 total[np.uint64(indices[place])] += z * data[place]
-                if scale != 0.0:
-                    weights[np.uint64(indices[place])] += scale * z * data[place]
-    return total
+                other[np.uint64(indices[place + _ONE])] += z * data[place + _ONE]
+                place += _TWO
+            if place < end:
+                total[np.uint64(indices[place])] += z * data[place]
+    return total + other
 
 
 # --- proximal coordinate descent: columns -----------------------------------------------------------------------
