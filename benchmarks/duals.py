@@ -235,7 +235,9 @@ def tune(bench: Bench, view: str, epsilon: float) -> Setting:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=8, help="of hidden duals and the published form")
-    parser.add_argument("--other-runs", type=int, default=3, help="of the other methods, and of 463,715 x 90")
+    parser.add_argument(
+        "--other-runs", type=int, default=2, help="of the other methods, and of those two on large data"
+    )
     parser.add_argument("--epsilon", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
@@ -297,8 +299,9 @@ def run(
                 if epsilon not in known or method not in settings:
                     raise InputError(f"{name}: no settings for epsilon {epsilon:g} are known; pass --tune.")
                 setting = settings[method][known.index(epsilon)]
-            small = method in ("hidden", "paper") and name != "463,715 x 90"
-            seeds = range(arguments.seed, arguments.seed + (arguments.runs if small else arguments.other_runs))
+            compared, large = method in ("hidden", "paper"), bench.X.shape[0] > SMALL
+            runs = arguments.runs if compared and not large else 1 if large and not compared else arguments.other_runs
+            seeds = range(arguments.seed, arguments.seed + runs)
             errors = np.array([bench.private(method, epsilon, seed, setting) for seed in seeds])
             figures[method] = {
                 "job": name,

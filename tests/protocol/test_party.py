@@ -45,7 +45,7 @@ PAPER: dict[str, Any] = {"algorithm": "sgd", "calibration": "paper", "options": 
 CD: dict[str, Any] = {"algorithm": "cd", "options": {"inner": 12}}
 GREEDY: dict[str, Any] = {"algorithm": "greedy-cd", "options": {"rounds": 8}}
 RIDGE: dict[str, Any] = {"regulariser": Named(name="l2", parameters={"alpha": 0.01})}
-SCD: dict[str, Any] = RIDGE | {"algorithm": "scd", "options": {"rounds": 8}}
+SCD: dict[str, Any] = RIDGE | {"algorithm": "scd", "options": {"rounds": 8, "rate": 0.1}}
 LOTS: dict[str, Any] = RIDGE | {"algorithm": "scd-sequential", "options": {"rounds": 2, "lot": 60}}
 PRIMAL: dict[str, Any] = {
     "algorithm": "scd-primal",

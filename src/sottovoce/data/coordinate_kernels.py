@@ -331,6 +331,18 @@ def _add(scores: Array, start: int, entries: Entries, place: int, count: int, ch
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")
+def _add_and_fill(
+    scores: Array, labels: Array, start: int, entries: Entries, place: int, count: int, change: float, slopes: Array
+) -> None:
+    """`_add`, then the slopes of the squared loss, in one loop."""
+    u, y, column = scores[start : start + count], labels[start : start + count], entries[place : place + count]
+    for i in range(count):
+        moved = u[i] + change * column[i]
+        u[i] = moved
+        slopes[i] = moved - y[i]
+
+
+@njit(cache=True, fastmath=False, error_model="numpy")
 def _release(
     k: int, total: float, released: NDArray[Any], noise: NDArray[Any], grid_step: float, limit: float, clip: float
 ) -> float:
@@ -408,9 +420,13 @@ def coordinate_walk_dense(
         total = 0.0
         for start in range(0, len(scores), _CHUNK):
             count = min(_CHUNK, len(scores) - start)
-            if change != 0.0:  # of the step before: each piece of the scores is fetched once a step
-                _add(scores, start, entries, last * len(scores) + start, count, change)
-            _fill_slopes(code, parameter, scores, labels, start, count, slopes)
+            place = last * len(scores) + start
+            if change != 0.0 and code == SQUARED:
+                _add_and_fill(scores, labels, start, entries, place, count, change, slopes)
+            else:
+                if change != 0.0:  # of the step before: each piece of the scores is fetched once a step
+                    _add(scores, start, entries, place, count, change)
+                _fill_slopes(code, parameter, scores, labels, start, count, slopes)
             total += _clipped_sum(slopes, entries, j * len(scores) + start, count, limit / clip[j], limit)
         gradient = _release(k, total, released, noise, grid_step, limit, clip[j]) / records
         moved = _prox(weights[j] - steps[j] * gradient, steps[j], l1[j], l2[j], low[j], high[j])
