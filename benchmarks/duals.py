@@ -235,9 +235,7 @@ def tune(bench: Bench, view: str, epsilon: float) -> Setting:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=8, help="of hidden duals and the published form")
-    parser.add_argument(
-        "--other-runs", type=int, default=2, help="of the other methods, and of those two on large data"
-    )
+    parser.add_argument("--other-runs", type=int, default=2, help="of the others, and of those two on large data")
     parser.add_argument("--epsilon", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--jobs", nargs="+", default=list(JOBS), choices=list(JOBS))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
