@@ -25,6 +25,13 @@ _SUMS: Final = {
     "gram": "products of every two features (Gram matrix)",
     "gradient": "gradients of the loss",
     "record": "the gradient of one record",
+    "steps": "steps of the duals of sampled records",
+    "state": "steps of the sampled duals, with the duals themselves",
+    "lot": "steps of the duals of one lot",
+    "minimisers": "clipped minimisers along coordinates",
+    "curvatures": "squares of every feature",
+    "coordinates": "gradients along coordinates, one after another",
+    "choice": "which coordinate to move",
 }
 _STYLE: Final = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --card: #f5f7fa; --mark: #2f5d8c;
@@ -191,7 +198,7 @@ def _releases(plan: Plan) -> Iterable[str]:
     rows = []
     for release in plan.releases:
         moves = release.charged(plan.relation)
-        sampled = "every record" if release.rate is None else f"a secret {100 * release.rate:g}% of the records"
+        sampled = "every record" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}% of the records"
         name = escape(_SUMS.get(release.query, release.query))
         rows.append(
             f'<tr><td>{name}</td><td>{sampled}</td><td class="number">{release.count:,}</td>'

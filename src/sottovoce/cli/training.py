@@ -118,7 +118,7 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
             "release", "times>", "of", "one record moves it by>", "noise, std>", title="What leaves each party"
         )
         for release in made.releases:
-            share = "all records" if release.rate is None else f"a secret {100 * release.rate:g}%"
+            share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
             moves = f"{release.charged(made.relation):.4g}"
             listing.add_row(release.query, f"{release.count}", share, moves, f"{release.std:.4g}")
         console.print()
