@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -388,3 +389,16 @@ def test_the_walk_of_a_choice_has_the_clip_of_its_coordinate() -> None:
     plan = greedy_plan(options={"clip": 0.5})
     moves = Moves(plan, np.array([0.25, 0.01, 25.0, 1.0, 1.0, 1.0]))
     np.testing.assert_allclose(moves.clip[:3], [0.5, 0.1, 1.0])  # no slope of the logistic loss is above 1
+
+
+def test_an_account_counts_the_sampler_under_its_own_relation(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    X, y = generator.uniform(-1, 1, (4000, 300)), generator.uniform(-1, 1, 4000)
+    ledger = sv.Ledger(tmp_path / "holder.ledger")
+    options: dict[str, Any] = {"epsilon": 10.0, "delta": 1e-6, "solver": "greedy-cd", "rounds": 500}
+    model = sv.PrivateLasso(entry_bound=1.0, label_bound=1.0, **options)
+    model.plan(sv.Federation.central(X, y))  # within its own terms
+    strict = ledger.open("strict", 100.0, 1e-6, relation="replace-one")
+    with pytest.raises(sv.RefusedError, match="so many choices among 301 coordinates"):
+        model.set_params(ledger=strict).fit(X, y)
+    assert strict.balance().plans == 0

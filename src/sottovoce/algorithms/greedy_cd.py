@@ -116,14 +116,19 @@ class GreedyCD(CoordinateAlgorithm):
         if share > 0:
             releases = (Release.at_mu(squares, 0, 1, curvature, problem.relation), *releases)
         design = Design(rounds, numbers, releases, layout="columns", vectors=known)
-        check_choices(make_plan(self.name, problem, design, run="draft", coin="draft"))
+        plan = make_plan(self.name, problem, design, run="draft", coin="draft")
+        check_choices(plan, problem.relation, problem.delta)
         return design
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """Squares of the columns once, then choices and coordinate sums."""
-        if plan.private and any(release.query == "choice" for release in plan.releases):
-            check_choices(plan)
+        self.check_samplers(plan, plan.relation, plan.delta)
         return {"curvatures": ColumnSquares(plan), "choice": GreedyScores(plan), "coordinates": CoordinateWalk(plan, 1)}
+
+    def check_samplers(self, plan: Plan, relation: Relation, delta: float) -> None:
+        """The Gumbel variables of all choices."""
+        if plan.private and any(release.query == "choice" for release in plan.releases):
+            check_choices(plan, relation, delta)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Choose, step, and once more; without privacy until no coordinate promises anything."""
@@ -243,19 +248,19 @@ class GreedyScores:
         return found / unit if self.plan.private else found
 
 
-def check_choices(plan: Plan) -> None:
+def check_choices(plan: Plan, relation: Relation, delta: float) -> None:
     """Refuse more choices than the share of delta set aside for them covers, or ones that the rounding would blur."""
     release = plan.release("choice")
     rho = 0.0
     for each in plan.releases:
         count = -(-each.count // len(plan.parties)) if each.query == "choice" else each.count
-        rho += count * (each.charged(plan.relation) / each.std) ** 2 / 2 if each.std > 0.0 else 0.0
-    epsilon = min(epsilon_of([Selection(rho)], plan.delta, plan.relation), 700.0)
+        rho += count * (each.charged(relation) / each.std) ** 2 / 2 if each.std > 0.0 else 0.0
+    epsilon = min(epsilon_of([Selection(rho)], delta, relation), 700.0)
     error = (1 + math.exp(epsilon)) * release.count * plan.dimension * GUMBEL_ERROR
-    if error > SAMPLER_SHARE * plan.delta / 2:
+    if error > SAMPLER_SHARE * delta / 2:
         raise InputError(
             f"rounds={release.count}: so many choices among {plan.dimension} coordinates leave an error of {error:.1g} "
-            f"in delta={plan.delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
+            f"in delta={delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
         )
     if release.std > LARGEST_CHOICE_STD:
         raise InputError(

@@ -283,6 +283,11 @@ class Block:
     @classmethod
     def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
         """Rows and labels by the recipe. The holder alone is told how many rows became null rows."""
+        with np.errstate(all="ignore"):  # a warning that one entry caused could be turned into an error
+            return cls._prepare(X, y, recipe)
+
+    @classmethod
+    def _prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
         count, features = X.shape
         if features != recipe.features:
             raise InputError(

@@ -235,6 +235,11 @@ class Party:
         block = Block.prepare(self._rows, self._labels, plan.preparation)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
+            terms = self._account.terms()
+            try:
+                algorithm.check_samplers(plan, terms.relation, min(plan.delta, terms.delta))
+            except InputError as error:
+                raise RefusedError(f"{self.name} refuses: {error}") from None
             if not algorithm.resumes and self._account.started(plan.digest.hex()):
                 raise RefusedError(
                     f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
