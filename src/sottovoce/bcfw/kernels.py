@@ -1,0 +1,179 @@
+# mypy: allow-untyped-decorators
+"""Inner loops of block-coordinate Frank-Wolfe over chosen columns and blocks; they run beside other threads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+Integers = NDArray[Any]
+
+OTHER, BOX, L1, L2, SIMPLEX = range(5)  # kinds of blocks; for the first, the set itself is asked
+_ANY_ORDER = {"reassoc", "contract", "nsz"}
+
+
+@njit(cache=True, nogil=True)
+def usable(chosen: Integers, blocks: int) -> bool:
+    """Whether the chosen blocks are distinct and in range."""
+    seen = np.zeros(blocks, dtype=np.bool_)
+    for i in chosen:
+        if i < 0 or i >= blocks or seen[i]:
+            return False
+        seen[i] = True
+    return True
+
+
+@njit(cache=True, nogil=True)
+def columns_of(chosen: Integers, offsets: Integers) -> Integers:
+    """The coordinates of the chosen blocks, block after block."""
+    total = 0
+    for i in chosen:
+        total += offsets[i + 1] - offsets[i]
+    columns = np.empty(total, dtype=np.int64)
+    place = 0
+    for i in chosen:
+        for j in range(offsets[i], offsets[i + 1]):
+            columns[place] = j
+            place += 1
+    return columns
+
+
+@njit(cache=True, nogil=True, fastmath=_ANY_ORDER)
+def dense_dots(rows: NDArray[Any], columns: Integers, slopes: Vector) -> Vector:
+    """<a_j, slopes> for the chosen columns a_j, which are rows here."""
+    found = np.empty(len(columns))
+    for place in range(len(columns)):
+        row = rows[columns[place]]
+        total = 0.0
+        for i in range(len(slopes)):
+            total += row[i] * slopes[i]
+        found[place] = total
+    return found
+
+
+@njit(cache=True, nogil=True, fastmath=_ANY_ORDER)
+def dense_add(rows: NDArray[Any], columns: Integers, weights: Vector, step: float, q: Vector) -> None:
+    """Add step sum_j weights_j a_j to q."""
+    for place in range(len(columns)):
+        weight = step * weights[place]
+        if weight != 0.0:
+            row = rows[columns[place]]
+            for i in range(len(q)):
+                q[i] += weight * row[i]
+
+
+@njit(cache=True, nogil=True)
+def sparse_rows(indptr: Integers, indices: Integers, columns: Integers) -> Integers:
+    """The rows of the entries of the chosen columns, column after column."""
+    total = 0
+    for j in columns:
+        total += indptr[j + 1] - indptr[j]
+    rows = np.empty(total, dtype=np.int64)
+    place = 0
+    for j in columns:
+        for entry in range(indptr[j], indptr[j + 1]):
+            rows[place] = indices[entry]
+            place += 1
+    return rows
+
+
+@njit(cache=True, nogil=True)
+def sparse_dots_at(indptr: Integers, data: Vector, columns: Integers, slopes: Vector) -> Vector:
+    """<a_j, slopes> for the chosen columns, the slopes given entry by entry in the order of ``sparse_rows``."""
+    found = np.empty(len(columns))
+    place = 0
+    for k in range(len(columns)):
+        total = 0.0
+        for entry in range(indptr[columns[k]], indptr[columns[k] + 1]):
+            total += data[entry] * slopes[place]
+            place += 1
+        found[k] = total
+    return found
+
+
+@njit(cache=True, nogil=True)
+def sparse_dots(indptr: Integers, indices: Integers, data: Vector, columns: Integers, slopes: Vector) -> Vector:
+    """<a_j, slopes> for the chosen columns."""
+    found = np.empty(len(columns))
+    for k in range(len(columns)):
+        total = 0.0
+        for entry in range(indptr[columns[k]], indptr[columns[k] + 1]):
+            total += data[entry] * slopes[indices[entry]]
+        found[k] = total
+    return found
+
+
+@njit(cache=True, nogil=True)
+def sparse_add(
+    indptr: Integers, indices: Integers, data: Vector, columns: Integers, weights: Vector, step: float, q: Vector
+) -> None:
+    """Add step sum_j weights_j a_j to q."""
+    for k in range(len(columns)):
+        weight = step * weights[k]
+        if weight != 0.0:
+            for entry in range(indptr[columns[k]], indptr[columns[k] + 1]):
+                q[indices[entry]] += weight * data[entry]
+
+
+@njit(cache=True, nogil=True)
+def oracle(
+    kinds: Integers, low: Vector, high: Vector, offsets: Integers, chosen: Integers, gradient: Vector, out: Vector
+) -> None:
+    """The vertices of the chosen blocks with the least <s, gradient>; blocks of kind OTHER are left alone.
+
+    The gradient and the answer have the chosen blocks one after the other. ``high`` is the radius of a ball.
+    """
+    start = 0
+    for i in chosen:
+        size = offsets[i + 1] - offsets[i]
+        part, answer = gradient[start : start + size], out[start : start + size]
+        start += size
+        radius = high[i]
+        if kinds[i] == BOX:
+            for j in range(size):
+                answer[j] = low[i] if part[j] > 0.0 else high[i]
+        elif kinds[i] == L1:
+            best = 0
+            for j in range(size):
+                answer[j] = 0.0
+                if abs(part[j]) > abs(part[best]):
+                    best = j
+            answer[best] = math.copysign(radius, -part[best])
+        elif kinds[i] == SIMPLEX:
+            best = 0
+            for j in range(size):
+                answer[j] = 0.0
+                if part[j] < part[best]:
+                    best = j
+            answer[best] = radius
+        elif kinds[i] == L2:
+            largest = 0.0
+            for j in range(size):
+                largest = max(largest, abs(part[j]))
+            squares = 0.0
+            for j in range(size):
+                # Scaled, so that no square overflows or vanishes.
+                answer[j] = part[j] / largest if largest > 0.0 else 0.0
+                squares += answer[j] * answer[j]
+            scale = -radius / math.sqrt(squares) if squares > 0.0 else 0.0
+            for j in range(size):
+                answer[j] *= scale
+
+
+@njit(cache=True, nogil=True)
+def simplex_product(gram: NDArray[Any]) -> float:
+    """The largest (e_a - e_b)' gram (e_c - e_d) over all a, b, c and d."""
+    found = 0.0
+    for a in range(len(gram)):
+        for b in range(a):
+            low = high = gram[a, 0] - gram[b, 0]
+            for c in range(1, gram.shape[1]):
+                value = gram[a, c] - gram[b, c]
+                low, high = min(low, value), max(high, value)
+            found = max(found, high - low)
+    return found
