@@ -4,7 +4,9 @@ The floor is what NumPy needs for the same arithmetic without privacy, clipping 
 passes `X @ w`, `X.T @ r` for `newton`; the passes alone for `gradient`; for `sgd` drawing the batch (with replacement),
 gathering it and its two products. For coordinate descent the time is that of one more epoch (`scd`) or pass (`cd`) of a
 private fit, messages and noise included: the difference of two fits. Its floor is one pass `X.T @ (X @ w)`, for `cd`
-with the logistic loss also d times `np.exp` of N numbers. One thread.
+with the logistic loss also d times `np.exp` of N numbers. For `frank-wolfe` it is the time of one more round. Its floor
+for dense rows is one product `X.T @ r`; sparse rows are compared with a round that makes the whole gradient again,
+`A.T @ (A @ w - y)`, and adds Laplace noise to 2 d scores. One thread.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 import sottovoce as sv
+from sottovoce.algorithms.frank_wolfe import Path
 
 
 def best(function: Callable[[], object], repeats: int) -> float:
@@ -86,9 +90,45 @@ def main() -> None:
     compare("gradient, 50 rounds", lambda: passes(50), solver="gradient", rounds=50)
     for rate, rounds in ((0.001, 20_000), (0.01, 2000), (0.1, 200)):  # 20 epochs each
         compare(f"sgd, rate {rate}, {rounds} rounds", batches(rate, rounds), solver="sgd", rate=rate, rounds=rounds)
-    rows += coordinate_rows(arguments)
+    rows += coordinate_rows(arguments) + frank_wolfe_rows(arguments)
     if arguments.json:
         print(json.dumps(rows, indent=2))
+
+
+def one_more(
+    arguments: argparse.Namespace,
+    name: str,
+    X: object,
+    y: np.ndarray,
+    model: Callable[[int], sv.PrivateRidge | sv.PrivateLasso | sv.PrivateLogisticRegression],
+    few: int,
+    many: int,
+    floor: Callable[[], object],
+    floors: int = 1,
+    **more: object,
+) -> list[dict[str, object]]:
+    """The time of one more epoch, pass or round: the difference of two fits. No row if it was not asked for.
+
+    `floor` does the work of `floors` of them: where a fit is long and the floor short, one floor alone would find the
+    machine idle more often.
+    """
+    if arguments.only not in name:
+        return []
+    shortest, longest = model(few), model(many)
+    for each in (shortest, longest):
+        each.fit(X, y)  # calibration and compiled loops are there before the clock runs
+    lows, times = [], []
+    for _ in range(max(arguments.repeats, 5)):  # in turn, so that all see the same machine
+        lows.append(best(floor, 3))
+        times.append((best(lambda: shortest.fit(X, y), 1), best(lambda: longest.fit(X, y), 1)))
+    low = min(lows) / floors
+    spent = (min(long for _, long in times) - min(short for short, _ in times)) / (many - few)
+    if not arguments.json:
+        note = "".join(f"   {key} {value:,}" for key, value in more.items())
+        print(
+            f"{name:42s} {1e3 * spent:8.2f} ms   floor {1e3 * low:8.2f} ms   ratio {spent / low:5.2f}{note}", flush=True
+        )
+    return [{"solver": name, "fit_s": spent, "floor_s": low, "ratio": spent / low, **more}]
 
 
 def coordinate_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
@@ -96,31 +136,8 @@ def coordinate_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
     generator = np.random.default_rng(1)
     found: list[dict[str, object]] = []
 
-    def compare(
-        name: str,
-        X: object,
-        y: np.ndarray,
-        model: Callable[[int], sv.PrivateRidge | sv.PrivateLasso | sv.PrivateLogisticRegression],
-        few: int,
-        many: int,
-        floor: Callable[[], object],
-    ) -> None:
-        if arguments.only not in name:
-            return
-        shortest, longest = model(few), model(many)
-        for each in (shortest, longest):
-            each.fit(X, y)  # calibration and compiled loops are there before the clock runs
-        lows, times = [], []
-        for _ in range(max(arguments.repeats, 5)):  # in turn, so that all see the same machine
-            lows.append(best(floor, 3))
-            times.append((best(lambda: shortest.fit(X, y), 1), best(lambda: longest.fit(X, y), 1)))
-        low = min(lows)
-        spent = (min(long for _, long in times) - min(short for short, _ in times)) / (many - few)
-        found.append({"solver": name, "fit_s": spent, "floor_s": low, "ratio": spent / low})
-        if not arguments.json:
-            print(
-                f"{name:42s} {1e3 * spent:8.2f} ms   floor {1e3 * low:8.2f} ms   ratio {spent / low:5.2f}", flush=True
-            )
+    def compare(*row: Any) -> None:
+        found.extend(one_more(arguments, *row))
 
     common: dict[str, object] = {"epsilon": 1.0, "delta": 1e-6}
     X = generator.standard_normal((463_715, 90))
@@ -189,6 +206,64 @@ def coordinate_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
         lambda: S.T @ (S @ u),
     )
     return found
+
+
+def frank_wolfe_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """A round of `frank-wolfe` on dense rows, and on sparse ones of two sizes."""
+    generator = np.random.default_rng(2)
+    found: list[dict[str, object]] = []
+    common: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "entry_bound": 1.0, "radius": 1.0, "fit_intercept": False}
+    common |= {"solver": "frank-wolfe", "insecure_seed": 0}
+
+    def squared(rounds: int) -> sv.PrivateLasso:
+        return sv.PrivateLasso(**common, label_bound=1.0, rounds=rounds)
+
+    def logistic(rounds: int) -> sv.PrivateLogisticRegression:
+        return sv.PrivateLogisticRegression(**common, classes=(-1, 1), rounds=rounds)
+
+    names = [f"frank-wolfe, {loss}, 10,000 x 1,000" for loss in ("squared", "logistic")]
+    if any(arguments.only in name for name in names):
+        X = generator.uniform(-1, 1, (10_000, 1000))
+        y = np.clip(0.3 * X[:, :10].sum(axis=1), -1, 1)
+
+        def products() -> None:
+            for _ in range(100):
+                X.T @ y
+
+        found += one_more(arguments, names[0], X, y, squared, 100, 200, products, 100)
+        found += one_more(arguments, names[1], X, np.sign(y), logistic, 100, 200, products, 100)
+    for size in (30_000, 100_000):
+        name = f"frank-wolfe, sparse {size:,} x {size:,}"
+        if arguments.only not in name:
+            continue
+        width = size // 1000
+        columns = generator.integers(size, size=(size, width), dtype=np.int32)
+        A = sp.csr_matrix((np.ones(columns.size), columns.ravel(), np.arange(0, columns.size + 1, width)), (size, size))
+        A.sum_duplicates()
+        A.data = generator.choice([-1.0, 1.0], A.nnz)
+        b, w = np.clip(A[:, :10].sum(axis=1).A1 / 2 + 0.1 * generator.standard_normal(size), -1, 1), np.zeros(size)
+        w[generator.integers(size, size=100)] = 0.01
+
+        def whole(A: Any = A, b: np.ndarray = b, w: np.ndarray = w) -> None:
+            for _ in range(20):
+                gradient = A.T @ (A @ w - b)
+                scores = np.concatenate([gradient, -gradient])
+                np.argmax(scores + generator.laplace(scale=100.0, size=scores.size))
+
+        seen = visited(A, squared(600).fit(sv.Federation.central(A, b, record=True)))
+        found += one_more(arguments, name, A, b, squared, 100, 600, whole, 20, visited=seen)
+    return found
+
+
+def visited(A: Any, model: Any) -> int:
+    """Entries of the changed columns and of their records' rows, and features: the mean of all rounds of a fit."""
+    path, by_column, lengths, total = Path(model.plan_), A.tocsc(), np.diff(A.indptr), 0
+    for message in model.transcript_:
+        if message.name == "atom" and message.sender != "coordinator":
+            _, changes = path.move(int(message.payload[0]))
+            records = np.concatenate([by_column[:, place].indices for place, _ in changes])
+            total += len(records) + int(lengths[np.unique(records)].sum())
+    return total // model.plan_.rounds + A.shape[1]
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def test_job_files_are_valid(page: Path, program: list[Block], tmp_path: Path) -
     for block in program:
         path = tmp_path / "job.toml"
         path.write_text(block.text, encoding="utf-8")
-        (load_party_job if "[party]" in block.text else load_job)(path)
+        (load_party_job if re.search(r"^\[party\]", block.text, re.MULTILINE) else load_job)(path)
 
 
 def test_picture_is_well_formed_and_has_a_background_of_its_own() -> None:

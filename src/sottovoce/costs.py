@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from sottovoce.algorithms import Algorithm
 from sottovoce.privacy.gate import declare_public, reply
 from sottovoce.protocol.messages import Frame, encode
-from sottovoce.protocol.plan import Plan, Release
+from sottovoce.protocol.plan import Plan
 
 _PATIENCE: Final = 0.02  # seconds for each of the two measurements
 _ENTRIES: Final = 1 << 17
@@ -26,7 +27,10 @@ _SYNCS: Final = 4  # a durable commit of a ledger waits for the disk about so of
 
 @dataclass(frozen=True)
 class Cost:
-    """Exact rounds and bytes, and a rough time; all None without privacy, where the run stops when it has converged."""
+    """Rounds and bytes, and a rough time; all None without privacy, where the run stops when it has converged.
+
+    Rounds and bytes are exact or, where the data decide what is sent, what the run takes at most.
+    """
 
     rounds: int | None
     uplink_bytes: int | None
@@ -51,27 +55,36 @@ def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = (
         downlink += parties * len(encode(request))
         accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
         uplink += parties * len(reply(answer, request, accepted).data)
-    for release in plan.releases:
-        ask = algorithm.example(plan, release.query)
-        asked = len(ask.to) if ask.to else parties
-        grid = {"grid": np.zeros(_entries(plan, algorithm, release), dtype=np.int64)}
-        messages += asked * release.count
-        downlink += asked * release.count * len(encode(Frame("ask", 0, plan.digest, 0, release.query, ask.arrays)))
-        uplink += asked * release.count * len(encode(Frame("answer", 0, plan.digest, 0, release.query, grid)))
+    rounds, queries = 0, {name: algorithm.queries_of(plan, name) for name, _ in plan.parties}
+    for ask, count in algorithm.conversation(plan):
+        asked = ask.to or tuple(queries)
+        rounds, messages = rounds + count, messages + count * len(asked)
+        downlink += count * len(asked) * len(encode(Frame("ask", 0, plan.digest, 0, ask.query, ask.arrays)))
+        for numbers, several in Counter(_entries(plan, queries[name][ask.query], ask.query) for name in asked).items():
+            grid = {"grid": np.zeros(numbers, dtype=np.int64)}
+            uplink += count * several * len(encode(Frame("answer", 0, plan.digest, 0, ask.query, grid)))
     seconds = _computing(plan) + messages * _MESSAGE
     if ledger_folders:
         seconds += messages / parties * sum(_SYNCS * _sync_seconds(folder) for folder in ledger_folders)
-    return Cost(sum(release.count for release in plan.releases), uplink, downlink, seconds)
+    return Cost(rounds, uplink, downlink, seconds)
 
 
-def _entries(plan: Plan, algorithm: Algorithm, release: Release) -> int:
+def _entries(plan: Plan, query: Any, name: str) -> int:
     """How many integers one answer has."""
-    query: Any = algorithm.queries(plan)[release.query]
-    if release.mechanism == "selection":
+    release = plan.release(name)
+    if release.mechanism != "gaussian":
         return 1
     if hasattr(query, "length"):
         return int(query.length)
-    return np.size(query.weights) if np.ndim(query.weights) else plan.dimension
+    return release.batches * (np.size(query.weights) if np.ndim(query.weights) else plan.dimension)
+
+
+def answers(plan: Plan, algorithm: Algorithm) -> Counter[str]:
+    """How many answers of each kind all parties together give, at most."""
+    found: Counter[str] = Counter()
+    for ask, count in algorithm.conversation(plan):
+        found[ask.query] += count * (len(ask.to) if ask.to else len(plan.parties))
+    return found
 
 
 def readable_size(count: int) -> str:
@@ -94,7 +107,7 @@ def _computing(plan: Plan) -> float:
             one_gram = _seconds(lambda: rows.T @ rows) / rows.shape[0]
             total += release.count * plan.records * one_gram
         else:
-            total += release.count * (release.rate or 1.0) * plan.records * plan.dimension * one_pass
+            total += release.total * (release.rate or 1.0) * plan.records * plan.dimension * one_pass
     return total
 
 

@@ -157,12 +157,14 @@ def _processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str, subproc
     started: dict[str, subprocess.Popen[bytes]] = {}
     ended = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        for name in names:
-            with (folder / f"{name}.log").open("wb") as log:
-                command = [sys.executable, "-m", "sottovoce.cli", "party", "--job", str(folder / f"{name}.toml")]
-                started[name] = subprocess.Popen(  # noqa: S603
-                    [*command, "--patience", "300"], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
-                )
+        with _signals_wait():  # a process that was started and not yet noted would be left behind
+            for name in names:
+                with (folder / f"{name}.log").open("wb") as log:
+                    command = [sys.executable, "-m", "sottovoce.cli", "party", "--job", str(folder / f"{name}.toml")]
+                    command += ["--patience", "300"]
+                    started[name] = subprocess.Popen(  # noqa: S603
+                        command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+                    )
         yield started
     finally:
         for process in started.values():
@@ -174,6 +176,21 @@ def _processes(folder: Path, names: Sequence[str]) -> Iterator[dict[str, subproc
                 process.kill()
                 process.wait()
         signal.signal(signal.SIGTERM, ended)
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Interrupts and terminations take effect at the end of the block."""
+    came: list[int] = []
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {kind: signal.signal(kind, lambda number, _: came.append(number)) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _train(

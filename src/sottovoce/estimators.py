@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
@@ -12,6 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -27,7 +29,7 @@ from sottovoce.privacy.accounting import Relation
 from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.protocol.coordinator import Coordinator
-from sottovoce.protocol.federation import Federation
+from sottovoce.protocol.federation import Federation, check_people
 from sottovoce.protocol.party import as_labels
 from sottovoce.protocol.plan import Calibration, Named, Plan, Split
 from sottovoce.transports.base import Communication
@@ -55,6 +57,10 @@ _OPTIONS = (
     "rule",
     "choice_share",
     "counted",
+    "cap",
+    "sketch",
+    "sketch_size",
+    "candidates",
 )
 _SPARSE = ("csr", "csc", "coo")
 _WITHOUT_VALUES = {
@@ -82,7 +88,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     rescale : ranges become [-1, 1] ("symmetric") or [0, 1] ("unit").
     fit_intercept : a constant column inside the row norm, not penalised (but by the dual solvers, which must).
     rounds, rate, step, schedule, gram_share, slope_bound, clip, dual_step, lot, inner, order, averaged, curvatures,
-    curvature_share, rule, choice_share, counted : the solver's own (see its page); None is its rule.
+    curvature_share, rule, choice_share, counted, cap, sketch, sketch_size,
+    candidates : the solver's own (see its page); None is its rule.
     calibration : "tight", or "paper" for a published formula; the guarantee reported is the true one.
     ledger : an account to charge (a path, a `Ledger` or an `Account`); None accounts for this fit alone.
     insecure_seed : reproducible noise for tests and demos; the guarantee is then void and says so.
@@ -119,6 +126,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     rule: str | None = None
     choice_share: float | None = None
     counted: str | None = None
+    cap: int | None = None
+    sketch: str | None = None
+    sketch_size: int | None = None
+    candidates: int | None = None
     ledger: Any = None
     insecure_seed: int | None = None
     verbose: bool = False
@@ -147,7 +158,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         except (WireError, LedgerError):
             federation.raise_failure()
             raise
-        self._keep(federation, plan, algorithm, solution, rounds, coordinator.asked, before)
+        self._keep(federation, plan, algorithm, solution, rounds, coordinator, before)
         if isinstance(X, Federation):
             self._keep_names(names)
         self.transcript_ = coordinator.transcript
@@ -192,7 +203,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _loss(self) -> Named:
         raise NotImplementedError
 
-    def _regulariser(self) -> Named:
+    def _regulariser(self, split: Split) -> Named:
         raise NotImplementedError
 
     def _declared_classes(self) -> tuple[Any, Any] | None:
@@ -216,12 +227,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             feature_ranges=self.feature_ranges,
             rescale=self.rescale,
         )
+        columns, norms = _columns(federation, facts, bounds) if federation.split == "columns" else ((), ())
         private = self.epsilon != math.inf
         if private or bounds.feature_low is not None:
             bounds.require(features, labels=private and loss.kind == "regression")
         problem = Problem(
             loss=self._loss(),
-            regulariser=self._regulariser(),
+            regulariser=self._regulariser(federation.split),
             split=federation.split,
             parties=tuple((name, fact["records"]) for name, fact in facts.items()),
             features=features,
@@ -233,6 +245,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             fit_intercept=bool(self.fit_intercept),
             classes=classes,
             options={name: getattr(self, name, None) for name in _OPTIONS},
+            columns=columns,
+            norms=norms,
+            labels=federation.labels,
+            holder=federation.holder,
         )
         return problem, _common_names(facts, federation.split)
 
@@ -243,8 +259,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         loss = losses.get(self._loss().name, **self._loss().parameters)
         if self.solver != "auto":
             algorithms.get(self.solver, loss, federation.split)
-        elif federation.split == "columns":
-            algorithms.refuse_columns()
         problem, names = self._problem(federation, coordinator)
         solver = algorithms.choose(problem).name if self.solver == "auto" else self.solver
         algorithm = algorithms.get(solver, loss, federation.split)
@@ -315,19 +329,22 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         algorithm: Algorithm,
         solution: Solution,
         rounds: int,
-        asked: Mapping[str, int],
+        coordinator: Coordinator,
         before: tuple[int, int],
     ) -> None:
         coef, intercept = plan.preparation.unprepare(solution.weights)
         self._set_model(coef, intercept, plan)
-        self.n_iter_ = plan.rounds if plan.private else asked[plan.releases[-1].query]
+        self.n_iter_ = plan.rounds if plan.private else coordinator.asked[plan.releases[-1].query]
         self.certificates_ = dict(solution.certificates)
         self.n_features_in_ = plan.features
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
         self.privacy_ = privacy_report(plan, algorithm, seeded=self.insecure_seed is not None)
         up, down = _counts(federation.transport.communication)
-        self.communication_ = Communication(up - before[0], down - before[1], rounds)
+        kinds: Counter[str] = Counter()
+        for query, count in coordinator.uplink.items():
+            kinds[algorithm.kinds.get(query, query)] += count
+        self.communication_ = Communication(up - before[0], down - before[1], rounds, dict(kinds))
 
     def _keep_names(self, names: tuple[str, ...]) -> None:
         """The federation's names of the features, or none if it has none."""
@@ -339,6 +356,26 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _set_model(self, coef: Array, intercept: float, plan: Plan) -> None:  # noqa: ARG002
         self.coef_: Array = coef
         self.intercept_: Any = intercept
+
+    @property
+    def sparse_coef_(self) -> Any:
+        """`coef_` as a CSR matrix of one row."""
+        check_is_fitted(self, "coef_")
+        return sp.csr_matrix(self.coef_.reshape(1, -1))
+
+    @property
+    def selected_features_(self) -> dict[str, float]:
+        """The coefficients that are not zero by the names of their features, the largest first.
+
+        Without names, or where two features share one, they are called x0, x1, ...
+        """
+        check_is_fitted(self, "coef_")
+        coef = self.coef_.ravel()
+        names = [str(name) for name in getattr(self, "feature_names_in_", ())]
+        if len(set(names)) < len(coef):
+            names = [f"x{j}" for j in range(len(coef))]
+        order = np.argsort(-np.abs(coef), kind="stable")
+        return {names[j]: float(coef[j]) for j in order if coef[j] != 0.0}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -438,7 +475,7 @@ class PrivateRidge(_Regressor):
     misses by more pull like a Huber loss.
     """
 
-    def _regulariser(self) -> Named:
+    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
         return _ball_or("l2", "l2_ball", self.alpha, self.radius)
 
 
@@ -448,7 +485,7 @@ class PrivateLasso(_Regressor):
 
     alpha: float = 1e-4
 
-    def _regulariser(self) -> Named:
+    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
         return _ball_or("l1", "l1_ball", self.alpha, self.radius)
 
     def path(self, X: Any, y: ArrayLike | None = None, *, alphas: ArrayLike | int = 20) -> RegularisationPath:
@@ -470,7 +507,7 @@ class PrivateElasticNet(_Regressor):
     alpha: float = 1e-4
     l1_ratio: float = 0.5
 
-    def _regulariser(self) -> Named:
+    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
         if self.radius is not None:
             raise InputError(
                 f"radius={self.radius!r}: the elastic net has no ball; use PrivateLasso or PrivateRidge, or alpha."
@@ -482,19 +519,23 @@ class PrivateElasticNet(_Regressor):
 class PrivateLogisticRegression(_Classifier):
     """min (1/N) sum log(1 + exp(-y (x'w + b))) + alpha pen(w) under differential privacy.
 
-    `penalty` is "l2" (alpha/2 |w|^2), "l1" or "elastic_net"; with `radius` the ball of that norm instead.
+    `penalty` is "l2" (alpha/2 |w|^2), "l1" or "elastic_net"; with `radius` the ball of that norm instead. None is "l2",
+    and the l1 ball for `solver="frank-wolfe"` and for data split by columns.
     `classes` declares the two labels; a record with another label becomes a null row. Without it the pair is read from
     y and counts as public. As everywhere in scikit-learn `classes_` has the pair sorted, the positive class last.
     """
 
-    penalty: str = "l2"
+    penalty: str | None = None
     l1_ratio: float = 0.5
 
     def _loss(self) -> Named:
         return Named(name="logistic")
 
-    def _regulariser(self) -> Named:
+    def _regulariser(self, split: Split) -> Named:
         penalty, radius = self.penalty, self.radius
+        if penalty is None:
+            sparse = radius is not None and (self.solver == "frank-wolfe" or split == "columns")
+            penalty = "l1" if sparse else "l2"
         if penalty == "elastic_net" and radius is None:
             return _named("elastic_net", alpha=self.alpha, l1_ratio=self.l1_ratio)
         if penalty not in ("l1", "l2"):
@@ -526,7 +567,7 @@ class PrivateLinearSVC(_Classifier):
             raise InputError(f"loss={self.loss!r} must be 'hinge' or 'smoothed_hinge'.")
         return Named(name=self.loss)
 
-    def _regulariser(self) -> Named:
+    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
         return _ball_or("l2", "l2_ball", self.alpha, self.radius)
 
 
@@ -543,6 +584,11 @@ def privacy_report(plan: Plan, algorithm: Algorithm, *, seeded: bool) -> Privacy
     assumptions = ["parties and coordinator follow the protocol, though they may be curious"]
     if plan.split == "rows":
         assumptions.append("nobody's record is with two parties")
+    if plan.split == "columns":
+        assumptions.append("who is in the data is known to all parties")
+        assumptions += {"public": ["the labels are public"], "shared": ["all parties know the labels"]}.get(
+            plan.labels, []
+        )
     if plan.classes is not None:
         assumptions.append("the two class labels are public")
     return PrivacyReport(
@@ -594,6 +640,22 @@ def _refuse(arguments: dict[str, Any]) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _columns(
+    federation: Federation, facts: Mapping[str, Mapping[str, Any]], bounds: Bounds
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """By columns: how many each party has and, of a declared row norm, the bound of its part of a row."""
+    check_people({name: fact["records"] for name, fact in facts.items()})
+    columns = tuple(fact["features"] for fact in facts.values())
+    if bounds.row_norm is not None:
+        return columns, tuple(federation.party_norms(bounds.row_norm, columns))
+    if federation.norms is not None:
+        raise InputError(
+            f"norms={federation.norms!r} are the parties' parts of row_norm, which is not declared; declare it, or "
+            "leave norms out."
+        )
+    return columns, ()
 
 
 def _common_names(facts: Mapping[str, Mapping[str, Any]], split: Split) -> tuple[str, ...]:

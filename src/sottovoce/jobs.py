@@ -13,7 +13,7 @@ import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, TypeAdapter, ValidationError
 
@@ -31,6 +31,7 @@ ESTIMATORS: Final[Mapping[str, str]] = {
     "svm": "PrivateLinearSVC",
 }
 Range = tuple[float, float]
+Count = Annotated[int, Field(strict=True, ge=1)]
 
 
 class _Table(BaseModel):
@@ -141,6 +142,13 @@ class SourceTable(_Table):
     records: int | None = Field(None, strict=True, ge=1, description="the public number of records, at least 1")
     features: int | None = Field(None, strict=True, ge=1, description="the public number of features, at least 1")
 
+    @property
+    def has_label(self) -> bool:
+        """Whether the file has labels: in the column `label` or, as in LIBSVM, before every record."""
+        from sottovoce.data.readers import CSV, PARQUET
+
+        return self.label is not None or not {s.lower() for s in Path(self.file).suffixes} & {*CSV, *PARQUET}
+
 
 class PartyTable(SourceTable):
     """A party in this process."""
@@ -159,9 +167,31 @@ class FederationTable(_Table):
     records: dict[str, int] | None = Field(
         None, description="the public number of records of each party, { north = 1000, ... }"
     )
-    features: int | None = Field(None, strict=True, ge=1, description="the public number of features, at least 1")
+    features: Count | dict[str, Count] | None = Field(
+        None,
+        description="the public number of features of every party, at least 1, or by columns { clinic = 12, ... }",
+    )
     wait: float = Field(300.0, gt=0, description="seconds to wait for the parties to connect")
     timeout: float = Field(60.0, gt=0, description="seconds to wait for an answer")
+
+    def width(self, party: str) -> int | None:
+        """The declared number of a party's features."""
+        return self.features.get(party) if isinstance(self.features, dict) else self.features
+
+
+class ColumnsTable(_Table):
+    """The parties have some columns each, of the same people in the same order."""
+
+    labels: Literal["shared", "public", "held"] = Field(
+        "shared",
+        description='"shared" (all parties know the labels), "public" (everybody may) or "held" (one party does)',
+    )
+    holder: str | None = Field(
+        None, min_length=1, description="the name of the party with the labels and the intercept; default: the first"
+    )
+    norms: dict[str, StrictFloat] | None = Field(
+        None, description="the bound of each party's part of a row, { clinic = 0.8, lab = 0.6 }"
+    )
 
 
 class OutputTable(_Table):
@@ -191,7 +221,7 @@ File = TypeVar("File", bound=_File)
 
 
 class Job(_File):
-    """What to train. The data are one of [data], [[party]] or [federation]."""
+    """What to train. The data are one of [data], [[party]] or [federation]; with [columns] split by columns."""
 
     model: ModelTable = Field(description="what to train; [model] needs at least estimator")
     privacy: PrivacyTable = Field(description="the budget; [privacy] needs at least epsilon")
@@ -199,6 +229,7 @@ class Job(_File):
     data: SourceTable | None = Field(None, description="a table with file and label")
     party: tuple[PartyTable, ...] = Field((), description="tables [[party]] with name, file and label")
     federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
+    columns: ColumnsTable | None = Field(None, description="a table with labels, holder and norms, all optional")
     output: OutputTable = Field(default_factory=OutputTable, description="a table of paths")
 
     @property
@@ -207,9 +238,25 @@ class Job(_File):
         return {"data": self.data} if self.data is not None else {table.name: table for table in self.party}
 
     @property
-    def split(self) -> Literal["central", "rows"]:
+    def parties(self) -> list[str]:
+        """Their names, here or elsewhere."""
+        return list(self.federation.parties) if self.federation is not None else list(self.sources)
+
+    @property
+    def split(self) -> Literal["central", "rows", "columns"]:
         """How the data lie."""
+        if self.columns is not None:
+            return "columns"
         return "central" if self.data is not None else "rows"
+
+    @property
+    def holder(self) -> str:
+        """By columns: the party that has the labels, where one party alone has them."""
+        return (self.columns and self.columns.holder) or self.parties[0]
+
+    def labelled(self, party: str) -> bool:
+        """Whether a party knows the labels."""
+        return self.columns is None or self.columns.labels != "held" or party == self.holder
 
     def outputs(self) -> dict[str, Path]:
         """Where each result goes."""
@@ -289,14 +336,17 @@ def load_job(path: Path) -> Job:
             f"{path} {found}; give exactly one of [data] (all records here), [[party]] (several parties in this "
             "process) or [federation] (parties elsewhere)."
         )
-    names = [table.name for table in job.party] or list(job.federation.parties if job.federation else ())
+    names = [table.name for table in job.party] or job.parties
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
-    counted = job.federation.records if job.federation else None
-    if counted is not None and set(counted) != set(names):
+    for key in ("records", "features"):
+        _check_parties(job, f"federation.{key}", getattr(job.federation, key, None))
+    if job.columns is not None:
+        _check_columns(job, job.columns)
+    elif job.federation is not None and isinstance(job.federation.features, dict):
         raise InputError(
-            f"{path}: federation.records names {', '.join(counted)} where the parties are {', '.join(names)}; "
-            "give each party's number."
+            f"{path}: federation.features = {job.federation.features} is for parties with different columns; by rows "
+            "all have the same, so give one number, or declare the split with a table [columns]."
         )
     if job.federation is not None and job.bounds.classes is None and "classes" in _fields(job.model.estimator):
         raise InputError(
@@ -310,6 +360,42 @@ def load_job(path: Path) -> Job:
         )
     check_parameters(job.model, path)
     return job
+
+
+def _check_parties(job: Job, key: str, table: object) -> None:
+    """A table by party has each party and nobody else."""
+    if isinstance(table, dict) and set(table) != set(job.parties):
+        raise InputError(
+            f"{job.path}: {key} names {', '.join(table)} where the parties are {', '.join(job.parties)}; "
+            "give each party's number."
+        )
+
+
+def _check_columns(job: Job, table: ColumnsTable) -> None:
+    if job.data is not None:
+        raise InputError(
+            f"{job.path} has [columns] and [data]: all columns of one file are in one place. Leave [columns] out, or "
+            "give a [[party]] for each file, or [federation]."
+        )
+    if job.holder not in job.parties:
+        raise InputError(
+            f"{job.path}: columns.holder = {table.holder!r} is no party{_did_you_mean(job.holder, job.parties)} "
+            f"The parties are: {', '.join(job.parties)}."
+        )
+    _check_parties(job, "columns.norms", table.norms)
+    for party, source in job.sources.items():
+        if job.labelled(party) and not source.has_label:
+            raise InputError(
+                f"{job.path}: party {party!r} has no label, and columns.labels = {table.labels!r} says that it knows "
+                'the labels. Name the label column of its file, or set columns.labels to "held" and columns.holder to '
+                "the party that has them."
+            )
+        if source.label is not None and not job.labelled(party):
+            raise InputError(
+                f'{job.path}: party {party!r} has label = {source.label!r} and columns.labels = "held", by '
+                f"{job.holder!r} alone. Take that column out of its file and leave label out, or set columns.labels "
+                'to "shared".'
+            )
 
 
 def load_party_job(path: Path) -> PartyJob:

@@ -47,7 +47,7 @@ class ModelFile(BaseModel):
     charged_as: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]  # the plan's name in the ledgers
     plan_digest: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]
     privacy: dict[str, Any]
-    communication: dict[str, int]
+    communication: dict[str, int | dict[str, int]]
 
 
 def to_json(model: PrivateLinearModel) -> str:
@@ -132,7 +132,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     model.plan_ = plan
     model.charged_as_ = content.charged_as
     model.privacy_ = _report(content.privacy)
-    model.communication_ = Communication(**content.communication)
+    model.communication_ = Communication(**content.communication)  # type: ignore[arg-type]
     return model
 
 

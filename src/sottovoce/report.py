@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
-from sottovoce.costs import readable_size
+from sottovoce import algorithms
+from sottovoce.costs import answers, readable_size
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.privacy.guarantee import VIEWS, Adversary, Guarantee
 from sottovoce.privacy.ledger import Balance
@@ -32,6 +34,10 @@ _SUMS: Final = {
     "curvatures": "squares of every feature",
     "coordinates": "gradients along coordinates, one after another",
     "choice": "which coordinate to move",
+    "atom": "which feature to move, up or down, or none",
+    "feature": "a sketch of one feature, for all people",
+    "labels": "the labels of all people, or a sketch of them",
+    "rows": "a sketched row for every person",
 }
 _STYLE: Final = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --card: #f5f7fa; --mark: #2f5d8c;
@@ -117,7 +123,7 @@ def page(
 </header>
 {"".join(sections)}
 <footer>
-<p>The training exchanged {readable_size(said.uplink_bytes)} from the parties and
+<p>The training exchanged {readable_size(said.uplink_bytes)} from the parties{_kinds(said.uplink)} and
 {readable_size(said.downlink_bytes)} to them in {said.rounds:,} rounds{took}.
 Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sottovoce.</p>
 <p>Plan <code>{model.charged_as_}</code>. A party's ledger lists its charge under this number:
@@ -132,6 +138,12 @@ def posterior(prior: float, epsilon: float) -> float:
     """The largest belief that a view can lead to from `prior`: e^eps p / (1 - p + e^eps p), but for delta."""
     factor = math.exp(min(epsilon, 700.0))
     return factor * prior / (1 - prior + factor * prior)
+
+
+def _kinds(uplink: Mapping[str, int]) -> str:
+    """The parties' bytes by what they are."""
+    parts = ", ".join(f"{escape(kind)} {readable_size(count)}" for kind, count in uplink.items())
+    return f" (of it {parts})" if parts else ""
 
 
 def _promise(guarantee: Guarantee) -> str:
@@ -196,21 +208,24 @@ def _releases(plan: Plan) -> Iterable[str]:
         yield "<p><b class='void'>Every value left as it was, without noise.</b></p>"
         return
     rows = []
+    times = answers(plan, algorithms.REGISTRY[plan.algorithm]) if plan.split == "columns" else Counter()
     for release in plan.releases:
         moves = release.charged(plan.relation)
         sampled = "every record" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}% of the records"
         name = escape(_SUMS.get(release.query, release.query))
         rows.append(
-            f'<tr><td>{name}</td><td>{sampled}</td><td class="number">{release.count:,}</td>'
+            f'<tr><td>{name}</td><td>{sampled}</td><td class="number">{times[release.query] or release.total:,}</td>'
             f'<td class="number">{moves:.4g}</td><td class="number">{release.std:.4g}</td></tr>'
         )
     yield (
         '<table><tr><th>Sum</th><th>over</th><th class="number">Times</th><th class="number">One record moves it by'
         f'</th><th class="number">Noise (standard deviation)</th></tr>{"".join(rows)}</table>'
     )
+    scaled = "Entries are scaled to at most 1" if plan.layout == "entries" else "Rows are scaled to a norm of at most 1"
+    together = " Times are at most, of all parties together: a person is in every party." if times else ""
     yield (
         '<p class="soft">These sums, each with its noise, are all that left a party, besides the public facts below. '
-        "Rows are scaled to a norm of at most 1 before they are summed.</p>"
+        f"{scaled} before they are summed.{together}</p>"
     )
 
 
@@ -226,6 +241,7 @@ def _facts(plan: Plan, model: PrivateLinearModel) -> str:
     facts: list[tuple[str, Any]] = [
         ("Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties)),
         ("Features", f"{plan.features}: {', '.join(names)}" if names else plan.features),
+        *_columns(plan),
         ("Declared bounds", bounds),
         ("Classes", " and ".join(map(str, plan.classes)) if plan.classes else "none: the label is a number"),
         ("Loss and penalty", f"{plan.loss.name}, {plan.regulariser.name}"),
@@ -233,6 +249,24 @@ def _facts(plan: Plan, model: PrivateLinearModel) -> str:
         ("Calibration", plan.calibration),
     ]
     return "<table>" + "".join(f"<tr><th>{k}</th><td>{escape(str(v))}</td></tr>" for k, v in facts) + "</table>"
+
+
+def _columns(plan: Plan) -> list[tuple[str, Any]]:
+    """By columns: who has how many, and who knows the labels."""
+    if plan.split != "columns":
+        return []
+    widths = ", ".join(f"{party}: {count}" for (party, _), count in zip(plan.parties, plan.columns, strict=True))
+    return [("Columns", f"{widths}; of the same people, in the same order"), ("Labels", known_labels(plan))]
+
+
+def known_labels(plan: Plan) -> str:
+    """Who knows the labels."""
+    holder = plan.parties[plan.holder][0]
+    return {
+        "public": "everybody may know them",
+        "shared": "all parties know them, nobody else does",
+        "held": f"{holder} knows them, nobody else does",
+    }[plan.labels]
 
 
 def _section(title: str, *parts: str) -> str:
@@ -254,6 +288,7 @@ def _epsilon(guarantee: Guarantee) -> str:
 
 
 def _split(plan: Plan) -> str:
-    return (
-        "all records in one place" if plan.split == "central" else f"{len(plan.parties)} parties, split by {plan.split}"
-    )
+    if plan.split == "central":
+        return "all records in one place"
+    each = ": each has some features of the same people" if plan.split == "columns" else ""
+    return f"{len(plan.parties)} parties, split by {plan.split}{each}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from sottovoce import algorithms
 from sottovoce.costs import Cost, cost_of
@@ -23,10 +26,12 @@ from sottovoce.privacy.gate import Outgoing, declare_public, reply
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.privacy.spending import Book
-from sottovoce.protocol.federation import Federation
+from sottovoce.protocol.federation import Federation, check_people
 from sottovoce.protocol.messages import decode
+from sottovoce.protocol.party import Party
 from sottovoce.protocol.plan import Plan
 from sottovoce.sources import file_shape, read_party, source_account
+from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
 
 Say = Callable[[str], None]
@@ -78,12 +83,22 @@ class Preview:
             "split": self.plan.split,
             "parties": dict(self.plan.parties),
             "features": self.plan.features,
+            **by_columns(self.plan),
             "privacy": self.report.to_dict(),
             "releases": [release.model_dump() for release in self.plan.releases],
             "cost": asdict(self.cost),
             "ledgers": [asdict(charge) for charge in self.charges],
             "notes": list(self.notes),
         }
+
+
+def by_columns(plan: Plan) -> dict[str, Any]:
+    """By columns: who has how many, and who knows the labels."""
+    if plan.split != "columns":
+        return {}
+    names = [party for party, _ in plan.parties]
+    widths = dict(zip(names, plan.columns, strict=True))
+    return {"columns": widths, "labels": plan.labels, "holder": names[plan.holder]}
 
 
 class _Declared:
@@ -107,44 +122,40 @@ class _Declared:
 
 def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
     """The public facts of a job, and notes that say which files were opened for their shape."""
-    ranges = job.bounds.named_ranges
-    if job.federation is not None:
-        table, names = job.federation, tuple(ranges or ())
-        features = table.features or len(names)
-        if table.records is None or not features:
-            raise InputError(
-                f"{job.path}: a plan for remote parties is made without asking them, so declare what is public: "
-                "federation.records = { name = 1000, ... } and federation.features = 20."
-            )
-        names = names if len(names) == features else ()
-        return [Facts(party, table.records[party], features, names) for party in table.parties], []
-    facts, opened = [], []
+    facts, opened = [] if job.federation is None else _declared_facts(job, job.federation), []
     for party, source in job.sources.items():
         if source.records is not None and source.features is not None:
-            names = tuple(ranges) if ranges is not None and len(ranges) == source.features else ()
-            facts.append(Facts(party, source.records, source.features, names))
+            facts.append(Facts(party, source.records, source.features))
             continue
         path = job.resolve(source.file)
-        records, names = file_shape(path, source.label, source.features)
+        records, names = file_shape(path, source.label, source.features, labelled=job.labelled(party))
         facts.append(Facts(party, records, len(names), names))
         opened.append(str(path))
-    _check_same_columns(facts)
+    facts = _with_names(job, facts)
+    _check_facts(job, facts)
     return facts, [f"{_SHAPE_READ}: {', '.join(opened)}; declare records and features to open none"] if opened else []
 
 
 def accounts_of(job: Job) -> dict[str, Account]:
-    """The account that pays for each party of this process, where it has one."""
-    return {
-        party: account
-        for party, source in job.sources.items()
-        if (account := source_account(source, job.resolve)) is not None
-    }
+    """The account that pays for each party of this process, where it has one; no two parties share one."""
+    accounts: dict[str, Account] = {}
+    for party, source in job.sources.items():
+        account = source_account(source, job.resolve)
+        for other, taken in accounts.items():
+            if account == taken:
+                raise InputError(
+                    f"parties {other!r} and {party!r} name one account, {taken.dataset!r} in {taken.path}; an account "
+                    "is of one data set, and the second would repeat what the first released. Give each its own."
+                )
+        if account is not None:
+            accounts[party] = account
+    return accounts
 
 
 def planned(job: Job) -> Preview:
     """What the job would do, made from public facts. Nothing is charged and no record is read."""
     facts, notes = job_facts(job)
-    federation = Federation(job.split, InProcess([_Declared(fact) for fact in facts]))
+    federation = _federation(job, InProcess([_Declared(fact) for fact in facts]))
     if job.bounds.classes is None and job.model.estimator in ("logistic", "svm"):
         notes.append(
             "bounds.classes is not declared: the fit reads the two labels from the data and counts them as public"
@@ -154,7 +165,7 @@ def planned(job: Job) -> Preview:
 
 def preview(job: Job, federation: Federation, facts: Sequence[Facts], notes: Sequence[str] = ()) -> Preview:
     """The plan that a fit of the job on these facts would run, its guarantee and its cost."""
-    model = job.estimator(facts[0].feature_names)
+    model = job.estimator(_feature_names(job, facts))
     seeded = model.insecure_seed is not None
     if federation.remote:
         model.set_params(insecure_seed=None)
@@ -178,8 +189,11 @@ def opened(job: Job, say: Say) -> Iterator[tuple[Federation, list[Facts]]]:
     federation = _remote(job, say) if job.federation is not None else _local(job)
     with contextlib.closing(federation):
         facts = _facts(federation)
+        _check_facts(job, facts)
         if job.federation is not None:
             _check_declared(job.federation, facts)
+        elif job.split == "columns":
+            _check_same_labels(federation._parties)
         yield federation, facts
 
 
@@ -187,7 +201,7 @@ def fit(
     job: Job, federation: Federation, facts: Sequence[Facts], progress: Callable[[int, int], None] | None = None
 ) -> PrivateLinearModel:
     """Train. What the accounts of this process would refuse is refused before any of them is charged."""
-    model = job.estimator(facts[0].feature_names)
+    model = job.estimator(_feature_names(job, facts))
     model._progress = progress
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the preview has said it
@@ -245,14 +259,37 @@ def report_of(model: PrivateLinearModel) -> dict[str, Any]:
     return {
         **model.privacy_.to_dict(),
         "plan_digest": model.charged_as_,
+        **by_columns(model.plan_),
         "releases": [release.model_dump() for release in model.plan_.releases],
         "communication": asdict(model.communication_),
     }
 
 
 def _local(job: Job) -> Federation:
-    parties = [read_party(name, source, job.resolve) for name, source in job.sources.items()]
-    return Federation(job.split, InProcess(parties), parties=parties)
+    parties = [
+        read_party(name, source, job.resolve, labelled=job.labelled(name)) for name, source in job.sources.items()
+    ]
+    return _federation(job, InProcess(parties), parties)
+
+
+def _check_same_labels(parties: Sequence[Party]) -> None:
+    """Labels that differ show files in different orders. Whoever runs parties in one process holds their records."""
+    first, *others = [party for party in parties if party._labelled]
+    for other in others:
+        if not np.array_equal(first._labels.astype(str), other._labels.astype(str)):
+            raise InputError(
+                f"parties {first.name!r} and {other.name!r} have different labels; by columns every party has the same "
+                "people in the same order. Align the records first. Nothing was charged."
+            )
+
+
+def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:
+    """The job's parties on a wire and, by columns, who knows the labels and the parties' bounds."""
+    federation, table = Federation(job.split, transport, parties=parties), job.columns
+    if table is None:
+        return federation
+    norms = None if table.norms is None else [table.norms[party] for party in job.parties]
+    return federation._share(table.labels, job.parties.index(job.holder), norms)
 
 
 def _remote(job: Job, say: Say) -> Federation:
@@ -270,27 +307,93 @@ def _remote(job: Job, say: Say) -> Federation:
     except BaseException:
         wire.close()
         raise
-    return Federation.connect(wire)
+    return _federation(job, wire)
 
 
 def _facts(federation: Federation) -> list[Facts]:
     found = federation.coordinator().facts(classes=False)
-    facts = [
+    return [
         Facts(party, fact["records"], fact["features"], tuple(fact["feature_names"])) for party, fact in found.items()
     ]
-    _check_same_columns(facts)
-    return facts
 
 
 def _check_declared(table: FederationTable, facts: Sequence[Facts]) -> None:
     """What the job declares of remote parties is what they say, or its plan was made for other data."""
     for fact in facts:
         records = fact.records if table.records is None else table.records.get(fact.party)
-        features = fact.features if table.features is None else table.features
+        features = fact.features if table.features is None else table.width(fact.party)
         if (records, features) != (fact.records, fact.features):
             raise InputError(
                 f"federation.records and features declare {records} records and {features} features for "
                 f"{fact.party!r}, which says {fact.records} and {fact.features}; correct the job."
+            )
+
+
+def _declared_facts(job: Job, table: FederationTable) -> list[Facts]:
+    """What the job declares of remote parties; by rows named ranges tell the number of features too."""
+    implied = 0 if job.split == "columns" else len(job.bounds.named_ranges or ())
+    widths = {party: table.width(party) or implied for party in table.parties}
+    if table.records is None or not all(widths.values()):
+        each = "{ name = 20, ... }" if job.split == "columns" else "20"
+        raise InputError(
+            f"{job.path}: a plan for remote parties is made without asking them, so declare what is public: "
+            f"federation.records = {{ name = 1000, ... }} and federation.features = {each}."
+        )
+    return [Facts(party, table.records[party], width) for party, width in widths.items()]
+
+
+def _with_names(job: Job, facts: Sequence[Facts]) -> list[Facts]:
+    """Declared facts with the names of the ranges, where their number fits; by columns in the parties' order."""
+    names = tuple(job.bounds.named_ranges or ())
+    if job.split != "columns":
+        return [
+            fact if fact.feature_names or len(names) != fact.features else replace(fact, feature_names=names)
+            for fact in facts
+        ]
+    if any(fact.feature_names for fact in facts) or len(names) != sum(fact.features for fact in facts):
+        return list(facts)
+    ends = itertools.accumulate(fact.features for fact in facts)
+    return [
+        replace(fact, feature_names=names[end - fact.features : end]) for fact, end in zip(facts, ends, strict=True)
+    ]
+
+
+def _feature_names(job: Job, facts: Sequence[Facts]) -> tuple[str, ...]:
+    """The names of the model's features, or none; by columns those of all parties in their order."""
+    if job.split != "columns":
+        return facts[0].feature_names
+    named = all(fact.feature_names for fact in facts)
+    return tuple(name for fact in facts for name in fact.feature_names) if named else ()
+
+
+def _check_facts(job: Job, facts: Sequence[Facts]) -> None:
+    if job.split == "columns":
+        _check_same_people(job, facts)
+    else:
+        _check_same_columns(facts)
+
+
+def _check_same_people(job: Job, facts: Sequence[Facts]) -> None:
+    """By columns all have the same people, and a feature is with one party, or the model could not name it."""
+    check_people({fact.party: fact.records for fact in facts})
+    places: dict[str, list[str]] = {}
+    for fact in facts:
+        for name in fact.feature_names:
+            places.setdefault(name, []).append(fact.party)
+    twice = {name: parties for name, parties in places.items() if len(parties) > 1}
+    if twice:
+        each = ", ".join(f"{name} ({', '.join(parties)})" for name, parties in twice.items())
+        raise InputError(
+            f"several parties have columns of the same name: {each}. By columns every feature is with one party: "
+            "rename it at one of them, or take it out of one file. (LIBSVM files number their columns, each from 1; "
+            "at most one party can have one.)"
+        )
+    for party, source in job.sources.items():
+        if source.label in places:
+            raise InputError(
+                f"party {places[str(source.label)][0]!r} has the column {source.label!r}, which is the label of "
+                f"{party!r}: the model would learn the label from itself. Take it out of that file, or name it as "
+                "label there too."
             )
 
 

@@ -14,8 +14,13 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.protocol.party import Party, Policy
 
 
-def file_shape(path: Path, label: str | int | None, features: int | None) -> tuple[int, tuple[str, ...]]:
-    """(rows, feature names) of a file. No value is parsed but where the format (LIBSVM) gives no other way."""
+def file_shape(
+    path: Path, label: str | int | None, features: int | None, *, labelled: bool = True
+) -> tuple[int, tuple[str, ...]]:
+    """(rows, feature names) of a file. No value is parsed but where the format (LIBSVM) gives no other way.
+
+    `labelled=False`: the holder does not know the labels, and every column is a feature.
+    """
     suffixes = {suffix.lower() for suffix in path.suffixes}
     if suffixes & set(readers.CSV):
         with readers.open_data(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
@@ -28,13 +33,14 @@ def file_shape(path: Path, label: str | int | None, features: int | None) -> tup
         _check_features(path, features)
         table = readers.read_table(path, label=label, features=features)
         return table.X.shape[0], table.feature_names
-    if label is None:
+    if label is None and labelled:
         raise _no_label(path)
-    position = header.index(label) if label in header else label
-    if not isinstance(position, int) or not -len(header) <= position < len(header):
-        readers.read_table(path, label=label)  # says which columns there are, or that there is no header
-        raise InputError(f"label={label!r} is no column of {path}; name one of its {len(header)} columns.")
-    del header[position]
+    if label is not None:
+        position = header.index(label) if label in header else label
+        if not isinstance(position, int) or not -len(header) <= position < len(header):
+            readers.read_table(path, label=label)  # says which columns there are, or that there is no header
+            raise InputError(f"label={label!r} is no column of {path}; name one of its {len(header)} columns.")
+        del header[position]
     if records == 0 or not header:
         raise InputError(f"{path} needs at least one row and, besides the label, one column.")
     return records, tuple(header)
@@ -49,15 +55,20 @@ def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Accou
     return Ledger(resolve(source.ledger), create=False).account(source.account)
 
 
-def read_party(name: str, source: SourceTable, resolve: Callable[[str], Path], policy: Policy | None = None) -> Party:
-    """The party that holds a file. The rows stay inside it."""
+def read_party(
+    name: str,
+    source: SourceTable,
+    resolve: Callable[[str], Path],
+    policy: Policy | None = None,
+    *,
+    labelled: bool = True,
+) -> Party:
+    """The party that holds a file. The rows stay inside it. `labelled=False`: it does not know the labels."""
     path = resolve(source.file)
-    if source.label is None and {suffix.lower() for suffix in path.suffixes} & set(readers.CSV + readers.PARQUET):
+    if labelled and not source.has_label:
         raise _no_label(path)
     _check_features(path, source.features)
     table = readers.read_table(path, label=source.label, features=source.features)
-    if table.y is None:
-        raise _no_label(path)
     if source.records is not None and source.records != table.X.shape[0]:
         raise InputError(
             f"records={source.records} is declared for {path}, which has {table.X.shape[0]} rows; the count is public, "
@@ -66,7 +77,7 @@ def read_party(name: str, source: SourceTable, resolve: Callable[[str], Path], p
     return Party(
         name,
         table.X,
-        table.y,
+        table.y if labelled else None,
         account=source_account(source, resolve),
         policy=policy,
         feature_names=table.feature_names,

@@ -22,6 +22,8 @@ class AlgorithmContract:
     solver: ClassVar[str]
     base: ClassVar[dict[str, Any]] = {}  # what the solver cannot do without
     by_rows: ClassVar[bool] = True
+    refusal: ClassVar[str] = "serves data in one place"  # of a split by rows, where it is refused
+    ball: ClassVar[bool] = False  # whether it needs the l1 ball
     sets: ClassVar[bool] = True  # whether it takes constraint sets
     l1: ClassVar[bool] = True  # whether it takes an l1 penalty
     growth: ClassVar[float] = 1.3  # of the noise, from zero-out to replace-one
@@ -41,7 +43,7 @@ class AlgorithmContract:
     @pytest.mark.parametrize("parties", [2, 4])
     def test_split_equals_central_with_the_noise_off(self, classification: Any, parties: int) -> None:
         if not self.by_rows:
-            with pytest.raises(InputError, match="serves data in one place"):
+            with pytest.raises(InputError, match=self.refusal):
                 self.model().fit(sv.Federation.by_rows(self.parts(classification, parties)))
             return
         central = self.model(epsilon=math.inf, **self.exact).fit(*classification)
@@ -100,6 +102,13 @@ class AlgorithmContract:
         assert not np.allclose(one, two)
 
     def test_penalties_and_sets_are_kept(self, classification: Any) -> None:
+        if self.ball:
+            for chosen in ({"radius": None, "alpha": 0.1}, {"radius": None}, {"penalty": "l2"}):
+                with pytest.raises(InputError, match="needs the l1 ball"):
+                    self.model(**chosen).fit(*classification)
+            model = self.model(epsilon=1.0, radius=0.5).fit(*classification)
+            assert np.abs(model.coef_).sum() <= 0.5 * (1 + 1e-9)
+            return
         if not self.l1:
             with pytest.raises(InputError, match="needs an l2 penalty"):
                 self.model(penalty="l1", alpha=10.0).fit(*classification)
@@ -174,5 +183,15 @@ class TestGreedyCD(AlgorithmContract):
     shortfall = 0.06
 
 
+class TestFrankWolfe(AlgorithmContract):
+    solver = "frank-wolfe"
+    base: ClassVar[dict[str, Any]] = {"radius": 12.0}
+    by_rows = False
+    refusal = "solver='frank-wolfe' does not serve data split by rows; solvers that fit: newton, gradient"
+    ball = True
+    shortfall = 0.06
+
+
 def test_every_solver_has_a_contract_test() -> None:
-    assert {case.solver for case in AlgorithmContract.__subclasses__()} == set(algorithms.REGISTRY)
+    served = {name for name, algorithm in algorithms.REGISTRY.items() if algorithm.splits != ("columns",)}
+    assert {case.solver for case in AlgorithmContract.__subclasses__()} == served

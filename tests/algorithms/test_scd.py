@@ -64,6 +64,12 @@ def plan_for(algorithm: str = "scd", *, records: int = 40, run: str = "run", **f
     return make_plan(algorithm, problem, algorithms.REGISTRY[algorithm].design(problem), run=run, coin="coin")
 
 
+def in_messages_of(batches: int, plan: Plan) -> Plan:
+    """The plan with so many of its rounds in each message."""
+    release = plan.releases[0].model_dump() | {"count": plan.releases[0].total // batches, "batches": batches}
+    return plan.model_copy(update={"releases": (release,)})
+
+
 def raw_rows(plan: Plan, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Rows of norm 1 and below, some of them null, and labels."""
     X = generator.standard_normal((plan.records, plan.features)) * 10.0 ** generator.uniform(-6, 1, (plan.records, 1))
@@ -316,13 +322,16 @@ def test_every_round_is_answered_with_the_weights_size_alone(algorithm: str) -> 
         frame = decode(answer)
         assert frame.kind == "answer"
         assert list(frame.arrays) == ["grid"]
-        assert frame.arrays["grid"].shape == (1 if algorithm == "scd-primal" else plan.dimension,)
-        assert frame.arrays["grid"].any()  # also for an empty batch or lot: noise
+        batches = {"scd": 20, "scd-sequential": 1, "scd-primal": 1}[algorithm]
+        assert plan.releases[0].batches == batches
+        assert frame.arrays["grid"].shape == (batches * (1 if algorithm == "scd-primal" else plan.dimension),)
+        for grid in frame.arrays["grid"].reshape(batches, -1):
+            assert grid.any()  # also for an empty batch or lot: noise
 
 
 def test_an_empty_batch_is_noise_and_moves_nothing() -> None:
     """Nobody is drawn in 92% of the rounds."""
-    plan = plan_for(options={"rate": 2e-3, "rounds": 60})
+    plan = in_messages_of(1, plan_for(options={"rate": 2e-3, "rounds": 60}))
     party = party_of(plan)
     propose(party, plan)
     run = party._run
@@ -344,8 +353,9 @@ def test_the_transcript_has_no_duals_in_the_tight_form_and_has_them_in_the_publi
     )
     tight = model.fit(sv.Federation.central(X, y, record=True))
     sent = [message.payload for message in tight.transcript_ or [] if message.name == "steps"]
-    assert len(sent) == 30
-    assert {payload.shape for payload in sent} == {(X.shape[1] + 1,)}
+    assert len(sent) == 2
+    assert {payload.shape for payload in sent} == {(15 * (X.shape[1] + 1),)}
+    assert tight.plan_.releases[0].total == tight.n_iter_ == 30
     paper = model.set_params(calibration="paper").fit(sv.Federation.central(X, y, record=True))
     sent = [message.payload for message in paper.transcript_ or [] if message.name == "state"]
     assert {payload.shape for payload in sent} == {(X.shape[1] + 1 + len(y),)}
@@ -356,18 +366,160 @@ def test_the_transcript_has_no_duals_in_the_tight_form_and_has_them_in_the_publi
 
 
 def test_the_result_is_the_mean_of_the_last_part_of_the_rounds() -> None:
-    for rounds, last in ((1, 1), (2, 1), (10, 3), (40, 12)):
-        plan = plan_for(options={"rounds": rounds})
+    for rounds, last, batches in ((1, 1, 1), (2, 1, 1), (10, 3, 1), (10, 3, 5), (40, 12, 1), (40, 12, 20), (40, 12, 8)):
+        plan = in_messages_of(batches, plan_for(options={"rounds": rounds}))
         assert plan["averaged"] == last
         text = algorithms.REGISTRY["scd"].coordinate(plan)
-        asked, seen = next(text), []
-        for t in range(rounds):
+        asked, seen, ended = next(text), [], False
+        for t in range(0, rounds, batches):
             np.testing.assert_allclose(asked.arrays["weights"], t / (plan["ridge"] * 40))
-            seen.append((t + 1) / (plan["ridge"] * 40))
+            seen += [(t + k + 1) / (plan["ridge"] * 40) for k in range(batches)]
             try:
-                asked = text.send({"anna": np.ones(plan.dimension)})
+                asked = text.send({"anna": np.ones(batches * plan.dimension)})
             except StopIteration as stop:
                 np.testing.assert_allclose(stop.value, np.mean(seen[-last:]))
+                ended = True
+        assert ended
+
+
+# Several rounds a message.
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_message_of_several_rounds_is_as_many_messages(loss: str, sparse: bool) -> None:
+    """At rate 1 one stream of noise gives the same integers and the same duals, to the last bit."""
+    whole = plan_for(loss=loss, options={"rounds": 12, "rate": 1.0})
+    X, y = raw_rows(whole, np.random.default_rng(0))
+    found, duals = [], []
+    for batches in (1, 3, 4, 12):
+        plan = in_messages_of(batches, whole)
+        query, release = DualSteps(plan), plan.releases[0]
+        party = Party("anna", sp.csr_matrix(X) if sparse else X, y, randomness=SeededRandomness(3, "anna"))
+        assert propose(party, plan).kind == "accept"
+        weights, said = np.zeros(plan.dimension), []
+        for t in range(release.count):
+            grids = decode(ask(party, plan, t, weights)).arrays["grid"].reshape(batches, plan.dimension)
+            for grid in grids:
+                said.append(grid.tolist())
+                weights, _ = query.follow(grid * release.step, weights, np.zeros(0))
+        found.append(said)
+        assert party._run is not None
+        duals.append(party._run.memory)
+    assert len(found[0]) == len({tuple(grid) for grid in found[0]}) == 12
+    assert duals[0].any()
+    for said, memory in zip(found[1:], duals[1:], strict=True):
+        assert said == found[0]
+        np.testing.assert_array_equal(memory, duals[0])
+
+
+def test_the_model_does_not_depend_on_the_rounds_in_a_message() -> None:
+    whole = plan_for(options={"rounds": 60, "rate": 1.0})
+    assert whole.releases[0].batches == 20
+    found = []
+    for batches in (1, 6, 20):
+        plan = in_messages_of(batches, whole)
+        solution, messages = Coordinator(InProcess([party_of(plan)])).run(plan, algorithms.REGISTRY["scd"])
+        assert messages == 60 // batches
+        found.append(solution.weights)
+    for weights in found[1:]:
+        np.testing.assert_allclose(weights, found[0], rtol=1e-6)  # the coordinator's sums are rounded otherwise
+
+
+@pytest.mark.parametrize(
+    ("batches", "rounds", "fields"),
+    [
+        (20, 1000, {}),
+        (20, 20, {}),
+        (15, 30, {}),
+        (7, 7, {}),
+        (1, 1, {}),
+        (1, 23, {}),  # a prime above the most
+        (1, 997, {}),
+        (19, 38, {}),
+        (1, 1000, {"split": "rows", "parties": (("anna", 40), ("ben", 60))}),
+        (20, 1000, {"split": "rows"}),
+        (8, 1000, {"parties": (("anna", 2**18),)}),  # four entries a record: 2^20 a round, 2^23 a message
+        (5, 1000, {"parties": (("anna", 2**18),), "features": 5}),
+        (1, 1000, {"parties": (("anna", 2**22),)}),
+        (4, 1000, {"features": 2**21 - 1, "rate": 1e-4}),  # an almost empty batch has an answer of full size
+        (1, 1000, {"features": 2**24, "rate": 1e-4}),
+    ],
+)
+def test_rounds_in_a_message(batches: int, rounds: int, fields: dict[str, Any]) -> None:
+    options = {"rounds": rounds, "rate": fields.get("rate", 1.0), "clip": 0.01}
+    plan = plan_for(**{name: value for name, value in fields.items() if name != "rate"}, options=options)
+    release = plan.releases[0]
+    assert (release.batches, release.count) == (batches, rounds // batches)
+    assert release.total == plan.rounds == rounds
+
+
+@pytest.mark.parametrize("rate", [0.2, 1.0])
+def test_rounds_cost_the_same_in_any_number_of_messages(rate: float, tmp_path: Path) -> None:
+    scd = algorithms.REGISTRY["scd"]
+    whole = plan_for(options={"rounds": 60, "rate": rate})
+    spent = set()
+    for batches in (1, 6, 20, 60):
+        plan = in_messages_of(batches, whole)
+        for relation in RELATIONS:
+            assert scd.events(plan, relation, "anna") == scd.events(whole, relation, "anna")
+            assert scd.world_events(plan, relation) == scd.world_events(whole, relation)
+            assert scd.epsilons(plan, relation) == scd.epsilons(whole, relation)
+        account = Ledger(tmp_path / f"{batches}.db").open("rows", epsilon=3.0, delta=1e-5)
+        assert propose(party_of(plan, account=account), plan).kind == "accept"
+        spent.add(account.balance().left)
+        # as many messages of several rounds cost more than messages of one
+        more = plan.model_copy(update={"releases": (plan.releases[0].model_dump() | {"count": 60},)})
+        dearer = epsilon_of(scd.events(more, "zero-out", "anna"), 1e-5, "zero-out")
+        assert dearer > (1.5 if batches > 1 else 0.5) * whole.epsilon
+    assert len(spent) == 1
+    (event,) = scd.events(whole, "zero-out", "anna")
+    assert isinstance(event, Gaussian) if rate == 1.0 else event.rounds == 60  # type: ignore[union-attr]
+
+
+def test_several_holders_have_one_round_a_message() -> None:
+    """Each would follow its own values, and the world would no longer see their sums alone."""
+    plan = plan_for(split="rows", parties=(("anna", 40), ("ben", 60)), options={"rounds": 20})
+    with pytest.raises(RefusedError, match="several parties and batches in one message"):
+        in_messages_of(2, plan)
+
+
+@pytest.mark.parametrize("batches", [0, -1, 65, 2**40, 1.5, None])
+def test_a_message_has_a_limited_number_of_rounds(batches: Any) -> None:
+    plan = plan_for(options={"rounds": 20})
+    content = json.loads(plan.to_json())
+    content["releases"][0]["batches"] = batches
+    answer = decode(send(party_of(plan), "plan", plan=plan.digest, text=json.dumps(content)))
+    assert answer.kind == "refuse"
+    assert "releases.0.batches" in json.loads(answer.text)["refused"]
+
+
+@pytest.mark.parametrize("ridge", [1e-300, 1e-3, 1e300])
+def test_weights_inside_a_message_stay_where_scores_are_exact(ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator cannot send weights above 1e100, nor have a holder make them."""
+    loud = {"std": 2.0**39, "step": 1.0, "charged_zero_out": 10.0, "charged_replace_one": 20.0}
+    plan = tampered(plan_for(loss="squared", options={"rounds": 8}), ridge=ridge, release=loud)
+    seen, honest = [], DualSteps.value
+
+    def value(query: DualSteps, block: Block, *arguments: Any) -> Any:
+        seen.append(np.array(arguments[0]))
+        return honest(query, block, *arguments)
+
+    monkeypatch.setattr(DualSteps, "value", value)
+    party = party_of(plan)
+    assert propose(party, plan).kind == "accept"
+    assert decode(ask(party, plan, 0, np.full(4, -1e100))).kind == "answer"
+    assert len(seen) == 8
+    assert all((np.abs(weights) <= 1e100).all() for weights in seen)
+    assert max(np.abs(weights).max() for weights in seen[1:]) == 1e100
+    query = DualSteps(plan)
+    released = np.array([math.inf, -math.inf, 1e308, 0.0])
+    for weights in (np.zeros(4), np.full(4, 1e100), np.full(4, -1e100)):
+        with np.errstate(all="ignore"):  # as inside the gate
+            moved, duals = query.follow(released, weights, np.zeros(3))
+        assert (np.abs(moved) <= 1e100).all()
+        assert moved[3] == weights[3]
+        assert duals.tolist() == [0.0, 0.0, 0.0]
 
 
 # What it costs.
@@ -587,7 +739,8 @@ def test_a_party_that_was_stopped_before_it_said_anything_goes_on(algorithm: str
 @pytest.mark.parametrize(("algorithm", "goes_on"), [("gradient", True), ("scd", False)])
 def test_a_coordinator_whose_party_restarts(algorithm: str, goes_on: bool, tmp_path: Path) -> None:
     account = account_of(tmp_path)
-    plan = plan_for(algorithm, options={"rounds": 5})
+    plan = plan_for(algorithm, options={"rounds": 100 if algorithm == "scd" else 5})
+    assert plan.releases[0].count == 5
     wire = InProcess([party_of(plan, account=account)])
     rounds = itertools.count()
 
@@ -602,6 +755,97 @@ def test_a_coordinator_whose_party_restarts(algorithm: str, goes_on: bool, tmp_p
         with pytest.raises(RefusedError, match="Start a new fit"):
             run(plan, algorithms.REGISTRY[algorithm], restart)
     assert account.balance().plans == 1
+
+
+def failing_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum of steps fails once, at its `call`-th time, after it has moved the duals."""
+    calls, honest = itertools.count(1), DualSteps.value
+
+    def value(query: DualSteps, block: Block, *arguments: Any) -> Any:
+        found = honest(query, block, *arguments)
+        if next(calls) == call:
+            raise MemoryError
+        return found
+
+    monkeypatch.setattr(DualSteps, "value", value)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("ledger", [False, True])
+def test_a_holder_whose_answer_failed_does_not_go_on(
+    ledger: bool, batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the duals followed was never released, so nothing may depend on them."""
+    account = account_of(tmp_path) if ledger else None
+    plan = in_messages_of(batches, plan_for(options={"rounds": 12, "rate": 0.5}))
+    party = party_of(plan, account=account)
+    assert propose(party, plan).kind == "accept"
+    failing_at(batches + (batches + 1) // 2, monkeypatch)  # in the middle of the second message
+    assert decode(ask(party, plan, 0)).kind == "answer"
+    failed = decode(ask(party, plan, 1))
+    assert failed.kind == "error"
+    assert isinstance(party.failure, MemoryError)
+    for round_ in (1, 0, 2):
+        assert decode(ask(party, plan, round_)).kind == "unknown-plan"
+    refusal = propose(party, plan)
+    assert refusal.kind == "refuse"
+    told = "stopped in the middle of this run" if ledger else "this plan was run before"
+    assert told in json.loads(refusal.text)["refused"]
+    assert decode(ask(party, plan, 1)).kind == "unknown-plan"
+    if account is not None:
+        assert account.balance().plans == 1
+        assert sum(entry.kind == "release" for entry in account.history()) == 1
+        assert propose(party_of(plan, account=Ledger(account.path).account()), plan).kind == "refuse"
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+def test_a_holder_whose_first_answer_failed_starts_anew_or_not_at_all(
+    ledger: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a ledger it knows that nothing left; its duals are as if it had never been asked."""
+    account = account_of(tmp_path) if ledger else None
+    plan = in_messages_of(3, plan_for(options={"rounds": 12, "rate": 1.0}))
+    party = party_of(plan, account=account)
+    propose(party, plan)
+    failing_at(2, monkeypatch)
+    assert decode(ask(party, plan, 0)).kind == "error"
+    assert propose(party, plan).kind == ("accept" if ledger else "refuse")
+    if not ledger:
+        return
+    randomness = SeededRandomness(0, "anna")
+    randomness.bytes(8 * 3 * plan.dimension)  # the noise of the message that failed is not used again
+    fresh = party_of(plan, randomness=randomness)
+    propose(fresh, plan)
+    for t in range(4):
+        one, other = (decode(ask(holder, plan, t)).arrays["grid"] for holder in (party, fresh))
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_holder_that_another_process_outran_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = account_of(tmp_path)
+    plan = in_messages_of(3, plan_for(options={"rounds": 12, "rate": 0.5}))
+    one, two = (party_of(plan, seed, account=account) for seed in (1, 2))
+    assert [propose(party, plan).kind for party in (one, two)] == ["accept", "accept"]
+    said = decode(ask(one, plan, 0)).arrays["grid"].tolist()
+    assert two._run is not None
+    monkeypatch.setattr(two._run.gate, "_stored", lambda *_: None)  # it looked before the other had stored
+    assert decode(ask(two, plan, 0)).arrays["grid"].tolist() == said
+    assert decode(ask(two, plan, 1)).kind == "unknown-plan"
+    assert propose(two, plan).kind == "refuse"
+    assert decode(ask(one, plan, 1)).kind == "answer"
+
+
+def test_a_request_that_is_refused_ends_no_run() -> None:
+    """It was refused before a value was drawn: an old request that comes late does no harm."""
+    plan = in_messages_of(3, plan_for(options={"rounds": 12}))
+    party = party_of(plan)
+    propose(party, plan)
+    assert [decode(ask(party, plan, t)).kind for t in (0, 1)] == ["answer", "answer"]
+    late = decode(ask(party, plan, 0))
+    assert late.kind == "refuse"
+    assert "is over" in json.loads(late.text)["refused"]
+    assert decode(ask(party, plan, 4)).kind == "refuse"
+    assert [decode(ask(party, plan, t)).kind for t in (2, 3)] == ["answer", "answer"]
 
 
 def test_a_repeated_request_moves_no_dual() -> None:
@@ -643,11 +887,12 @@ def canary_scores(plan: Plan, noise: float, seed: int, runs: int) -> tuple[np.nd
         party = Party("anna", sp.csr_matrix(rows), labels, randomness=SeededRandomness(seed, str(number)))
         assert propose(party, copy).kind == "accept"
         total = np.zeros(plan.features)
-        for t in range(copy.rounds):
-            moves = decode(ask(party, copy, t)).arrays["grid"] * release.step
-            total += np.log1p(rate * np.expm1((clip * moves - clip**2 / 2) / variance))
-            if plan.relation == "replace-one":
-                total -= np.log1p(rate * np.expm1((-clip * moves - clip**2 / 2) / variance))
+        for t in range(release.count):
+            message = decode(ask(party, copy, t)).arrays["grid"] * release.step
+            for moves in message.reshape(release.batches, plan.features):
+                total += np.log1p(rate * np.expm1((clip * moves - clip**2 / 2) / variance))
+                if plan.relation == "replace-one":
+                    total -= np.log1p(rate * np.expm1((-clip * moves - clip**2 / 2) / variance))
         scores.append(total)
     together = np.array(scores)
     return together[:, :half].ravel(), together[:, half:].ravel()
@@ -682,6 +927,7 @@ def test_an_audit_finds_no_more_than_is_claimed_and_finds_half_the_noise(relatio
         delta=1e-3,
         options={"rounds": 20, "rate": 0.3, "clip": 0.01},
     )
+    assert plan.releases[0].batches == 5  # the audit sees several rounds a message
     assert 1.5 < plan.releases[0].std / 0.01 < 4.0
     correct = lower_bound(*canary_scores(plan, 1.0, 1, 15), plan.delta)
     assert 0.2 * epsilon < correct <= epsilon
@@ -783,6 +1029,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no sampling": (DUAL, {"release": {"rate": None}}, "above this party's limit"),
     "no noise": (DUAL, {"release": {"std": 0.0}}, "does not have"),
     "duals where none were charged": (DUAL, {"release": {"query": "state"}}, "which scd does not have"),
+    "more rounds a message": (DUAL, {"release": {"batches": 10}}, "above this party's limit"),
+    "more messages": (DUAL, {"release": {"count": 2}}, "above this party's limit"),
+    "duals of several rounds": (PAPER, {"release": {"batches": 2}}, "which follows no released value"),
+    "several lots at once": (LOTS, {"release": {"batches": 2}}, "which follows no released value"),
+    "several minimisers at once": (PRIMAL, {"release": {"batches": 2}}, "which follows no released value"),
     "an exact pass": (DUAL, {"release": {"query": "epoch"}}, "which scd does not have"),
 }
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,24 @@ def open_ledger(folder: Path) -> Callable[..., Ledger]:
         return ledger
 
     return make
+
+
+@pytest.fixture
+def start() -> Iterator:
+    """Start a command as a process; what still runs at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sottovoce.cli", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()

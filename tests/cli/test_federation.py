@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,24 +18,6 @@ from sottovoce.model_file import load
 from sottovoce.privacy.ledger import Ledger
 
 COMMAND = (sys.executable, "-m", "sottovoce.cli")
-
-
-@pytest.fixture
-def start() -> Iterator:
-    """Start a command as a process; what still runs at the end is killed."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 def running_with(text: str) -> list[str]:

@@ -137,6 +137,27 @@ def test_bounds_of_another_kind_of_model(write_job):
         job.estimator(("a", "b", "c"))
 
 
+@pytest.mark.parametrize(
+    ("columns", "holder", "labelled"),
+    [
+        ("", "north", ["north", "south"]),
+        ('labels = "public"\nholder = "south"', "south", ["north", "south"]),
+        ('labels = "held"', "north", ["north"]),
+        ('labels = "held"\nholder = "south"', "south", ["south"]),
+    ],
+)
+def test_who_knows_the_labels(write_job, columns, holder, labelled):
+    job = load_job(write_job(data=None, more=f"{FEDERATION}[columns]\n{columns}\n"))
+    assert (job.split, job.holder, job.parties) == ("columns", holder, ["north", "south"])
+    assert [name for name in job.parties if job.labelled(name)] == labelled
+
+
+def test_other_splits(write_job, parties):
+    assert load_job(write_job()).split == "central"
+    job = load_job(write_job(data=None, more=parties()))
+    assert (job.split, job.parties, job.labelled("south")) == ("rows", ["north", "south"], True)
+
+
 FEDERATION = """
 [federation]
 listen = "127.0.0.1:0"

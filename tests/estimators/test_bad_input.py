@@ -413,17 +413,28 @@ class TestFederations:
         with pytest.raises(sv.InputError, match=r"\[239, 240\] rows.*same people"):
             sv.Federation.by_columns([data.X[:, :2], data.X[1:, 2:]], data.y)
 
-    @pytest.mark.parametrize("solver", ["auto", "newton", "gradient", "sgd"])
-    def test_a_split_that_no_solver_serves_is_told_before_anything_runs(
+    @pytest.mark.parametrize("solver", ["newton", "gradient", "sgd", "scd", "cd", "greedy-cd"])
+    def test_a_split_that_the_solver_does_not_serve_is_told_before_anything_runs(
         self, data: Any, account: sv.Account, solver: str
     ) -> None:
         federation = sv.Federation.by_columns(
             [data.X[:, :2], data.X[:, 2:]], data.y, ledgers=[account, None], record=True
         )
         model = sv.PrivateRidge(solver=solver, **bounds(sv.PrivateRidge))
-        with pytest.raises(sv.InputError, match=r"serves? data split by columns"):
+        with pytest.raises(sv.InputError, match=f"'{solver}' does not serve data split by columns"):
             model.fit(federation)
         assert federation.transport.communication.uplink_bytes == 0
+        assert_untouched(model, account)
+
+    def test_a_problem_that_no_solver_of_the_split_serves_is_told_before_anything_runs(
+        self, data: Any, account: sv.Account
+    ) -> None:
+        federation = sv.Federation.by_columns(
+            [data.X[:, :2], data.X[:, 2:]], data.y, ledgers=[account, None], record=True
+        )
+        model = sv.PrivateRidge(**bounds(sv.PrivateRidge))
+        with pytest.raises(sv.InputError, match=r"'frank-wolfe' needs the l1 ball, not 'none': pass radius"):
+            model.fit(federation)
         assert_untouched(model, account)
 
     def test_parties_that_disagree_on_the_classes(self, data: Any) -> None:

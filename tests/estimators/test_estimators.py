@@ -432,6 +432,44 @@ class TestPipelines:
         assert not hasattr(model, "feature_names_in_")
 
 
+class TestSelectedFeatures:
+    @pytest.mark.parametrize("kind", ALL)
+    def test_the_coefficients_that_are_not_zero(self, data: Any, kind: Any) -> None:
+        model = make(kind, data).fit(data.X, target(kind, data))
+        model.coef_ = np.array([0.0, -2.0, 0.0, 0.5, 2.0]).reshape(model.coef_.shape)
+        assert model.selected_features_ == {"x1": -2.0, "x4": 2.0, "x3": 0.5}
+        assert list(model.selected_features_) == ["x1", "x4", "x3"]
+        sparse = model.sparse_coef_
+        assert sparse.format == "csr"
+        assert sparse.shape == (1, 5)
+        assert sparse.nnz == 3
+        np.testing.assert_array_equal(sparse.toarray().ravel(), model.coef_.ravel())
+
+    def test_as_scikit_learn_has_them(self, data: Any) -> None:
+        reference = Lasso(alpha=0.1).fit(data.X, data.y)
+        model = exact(sv.PrivateLasso, BOUNDS["no bounds"], alpha=0.1).fit(data.X, data.y)
+        assert type(model.sparse_coef_) is type(reference.sparse_coef_)
+        assert model.sparse_coef_.shape == reference.sparse_coef_.shape
+        np.testing.assert_allclose(model.sparse_coef_.toarray(), reference.sparse_coef_.toarray(), atol=1e-6)
+
+    def test_by_the_names_of_the_frame(self, data: Any) -> None:
+        model = make(sv.PrivateRidge, data).fit(pd.DataFrame(data.X, columns=list("abcde")), data.y)
+        model.coef_ = np.array([0.1, 0.0, -0.2, 0.0, 0.0])
+        assert list(model.selected_features_.items()) == [("c", -0.2), ("a", 0.1)]
+
+    def test_no_feature(self, data: Any) -> None:
+        model = make(sv.PrivateLasso, data, alpha=1e6).fit(data.X, data.y)
+        assert model.selected_features_ == {}
+        assert model.sparse_coef_.nnz == 0
+
+    @pytest.mark.parametrize("kind", ALL)
+    def test_not_before_a_fit(self, kind: Any) -> None:
+        for name in ("selected_features_", "sparse_coef_"):
+            assert not hasattr(kind(), name)
+            with pytest.raises(NotFittedError):
+                getattr(kind(), name)
+
+
 class TestParameters:
     @pytest.mark.parametrize("kind", ALL)
     def test_every_parameter_but_the_budget_is_named(self, kind: Any) -> None:

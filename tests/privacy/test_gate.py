@@ -6,6 +6,7 @@ Statistical tests use fixed seeds; a correct gate fails one of them with probabi
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import pickle
@@ -19,14 +20,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binom, chi2
+from scipy.stats import binom, chi2, laplace
 
 from sottovoce import losses
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
 from sottovoce.privacy import gate as gate_module
-from sottovoce.privacy.accounting import Gaussian, Relation, Selection
+from sottovoce.privacy.accounting import Gaussian, Relation, Selection, Unbounded
 from sottovoce.privacy.gate import PUBLIC_NAMES, Declared, Gate, Outgoing, Released, declare_public, reply, value_of
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import rounded_gaussian
@@ -281,6 +282,134 @@ def test_rate_and_noise_are_drawn_from_the_systems_randomness_by_default() -> No
     assert grids[0].arrays["grid"].tolist() != grids[1].arrays["grid"].tolist()
 
 
+# Several values a message, each a function of those before it.
+
+
+@dataclass(frozen=True)
+class Following:
+    """A place that follows what was released; `drawn` is who was in each batch."""
+
+    weights: Any = 1.0
+    size: int = 3
+    name: str = "following"
+    entries: float = 3.0
+    drawn: list[Any] = field(default_factory=list, compare=False)
+    places: list[Any] = field(default_factory=list, compare=False)
+
+    def sensitivity(self, relation: Relation) -> float:
+        return 2.0 if relation == "replace-one" else 1.0
+
+    def value(self, block: Block, *arguments: Any) -> np.ndarray:
+        (place,) = arguments
+        self.drawn.append(block.places)
+        self.places.append(place)
+        return np.tanh(place)
+
+    def follow(self, released: np.ndarray, *arguments: Any) -> tuple[Any, ...]:
+        (place,) = arguments
+        return (place + released,)
+
+
+def following_release(query: Following, count: int, batches: int, rate: float | None = None) -> Release:
+    return Release.of(query, 0, count, 4.0, 2.0**-12, rate, batches=batches)
+
+
+def test_every_batch_follows_what_the_one_before_released() -> None:
+    query = Following()
+    release = following_release(query, 2, 5)
+    grid = gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3)).arrays["grid"].reshape(5, 3)
+    assert len({row.tobytes() for row in grid}) == 5
+    expected = np.cumsum(np.vstack([np.zeros(3), grid[:-1] * release.step]), axis=0)
+    np.testing.assert_allclose(query.places, expected, atol=1e-12)
+    assert all(drawn.tolist() == list(range(10)) for drawn in query.drawn)
+
+
+def test_a_query_that_does_not_follow_has_no_second_batch() -> None:
+    query, block = gradient(3), rows_of(10, 3)
+    release = Release.of(query, 0, 3, 4.0, 2.0**-12, batches=2)
+    with pytest.raises(AttributeError, match="follow"):
+        gate_of(release).gaussian(query, 0, block, np.zeros(3))
+    walk = Steps(4)
+    with pytest.raises(ValueError, match="unpack"):
+        gate_of(Release.of(walk, 0, 3, 4.0, 2.0**-12, batches=2)).walk(walk, 0, block, 0.0)
+
+
+def noise_of_batches(query: Following, release: Release, seed: int) -> np.ndarray:
+    """What the gate added, in units of the plan's standard deviation: messages x batches x entries."""
+    gate, block, added = gate_of(release, seed=seed), rows_of(5, 3), []
+    for t in range(release.count):
+        grid = gate.gaussian(query, t, block, np.zeros(query.size)).arrays["grid"].reshape(release.batches, query.size)
+        places = np.cumsum(np.vstack([np.zeros(query.size), grid[:-1] * release.step]), axis=0)
+        added.append((grid - np.rint(np.tanh(places) / release.step)) * release.step * query.weights / release.std)
+    return np.array(added)
+
+
+@pytest.mark.parametrize("weights", [1.0, np.array([1.0, 2.0, 4.0])], ids=["one weight", "weights"])
+def test_every_batch_has_the_planned_noise_and_its_own(weights: Any) -> None:
+    query = Following(weights)
+    noise = noise_of_batches(query, following_release(query, 600, 6), seed=8)
+    assert noise.shape == (600, 6, 3)
+    alarm = 1e-8  # each of 28 tests
+    for k in range(6):
+        assert fits(noise[:, k], 1.0, alarm)
+        for wrong in (2 / 3, 3 / 2):
+            assert not fits(noise[:, k], wrong, alarm)
+        for other in range(k):
+            assert fits(noise[:, k] - noise[:, other], math.sqrt(2), alarm)
+    for j in range(3):
+        assert fits(noise[:, :, j], 1.0, alarm)
+    assert fits(noise[1::2] - noise[::2], math.sqrt(2), alarm)
+    assert len({row.tobytes() for row in noise.reshape(-1, 3)}) == 3600
+    again = noise.copy()
+    again[:, 1] = again[:, 0]  # one noise twice is noticed
+    assert not fits(again[:, 1] - again[:, 0], math.sqrt(2), alarm)
+
+
+def coins_of(query: Following, release: Release, records: int, seed: int) -> np.ndarray:
+    """Whose coin came up: messages x batches x records."""
+    gate, block = gate_of(release, seed=seed), rows_of(records, 3)
+    for t in range(release.count):
+        gate.gaussian(query, t, block, np.zeros(3))
+    coins = np.zeros((release.count * release.batches, records))
+    for k, drawn in enumerate(query.drawn):
+        assert len(set(drawn.tolist())) == len(drawn)
+        coins[k, drawn] = 1.0
+    return coins.reshape(release.count, release.batches, records)
+
+
+def coins_are_fair(coins: np.ndarray, rate: float, alarm: float) -> bool:
+    """Every record's frequency in every batch, and the products of coins: of one record in two batches, of two records
+    that are neighbours in one batch, and across the border of two. Chi-square tests; false alarm below 4 alarm."""
+    centred = (coins - rate) / math.sqrt(rate * (1 - rate))
+    products = [centred]
+    products += [centred[:, k:] * centred[:, :-k] for k in range(1, coins.shape[1])]
+    products += [centred[:, :, 1:] * centred[:, :, :-1], centred[:, 1:, 0] * centred[:, :-1, -1]]
+    sums = [(np.square(each.sum(axis=0)) / len(coins)).ravel() for each in products]
+    parts = (sums[0], np.concatenate(sums[1:-2]), sums[-2], sums[-1])
+    return all(chi2.sf(part.sum(), part.size) > alarm for part in parts)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_every_record_has_a_coin_of_its_own_in_every_batch(rate: float) -> None:
+    """False-alarm rate below 4e-7."""
+    coins = coins_of(Following(), following_release(Following(), 3000, 4, rate), 7, seed=9)
+    assert coins_are_fair(coins, rate, 1e-7)
+    wrong = [coins.copy() for _ in range(4)]
+    wrong[0][:, 1] = wrong[0][:, 0]  # the same batch twice
+    wrong[1][:, 1, 0] = 0.0  # the first record of a later batch is passed over
+    wrong[2][:, 3, -1] = wrong[2][:, 2, -1]  # one record remembers its coin
+    wrong[3][:, 2, 0] = wrong[3][:, 1, -1]  # a coin that counts on both sides of a border
+    assert [coins_are_fair(each, rate, 1e-7) for each in wrong] == [False] * 4
+    assert not coins_are_fair(coins, 0.9 * rate, 1e-7)
+
+
+def test_batches_of_few_or_no_records_are_answered_all() -> None:
+    query = Following()
+    coins = coins_of(query, following_release(query, 50, 8, 1e-3), 2, seed=10)
+    assert len(query.drawn) == 400
+    assert coins.sum() <= 10  # 0.8 are expected; more than 10 have a chance of 1e-9
+
+
 # Walks: numbers one after another, each a function of the noisy ones before it.
 
 
@@ -465,17 +594,131 @@ def test_a_rate_makes_a_choice_no_cheaper() -> None:
     assert release.event("zero-out") == whole.event("zero-out")
 
 
-# Three doors, one lock.
+# Choices with a sign.
+
+
+@dataclass(frozen=True)
+class SignedScores(Scores):
+    """Values with both signs; the last is the score of staying if the query stays."""
+
+    stays: bool = False
+
+
+SIGNED = np.array([0.5, -1.5, 0.25, 1.0])
+
+
+def signed_release(mechanism: Any, count: int, mu: float) -> Release:
+    return Release.at_mu(SignedScores(), 0, count, mu, "zero-out", mechanism)
+
+
+def signed_codes(stays: bool) -> list[int]:
+    return [1, 2, 3, -1, -2, -3, 0] if stays else [1, 2, 3, 4, -1, -2, -3, -4]
+
+
+def signed_law(release: Release, stays: bool, times: float = 1.0) -> np.ndarray:
+    """The chances of the codes under noise of `times` the plan's, by weights or by a sum over each one's noise."""
+    plain = SIGNED[:3] if stays else SIGNED
+    scores = np.rint(np.concatenate([plain, -plain, SIGNED[3:] if stays else []]) / release.step)
+    scale = times * release.std / release.step
+    if release.mechanism == "selection":
+        weights = np.exp((scores - scores.max()) / scale)
+        return np.asarray(weights / weights.sum())
+    points = np.linspace(-25, 25, 10_001)  # in units of the scale; the grid is a thousandth of it or less
+    chances = np.empty(len(scores))
+    for i, score in enumerate(scores):
+        others = np.delete(scores, i)
+        chances[i] = (laplace.pdf(points) * laplace.cdf(points + (score - others[:, None]) / scale).prod(axis=0)).sum()
+    return np.asarray(chances / chances.sum())
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("door", ["select_signed", "noisy_max"])
+def test_a_choice_with_a_sign_has_the_law_of_its_price(door: str, stays: bool) -> None:
+    mechanism = "selection" if door == "select_signed" else "noisy-max"
+    count = 6000
+    release = signed_release(mechanism, count, 1.2 * math.sqrt(count))
+    gate, block, codes = gate_of(release, seed=4, records=10), rows_of(10, 3), signed_codes(stays)
+    query = SignedScores(stays=stays)
+    made = [getattr(gate, door)(query, t, block, SIGNED).arrays["grid"] for t in range(count)]
+    assert all(grid.shape == (1,) and grid.dtype == np.int64 for grid in made)
+    found = np.bincount([codes.index(int(grid[0])) for grid in made], minlength=len(codes))
+
+    def plausible(seen: np.ndarray, law: np.ndarray) -> bool:
+        return bool(chi2.sf((np.square(seen - count * law) / (count * law)).sum(), len(law) - 1) > FALSE_ALARM)
+
+    assert plausible(found, signed_law(release, stays))
+    for wrong in (1 / 2, 4 / 5, 5 / 4, 2):
+        assert not plausible(found, signed_law(release, stays, wrong))
+    half = len(SIGNED) - stays
+    swapped = np.concatenate([found[half : 2 * half], found[:half], found[2 * half :]])
+    assert not plausible(swapped, signed_law(release, stays))
+    once = release.event("zero-out", count=1)
+    assert isinstance(once, Selection)
+    assert once.rho == pytest.approx(1.2**2 / 2)
+
+
+def test_a_noisy_maximum_costs_four_times_a_selection_of_its_scale() -> None:
+    for relation in ("zero-out", "replace-one"):
+        one = Release.of(SignedScores(), 0, 3, 5.0, 2.0**-12, mechanism="noisy-max")
+        other = Release.of(SignedScores(), 0, 3, 5.0, 2.0**-12, mechanism="selection")
+        event, usual = one.event(relation), other.event(relation)  # type: ignore[arg-type]
+        assert isinstance(event, Selection)
+        assert isinstance(usual, Selection)
+        delta = (1.0 if relation == "zero-out" else 2.0) + 2.0**-12
+        assert event.rho == pytest.approx(3 * (2 * delta / 5.0) ** 2 / 2)
+        assert event.rho == pytest.approx(4 * usual.rho)
+        assert one.event(relation, parties=9) == event  # type: ignore[arg-type]
+        sampled = Release.of(SignedScores(), 0, 3, 5.0, 2.0**-12, 0.01, "noisy-max")
+        assert sampled.event(relation) == event  # type: ignore[arg-type]
+        planned = Release.at_mu(SignedScores(), 0, 7, 0.3, relation, "noisy-max")  # type: ignore[arg-type]
+        event = planned.event(relation)  # type: ignore[arg-type]
+        assert isinstance(event, Selection)
+        assert event.rho == pytest.approx(0.3**2 / 2)
+        assert planned.unit == 1.0 != planned.step
+    free = Release.at_mu(SignedScores(), 0, 1, math.inf, "zero-out", "noisy-max")
+    assert isinstance(free.event("zero-out"), Unbounded)
+
+
+@pytest.mark.parametrize("door", ["select_signed", "noisy_max"])
+def test_a_choice_with_a_sign_without_privacy_is_the_largest(door: str) -> None:
+    release = signed_release("selection" if door == "select_signed" else "noisy-max", 5, math.inf)
+    block, cases = rows_of(10, 3, exact=False), [(False, SIGNED, -2.0), (True, [1.0, -2.0, 0.5], -2.0)]
+    for stays, values, code in [*cases, (True, [1.0, -2.0, 2.5], 0.0), (False, [0.0], 1.0), (True, [3.0], 0.0)]:
+        released = getattr(gate_of(release), door)(SignedScores(stays=stays), 0, block, values)
+        assert set(released.arrays) == {"value"}
+        np.testing.assert_array_equal(value_of(released.arrays, release.unit), [code])
+
+
+@pytest.mark.parametrize("door", ["select_signed", "noisy_max"])
+def test_values_with_a_sign_are_chosen_by_on_their_grid(door: str) -> None:
+    """Values in one cell of the grid are one value: what lies below it cannot show."""
+    mechanism: Any = "selection" if door == "select_signed" else "noisy-max"
+    release = Release.of(SignedScores(), 0, 300, 2.0, 1.0, mechanism=mechanism)
+    block, query = rows_of(10, 3), SignedScores(stays=True)
+    for inside, other, same in (([0.51, -1.49, 1.2], [1.0, -1.0, 1.0], True), ([4.0, -1.0, 1.0], [1, -1, 1], False)):
+        gates = gate_of(release, seed=5), gate_of(release, seed=5)
+        one, two = (
+            [int(getattr(gate, door)(query, t, block, values).arrays["grid"][0]) for t in range(300)]
+            for gate, values in zip(gates, (inside, other), strict=True)
+        )
+        assert (one == two) is same
+
+
+# Five doors, one lock.
 
 DOORS: dict[str, tuple[Any, str, tuple[Any, ...]]] = {
     "gaussian": (gradient(3), "gaussian", (np.zeros(3),)),
     "walk": (Steps(3), "gaussian", (0.0,)),
     "select": (Scores(), "selection", ([0.0, 0.1, 0.2, 0.3, 0.4],)),
+    "select_signed": (SignedScores("signed"), "selection", ([0.0, 0.1, 0.2, 0.3, 0.4],)),
+    "noisy_max": (SignedScores("noisy"), "noisy-max", ([0.0, 0.1, 0.2, 0.3, 0.4],)),
 }
 OTHER_ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "gaussian": (np.full(3, 9.0),),
     "walk": (5.0,),
     "select": ([9e9, 0.0, 0.0, 0.0, 0.0],),
+    "select_signed": ([9e9, 0.0, 0.0, 0.0, 0.0],),
+    "noisy_max": ([9e9, 0.0, 0.0, 0.0, 0.0],),
 }
 
 
@@ -519,8 +762,9 @@ class TestEveryDoor:
 
     def test_another_mechanism_than_was_charged_is_a_leak(self, door: str, held: str, tmp_path: Path) -> None:
         query, mechanism, _ = DOORS[door]
-        other = "gaussian" if mechanism == "selection" else "selection"
-        for mu in (0.1, math.inf):  # without privacy too: what leaves is what the plan says
+        others = [each for each in ("gaussian", "selection", "noisy-max") if each != mechanism]
+        # without privacy too: what leaves is what the plan says
+        for other, mu in itertools.product(others, (0.1, math.inf)):
             release = Release.at_mu(query, 0, 5, mu, "zero-out", other)  # type: ignore[arg-type]
             account = self.account(held, tmp_path)
             with pytest.raises(LeakError, match=f"was charged as a {other}"):
@@ -585,10 +829,10 @@ def test_a_gate_that_another_process_outran_says_what_that_one_said(
         late.setattr(second, "_stored", lambda *_: None)  # it looked before the other had stored
         assert through(door, second, 2, block).arrays["grid"].tolist() == said
     alone = through(door, gate_of(release, seed=7), 2, block).arrays["grid"].tolist()
-    assert second.outrun == (alone != said)
-    assert door == "select" or second.outrun
+    assert second.unsaid == (alone != said)
+    assert door == "select" or second.unsaid
     through(door, second, 3, block)
-    assert not second.outrun
+    assert not second.unsaid
 
 
 @pytest.mark.parametrize("door", ["walk", "select"])

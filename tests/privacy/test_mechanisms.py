@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -11,8 +13,20 @@ from scipy import stats
 from scipy.special import ndtri
 
 from sottovoce.errors import InputError
-from sottovoce.privacy import mechanisms
-from sottovoce.privacy.mechanisms import gumbel, poisson_sample, rounded_gaussian, rounded_laplace, select
+from sottovoce.privacy import mechanisms, selection_kernels
+from sottovoce.privacy.mechanisms import (
+    FEW,
+    gumbel,
+    largest_signed,
+    noisy_max,
+    noisy_max_signed,
+    poisson_sample,
+    rounded_gaussian,
+    rounded_laplace,
+    select,
+    select_signed,
+    selection_error,
+)
 from sottovoce.privacy.randomness import SeededRandomness, words
 
 FALSE_ALARM = 1e-7
@@ -263,6 +277,384 @@ def test_selection_refuses_what_it_cannot_use_without_showing_the_scores() -> No
     for rate in (-1.0, math.nan):
         with pytest.raises(InputError, match="rate="):
             select([1.0], rate, SeededRandomness(1))
+
+
+# Selections by the distribution function, and signed ones.
+
+RATE_ERROR = 2.0**-43  # of a probability, as a factor exp(+-RATE_ERROR)
+
+
+def signed_scores(values: Any, stay: float | None = None) -> dict[int, float]:
+    """The score of every code."""
+    scores = {(j + 1) * sign: sign * float(v) for sign in (1, -1) for j, v in enumerate(values)}
+    return scores if stay is None else scores | {0: stay}
+
+
+def accepts_choices(codes: list[int], scores: dict[int, float], rate: float) -> bool:
+    """Chi-square of the chosen codes against exp(rate * score), in cells of about 20 expected choices or more."""
+    top = max(scores.values())
+    weights = {code: math.exp(rate * (score - top)) for code, score in scores.items()}
+    unit = len(codes) / sum(weights.values())
+    cells, place, filled = [0.0], {}, 0
+    for code in sorted(weights, key=lambda code: (weights[code], code)):
+        if cells[-1] >= 20:
+            cells.append(0.0)
+        cells[-1] += unit * weights[code]
+        place[code] = len(cells) - 1
+    if len(cells) > 1 and cells[-1] < 20:
+        filled, last = len(cells) - 2, cells.pop()
+        cells[filled] += last
+        place = {code: min(cell, filled) for code, cell in place.items()}
+    counts = np.bincount([place[code] for code in codes], minlength=len(cells))
+    return bool(stats.chi2.sf(((counts - cells) ** 2 / np.array(cells)).sum(), len(cells) - 1) > FALSE_ALARM)
+
+
+@pytest.mark.parametrize("few", [0, FEW])
+def test_both_samplers_have_the_exponential_law(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven candidates, by Gumbel variables and in blocks of three: every candidate is a cell."""
+    monkeypatch.setattr(mechanisms, "FEW", few)
+    scores = np.array([0.0, 1.0, -0.5, 1.5, 1.0, -1.0, 0.7])
+    randomness = SeededRandomness(31, str(few))
+    found = [select(scores, 1.2, randomness) for _ in range(12_000)]
+    exact = dict(enumerate(scores))
+    assert accepts_choices(found, exact, 1.2)
+    for wrong in (0.9, 1.6):
+        assert not accepts_choices(found, exact, wrong)
+    assert not accepts_choices([min(code, 5) for code in found], exact, 1.2)
+    uniform = [select(scores, 0.0, randomness) for _ in range(10_000)]
+    assert accepts_choices(uniform, exact, 0.0)
+    assert not accepts_choices(uniform, exact, 0.2)
+
+
+@pytest.mark.parametrize("few", [0, FEW])
+@pytest.mark.parametrize("stay", [None, 0.8, -1.0, 5.0])
+def test_both_signed_samplers_have_the_exponential_law(
+    few: int, stay: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mechanisms, "FEW", few)
+    values = np.array([0.3, -1.0, 0.0, 0.9, -0.2])
+    randomness = SeededRandomness(32, str(few), str(stay))
+    found = [select_signed(values, 1.1, randomness, stay) for _ in range(12_000)]
+    exact = signed_scores(values, stay)
+    assert accepts_choices(found, exact, 1.1)
+    assert not accepts_choices([-code for code in found], exact, 1.1) or stay == 5.0
+    assert not accepts_choices(found, exact, 0.8)
+    assert not accepts_choices(found, exact, 1.4)
+    if stay is not None:
+        assert not accepts_choices([code or 1 for code in found], exact, 1.1)
+
+
+def test_many_candidates_are_chosen_by_their_law() -> None:
+    rng = np.random.default_rng(33)
+    scores, randomness = rng.standard_normal(3 * FEW), SeededRandomness(33)
+    found = [select(scores, 2.0, randomness) for _ in range(12_000)]
+    exact = dict(enumerate(scores))
+    assert accepts_choices(found, exact, 2.0)
+    for wrong in (1.85, 2.15):
+        assert not accepts_choices(found, exact, wrong)
+    shifted = [(code + 1) % scores.size for code in found]
+    assert not accepts_choices(shifted, exact, 2.0)
+    signed = [select_signed(scores[:5000], 2.0, randomness, 2.0) for _ in range(12_000)]
+    exact = signed_scores(scores[:5000], 2.0)
+    assert accepts_choices(signed, exact, 2.0)
+    for wrong in (1.85, 2.15):
+        assert not accepts_choices(signed, exact, wrong)
+    assert not accepts_choices([-code for code in signed], exact, 2.0)
+
+
+def law_of(draw: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> dict[int, mpmath.mpf]:
+    """The exact law of a selection by its distribution function: how many of the 2^128 pairs of words give each code.
+
+    The two tables of weights are read where the sampler looks them up, and every pair of places is taken once.
+    """
+    forced: list[int] = []
+    tables: list[NDArray[np.float64]] = []
+
+    def place(weights: NDArray[np.float64], word: np.uint64) -> int:
+        tables.append(weights.copy())
+        return forced[len(tables) - 1]
+
+    def outcome(*places: int) -> int:
+        forced[:] = places
+        tables.clear()
+        return draw()
+
+    def shares(weights: NDArray[np.float64]) -> list[int]:
+        ends = [0, *(int(end) for end in mechanisms._ends(weights))]
+        assert 2**61 - len(weights) <= ends[-1] <= 2**62
+        first = [-(-end * 2**64 // ends[-1]) for end in ends]  # the first word beyond each end
+        return [after - before for before, after in itertools.pairwise(first)]
+
+    law: dict[int, mpmath.mpf] = {}
+    monkeypatch.setattr(mechanisms, "_place", place)
+    outcome(0, 0)
+    for block, share in enumerate(shares(tables[0])):
+        code = outcome(block, 0)
+        if len(tables) == 1:
+            law[code] = mpmath.mpf(share) / 2**64
+            continue
+        for j, part in enumerate(shares(tables[1]) if share else [0] * len(tables[1])):
+            code = outcome(block, j)
+            assert code not in law
+            law[code] = mpmath.mpf(share) * part / 2**128
+    return law
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, 7.3, 40.0, 1e4])
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_law_of_many_candidates_is_within_its_stated_error(
+    rate: float, signed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every probability of the sampler, counted in words, against 200-bit arithmetic."""
+    rng = np.random.default_rng(34)
+    values = np.rint(rng.standard_normal(FEW + 60) * 2.0**10) / 2.0**10
+    randomness = SeededRandomness(1)
+    with mpmath.workprec(200):
+        if signed:
+            values = values[: FEW // 2 + 30]
+            law = law_of(lambda: select_signed(values, rate, randomness, 1.5), monkeypatch)
+            scores = signed_scores(values, 1.5)
+        else:
+            law = law_of(lambda: select(values, rate, randomness), monkeypatch)
+            scores = {j: float(v) for j, v in enumerate(values)}
+        assert law.keys() == scores.keys()
+        assert mpmath.fsum(law.values()) == 1
+        top = max(scores.values())
+        exact = {code: mpmath.exp(mpmath.mpf(rate) * (mpmath.mpf(score) - top)) for code, score in scores.items()}
+        total = mpmath.fsum(exact.values())
+        near, limit = mpmath.exp(RATE_ERROR), selection_error(len(scores))
+        above = mpmath.fsum(max(law[code] - near * exact[code] / total, 0) for code in scores)
+        below = mpmath.fsum(max(exact[code] / total / near - law[code], 0) for code in scores)
+        assert max(above, below) <= limit
+        # what is left after the words is what float64 does, and the bound would notice a tenth of a percent
+        assert mpmath.fsum(abs(law[code] - exact[code] / total) for code in scores) <= 2 * limit + 2 * RATE_ERROR
+        if rate == 1.0:
+            other = {code: mpmath.exp(mpmath.mpf(1.001) * mpmath.mpf(score)) for code, score in scores.items()}
+            whole = mpmath.fsum(other.values())
+            assert mpmath.fsum(max(law[code] - near * other[code] / whole, 0) for code in scores) > 1e6 * limit
+
+
+def test_the_error_of_a_selection() -> None:
+    assert selection_error(1000) == 1000 * 2.0**-63
+    assert selection_error(FEW) == FEW * 2.0**-63
+    for count in (FEW + 1, 10**4, 200_001, 10**7):
+        length = math.isqrt(count - 1) + 1
+        pairs = (length + 1) // 2  # values of a signed block
+        tables = max(length + -(-count // length), 2 * pairs + -(-(count // 2) // pairs) + 1)
+        assert tables * 2.0**-60 <= selection_error(count) <= (2.1 * math.sqrt(count) + 5) * 2.0**-60
+    assert selection_error(200_000) < 2.0**-50
+
+
+def test_a_word_finds_the_weight_it_falls_into() -> None:
+    weights = np.array([0.0, 3.0, 0.0, 1e-30, 2.5, 1e-17, 0.0, 1.0, 0.0])
+    ends = [int(end) for end in mechanisms._ends(weights)]
+    assert 2**61 <= ends[-1] < 2**62
+    assert ends[0] == 0
+    assert ends[3] == ends[2]  # below one part in 2^61
+    for i in np.flatnonzero(np.diff([0, *ends])):
+        start = ends[i - 1] if i else 0
+        first, last = -(-start * 2**64 // ends[-1]), -(-ends[i] * 2**64 // ends[-1]) - 1
+        assert mechanisms._place(weights, np.uint64(first)) == i
+        assert mechanisms._place(weights, np.uint64(last)) == i
+    assert mechanisms._place(weights, np.uint64(0)) == 1
+    assert mechanisms._place(weights, np.uint64(2**64 - 1)) == 7
+    assert mechanisms._place(np.array([1e-300]), np.uint64(5)) == 0
+
+
+def test_the_exponential_is_within_four_units_in_the_last_place() -> None:
+    rng = np.random.default_rng(35)
+    halves = -math.log(2) * (np.arange(92) + 0.5)
+    points = np.concatenate(
+        [
+            -64 * rng.random(4000),
+            -(10.0 ** rng.uniform(-20, 0, 300)),
+            halves,
+            np.nextafter(halves, 0),
+            [0.0, -0.0, -64.0],
+        ]
+    )
+    found = np.empty_like(points)
+    selection_kernels.fill_weights(points, 1.0, 0.0, found)
+    with mpmath.workprec(200):
+        for point, value in zip(points, found, strict=True):
+            assert abs(mpmath.mpf(float(value)) / mpmath.exp(mpmath.mpf(float(point))) - 1) < 2**-50
+        for point in -128 * rng.random(500):
+            value = selection_kernels.exponential(float(point))
+            assert abs(mpmath.mpf(value) / mpmath.exp(mpmath.mpf(float(point))) - 1) < 2**-50
+    selection_kernels.fill_weights(np.array([-64.5, -1e300, -math.inf]), 1.0, 0.0, found[:3])
+    assert found[:3].tolist() == [0.0] * 3
+
+
+def test_sums_by_halves_lose_little() -> None:
+    rng = np.random.default_rng(36)
+    for count in (*range(1, 70), 1000, 4097):
+        terms = rng.integers(0, 2**30, count).astype(float)
+        assert selection_kernels._sum(terms.copy()) == terms.sum()
+        terms = np.exp(-64 * rng.random(count))
+        error = abs(selection_kernels._sum(terms.copy()) / math.fsum(terms) - 1)
+        assert error <= (math.ceil(math.log2(count)) + 1) * 2.0**-53
+
+
+@pytest.mark.parametrize("few", [0, FEW])
+def test_edges_of_selections(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanisms, "FEW", few)
+    randomness = SeededRandomness(37)
+    assert select([5.0], 3.0, randomness) == 0
+    assert {select_signed([3.0], 0.1, randomness) for _ in range(60)} == {1, -1}
+    assert {select_signed([-3.0], 1e3, randomness) for _ in range(60)} == {-1}
+    # a huge rate takes the largest, and each of equal ones
+    scores = np.array([0.0, 2.0, 1.0, 2.0, -1e300])
+    assert {select(scores, 1e290, randomness) for _ in range(60)} == {1, 3}
+    assert {select_signed([0.0, -2.0, 2.0], 1e290, randomness) for _ in range(60)} == {-2, 3}
+    assert {select_signed([0.0, -2.0], 1e290, randomness, 2.0) for _ in range(60)} == {-2, 0}
+    assert {select_signed([0.0, 0.0], 1e290, randomness, -1.0) for _ in range(120)} == {1, 2, -1, -2}
+    # without any
+    assert select(scores, math.inf, randomness) == 1
+    assert select_signed([0.0, -2.0, 2.0], math.inf, randomness) == -2
+    assert select_signed([0.0, -2.0, 2.0], math.inf, randomness, 2.5) == 0
+    # scores so far apart that their difference overflows
+    far = np.array([-1.7e308, 1.7e308])
+    assert {select(far, 0.0, randomness) for _ in range(60)} == {0, 1}
+    assert {select(far, 1e-309, randomness) for _ in range(60)} == {0, 1}
+    assert {select_signed(far, 1e-309, randomness, 1.7e308) for _ in range(120)} == {0, 1, 2, -1, -2}
+    assert {select(far, 1e-300, randomness) for _ in range(60)} == {1}
+    assert {select_signed(far, 1e-300, randomness) for _ in range(60)} == {-1, 2}
+
+
+def test_staying_may_be_all_there_is() -> None:
+    assert select_signed([], 1.0, SeededRandomness(1), 2.0) == 0
+    assert select_signed([], math.inf, SeededRandomness(1), 2.0) == 0
+    assert noisy_max_signed([], 1.0, 1.0, SeededRandomness(1), 2.0) == 0
+    assert largest_signed([], -3.0) == 0
+
+
+def test_the_largest_value_with_its_sign() -> None:
+    assert largest_signed([1.0, -3.0, 3.0]) == -2
+    assert largest_signed([1.0, -3.0], 3.0) == -2
+    assert largest_signed([1.0, -3.0], 3.5) == 0
+    assert largest_signed([0.0, -0.0]) == 1
+    assert largest_signed([0.0], 0.0) == 1
+
+
+@pytest.mark.parametrize("size", [3, 2 * FEW])
+def test_signed_selection_refuses_what_it_cannot_use_without_showing_the_values(size: int) -> None:
+    values = np.full(size, 123.25)
+    values[1] = math.nan
+    randomness = SeededRandomness(1)
+    for make in (
+        lambda: select(values, 1.0, randomness),
+        lambda: select_signed(values, 1.0, randomness),
+        lambda: select_signed(np.ones(size), 1.0, randomness, math.inf),
+        lambda: noisy_max_signed(values, 1.0, 1.0, randomness),
+        lambda: noisy_max_signed(np.ones(size), 1.0, 1.0, randomness, math.inf),
+    ):
+        with pytest.raises(InputError, match="must be finite") as caught:
+            make()
+        assert "123" not in str(caught.value)
+        assert "nan" not in str(caught.value)
+    with pytest.raises(InputError, match="non-empty"):
+        select_signed([], 1.0, randomness)
+    with pytest.raises(InputError, match="non-empty"):
+        select_signed(np.ones((2, 2)), 1.0, randomness)
+    with pytest.raises(InputError, match="rate="):
+        select_signed([1.0], -1.0, randomness)
+
+
+# Noisy maxima.
+
+
+def laplace_law(scores: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
+    """P[i has the largest score + round(scale L)], the first of equal ones, by a sum over the noise of i."""
+    noise = np.arange(-math.ceil(60 * scale), math.ceil(60 * scale) + 1)
+    law = stats.laplace(scale=scale)
+    mass = law.cdf(0.5 - np.abs(noise)) - law.cdf(-0.5 - np.abs(noise))  # of -|noise|: no digits cancel
+    chances = []
+    for i, score in enumerate(scores):
+        chance = mass.copy()
+        for j, other in enumerate(scores):
+            if j != i:
+                chance *= law.cdf(score + noise - other + (0.5 if j > i else -0.5))
+        chances.append(chance.sum())
+    return np.array(chances)
+
+
+def accepts_noisy(found: list[int], law: NDArray[np.float64]) -> bool:
+    counts = np.bincount(found, minlength=len(law))
+    return bool(stats.chisquare(counts, law * len(found)).pvalue > FALSE_ALARM)
+
+
+@pytest.mark.parametrize("scale", [0.8, 4.0])
+def test_a_noisy_maximum_has_its_law(scale: float) -> None:
+    scores, randomness = np.array([0, 2, -1, 2, 1]), SeededRandomness(38, str(scale))
+    law = laplace_law(scores, scale)
+    assert law.sum() == pytest.approx(1.0, abs=1e-12)
+    found = [noisy_max(scores, scale, randomness) for _ in range(12_000)]
+    assert accepts_noisy(found, law)
+    for wrong in (2 / 3, 3 / 2):
+        assert not accepts_noisy(found, laplace_law(scores, scale * wrong) / laplace_law(scores, scale * wrong).sum())
+    # equal ones: the first is likelier
+    assert law[1] > law[3]
+    assert not accepts_noisy([{1: 3, 3: 1}.get(code, code) for code in found], law) or scale > 1
+
+
+@pytest.mark.parametrize("stay", [None, 1.3])
+def test_a_signed_noisy_maximum_has_its_law_on_its_grid(stay: float | None) -> None:
+    values, step, scale = np.array([0.3, -1.1, 0.6]), 0.25, 1.0
+    grid = [1, -4, 2, -1, 4, -2, *([] if stay is None else [5])]
+    codes = [1, 2, 3, -1, -2, -3, *([] if stay is None else [0])]
+    law, randomness = laplace_law(np.array(grid), scale / step), SeededRandomness(39, str(stay))
+    found = [codes.index(noisy_max_signed(values, scale, step, randomness, stay)) for _ in range(12_000)]
+    assert accepts_noisy(found, law)
+    assert not accepts_noisy([(place + 3) % 6 if place < 6 else place for place in found], law)
+    for wrong in (2 / 3, 3 / 2):
+        other = laplace_law(np.array(grid), wrong * scale / step)
+        assert not accepts_noisy(found, other / other.sum())
+
+
+def worst_ratio(scores: NDArray[np.int64], change: int, charged: float, noise: float) -> float:
+    """The largest |log P[i] / P'[i]| over neighbours, each score moved by at most `change`, in units of the charge."""
+    law, worst = laplace_law(scores, noise), 0.0
+    for moves in itertools.product((-change, 0, change), repeat=len(scores)):
+        ratio = np.log(laplace_law(scores + np.array(moves), noise) / law)
+        worst = max(worst, float(np.abs(ratio).max()))
+    return worst / charged
+
+
+@pytest.mark.parametrize("scale", [0.7, 2.0, 5.5])
+@pytest.mark.parametrize("change", [1, 2])
+def test_neighbours_of_a_noisy_maximum_are_as_close_as_charged(scale: float, change: int) -> None:
+    charged, worst = 2 * change / scale, 0.0
+    for scores in ([0, 0, 0], [0, 3, -2], [9, 0, 0], [-12, 0, 4]):
+        worst = max(worst, worst_ratio(np.array(scores), change, charged, scale))
+    assert 0.95 < worst <= 1 + 1e-9
+    # half the noise, or a charge for one candidate's move alone, would not hold
+    assert worst_ratio(np.array([-12, 0, 4]), change, charged, scale / 2) > 1.5
+    assert worst_ratio(np.array([-12, 0, 4]), change, charged / 2, scale) > 1.5
+
+
+def test_ties_and_edges_of_noisy_maxima() -> None:
+    randomness = SeededRandomness(40)
+    assert noisy_max([3], 5.0, randomness) == 0
+    assert noisy_max([1, 7, 7, 2], 0.0, randomness) == 1
+    assert noisy_max_signed([0.0, 0.0], 0.0, 1.0, randomness, 0.0) == 1
+    assert noisy_max_signed([1.0, -2.0], 0.0, 0.5, randomness) == -2
+    assert noisy_max_signed([1.0, -2.0], 0.0, 0.5, randomness, 2.0) == -2
+    assert noisy_max_signed([1.0, -2.0], 0.0, 0.5, randomness, 2.5) == 0
+    assert noisy_max_signed([-2.0, 2.0], 0.0, 0.5, randomness) == 2  # (2, +) comes before (1, -)
+    assert {noisy_max_signed([0.0], 1.0, 2.0**-10, randomness) for _ in range(60)} == {1, -1}
+    with pytest.raises(InputError, match="integers"):
+        noisy_max([1.5], 1.0, randomness)
+    with pytest.raises(InputError, match="non-empty"):
+        noisy_max([], 1.0, randomness)
+    with pytest.raises(InputError, match=r"2\^62"):
+        noisy_max([0, 2**62], 1.0, randomness)
+    with pytest.raises(InputError, match=r"2\^62"):
+        noisy_max_signed([1e30], 1.0, 1.0, randomness)
+    for step in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="step="):
+            noisy_max_signed([1.0], 1.0, step, randomness)
+    with pytest.raises(InputError, match="non-empty"):
+        noisy_max_signed([], 1.0, 1.0, randomness)
 
 
 def samples(count: int, rate: float, repetitions: int) -> NDArray[np.bool_]:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
 
 from sottovoce.errors import InputError
+from sottovoce.privacy import randomness as randomness_module
 from sottovoce.privacy.randomness import Randomness, SeededRandomness, SystemRandomness, words
 
 FALSE_ALARM = 1e-7
@@ -40,6 +44,82 @@ def test_only_the_operating_system_is_secure() -> None:
     assert SystemRandomness().secure
     assert not SeededRandomness(0).secure
     assert SystemRandomness().bytes(32) != SystemRandomness().bytes(32)
+
+
+LONG = randomness_module._EXPANDED
+
+
+def bytes_look_uniform(drawn: bytes) -> bool:
+    """Chi-square over the 256 values of a byte, and of the difference to the byte before: false alarm below 2e-7."""
+    values = np.frombuffer(drawn, dtype=np.uint8)
+    for seen in (values, values[1:] - values[:-1], values[16:] - values[:-16]):
+        expected = len(seen) / 256
+        statistic = float(((np.bincount(seen, minlength=256) - expected) ** 2).sum() / expected)
+        if chi2.sf(statistic, 255) < FALSE_ALARM / 2:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("count", [LONG - 1, LONG, LONG + 1, LONG + 15, 10 * LONG + 7, 2**20])
+def test_long_requests_have_their_length_and_differ(count: int) -> None:
+    """Equal ones would have a probability of 2^-256 at most."""
+    source = SystemRandomness()
+    drawn = [source.bytes(count), source.bytes(count), SystemRandomness().bytes(count)]
+    assert {len(each) for each in drawn} == {count}
+    assert all(type(each) is bytes for each in drawn)
+    assert len({each[:32] for each in drawn}) == len({each[-32:] for each in drawn}) == 3
+    blocks = [each[place : place + 16] for each in drawn for place in range(0, count - 15, 16)]
+    assert len(set(blocks)) == len(blocks)  # a counter never comes round; two keys share a block with chance 2^-93
+
+
+def test_long_requests_are_uniform_and_a_small_bias_is_noticed() -> None:
+    """The bytes are the system's own, so this may fail by chance: in fewer than 1 of a million runs."""
+    drawn = SystemRandomness().bytes(4_000_000)
+    assert bytes_look_uniform(drawn)
+    assert bits_look_fair(np.frombuffer(drawn, dtype=np.uint64))
+    biased = np.frombuffer(drawn, dtype=np.uint8).copy()
+    biased[::50] |= np.uint8(1)
+    assert not bytes_look_uniform(biased.tobytes())
+    assert not bytes_look_uniform(drawn[:16] * 250_000)
+
+
+def test_a_key_is_drawn_for_each_long_request_and_short_ones_are_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    honest = os.urandom
+
+    def urandom(count: int) -> bytes:
+        asked.append(count)
+        return honest(count)
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    source = SystemRandomness()
+    for count in (0, 1, 32, LONG - 1, LONG, LONG, 10**6):
+        source.bytes(count)
+    assert asked == [0, 1, 32, LONG - 1, 32, 32, 32]
+    monkeypatch.setattr(os, "urandom", lambda count: bytes(range(256))[:count] * (1 if count < 256 else count // 256))
+    assert source.bytes(16) == bytes(range(16))
+    # AES-256 in counter mode from 0 under the key 00 01 .. 1f: the encryption of nought, then of one
+    first = "f29000b62a499fd0a9f39a6add2e7780"
+    assert source.bytes(LONG)[:16].hex() == first
+    assert source.bytes(LONG) == source.bytes(2 * LONG)[:LONG]
+
+
+def test_threads_and_forked_processes_share_no_bytes() -> None:
+    source = SystemRandomness()
+    source.bytes(LONG)
+    with ThreadPoolExecutor(8) as threads:
+        drawn = list(threads.map(source.bytes, [2 * LONG] * 40))
+    fork = multiprocessing.get_context("fork")
+    with fork.Pool(2) as processes:
+        drawn += processes.map(source.bytes, [2 * LONG] * 4)
+    drawn.append(source.bytes(2 * LONG))
+    assert len({each[:32] for each in drawn}) == 45
+
+
+@pytest.mark.parametrize("count", [-1, -LONG])
+def test_a_negative_count_is_an_error(count: int) -> None:
+    with pytest.raises(ValueError, match="negative"):
+        SystemRandomness().bytes(count)
 
 
 def test_words_are_little_endian_on_every_platform() -> None:

@@ -82,7 +82,9 @@ def test_lists_sparse_matrices_and_frames_are_taken() -> None:
         assert [fact["records"] for fact in facts.values()] == [10, 10]
         assert [fact["features"] for fact in facts.values()] == [3, 3]
         assert facts["party-1"]["classes"] == [0, 1]
-        assert Federation.by_columns([rows, rows], Y).columns == (3, 3)
+        by_columns = Federation.by_columns([rows, rows], Y)
+        assert [party.features for party in by_columns._parties] == [3, 3]
+        assert [fact["features"] for fact in by_columns.coordinator().facts(classes=True).values()] == [3, 3]
     assert facts["party-2"]["feature_names"] == ["age", "height", "weight"]
 
 
@@ -123,15 +125,35 @@ def test_by_columns_the_squares_of_the_parts_sum_to_the_whole(row_norm: float) -
 def test_only_those_who_know_the_labels_have_them(labels: Any) -> None:
     federation = Federation.by_columns([X, X, X], Y, labels=labels, holder=1)
     assert federation.labels == labels
-    known = [not np.isnan(np.asarray(party._labels, dtype=float)).all() for party in federation._parties]
+    assert federation.holder == 1
+    known = [bool(np.any(party._labels)) for party in federation._parties]
     assert known == ([False, True, False] if labels == "held" else [True, True, True])
+    assert [party._labelled for party in federation._parties] == known
 
 
-@pytest.mark.parametrize("solver", ["auto", "newton", "gradient", "sgd"])
-def test_a_fit_by_columns_says_why_it_cannot(solver: str) -> None:
-    options = {"rounds": None} if solver == "auto" else {}
-    with pytest.raises(InputError, match=r"split by columns.*secure sums"):
-        model(solver=solver, **options).fit(Federation.by_columns([X, X], Y))
+@pytest.mark.parametrize(
+    "solver", [name for name, solver in algorithms.REGISTRY.items() if "columns" not in solver.splits]
+)
+def test_a_solver_that_does_not_serve_columns_says_so(solver: str) -> None:
+    federation = Federation.by_columns([X, X], Y)
+    with pytest.raises(InputError, match=f"solver='{solver}' does not serve data split by columns"):
+        model(solver=solver).fit(federation)
+    assert federation.transport.communication.uplink_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"radius": 1.0, "penalty": "l2"}, {"solver": "frank-wolfe"}, {"penalty": "l1"}]
+)
+def test_a_fit_by_columns_that_has_no_l1_ball_is_told_how_to_have_one(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"'frank-wolfe' needs the l1 ball, not .*radius and penalty='l1'"):
+        model(rounds=None, **options).fit(Federation.by_columns([X, X], Y))
+
+
+def test_a_radius_is_that_of_the_l1_ball_by_columns() -> None:
+    fitted = model(rounds=None, radius=1.0).fit(Federation.by_columns([X, X], Y))
+    assert fitted.plan_.algorithm == "frank-wolfe"
+    assert fitted.plan_.regulariser.name == "l1_ball"
+    assert np.abs(fitted.coef_).sum() <= 1.0 + 1e-9
 
 
 SOLVERS = {

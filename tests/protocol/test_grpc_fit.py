@@ -6,12 +6,9 @@ import itertools
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,59 +16,30 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import BudgetError, RefusedError
-from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.grpc_wire import GrpcCoordinator
 
-PROGRAM = Path(__file__).parent.parent / "programs" / "serve_party.py"
 NAMES = ("north", "south", "east", "west")
 
 
 class Clinics:
-    """Four holders of rows, their ledgers, their certificates and their processes."""
+    """Four holders of rows, their ledgers and their sites."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, sites: Any) -> None:
         generator = np.random.default_rng(3)
         self.X = generator.standard_normal((800, 5))
         self.X /= np.linalg.norm(self.X, axis=1, keepdims=True)
         self.y = np.where(self.X @ np.array([3.0, -2, 1, 0, 0]) + 0.3 * generator.standard_normal(800) > 0, 1, -1)
-        self.folder = folder
-        create_authority(folder)
-        for name in ("coordinator", *NAMES):
-            issue(folder, name)
+        self.wire, self.processes, self.start = sites.wire, sites.processes, sites.start
         edges = (0, 100, 250, 500, 800)
         self.parts = [(self.X[a:b], self.y[a:b]) for a, b in itertools.pairwise(edges)]
         self.accounts = []
         for name, (X, y) in zip(NAMES, self.parts, strict=True):
-            np.savez(folder / f"{name}.npz", X=X, y=y)
-            self.accounts.append(sv.Ledger(folder / f"{name}.db").open(name, epsilon=1.5, delta=1e-5))
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.wire = GrpcCoordinator("localhost:0", NAMES, Credentials.load(folder, "coordinator"), timeout=30.0)
-
-    def start(self, name: str, *, ledger: bool) -> None:
-        command = [
-            sys.executable,
-            str(PROGRAM),
-            name,
-            str(self.folder / f"{name}.npz"),
-            f"localhost:{self.wire.port}",
-            str(self.folder),
-        ]
-        command += [str(self.folder / f"{name}.db")] if ledger else []
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        self.processes[name] = subprocess.Popen(command, env=environment)
-
-    def stop(self) -> None:
-        self.wire.close()
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
+            sites.save(name, X=X, y=y)
+            self.accounts.append(sv.Ledger(sites.folder / f"{name}.db").open(name, epsilon=1.5, delta=1e-5))
 
 
 @pytest.fixture
-def clinics(tmp_path: Path) -> Iterator[Clinics]:
-    made = Clinics(tmp_path)
-    yield made
-    made.stop()
+def clinics(sites_of: Callable[..., Any]) -> Clinics:
+    return Clinics(sites_of(NAMES))
 
 
 def model(**parameters: Any) -> sv.PrivateLogisticRegression:

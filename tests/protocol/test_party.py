@@ -53,6 +53,16 @@ PRIMAL: dict[str, Any] = {
     "split": "central",
     "parties": (("anna", 40),),
 }
+BY_COLUMNS: dict[str, Any] = {
+    "algorithm": "frank-wolfe",
+    "regulariser": Named(name="l1_ball", parameters={"radius": 2.0}),
+    "split": "columns",
+    "parties": (("anna", 40), ("ben", 40)),
+    "features": 5,
+    "columns": (3, 2),
+    "norms": (0.6, 0.8),
+    "options": {"rounds": 8},
+}
 TWINS = [["anna", 40], ["anna", 40], ["anna", 40]]
 
 HEIGHT, INCOME = 170.2531415926, 98765.4321987
@@ -324,7 +334,8 @@ def test_a_holder_that_lost_its_memory_does_not_go_on(name: str, plan_of: MakePl
 
 
 def test_a_coordinator_is_told_that_a_memory_is_lost(plan_of: MakePlan, tmp_path: Path) -> None:
-    account, plan = account_of(tmp_path), plan_of(**central(SCD))
+    account, plan = account_of(tmp_path), plan_of(**central(SCD | {"options": {"rounds": 100, "rate": 0.1}}))
+    assert plan.releases[0].count == 5
     wire = InProcess([party_of(account=account)])
 
     def restart(done: int, _total: int) -> None:
@@ -760,7 +771,18 @@ ATTACKS: dict[str, Attack] = {
         lambda p: changed(p, loss={"name": "smoothed_hinge", "parameters": {"smoothing": 1e-300}}),
         True,
     ),
-    "a split by columns": ({}, lambda p: changed(p, split="columns"), False),
+    "a split by columns": (
+        {"parties": (("anna", 40), ("ben", 40)), "features": 5},
+        lambda p: changed(p, split="columns", columns=[3, 2], norms=[0.6, 0.8]),
+        False,
+    ),
+    "columns of nobody": ({}, lambda p: changed(p, split="columns"), False),
+    "entry bounds of other columns": ({}, lambda p: changed(p, bounds={"entry_bound": [1.0, 1.0]}), False),
+    "labels held by another": (
+        BY_COLUMNS | {"labels": "held", "holder": 1, "norms": (0.6, 0.8)},
+        changed,
+        False,
+    ),
     "another format": ({}, lambda p: changed(p, format=2), False),
     "a field more": ({}, lambda p: changed(p, print_rows=True), False),
     "no releases": ({}, lambda p: changed(p, releases=[]), True),
@@ -862,6 +884,9 @@ REASONS = {
     "a release of no algorithm": "releases 'rows', which gradient does not have",
     "another count of records": "does not have anna with its declared records",
     "a split by columns": "does not serve data split by columns",
+    "columns of nobody": "does not say how many of the columns each party has",
+    "entry bounds of other columns": "entry_bound has 2 numbers but the data have 3 features",
+    "labels held by another": "anna knows the labels, and the plan says otherwise (labels='held')",
     "NaN delta": "delta",
     "a negative count": "count",
     "columns for a gradient": "gradient prepares rows by rows, not by columns",

@@ -137,6 +137,10 @@ def test_every_field_is_in_the_digest(plan_of: MakePlan) -> None:
         {"claimed_epsilon": 1.0},
         {"layout": "columns"},
         {"vectors": (("squares", (1.0, 2.0)),)},
+        {"columns": (1, 2)},
+        {"norms": (0.6, 0.8)},
+        {"labels": "held"},
+        {"holder": 1},
         *({"releases": (release | {name: value},)} for name, value in _RELEASE_CHANGES.items()),
     ]
     assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format"}
@@ -265,6 +269,10 @@ def test_a_plan_has_a_party(plan_of: MakePlan) -> None:
         {"count": -3},
         {"count": 2**31},
         {"mechanism": "laplace"},
+        {"batches": 0},
+        {"batches": -1},
+        {"batches": 65},
+        {"batches": 1.5},
     ],
 )
 def test_what_is_no_release_is_refused(change: dict[str, Any]) -> None:
@@ -380,6 +388,23 @@ def test_a_release_may_be_made_more_often() -> None:
     for count in (0, -1, 2**31):
         with pytest.raises(ValidationError):
             release.times(count)
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+@pytest.mark.parametrize("rate", [None, 0.3, 1.0])
+@pytest.mark.parametrize("mechanism", ["gaussian", "selection"])
+def test_batches_cost_what_as_many_releases_cost(mechanism: Any, rate: float | None, relation: Any) -> None:
+    query = GramMatrix(3)
+    for count, batches in ((1, 1), (1, 12), (3, 4), (12, 1), (5, 64)):
+        release, single = (
+            Release.of(query, 0, times, 40.0, 2.0**-10, rate, mechanism, batches=each)
+            for times, each in ((count, batches), (count * batches, 1))
+        )
+        assert release.total == single.total == single.count == count * batches
+        assert release.event(relation) == single.event(relation)
+        assert release.event(relation, count=1) == single.event(relation, count=batches)
+        assert release.event(relation, parties=4) == single.event(relation, parties=4)
+        assert release.times(7).batches == batches
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "selection"])

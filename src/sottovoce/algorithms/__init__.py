@@ -6,9 +6,11 @@ import math
 
 from sottovoce.algorithms.base import Algorithm, Ask, Design, Problem, Solution, make_plan, problem_loss
 from sottovoce.algorithms.cd import CD
+from sottovoce.algorithms.frank_wolfe import FrankWolfe
 from sottovoce.algorithms.gradient import Gradient
 from sottovoce.algorithms.greedy_cd import GreedyCD
 from sottovoce.algorithms.newton import Newton
+from sottovoce.algorithms.one_shot import OneShot
 from sottovoce.algorithms.scd import SCD
 from sottovoce.algorithms.scd_primal import PrimalSCD
 from sottovoce.algorithms.scd_sequential import SequentialSCD
@@ -28,11 +30,14 @@ REGISTRY: dict[str, Algorithm] = {
         SequentialSCD(),
         CD(),
         GreedyCD(),
+        FrankWolfe(),
+        OneShot(),
     )
 }
 UNEVEN = 4.0  # columns whose bounds differ by more are drowned by the largest in a common row norm
 WEAK = 200.0  # below this signal dual steps waste less of the budget than a Gram matrix and gradients
 MANY, SCARCE = 300, 30.0  # with so many features and less signal for each, only a few of them can be learned
+SPARSE = 100  # features from which an l1 ball means that few of them matter
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
 
 
@@ -48,23 +53,12 @@ def get(name: str, loss: Loss, split: Split) -> Algorithm:
     return REGISTRY[name]
 
 
-def refuse_columns() -> None:
-    """No solver serves a split by columns yet."""
-    raise InputError(
-        "no solver serves data split by columns in this version: without secure sums the parties would have to "
-        "send noisy rows, and the joint model would be worse than one party's alone. Train on one party's columns, "
-        "or put the rows in one place."
-    )
-
-
 def choose(problem: Problem) -> Algorithm:
     """`solver="auto"`: a rule of public numbers; the first of its list that takes the options given.
 
     signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
     a record stands above its noise. The constants come from `benchmarks/solvers.py`.
     """
-    if problem.split == "columns":
-        refuse_columns()
     loss = problem_loss(problem)
     given = {name for name, value in problem.options.items() if value is not None}
     for name in preferences(problem):
@@ -76,6 +70,8 @@ def choose(problem: Problem) -> Algorithm:
 
 def preferences(problem: Problem) -> tuple[str, ...]:
     """Solvers, best first."""
+    if problem.split == "columns":
+        return ("frank-wolfe",)
     loss, penalty, d = problem_loss(problem), problem.regulariser.name, problem.dimension
     mu = problem.mu / (2.0 if problem.relation == "replace-one" else 1.0)
     signal = problem.records * mu / math.sqrt(d * len(problem.parties))
@@ -87,6 +83,8 @@ def preferences(problem: Problem) -> tuple[str, ...]:
         return ("cd", *general)
     if penalty == "l2" and (not loss.smooth or not few or signal < WEAK):
         return ("scd", *general)
+    if penalty == "l1_ball" and loss.smooth and problem.bounds.row_norm is None and problem.features >= SPARSE:
+        return ("frank-wolfe", *general)
     scarce = problem.features >= MANY and signal < SCARCE * math.sqrt(d)
     if penalty in ("l1", "elastic_net") and loss.smooth and (not few or scarce):
         return ("greedy-cd", *general)
@@ -103,5 +101,4 @@ __all__ = [
     "choose",
     "get",
     "make_plan",
-    "refuse_columns",
 ]

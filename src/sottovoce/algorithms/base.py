@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, Layout
-from sottovoce.data.bounds import Bounds
+from sottovoce.data.bounds import LARGEST, Bounds
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, epsilon_of, mu_for
 from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.query import GradientSum, Query, Walk
-from sottovoce.protocol.plan import Calibration, Named, Plan, Release, Split
+from sottovoce.protocol.plan import Calibration, Labels, Named, Plan, Release, Split
 
 WALK = 8.0  # how far, in prepared units, the noise of all rounds may carry the weights of a plain descent
 MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits
@@ -41,13 +41,15 @@ class Solution:
 class Ask:
     """One round: a query for all parties (or those in `to`), with one payload of public arrays.
 
-    Rounds are numbered as they come, unless the ask says its own: two queries may share a round; a query's go up.
+    `each` has what is said to one party alone. Rounds are numbered as they come, unless the ask says its own: two
+    queries may share a round; a query's go up.
     """
 
     query: str
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     to: tuple[str, ...] | None = None
     round: int | None = None
+    each: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,10 @@ class Problem:
     fit_intercept: bool = True
     classes: tuple[Any, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[int, ...] = ()
+    norms: tuple[float, ...] = ()
+    labels: Labels = "shared"
+    holder: int = 0
 
     @property
     def records(self) -> int:
@@ -105,6 +111,7 @@ class Algorithm(ABC):
     needs_smooth: ClassVar[bool] = False
     has_paper: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ("rounds",)
+    kinds: ClassVar[Mapping[str, str]] = {}  # what a query's answers are called when bytes are counted
     resumes: ClassVar[bool] = True  # False if a holder that was stopped in a run has lost what the run needs
     layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
     samples: ClassVar[bool] = True  # False if its queries need all rows of a holder
@@ -112,10 +119,8 @@ class Algorithm(ABC):
     def mismatch(self, loss: Loss, split: Split) -> str | None:
         """Why this solver cannot serve, or None."""
         if split not in self.splits:
-            return (
-                f"solver={self.name!r} does not serve data split by {split} yet: without secure sums its parties would "
-                "have to send noisy rows, and the joint model would be worse than one party's alone"
-            )
+            what = "data in one place" if split == "central" else f"data split by {split}"
+            return f"solver={self.name!r} does not serve {what}"
         if self.needs_smooth and not loss.smooth:
             return f"solver={self.name!r} needs a smooth loss and {loss.name!r} is not"
         return None
@@ -127,6 +132,10 @@ class Algorithm(ABC):
     @abstractmethod
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """The queries a party may be asked, public parts only."""
+
+    def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:  # noqa: ARG002
+        """The queries of one party, where they differ: by columns."""
+        return self.queries(plan)
 
     @abstractmethod
     def coordinate(self, plan: Plan) -> Coordination:
@@ -150,6 +159,23 @@ class Algorithm(ABC):
         del plan, memory  # most queries are said whole by their public part and the weights
         return gate.gaussian(query, round_, block, arrays["weights"])
 
+    def objection(
+        self,
+        plan: Plan,
+        query: str,
+        round_: int,  # noqa: ARG002
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> str | None:
+        """Why a party does not answer such a message, or None. Made from the plan and the message alone."""
+        weights = arrays.get("weights")
+        usable = weights is not None and weights.dtype == np.float64 and weights.shape == (plan.dimension,)
+        if weights is not None and usable and bool(np.all(np.abs(weights) <= LARGEST)):
+            return None
+        return (
+            f"query {query!r} needs {plan.dimension} float64 weights, none above {LARGEST:g} in absolute value: scores "
+            "that overflow would depend on a record without bound."
+        )
+
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:  # noqa: ARG002
         """Whether the plan's public schedule has this party answer that query in that round."""
         return any(r.query == query and r.first <= round_ < r.first + r.count for r in plan.releases)
@@ -161,6 +187,10 @@ class Algorithm(ABC):
     def example(self, plan: Plan, query: str) -> Ask:
         """A round that asks `query`, as far as its size on the wire goes."""
         return Ask(query, {"weights": np.zeros(plan.dimension)})
+
+    def conversation(self, plan: Plan) -> Iterable[tuple[Ask, int]]:
+        """What a private run asks, by size on the wire and how often: exactly, or at most where the data decide."""
+        return [(self.example(plan, release.query), release.count) for release in plan.releases]
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:  # noqa: ARG002
         """What one party's releases cost against whoever sees each of them."""
@@ -268,6 +298,10 @@ def make_plan(algorithm: str, problem: Problem, design: Design, *, run: str, coi
         claimed_epsilon=design.claimed_epsilon,
         layout=design.layout,
         vectors=tuple(sorted(design.vectors.items())),
+        columns=problem.columns,
+        norms=problem.norms,
+        labels=problem.labels,
+        holder=problem.holder,
     )
 
 

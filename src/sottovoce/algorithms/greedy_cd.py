@@ -42,6 +42,7 @@ from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, Selection, epsilon_of, rho_for
 from sottovoce.privacy.gate import Gate, Released
+from sottovoce.privacy.mechanisms import selection_error
 from sottovoce.privacy.query import Query, Walk
 from sottovoce.protocol.plan import Plan, Release
 
@@ -49,7 +50,6 @@ Array = NDArray[np.float64]
 
 RULES = ("GS-r", "GS-s", "GS-q")
 LARGEST_CHOICE_STD = 2.0**15
-GUMBEL_ERROR = 2.0**-63  # of each candidate's probability: 64 bits are drawn
 MOST_STEPS = 100_000  # of a run without privacy
 
 
@@ -256,7 +256,7 @@ def check_choices(plan: Plan, relation: Relation, delta: float) -> None:
         count = -(-each.count // len(plan.parties)) if each.query == "choice" else each.count
         rho += count * (each.charged(relation) / each.std) ** 2 / 2 if each.std > 0.0 else 0.0
     epsilon = min(epsilon_of([Selection(rho)], delta, relation), 700.0)
-    error = (1 + math.exp(epsilon)) * release.count * plan.dimension * GUMBEL_ERROR
+    error = (1 + math.exp(epsilon)) * release.count * selection_error(plan.dimension)
     if error > SAMPLER_SHARE * delta / 2:
         raise InputError(
             f"rounds={release.count}: so many choices among {plan.dimension} coordinates leave an error of {error:.1g} "

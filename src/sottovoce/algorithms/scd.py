@@ -26,6 +26,7 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.data import coordinate_kernels as kernels
 from sottovoce.data.block import Block, exact_bits, exact_weights, is_sparse, toward_zero
+from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Loss
 from sottovoce.privacy.accounting import (
@@ -58,6 +59,7 @@ SMALLEST_CLIP, LARGEST_CLIP = 1e-90, 1024.0
 EPOCHS = 2000  # of a run without privacy, at most
 RATE = 0.1  # the least by default: the accuracy does not depend on it, the work of a round does
 ENTRIES = 2**21  # of a batch: up to so many a full batch is as fast, and its cost is an exact Gaussian's
+MESSAGE, BATCHES = 2**23, 20  # entries touched for one message, and rounds in it, at most
 REACH = 1.5  # rows have norm 1 at most, so steps up to twice the safe ones are stable
 AVERAGED = 0.3  # of the rounds, at the end
 STILL = 1e-13  # it has converged when no weight moves by more than this share of the largest
@@ -89,10 +91,13 @@ class DualAlgorithm(Algorithm):
         """The mean over the last part of the rounds: the duals have not yet answered the newest noise."""
         v = np.zeros(plan.dimension)
         tail = TailAverage(plan.dimension, plan.rounds - int(plan["averaged"]))
-        for t in range(plan.rounds):
-            moves = yield Ask(plan.releases[0].query, {"weights": weights_of(plan, v)})
-            v += sum(move[: plan.dimension] for move in moves.values())
-            tail.add(t, weights_of(plan, v))
+        release = plan.releases[0]
+        for t in range(0, plan.rounds, release.batches):
+            moves = yield Ask(release.query, {"weights": weights_of(plan, v)})
+            together = summed({name: move[: release.batches * plan.dimension] for name, move in moves.items()})
+            for k, move in enumerate(together.reshape(release.batches, plan.dimension)):
+                v += move
+                tail.add(t + k, weights_of(plan, v))
         return tail.value
 
     def _without_privacy(self, problem: Problem, numbers: Mapping[str, float]) -> Design:
@@ -107,7 +112,8 @@ class SCD(DualAlgorithm):
     Every record flips a secret coin of probability `rate` each round. Its dual stays with its holder, without noise.
     All steps of a round start from the same v (Jacobi): z_i = argmin l*(-a_i - z) + m z + s z^2 / 2 with
     m = x_i'w and s = rate |x_i|^2 / (lam reach); reach = 1 is safe if all rows were one and the same row. For the
-    logistic loss `dual_step` says how near z_i comes to that minimiser.
+    logistic loss `dual_step` says how near z_i comes to that minimiser. A holder that is alone takes several rounds a
+    message, for speed.
 
     Guarantee: `rounds` Poisson-subsampled Gaussians of sensitivity C, against whoever sees every v
     (`proofs/scd.md`). Edges: a null row takes no step; an empty batch is answered with noise; a holder that was
@@ -139,7 +145,9 @@ class SCD(DualAlgorithm):
         )
         step = grid_step(query, multiplier * clip)
         std = multiplier * (clip + step * math.sqrt(query.entries))
-        return Design(rounds, numbers, (Release.of(query, 0, rounds, std, step, rate),))
+        batches = rule.batches(rate, rounds)
+        release = Release.of(query, 0, rounds // batches, std, step, rate, batches=batches)
+        return Design(rounds, numbers, (release,))
 
     def _paper(self, problem: Problem, numbers: dict[str, float], rounds: int) -> Design:
         """As printed: noise of variance 2 C^2 sigma^2 on v and the sampled duals, sigma by the moments accountant."""
@@ -176,7 +184,7 @@ class SCD(DualAlgorithm):
         """Poisson rounds; in the paper's form every round unamplified, since the duals show who was sampled."""
         if plan.calibration == "paper" and plan.private:
             release = plan.releases[0]
-            return (Gaussian(mu=release.charged(relation) * math.sqrt(release.count) / release.std),)
+            return (Gaussian(mu=release.charged(relation) * math.sqrt(release.total) / release.std),)
         return super().events(plan, relation, party)
 
     def epsilons(self, plan: Plan, relation: Relation) -> dict[str, float]:
@@ -185,10 +193,10 @@ class SCD(DualAlgorithm):
             return super().epsilons(plan, relation)
         release = plan.releases[0]
         rate, delta = release.rate or 1.0, plan.delta * (1 - SAMPLER_SHARE)
-        seen = visible_uses_epsilon(release.charged(relation) / release.std, rate, release.count, delta)
+        seen = visible_uses_epsilon(release.charged(relation) / release.std, rate, release.total, delta)
         multiplier = release.std / (plan["clip"] + release.step * math.sqrt(plan.dimension))
         each, world = (
-            epsilon_of([PoissonGaussian(rate, multiplier * math.sqrt(noises), release.count)], delta, relation)
+            epsilon_of([PoissonGaussian(rate, multiplier * math.sqrt(noises), release.total)], delta, relation)
             for noises in (1, len(plan.parties))
         )
         return {"world": min(world, each, seen), "coordinator": seen, "parties": min(each, seen)}
@@ -222,8 +230,15 @@ class Rule:
 
     @property
     def rounds(self) -> int:
-        """As many as steps of the longest safe length need, from 100 to 1000."""
-        return min(max(math.ceil(self.length * self.bend / REACH), 100), 1000)
+        """As many as steps of the longest safe length need, from 100 to 1000, in tens."""
+        return min(max(10 * math.ceil(self.length * self.bend / REACH / 10), 100), 1000)
+
+    def batches(self, rate: float, rounds: int) -> int:
+        """Rounds in one message of a holder that is alone: a divisor of all, MESSAGE entries at most."""
+        if len(self.problem.parties) > 1:
+            return 1
+        most = max(MESSAGE / (max(rate * self.problem.records, 1.0) * self.problem.dimension), 1.0)
+        return max(count for count in range(1, BATCHES + 1) if rounds % count == 0 and count <= most)
 
     def reach(self, rate: float, rounds: int) -> float:
         """The factor by which a step is longer than the one that is safe if all rows were one row."""
@@ -260,6 +275,14 @@ class DualSteps:
         """One pass over the batch."""
         weights, duals = arguments
         return move(self.plan, block, weights, duals, code=self.code, factor=self.factor, clip=self.clip)
+
+    def follow(self, released: Array, weights: Array, duals: Array) -> tuple[Array, Array]:
+        """What the next batch of a message is asked with: the weights that the released move leads to.
+
+        They are cut to the size of the weights that a holder accepts from a coordinator, where scores are exact.
+        """
+        moved = weights + weights_of(self.plan, released)
+        return np.fmin(np.fmax(moved, -LARGEST), LARGEST), duals  # also where it is no number
 
 
 class PublishedState:

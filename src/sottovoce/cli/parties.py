@@ -66,7 +66,7 @@ def party(
     job: Annotated[Path | None, typer.Option(help="A party file in TOML; or use the options below.")] = None,
     name: Annotated[str | None, typer.Option(help="The party's name, as in its certificate.")] = None,
     file: Annotated[str | None, typer.Option(help="Its records: CSV, Parquet or LIBSVM.")] = None,
-    label: Annotated[str | None, typer.Option(help="The label column.")] = None,
+    label: Annotated[str | None, typer.Option(help="The label column; none if another party holds the labels.")] = None,
     ledger: Annotated[str | None, typer.Option(help="The ledger that pays for every answer.")] = None,
     account: Annotated[str | None, typer.Option(help="The account, if the ledger has several.")] = None,
     coordinator: Annotated[str | None, typer.Option(help="host:port of the coordinator.")] = None,
@@ -84,7 +84,8 @@ def party(
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
     A party file has the tables [party] (name, file, label, ledger, account), [federation] (coordinator, certificates)
-    and, if wanted, [policy] (max_epsilon, max_delta) and [bounds].
+    and, if wanted, [policy] (max_epsilon, max_delta) and [bounds]. Without a label every column is a feature: that is
+    for data split by columns where another party holds the labels.
     """
     from sottovoce.errors import InputError
     from sottovoce.jobs import load_party_job, party_job
@@ -117,9 +118,11 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     account = sources.source_account(source, job.resolve)
     bounds = None
     if job.bounds is not None:
-        bounds = job.bounds.declare(sources.file_shape(job.resolve(source.file), source.label, source.features)[1])
+        path = job.resolve(source.file)
+        shape = sources.file_shape(path, source.label, source.features, labelled=source.has_label)
+        bounds = job.bounds.declare(shape[1])
     policy = Policy(max_epsilon=job.policy.max_epsilon, max_delta=job.policy.max_delta, bounds=bounds)
-    holder = sources.read_party(source.name, source, job.resolve, policy)
+    holder = sources.read_party(source.name, source, job.resolve, policy, labelled=source.has_label)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -129,6 +132,8 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         console.print(f"{source.name}: {text}", soft_wrap=True)
 
     say(f"{facts['records']:,} records, {facts['features']} features; the rows stay in this process")
+    if not source.has_label:
+        say("no label: every column is a feature, and only a plan in which another party holds the labels is served")
     say(f"ledger {account.path}: epsilon {account.balance().left:.4g} left" if account else "no ledger")
     say(f"connecting to {job.federation.coordinator}; Ctrl-C stops")
     endpoint = _Announced(holder, say, account)

@@ -34,6 +34,8 @@ def plan(job: JobPath, as_json: AsJson = False) -> None:
 
     The guarantee against each adversary, the noise, rounds, bytes, time, and what each ledger would have left.
     With `records` and `features` declared in the job no data file is opened; else only its shape is read.
+    The data are `[data]` (one file), several `[[party]]` or a `[federation]` of remote ones; with a table `[columns]`
+    the parties have different columns of the same people, else different people.
 
     - `sottovoce plan job.toml`
     - `sottovoce plan job.toml --json`
@@ -103,24 +105,31 @@ def fit(
 
 def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
     """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
-    from sottovoce.costs import readable_size
+    from sottovoce.algorithms import REGISTRY
+    from sottovoce.costs import answers, readable_size
+    from sottovoce.report import known_labels
 
     made, cost = shown.plan, shown.cost
+    times = answers(made, REGISTRY[made.algorithm]) if made.private and made.split == "columns" else {}
     where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
     console.print(
         f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
         f"{made.records:,} records, {made.features} features, {where}"
     )
+    if made.split == "columns":
+        widths = ", ".join(f"{name} {count}" for (name, _), count in zip(made.parties, made.columns, strict=True))
+        console.print(f"features: {widths}; labels: {known_labels(made)}")
     console.print("\nGuarantee", style="bold")
     show_promises(shown.report, console, central=made.split == "central")
     if made.private:
-        listing = table(
-            "release", "times>", "of", "one record moves it by>", "noise, std>", title="What leaves each party"
-        )
+        title = "What leaves all parties together, at most" if times else "What leaves each party"
+        listing = table("release", "times>", "of", "one record moves it by>", "noise, std>", title=title)
         for release in made.releases:
             share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
             moves = f"{release.charged(made.relation):.4g}"
-            listing.add_row(release.query, f"{release.count}", share, moves, f"{release.std:.4g}")
+            listing.add_row(
+                release.query, f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
+            )
         console.print()
         console.print(listing)
     console.print()
@@ -144,6 +153,8 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
                 listing.add_row(*row, f"{charge.after.left:.4g}", bar(charge.after.share, console))
         console.print()
         console.print(listing)
+        if made.split == "columns":
+            console.print("A person is in every party, so each ledger is charged what all parties release together.")
     if not remarks:
         return
     for refusal in dict.fromkeys(charge.refusal for charge in shown.charges if charge.refusal):

@@ -12,6 +12,9 @@ is exact: else its last bit would depend on where the row stands in a batch, hen
 
 That is the layout "rows". In the layout "columns", for solvers that clip each coordinate of a gradient, a column is
 divided by its own bound instead and nothing is rounded: entries are at most 1, and a row's norm is not bounded.
+
+The layout "entries", for solvers on an l1 ball and for holders of columns: all entries are divided by one number, the
+largest of the columns' bounds, and rounded toward zero on the grid. Entries are at most 1; columns lie together.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from sottovoce.errors import InputError
 Array = NDArray[np.float64]
 Matrix = Any  # a C-ordered array or a CSR matrix: both answer to @, .T and row slices
 
-Layout = Literal["rows", "columns"]
+Layout = Literal["rows", "columns", "entries"]
 
 INTERCEPT = 0.25  # the constant column's share of the unit row norm
 HUGE = 1e150  # its square is still finite
@@ -84,10 +87,12 @@ class Preparation:
     classes: tuple[Any, Any] | None = None
     exact: bool = True  # False only in a run without privacy: then nothing is rounded
     layout: Layout = "rows"
+    unit: float = 1.0  # layout "entries": what every entry is divided by, the same at all holders
+    labelled: bool = True  # False at a holder of columns that does not know the labels
 
     def __post_init__(self) -> None:
         if self.exact:
-            self.bounds.require(self.features, labels=self.classes is None)
+            self.bounds.require(self.features, labels=self.classes is None and self.labelled)
 
     @property
     def dimension(self) -> int:
@@ -102,7 +107,7 @@ class Preparation:
     @property
     def intercept_entry(self) -> float:
         """The constant column's value, on the grid."""
-        if self.layout == "columns":
+        if self.layout != "rows":
             return 1.0 if self.fit_intercept else 0.0
         return math.floor(INTERCEPT * 2**self.bits) / 2**self.bits if self.fit_intercept else 0.0
 
@@ -112,6 +117,8 @@ class Preparation:
         if self.layout == "columns":
             bounds = self.bounds.columns(self.features)
             return 1.0 / np.where(np.isfinite(bounds), bounds, 1.0)
+        if self.layout == "entries":
+            return (1.0 - (self.features + 8) * 2.0**-50) / self.unit
         norm = self.bounds.norm(self.features) or 1.0
         slack = 1.0 - (self.features + 8) * 2.0**-50
         return math.sqrt(1.0 - self.intercept_entry**2) * slack / norm
@@ -157,6 +164,8 @@ class Preparation:
 
     def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
         """Labels as the losses want them (-1/+1, or cut and scaled to [-1, 1]) and which of them are usable."""
+        if not self.labelled:
+            return np.zeros(len(np.asarray(y))), np.ones(len(np.asarray(y)), dtype=np.bool_)
         if self.classes is not None:
             raw = np.asarray(y)
             negative, positive = (_equal(raw, value) for value in self.classes)
@@ -240,7 +249,10 @@ def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matr
     low, high = recipe.entry_range
     np.clip(entries, low[raw.indices] if sparse else low, high[raw.indices] if sparse else high, out=entries)
     norms = np.sqrt(_row_squares(raw))
-    if recipe.layout == "columns":
+    if recipe.layout == "entries":
+        limit = recipe.bounds.row_norm
+        scale = np.where(usable, recipe.scale, 0.0)
+    elif recipe.layout == "columns":
         limit = recipe.bounds.row_norm
         scale = np.where(usable, 1.0, 0.0)
         entries *= recipe.scale[raw.indices] if sparse else recipe.scale  # type: ignore[index]
@@ -272,6 +284,7 @@ class Block:
         *,
         whole: Block | None = None,
         layout: Layout = "rows",
+        usable: NDArray[np.bool_] | None = None,
     ) -> None:
         self.rows = rows
         self.labels = labels
@@ -279,6 +292,7 @@ class Block:
         self.chosen = chosen
         self.whole = self if whole is None else whole
         self.layout: Layout = layout
+        self.usable = usable  # which rows are no null rows; None for a batch
 
     @classmethod
     def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
@@ -303,14 +317,14 @@ class Block:
             rows = _prepare_sparse(X, usable, recipe, bits)
         else:
             rows = _prepare_dense(np.asarray(X), usable, recipe, bits)
-        labels[~usable] = 0.0 if recipe.classes is None else 1.0
+        labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
         if not usable.all():
             _log.warning(
                 "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows",
                 count - int(usable.sum()),
                 count,
             )
-        return cls(rows, labels, bits, layout=recipe.layout)
+        return cls(rows, labels, bits, layout=recipe.layout, usable=usable)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -322,7 +336,7 @@ class Block:
 
     @property
     def row_norm(self) -> float:
-        """What bounds the norm of every row; nothing does in the layout "columns"."""
+        """What bounds the norm of every row; nothing does in the other layouts."""
         return 1.0 if self.layout == "rows" else math.inf
 
     def chunks(self) -> Iterator[tuple[Matrix, Array]]:
@@ -397,7 +411,7 @@ def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparati
     # Columns are rounded to it in any private run: each entry on its own, so a record changes its own row alone.
     columns = recipe.layout == "columns"
     narrow = bits is not None and (bits <= 24 or columns)
-    order: Literal["C", "F"] = "F" if columns else "C"
+    order: Literal["C", "F"] = "C" if recipe.layout == "rows" else "F"
     rows = np.empty((X.shape[0], recipe.dimension), dtype=np.float32 if narrow else np.float64, order=order)
     step = max(64, CHUNK // max(recipe.dimension, 1))
     for start in range(0, X.shape[0], step):
@@ -417,7 +431,7 @@ def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, b
             "ranges that start at 0, ranges symmetric about 0, or pass a dense array."
         )
     rows = _clipped(_csr(X), usable, recipe)
-    if bits is not None and recipe.layout == "rows":
+    if bits is not None and recipe.layout != "columns":
         toward_zero(rows.data, bits)
     if recipe.fit_intercept:
         column = sp.csr_matrix(np.where(usable, recipe.intercept_entry, 0.0)[:, None])
@@ -425,4 +439,5 @@ def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, b
     if recipe.layout == "rows":
         return rows
     rows = rows.tocsc()
-    return rows if bits is None else rows.astype(np.float32)
+    narrow = bits is not None and (bits <= 24 or recipe.layout == "columns")
+    return rows.astype(np.float32) if narrow else rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +140,15 @@ class Bounds(BaseModel):
             bounds = np.minimum(bounds, self.entry_bound)
         return bounds if self.feature_low is None else np.minimum(bounds, 1.0)
 
+    def part(self, start: int, stop: int, row_norm: float | None) -> Bounds:
+        """The bounds of some of the columns, whose part of a row has the norm `row_norm` at most."""
+
+        def some(values: Any) -> Any:
+            return values[start:stop] if isinstance(values, tuple) else values
+
+        changed = {name: some(getattr(self, name)) for name in ("entry_bound", "feature_low", "feature_high")}
+        return Bounds.model_validate(self.model_dump() | changed | {"row_norm": row_norm})
+
     def require(self, features: int, *, labels: bool) -> None:
         """Say, before data is touched, which bound is missing and how to choose it."""
         if self.feature_low is not None and len(self.feature_low) != features:
@@ -188,7 +197,8 @@ def party_norms(row_norm: float, columns: Sequence[int], norms: Sequence[float] 
         total = sum(columns)
         return [row_norm * math.sqrt(count / total) for count in columns]
     whole = math.sqrt(math.fsum(norm * norm for norm in norms))
-    if len(norms) != len(columns) or not all(norm > 0 for norm in norms) or not math.isclose(whole, row_norm):
+    near = math.isclose(whole, row_norm, rel_tol=2.0**-40)  # less than a sensitivity leaves room for
+    if len(norms) != len(columns) or not all(norm > 0 for norm in norms) or not near:
         raise InputError(
             f"norms={tuple(norms)!r} must be one positive number per party ({len(columns)}), their squares summing to "
             f"row_norm squared ({row_norm**2:g}); leave norms out to share it by the number of columns."

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.privacy.mechanisms import poisson_sample, rounded_gaussian, select
-from sottovoce.privacy.query import Query, Walk
+from sottovoce.privacy.mechanisms import (
+    largest_signed,
+    noisy_max_signed,
+    poisson_sample,
+    rounded_gaussian,
+    select,
+    select_signed,
+)
+from sottovoce.privacy.query import Following, Query, Walk
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.protocol.messages import Frame, decode, encode
 
@@ -126,12 +133,13 @@ class Gate:
 
     Guarantee: what leaves is `round(value / step) + round(std / step * Z)` on the grid `step`, which is a
     post-processing of the Gaussian mechanism at sensitivity Delta + step sqrt(entries); or the place of the largest
-    score + std * Gumbel, scores rounded to that grid. The cost was reserved before the gate was made, and each
-    (plan, round, query) is released once: a second request gets the stored value, whatever it carries. Where the plan
-    samples, the gate itself flips each record's secret coin and answers also for an empty batch. Edges: a query the
-    plan does not list, a round outside the plan's, a query whose sensitivity is above what was charged, another
-    mechanism than was charged, or rows that were not prepared for privacy, are refused and nothing leaves. Threads
-    take turns.
+    score + std * Gumbel, or score + Laplace noise, scores rounded to that grid. The cost was reserved before the gate
+    was made, and each (plan, round, query) is released once: a second request gets the stored value, whatever it
+    carries. Where the plan samples, the gate itself flips each record's secret coin and answers also for an empty
+    batch. Edges: a query the plan does not list, a round outside the plan's, a query whose sensitivity is above what
+    was charged, another mechanism than was charged, or rows that were not prepared for privacy, are refused and nothing
+    leaves. Without a ledger the rounds of a query go up, unless it is `unordered`: then all its releases are kept.
+    Threads take turns.
     """
 
     def __init__(
@@ -149,19 +157,30 @@ class Gate:
         self._account = account
         self._checked: dict[str, Query | Walk] = {}  # queries are frozen: one check holds for all rounds
         self._last: dict[str, Released] = {}
-        self.outrun = False  # whether another process of the holder released the last answer first
+        self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
+        self.unsaid = False  # whether the last value drawn did not leave: it failed, or another process was first
         self._one_at_a_time = threading.Lock()
 
     def gaussian(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
-        """Release `query` on private rows in round `round_`, with the noise of the plan."""
+        """Release `query` on private rows in round `round_`, with the noise of the plan.
+
+        A plan with several batches a release has the query say its next arguments from each released value
+        (`follow`); every batch has its own coins and its own noise, as if each were a message of its own.
+        """
 
         def noisy(release: Release) -> dict[str, NDArray[Any]]:
-            value = query.value(self._drawn(release, block), *arguments)
-            if release.std == 0.0:
-                return {"value": value}
-            grid = np.rint(value / release.step).astype(np.int64)
-            grid += rounded_gaussian(release.std / release.step / query.weights, grid.size, self._randomness)
-            return {"grid": grid}
+            said, grids = arguments, list[NDArray[np.int64]]()
+            for rows in self._drawn(release, block):
+                if grids:
+                    released = np.asarray(grids[-1] * release.step, dtype=np.float64)
+                    said = cast("Following", query).follow(released, *said)
+                value = query.value(rows, *said)
+                if release.std == 0.0:
+                    return {"value": value}
+                if not grids:
+                    noise = self._noise(release, query.weights, value.size)
+                grids.append(np.rint(value / release.step).astype(np.int64) + noise[len(grids)])
+            return {"grid": np.concatenate(grids)}
 
         return self._once("gaussian", query, round_, block, noisy)
 
@@ -173,7 +192,7 @@ class Gate:
         """
 
         def noisy(release: Release) -> dict[str, NDArray[Any]]:
-            rows = self._drawn(release, block)
+            (rows,) = self._drawn(release, block)
             if release.std == 0.0:
                 return {"value": query.walk(rows, None, 0.0, *arguments)}
             noise = rounded_gaussian(release.std / release.step, query.length, self._randomness)
@@ -196,11 +215,57 @@ class Gate:
 
         return self._once("selection", query, round_, block, chosen)
 
-    def _drawn(self, release: Release, block: Block) -> Block:
-        """The records whose secret coins came up, where the plan samples."""
+    def select_signed(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
+        """Release which value has, with one of its signs, the largest score + std * Gumbel: j + 1 or -(j + 1).
+
+        If the query `stays`, its last value has no sign: it is the score of the answer 0. Rounded as for `select`.
+        """
+
+        def chosen(release: Release) -> dict[str, NDArray[Any]]:
+            values = query.value(block, *arguments)
+            if release.std == 0.0:
+                return {"value": np.array([float(largest_signed(*_to_sign(query, values)))])}
+            grid = np.rint(values / release.step)
+            grid *= release.step
+            signed, stay = _to_sign(query, grid)
+            return {"grid": np.array([select_signed(signed, 1 / release.std, self._randomness, stay)], dtype=np.int64)}
+
+        return self._once("selection", query, round_, block, chosen)
+
+    def noisy_max(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
+        """Release which value has, with one of its signs, the largest score + Laplace noise of scale std.
+
+        Answers as `select_signed`; scores and noise are rounded to the grid.
+        """
+
+        def chosen(release: Release) -> dict[str, NDArray[Any]]:
+            values, stay = _to_sign(query, query.value(block, *arguments))
+            if release.std == 0.0:
+                return {"value": np.array([float(largest_signed(values, stay))])}
+            code = noisy_max_signed(values, release.std, release.step, self._randomness, stay)
+            return {"grid": np.array([code], dtype=np.int64)}
+
+        return self._once("noisy-max", query, round_, block, chosen)
+
+    def _noise(self, release: Release, weights: NDArray[np.float64] | float, size: int) -> NDArray[np.int64]:
+        """A row of noise for each batch, in units of the grid."""
+        scale = release.std / release.step / weights
+        scales = np.tile(scale, release.batches) if np.ndim(scale) else scale
+        drawn = rounded_gaussian(scales, release.batches * size, self._randomness)
+        return drawn.reshape(release.batches, size)
+
+    def _drawn(self, release: Release, block: Block) -> Iterator[Block]:
+        """The records of each batch: those whose secret coins came up, where the plan samples.
+
+        The coins of all batches are one row of coins: who has coin i in batch k has coin k len(block) + i in the row.
+        """
         if release.rate is None or release.rate == 1.0:
-            return block
-        return block.take(poisson_sample(len(block), release.rate, self._randomness))
+            yield from (block for _ in range(release.batches))
+            return
+        sample = poisson_sample(release.batches * len(block), release.rate, self._randomness)
+        ends = np.searchsorted(sample, len(block) * np.arange(release.batches + 1))
+        for k in range(release.batches):
+            yield block.take(sample[ends[k] : ends[k + 1]] - k * len(block))
 
     def _once(
         self,
@@ -212,7 +277,9 @@ class Gate:
     ) -> Released:
         """The stored release, or a new one after every check; threads take turns."""
         with self._one_at_a_time:
-            earlier = self._stored(query.name, round_)
+            self.unsaid = False
+            unordered = bool(getattr(query, "unordered", False))
+            earlier = self._stored(query.name, round_, unordered)
             if earlier is not None:
                 return earlier
             release = self._releases.get(query.name)
@@ -226,14 +293,17 @@ class Gate:
                     self._checked[query.name] = query
                 if block.bits is None:
                     raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
+            self.unsaid = True
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = make(release)
-            return self._keep(Released(query.name, round_, arrays, seal=_SEAL))
+            return self._keep(Released(query.name, round_, arrays, seal=_SEAL), unordered)
 
-    def _stored(self, query: str, round_: int) -> Released | None:
+    def _stored(self, query: str, round_: int, unordered: bool) -> Released | None:
         if self._account is not None:
             data = self._account.stored(self._plan.hex(), round_, query)
             return None if data is None else Released(query, round_, decode(data).arrays, seal=_SEAL)
+        if unordered:
+            return self._all.get((query, round_))
         last = self._last.get(query)
         if last is None or round_ > last.round:
             return None
@@ -241,15 +311,25 @@ class Gate:
             return last
         raise RefusedError(f"round {round_} is over, and a party without a ledger keeps only its last release.")
 
-    def _keep(self, released: Released) -> Released:
+    def _keep(self, released: Released, unordered: bool) -> Released:
         """Durably, before anybody sees it."""
         self._last[released.query] = released
         if self._account is None:
+            if unordered:
+                self._all[released.query, released.round] = released
+            self.unsaid = False
             return released
         offered = encode(Frame("answer", 0, self._plan, released.round, released.query, released.arrays, ""))
         stored = self._account.release(self._plan.hex(), released.round, released.query, offered)
-        self.outrun = stored != offered
+        self.unsaid = stored != offered
         return Released(released.query, released.round, decode(stored).arrays, seal=_SEAL)
+
+
+def _to_sign(query: Query, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float | None]:
+    """The values that have both signs, and the score of staying where the query has one."""
+    if getattr(query, "stays", False):
+        return values[:-1], float(values[-1])
+    return values, None
 
 
 def value_of(arrays: Mapping[str, NDArray[Any]], unit: float) -> NDArray[np.float64]:

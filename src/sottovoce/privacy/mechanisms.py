@@ -1,4 +1,4 @@
-"""Samplers: Gaussian and Laplace noise on the integers, exponential selection, Poisson samples of records.
+"""Samplers: Gaussian and Laplace noise on the integers, selections, Poisson samples of records.
 
 What leaves a party is an integer or an index, so floating point has no low-order bits to leak. The noise
 samplers and the Poisson coins are exact: a value computed in floating point is used only where every point
@@ -6,7 +6,7 @@ of an interval around it, wider than any error, gives the same integer; the othe
 arithmetic with 256 fresh bits. What remains is taken from the 1% of delta that a plan sets aside:
 
 * 2^-250 per draw, for the bits that are never drawn;
-* (1 + exp(epsilon)) 2^-51 per candidate of a selection, for the Gumbel variables, which stay in float64.
+* (1 + exp(epsilon)) ``selection_error`` per exponential selection, for the 64 bits of each of its uniforms.
 
 The one assumption is about scipy: ``ndtri`` is within 2^-40 of the normal quantile (a test measures
 2^-46 or better). Statements and proofs: ``proofs/noise.md``.
@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from sottovoce.errors import InputError
+from sottovoce.privacy import selection_kernels as kernels
 from sottovoce.privacy.randomness import Randomness, words
 
 MAX_SCALE = 2.0**40
@@ -39,6 +40,12 @@ _FAR_TAIL = np.uint64(2**41)
 _EXTRA_BITS = 256
 _LARGEST = 2**62
 _CHUNK = 2**15
+
+FEW = 2048  # candidates of a selection by Gumbel variables; more are drawn by their distribution function
+GUMBEL_ERROR = 2.0**-63  # of each candidate's probability: 64 bits are drawn
+_TABLE_ERROR = 2.0**-60  # of each entry of a table of weights: they are made integers of sum 2^61 or more
+_DROPPED = 2.0**-92  # above exp(-64), the weights that are taken for 0
+_TINY_RATE = 2.0**-1010  # below it a difference of two scores may overflow where rate times it would not
 
 _exact = mpmath.mp.clone()
 _exact.prec = 384
@@ -81,22 +88,179 @@ def gumbel(size: int, randomness: Randomness) -> Floats:
 def select(scores: ArrayLike, rate: float, randomness: Randomness) -> int:
     """The exponential mechanism: index i with probability proportional to exp(rate * scores[i]).
 
-    Drawn as argmax(rate * scores + Gumbel), one independent Gumbel variable per candidate.
+    Up to FEW candidates are drawn as argmax(rate * scores + Gumbel), one independent Gumbel variable per candidate;
+    more by the sums of their weights: a block of about sqrt(size) candidates, then one in it.
 
     Guarantee: if one record moves each score by at most ``change``, one choice costs
-    rho = (rate * change)^2 / 2 in zCDP. rate = 0 is a uniform choice, rate = inf the exact (non-private)
-    argmax.
+    rho = (rate * change)^2 / 2 in zCDP; :func:`selection_error` is on top. rate = 0 is a uniform choice, rate = inf
+    the exact (non-private) argmax.
     """
-    values = np.asarray(scores, dtype=np.float64)
-    if values.ndim != 1 or values.size == 0:
-        raise InputError(f"scores of shape {values.shape}: must be a non-empty vector; one score per candidate.")
-    if not np.isfinite(values).all():
-        raise InputError("scores: must be finite; clip the records that make them first.")
-    if not rate >= 0:
-        raise InputError(f"rate={rate!r}: must be a number >= 0; use kappa / sensitivity, or inf.")
+    values = _checked_scores("scores", scores, rate)
+    if values.size == 0:
+        raise InputError("scores of shape (0,): must be a non-empty vector; one score per candidate.")
     if rate == math.inf:
         return int(np.argmax(values))
-    return int(np.argmax(rate * values + gumbel(values.size, randomness)))
+    if rate < _TINY_RATE:
+        values, rate = rate * values, 1.0
+    if values.size <= FEW:
+        return _noisiest(values, rate, randomness)
+    top, length = float(values.max()), math.isqrt(values.size - 1) + 1
+    first, second = words(randomness, 2)
+    sums = np.empty(-(-values.size // length))
+    kernels.fill_block_sums(values, rate, top, length, sums)
+    start = _place(sums, first) * length
+    weights = np.empty(min(length, values.size - start))
+    kernels.fill_weights(values[start : start + length], rate, top, weights)
+    return start + _place(weights, second)
+
+
+def select_signed(values: ArrayLike, rate: float, randomness: Randomness, stay: float | None = None) -> int:
+    """The exponential mechanism among the values with either sign, and staying: j + 1, -(j + 1), or 0 to stay.
+
+    Candidate (j, +) has the score values[j], candidate (j, -) the score -values[j]; with ``stay`` there is one more,
+    of that score. The law of :func:`select` on all of them, at one exponential per value.
+
+    Guarantee: as for :func:`select`, with 2 size (+ 1) candidates, if one record moves each value and ``stay`` by at
+    most ``change``. rate = inf is :func:`largest_signed`.
+    """
+    numbers = _checked_scores("values", values, rate)
+    count = 2 * numbers.size + (stay is not None)
+    if count == 0:
+        raise InputError("values of shape (0,): must be a non-empty vector, unless there is a score of staying.")
+    if stay is not None and not math.isfinite(stay):
+        raise InputError("stay: must be finite; clip the records that make it first.")
+    if rate == math.inf:
+        return largest_signed(numbers, stay)
+    if rate < _TINY_RATE:
+        numbers, stay, rate = rate * numbers, None if stay is None else rate * stay, 1.0
+    if count <= FEW:
+        scores = np.concatenate([numbers, -numbers, [] if stay is None else [stay]])
+        return _code(_noisiest(scores, rate, randomness), numbers.size)
+    top = max(float(numbers.max()), -float(numbers.min()), -math.inf if stay is None else stay)
+    # The weights of (j, +) and (j, -) have this product; where it is tiny, the smaller ones all are below exp(-64).
+    both = kernels.exponential(-2 * rate * top) if rate * top <= -kernels.LEAST else 0.0
+    first, second = words(randomness, 2)
+    length = (math.isqrt(count - 1) + 2) // 2
+    blocks = -(-numbers.size // length)
+    sums = np.empty(blocks + (stay is not None))
+    kernels.fill_signed_block_sums(numbers, rate, top, both, length, sums)
+    if stay is not None:
+        kernels.fill_weights(np.array([stay]), rate, top, sums[blocks:])
+    block = _place(sums, first)
+    if block == blocks:
+        return 0
+    part = numbers[block * length : (block + 1) * length]
+    weights = np.empty((2, part.size))
+    kernels.fill_signed(part, rate, top, both, weights[0], weights[1])
+    which, j = divmod(_place(weights.ravel(), second), part.size)
+    positive = (part[j] >= 0) == (which == 0)
+    place = block * length + j + 1
+    return place if positive else -place
+
+
+def selection_error(candidates: int) -> float:
+    """How far one selection among so many candidates is from the exponential mechanism, in total variation.
+
+    Guarantee: all choices of a run add (1 + exp(epsilon)) times the sum of their errors to delta. What float64 does
+    to the weights is no part of it: it multiplies probabilities by at most exp(2^-42), as if one record moved the
+    scores by 2^-41 / rate more, for which their stated sensitivity has to have room.
+    """
+    if candidates <= FEW:
+        return candidates * GUMBEL_ERROR
+    return (2 * math.sqrt(candidates) + 4) * _TABLE_ERROR + candidates * _DROPPED
+
+
+def largest_signed(values: ArrayLike, stay: float | None = None) -> int:
+    """The code of the largest |value| with its sign, without noise; 0 where only ``stay`` is larger than it."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.size == 0:
+        return 0
+    j = int(np.argmax(np.abs(numbers)))
+    if stay is not None and stay > abs(numbers[j]):
+        return 0
+    return -(j + 1) if numbers[j] < 0 else j + 1
+
+
+def noisy_max(values: ArrayLike, scale: float, randomness: Randomness) -> int:
+    """Report noisy max: the index of the largest value + round(scale * L), the first of equal ones; L is Laplace.
+
+    ``values`` are whole numbers, in units of a grid, and so is the scale: every candidate has its own draw of
+    :func:`rounded_laplace`.
+
+    Guarantee: if one record moves each value by at most ``change`` steps of the grid, one choice is
+    (2 change / scale)-DP, so rho = (2 change / scale)^2 / 2 in zCDP. scale = 0 is the exact argmax, without privacy.
+    """
+    grid = np.asarray(values)
+    if grid.ndim != 1 or grid.size == 0:
+        raise InputError(f"values of shape {grid.shape}: must be a non-empty vector; one value per candidate.")
+    if not np.issubdtype(grid.dtype, np.signedinteger):
+        raise InputError(f"values of type {grid.dtype}: must be integers; divide by a grid step and round first.")
+    if not ((grid < _LARGEST) & (grid > -_LARGEST)).all():
+        raise InputError("values: must be below 2^62 steps of the grid; use a coarser one.")
+    return int(np.argmax(rounded_laplace(float(scale), grid.size, randomness) + grid))
+
+
+def noisy_max_signed(
+    values: ArrayLike, scale: float, step: float, randomness: Randomness, stay: float | None = None
+) -> int:
+    """Report noisy max among the values with either sign, and staying: j + 1, -(j + 1), or 0 to stay.
+
+    The values are rounded to the grid ``step``, and each of the 2 size (+ 1) candidates has its own Laplace noise of
+    that scale, rounded to the grid too. Equal ones: (1, +), (2, +), ..., then (1, -), (2, -), ..., then staying.
+
+    Guarantee: if one record moves each value and ``stay`` by at most ``change``, one choice is
+    (2 (change + step) / scale)-DP, so rho = (2 (change + step) / scale)^2 / 2 in zCDP.
+    """
+    if not 0 < step < math.inf:
+        raise InputError(f"step={step!r}: must be a positive number; use a power of two.")
+    numbers = np.asarray(values, dtype=np.float64)
+    scores = numbers if stay is None else np.append(numbers, stay)
+    if scores.ndim != 1 or scores.size == 0:
+        raise InputError(f"values of shape {scores.shape}: must be a non-empty vector; one value per pair of signs.")
+    if not (np.abs(scores) < _LARGEST * step).all():
+        raise InputError("values: must be finite and below 2^62 steps of the grid; use a coarser one.")
+    grid = np.rint(scores / step).astype(np.int64)
+    plain = grid[: numbers.size]
+    place = noisy_max(np.concatenate([plain, -plain, grid[numbers.size :]]), scale / step, randomness)
+    return _code(place, numbers.size)
+
+
+def _checked_scores(name: str, scores: ArrayLike, rate: float) -> Floats:
+    values = np.asarray(scores, dtype=np.float64)
+    if values.ndim != 1:
+        raise InputError(f"{name} of shape {values.shape}: must be a non-empty vector; one score per candidate.")
+    if not np.isfinite(values).all():
+        raise InputError(f"{name}: must be finite; clip the records that make them first.")
+    if not rate >= 0:
+        raise InputError(f"rate={rate!r}: must be a number >= 0; use kappa / sensitivity, or inf.")
+    return np.ascontiguousarray(values)
+
+
+def _noisiest(scores: Floats, rate: float, randomness: Randomness) -> int:
+    """argmax(rate * (scores - their largest) + Gumbel)."""
+    with np.errstate(over="ignore"):  # whatever is so far below the largest is never chosen
+        noisy = scores - scores.max()
+        noisy *= rate
+    noisy += gumbel(scores.size, randomness)
+    return int(np.argmax(noisy))
+
+
+def _code(place: int, size: int) -> int:
+    """The code of a place in the list of all (j, +), all (j, -), and staying."""
+    if place < size:
+        return place + 1
+    return size - place - 1 if place < 2 * size else 0
+
+
+def _ends(weights: Floats) -> NDArray[np.int64]:
+    """Partial sums of the weights as integers, scaled by a power of two so that all together are 2^61 to 2^62."""
+    return np.cumsum(np.ldexp(weights, 62 - math.frexp(float(weights.sum()))[1]).astype(np.int64))
+
+
+def _place(weights: Floats, word: np.uint64) -> int:
+    """The index whose share of the sum of the weights contains word 2^-64 of it; one of weight 0 never is."""
+    ends = _ends(weights)
+    return int(np.searchsorted(ends, (int(word) * int(ends[-1])) >> 64, side="right"))
 
 
 def poisson_sample(count: int, rate: float, randomness: Randomness) -> NDArray[np.int64]:

@@ -47,6 +47,13 @@ class Query(Bounded, Protocol):
         """The exact value on private rows. Only the gate calls this."""
 
 
+class Following(Query, Protocol):
+    """A query of several batches a release."""
+
+    def follow(self, released: Array, *arguments: Any) -> tuple[Any, ...]:
+        """The arguments of the next batch, from the value just released and its arguments."""
+
+
 class Walk(Bounded, Protocol):
     """A sequence of numbers, each a function of the rows and of the noisy numbers before it."""
 

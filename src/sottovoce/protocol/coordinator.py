@@ -44,6 +44,7 @@ class Coordinator:
         self._transport = transport
         self._serial = secrets.randbits(62)
         self.asked: Counter[str] = Counter()  # rounds by query
+        self.uplink: Counter[str] = Counter()  # bytes of the answers by query
         self.transcript: list[Message] | None = [] if record else None
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
@@ -58,6 +59,7 @@ class Coordinator:
             self._propose(plan, parties, "check")  # one refusal, and nobody has paid
         self._propose(plan, parties)
         text = algorithm.coordinate(plan)
+        total = sum(count for _, count in algorithm.conversation(plan)) if progress is not None and plan.private else 0
         round_ = 0
         ask = next(text)
         try:
@@ -67,7 +69,7 @@ class Coordinator:
                 self.asked[ask.query] += 1
                 round_ += 1
                 if progress is not None:
-                    progress(round_, sum(release.count for release in plan.releases) if plan.private else 0)
+                    progress(round_, total)
                 ask = text.send(values)
         except StopIteration as stop:
             found = stop.value
@@ -79,13 +81,13 @@ class Coordinator:
         self._exchange("plan", parties, plan=plan.digest, query=query, text=plan.to_json())
 
     def _ask(self, plan: Plan, round_: int, ask: Ask, parties: Iterable[str]) -> dict[str, Array]:
-        replies = self._exchange("ask", parties, plan=plan.digest, round_=round_, query=ask.query, arrays=ask.arrays)
+        said: dict[str, Any] = {"plan": plan.digest, "round_": round_, "query": ask.query}
+        said |= {"arrays": ask.arrays, "each": ask.each}
+        replies = self._exchange("ask", parties, **said)
         forgot = [name for name, frame in replies.items() if frame.kind == "unknown-plan"]
         if forgot:  # restarted parties: propose again (charged once, by the plan's digest), then repeat the round
             self._propose(plan, forgot)
-            replies |= self._exchange(
-                "ask", forgot, plan=plan.digest, round_=round_, query=ask.query, arrays=ask.arrays
-            )
+            replies |= self._exchange("ask", forgot, **said)
         values: dict[str, Array] = {}
         unit = plan.release(ask.query).unit
         for name in parties:
@@ -109,14 +111,24 @@ class Coordinator:
         round_: int = 0,
         query: str = "",
         arrays: Mapping[str, NDArray[Any]] | None = None,
+        each: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
         text: str = "",
     ) -> dict[str, Frame]:
         """One frame to each party and its reply; refusals and errors become exceptions."""
         self._serial += 1
-        data = encode(Frame(kind, self._serial, plan, round_, query, arrays or {}, text))
-        replies = self._transport.exchange(dict.fromkeys(parties, data))
+
+        def frame_of(own: Mapping[str, NDArray[Any]]) -> bytes:
+            return encode(Frame(kind, self._serial, plan, round_, query, {**(arrays or {}), **own}, text))
+
+        if each:
+            requests = {name: frame_of(each.get(name, {})) for name in parties}
+        else:
+            requests = dict.fromkeys(parties, frame_of({}))
+        replies = self._transport.exchange(requests)
         frames: dict[str, Frame] = {}
         for name, reply in replies.items():
+            if kind == "ask":
+                self.uplink[query] += len(reply)
             try:
                 frame = frames[name] = decode(reply)
             except WireError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,11 +15,9 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.protocol.coordinator import Coordinator
 from sottovoce.protocol.party import Party, Policy, check_rows, column_names
-from sottovoce.protocol.plan import Split
+from sottovoce.protocol.plan import Labels, Split
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
-
-Labels = Literal["public", "shared", "held"]
 
 
 class Federation:
@@ -35,8 +33,8 @@ class Federation:
         self.transport = transport
         self.record = record
         self._parties = tuple(parties)
-        self.labels: Labels = "public"
-        self.columns: tuple[int, ...] = ()
+        self.labels: Labels = "shared"
+        self.holder = 0
         self.norms: tuple[float, ...] | None = None
 
     @classmethod
@@ -96,47 +94,72 @@ class Federation:
 
         `labels="public"`: everybody may know them. `"shared"`: all parties know them, nobody else does.
         `"held"`: only the party with the number `holder` does. `norms` are the bounds of the parties' parts of a row;
-        by default they follow the number of columns.
+        by default they follow the number of columns. A person is in every party, so each party's ledger is charged
+        what all of them release.
         """
-        if labels not in ("public", "shared", "held"):
-            raise InputError(f"labels={labels!r} must be 'public', 'shared' or 'held'.")
         names = _names(names, len(parts))
-        if not 0 <= holder < len(parts):
-            raise InputError(f"holder={holder!r} must be the number of a party, 0 to {len(parts) - 1}.")
         accounts = _accounts(ledgers, len(parts))
         rows = [X if is_sparse(X) else np.asarray(X) for X in parts]
-        counts = {X.shape[0] for X in rows if X.ndim == 2}
-        if len(counts) > 1:
-            raise InputError(
-                f"the parties have {sorted(counts)} rows; by columns every party has the same people in the "
-                "same order. Align the records first (a private set intersection does that without showing the rest)."
-            )
-        own = [check_rows(X, y, name)[1] for name, X in zip(names, rows, strict=True)]
-        if labels == "held":
-            own = [known if place == holder else np.full(len(known), np.nan) for place, known in enumerate(own)]
+        check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True) if X.ndim == 2})
+        own = [
+            None if labels == "held" and place != holder else check_rows(X, y, name)[1]
+            for place, (name, X) in enumerate(zip(names, rows, strict=True))
+        ]
         parties = [
             Party(name, X, known, account=account, policy=policy, feature_names=column_names(given))
             for name, X, known, account, given in zip(names, rows, own, accounts, parts, strict=True)
         ]
-        federation = cls("columns", InProcess(parties), parties=parties, record=record)
-        federation.labels = labels
-        federation.norms = None if norms is None else tuple(float(norm) for norm in norms)
-        federation.columns = tuple(int(X.shape[1]) for X in rows)
-        return federation
+        return cls("columns", InProcess(parties), parties=parties, record=record)._share(labels, holder, norms)
 
     @classmethod
-    def connect(cls, transport: Transport, *, record: bool = False) -> Federation:
-        """Parties elsewhere, split by rows, reached over a transport such as `GrpcCoordinator`."""
-        return cls("rows", transport, record=record)
+    def connect(
+        cls,
+        transport: Transport,
+        *,
+        split: Literal["rows", "columns"] = "rows",
+        labels: Labels = "shared",
+        holder: int = 0,
+        norms: Sequence[float] | None = None,
+        record: bool = False,
+    ) -> Federation:
+        """Parties elsewhere, reached over a transport such as `GrpcCoordinator`.
+
+        They are split by rows, or by columns: then `labels`, `holder` (a place in the transport's list of parties) and
+        `norms` are as in `by_columns`.
+        """
+        if split not in ("rows", "columns"):
+            raise InputError(
+                f"split={split!r} must be 'rows' (each party has some people) or 'columns' (some features)."
+            )
+        if split == "rows" and (labels, holder, norms) != ("shared", 0, None):
+            raise InputError("labels, holder and norms are for split='columns'; by rows each party has its own labels.")
+        return cls(split, transport, record=record)._share(labels, holder, norms)
+
+    def _share(self, labels: Labels, holder: int, norms: Sequence[float] | None) -> Federation:
+        """Who knows the labels, and the bounds of the parties' parts of a row."""
+        if labels not in ("public", "shared", "held"):
+            raise InputError(f"labels={labels!r} must be 'public', 'shared' or 'held'.")
+        parties = len(self.transport.parties)
+        if isinstance(holder, bool) or holder not in range(parties):
+            raise InputError(f"holder={holder!r} must be the number of a party, 0 to {parties - 1}.")
+        self.labels, self.holder = labels, int(holder)
+        try:
+            self.norms = None if norms is None else tuple(float(norm) for norm in norms)
+        except (TypeError, ValueError):
+            raise InputError(f"norms={norms!r} must be one positive number per party ({parties}).") from None
+        return self
 
     @property
     def remote(self) -> bool:
         """Whether the parties are elsewhere."""
         return not self._parties
 
-    def party_norms(self, row_norm: float) -> list[float]:
-        """By columns: party m's part of a row is clipped to B_m, and the squares of the B_m sum to row_norm^2."""
-        return party_norms(row_norm, self.columns, self.norms)
+    def party_norms(self, row_norm: float, columns: Sequence[int] | None = None) -> list[float]:
+        """By columns: party m's part of a row is clipped to B_m, and the squares of the B_m sum to row_norm^2.
+
+        `columns` are the numbers of the parties' columns, known here for parties of this process.
+        """
+        return party_norms(row_norm, columns or [party.features for party in self._parties], self.norms)
 
     def coordinator(self, *, insecure_seed: int | None = None, without_privacy: bool = False) -> Coordinator:
         """A conversation with the parties; a seed and a run without privacy are for parties in this process only."""
@@ -159,6 +182,17 @@ class Federation:
     def close(self) -> None:
         """End the connections."""
         self.transport.close()
+
+
+def check_people(counts: Mapping[str, int]) -> None:
+    """By columns all parties have the same people; nobody can tell more than their number."""
+    if len(set(counts.values())) > 1:
+        each = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise InputError(
+            f"the parties have {sorted(set(counts.values()))} rows ({each}); by columns every party has the same "
+            "people in the same order. Align the records first (a private set intersection does that without showing "
+            "the rest)."
+        )
 
 
 def as_account(ledger: Any) -> Account | None:

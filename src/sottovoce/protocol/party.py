@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
-from sottovoce.data.block import Block, Matrix, is_sparse
-from sottovoce.data.bounds import LARGEST, Bounds
+from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
+from sottovoce.data.bounds import Bounds
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.privacy.accounting import Event, Relation, Unbounded, epsilon_of
 from sottovoce.privacy.gate import Declared, Gate, Outgoing, declare_public, reply
@@ -52,7 +52,7 @@ class Policy:
 
     def refuse(self, plan: Plan, algorithm: Algorithm, party: str) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
-        if self.bounds is not None and plan.bounds != self.bounds:
+        if self.bounds is not None and self.bounds not in (plan.bounds, plan.part(party).preparation.bounds):
             return "the plan's bounds are not the ones this party declared for its data"
         relation = self.relation or plan.relation
         events = algorithm.events(plan, relation, party)
@@ -86,13 +86,14 @@ class Party:
 
     Guarantee: every reply is a `Released` value or a declared public one; an error that the rows could have caused
     travels as a fixed text. Edges: a repeated request gets the stored release; an unknown plan is asked for again.
+    `y=None`: a holder of columns that does not know the labels.
     """
 
     def __init__(
         self,
         name: str,
         X: Matrix,
-        y: ArrayLike,
+        y: ArrayLike | None,
         *,
         account: Account | None = None,
         policy: Policy | None = None,
@@ -100,6 +101,7 @@ class Party:
         feature_names: tuple[str, ...] = (),
     ) -> None:
         self.name = name
+        self._labelled = y is not None
         self._rows, self._labels = check_rows(X, y, name)
         self._account = account
         self._policy = policy or Policy()
@@ -109,6 +111,11 @@ class Party:
         self._seen: set[bytes] = set()
         self._one_at_a_time = threading.Lock()
         self.failure: Exception | None = None  # for the holder's eyes, in its own process
+
+    @property
+    def features(self) -> int:
+        """How many columns it has; public."""
+        return int(self._rows.shape[1])
 
     def permit(self, *, without_privacy: bool) -> None:
         """What the holder may do with its own rows in its own process: read the classes, run without privacy."""
@@ -169,20 +176,18 @@ class Party:
             return reply("unknown-plan", frame, (declare_public("accepted", False, reason="an acknowledgement"),))
         if frame.query not in run.queries or not run.algorithm.serves(run.plan, self.name, frame.query, frame.round):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
-        if not _usable(frame.arrays.get("weights"), run.plan.dimension):
-            raise RefusedError(
-                f"query {frame.query!r} needs {run.plan.dimension} float64 weights, none above {LARGEST:g} in absolute "
-                "value: scores that overflow would depend on a record without bound."
-            )
+        reason = run.algorithm.objection(run.plan, frame.query, frame.round, frame.arrays)
+        if reason is not None:
+            raise RefusedError(reason)
         query = run.queries[frame.query]
-        done = False
         try:
             released = run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays, run.memory)
-            done = not run.gate.outrun
         finally:
-            # What the memory followed may never have left: on such values nothing later may depend.
-            if not done and run.algorithm.resumes:
+            # The memory may have followed a value that never left: on it nothing later may depend.
+            if run.gate.unsaid and run.algorithm.resumes:
                 run.memory = run.algorithm.remember(run.plan, run.block)
+            elif run.gate.unsaid:
+                self._run = None
         return reply("answer", frame, released)
 
     def facts(self, *, classes: bool) -> tuple[Declared, ...]:
@@ -192,14 +197,13 @@ class Party:
             declare_public("features", int(self._rows.shape[1]), reason="the schema is public"),
             declare_public("feature_names", [str(name) for name in self._feature_names], reason="the schema is public"),
         ]
-        if classes and not self._policy.tell_classes:
+        if classes and self._labelled and not self._policy.tell_classes:
             raise RefusedError(
                 f"{self.name} does not tell which labels occur in its data; declare the two with classes=(one, other)."
             )
         if classes:
-            facts.append(
-                declare_public("classes", label_values(self._labels), reason="not declared, so read and made public")
-            )
+            found = label_values(self._labels) if self._labelled else []
+            facts.append(declare_public("classes", found, reason="not declared, so read and made public"))
         return tuple(facts)
 
     def _accept(self, frame: Frame) -> None:
@@ -224,15 +228,14 @@ class Party:
             raise RefusedError(
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
-        if dict(plan.parties).get(self.name) != self._rows.shape[0] or plan.features != self._rows.shape[1]:
-            raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
+        recipe = self._recipe(plan)
         algorithm, queries = self._checked(plan)
         cost = functools.partial(_cost, algorithm, plan, self.name)
         if frame.query == "check":
             if self._account is not None:
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta)
             return
-        block = Block.prepare(self._rows, self._labels, plan.preparation)
+        block = Block.prepare(self._rows, self._labels, recipe)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
             terms = self._account.terms()
@@ -251,18 +254,35 @@ class Party:
         self._seen.add(plan.digest)
         self._run = _Run(plan, algorithm, queries, block, gate, algorithm.remember(plan, block))
 
+    def _recipe(self, plan: Plan) -> Preparation:
+        """How this party's rows become a block, or a refusal of a plan that is about other rows."""
+        if dict(plan.parties).get(self.name) != self._rows.shape[0]:
+            raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
+        try:
+            recipe = plan.part(self.name).preparation
+        except InputError as error:
+            raise RefusedError(f"{self.name} refuses: {error}") from None
+        if recipe.features != self._rows.shape[1]:
+            raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
+        if recipe.labelled != self._labelled:
+            knows = "knows the labels" if self._labelled else "does not know the labels"
+            raise RefusedError(f"{self.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
+        return recipe
+
     def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query | Walk]]:
         """The plan's algorithm and queries, or a refusal; no row is looked at, so its text may say why."""
         try:
             algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split)
             if plan.layout != algorithm.layout:
                 raise RefusedError(f"{plan.algorithm} prepares rows by {algorithm.layout}, not by {plan.layout}.")
-            queries = algorithm.queries(plan)
+            queries = algorithm.queries_of(plan, self.name)
             for release in plan.releases:
                 if release.query not in queries:
                     raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
                 if release.rate is not None and not algorithm.samples:
                     raise RefusedError(f"the plan samples records, which {plan.algorithm} cannot.")
+                if release.batches > 1 and not hasattr(queries[release.query], "follow"):
+                    raise RefusedError(f"the plan has batches of {release.query!r}, which follows no released value.")
                 if release.std > 0.0:
                     release.check(queries[release.query], plan.records)
             reason = self._policy.refuse(plan, algorithm, self.name)
@@ -273,13 +293,6 @@ class Party:
         if reason is not None:
             raise RefusedError(f"{self.name} refuses: {reason}.")
         return algorithm, queries
-
-
-def _usable(weights: np.ndarray[Any, Any] | None, dimension: int) -> bool:
-    """Whether scores of these weights are finite and exact: float64 (squares of integers wrap around) and not huge."""
-    if weights is None or weights.dtype != np.float64 or weights.shape != (dimension,):
-        return False
-    return bool(np.all(np.abs(weights) <= LARGEST))
 
 
 def _serial(request: bytes) -> int:
@@ -324,10 +337,13 @@ def as_labels(y: ArrayLike) -> np.ndarray[Any, Any]:
     return np.asarray(y) if hasattr(y, "dtype") or hasattr(y, "__array__") else np.array(y, dtype=object)
 
 
-def check_rows(X: Matrix, y: ArrayLike, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
-    """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both."""
+def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
+    """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both.
+
+    `y=None`, of a holder that does not know the labels, gives a 0 for each row.
+    """
     rows = X if is_sparse(X) else np.asarray(X)
-    labels = as_labels(y)
+    labels = as_labels(np.zeros(rows.shape[:1] or 1) if y is None else y)
     if rows.ndim != 2 or labels.ndim != 1:
         raise InputError(
             f"{name}: X must be two-dimensional and y one-dimensional; they are {rows.shape} and {labels.shape}."

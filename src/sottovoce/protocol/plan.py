@@ -5,11 +5,13 @@ From one plan come the sampling, the noise and the privacy events, so the three 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sottovoce import losses, penalties
 from sottovoce.data.block import Layout, Preparation
-from sottovoce.data.bounds import Bounds
+from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.losses import Loss
 from sottovoce.penalties import Penalty, Regulariser
@@ -28,9 +30,11 @@ from sottovoce.privacy.query import Bounded
 Array = NDArray[np.float64]
 
 ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
+MOST_BATCHES = 64  # values a party draws, and keeps in memory, for one message
 Split = Literal["central", "rows", "columns"]
-Mechanism = Literal["gaussian", "selection"]
+Mechanism = Literal["gaussian", "selection", "noisy-max"]
 Calibration = Literal["tight", "paper"]
+Labels = Literal["public", "shared", "held"]
 Count = Annotated[int, Field(ge=1, lt=2**31)]  # a frame's round has 31 bits
 
 
@@ -53,7 +57,9 @@ class Release(_Frozen):
 
     `std` is the standard deviation on an entry of weight 1, `step` the grid. With `rate` the records were drawn
     by secret coins. A selection names the candidate of the largest score + std * Gumbel: it costs what a Gaussian of
-    that std costs, in zCDP. `std=0` is a release without privacy.
+    that std costs, in zCDP. A noisy maximum names that of the largest score + Laplace noise of scale std, and costs as
+    much as a selection with half the std. `std=0` is a release without privacy. With `batches` > 1 every release is
+    that many values in turn, each with noise and coins of its own, and costs as many.
     """
 
     query: str
@@ -65,6 +71,7 @@ class Release(_Frozen):
     charged_zero_out: float  # the sensitivity, grid included, that the noise was charged for
     charged_replace_one: float
     mechanism: Mechanism = "gaussian"
+    batches: int = Field(default=1, ge=1, le=MOST_BATCHES)
 
     @classmethod
     def of(
@@ -76,6 +83,7 @@ class Release(_Frozen):
         step: float,
         rate: float | None = None,
         mechanism: Mechanism = "gaussian",
+        batches: int = 1,
     ) -> Release:
         """The release of `query` with `std` on the grid `step`; the grid's own sensitivity is charged."""
         extra = step * math.sqrt(query.entries)
@@ -87,6 +95,7 @@ class Release(_Frozen):
             std=std,
             step=step,
             rate=rate,
+            batches=batches,
             charged_zero_out=query.sensitivity("zero-out") + extra,
             charged_replace_one=query.sensitivity("replace-one") + extra,
         )
@@ -101,22 +110,28 @@ class Release(_Frozen):
         relation: Relation,
         mechanism: Mechanism = "gaussian",
     ) -> Release:
-        """Releases that together cost `mu` (a selection: rho = mu^2 / 2); mu=inf is no noise."""
+        """Releases that together cost `mu` (a selection, a noisy maximum: rho = mu^2 / 2); mu=inf is no noise."""
         if math.isinf(mu):
             return cls.of(query, first, count, 0.0, 1.0, mechanism=mechanism)
-        std = query.sensitivity(relation) * math.sqrt(count) / mu
+        times = 2.0 if mechanism == "noisy-max" else 1.0
+        std = query.sensitivity(relation) * math.sqrt(count) / mu * times
         step = grid_step(query, std)
         charged = query.sensitivity(relation) + step * math.sqrt(query.entries)
-        return cls.of(query, first, count, charged * math.sqrt(count) / mu, step, mechanism=mechanism)
+        return cls.of(query, first, count, charged * math.sqrt(count) / mu * times, step, mechanism=mechanism)
 
     def times(self, count: int) -> Release:
         """The same release with another count."""
         return Release.model_validate(self.model_dump() | {"count": count})
 
     @property
+    def total(self) -> int:
+        """How many values leave under this name in all."""
+        return self.count * self.batches
+
+    @property
     def unit(self) -> float:
         """What one unit of a released integer stands for: a step of the grid, or one place in a list of candidates."""
-        return 1.0 if self.mechanism == "selection" else self.step
+        return self.step if self.mechanism == "gaussian" else 1.0
 
     def charged(self, relation: Relation) -> float:
         """Sensitivity under the relation, grid included."""
@@ -136,9 +151,11 @@ class Release(_Frozen):
 
     def event(self, relation: Relation, *, count: int | None = None, parties: int = 1) -> Event:
         """What `count` of these releases cost; `parties` > 1: only the sum of that many equal noises is seen."""
-        times = self.count if count is None else count
+        times = self.total if count is None else count * self.batches
         if self.mechanism == "selection" and self.std > 0.0:
             return Selection(rho=times * (self.charged(relation) / self.std) ** 2 / 2)
+        if self.mechanism == "noisy-max" and self.std > 0.0:
+            return Selection(rho=times * (2 * self.charged(relation) / self.std) ** 2 / 2)
         std = self.std * math.sqrt(parties)
         if std == 0.0:
             return Unbounded(reason=f"{self.query} is released without noise")
@@ -177,6 +194,10 @@ class Plan(_Frozen):
     releases: tuple[Release, ...] = ()
     claimed_epsilon: float | None = None
     layout: Layout = "rows"
+    columns: tuple[Count, ...] = ()  # by columns: how many each party has, in the order of the parties
+    norms: tuple[float, ...] = ()  # by columns: the bound of each party's part of a row, where row_norm is declared
+    labels: Labels = "shared"  # by columns: who knows the labels
+    holder: int = Field(default=0, ge=0)  # by columns: the party that holds them, and the column of the intercept
     vectors: tuple[tuple[str, tuple[float, ...]], ...] = ()
 
     @model_validator(mode="after")
@@ -192,7 +213,25 @@ class Plan(_Frozen):
                 raise RefusedError(f"the plan names a {what} twice; every {what} of a plan has its own name.")
         if not self.parties:
             raise RefusedError("the plan has no party; it needs at least one.")
+        if len(self.parties) > 1 and any(release.batches > 1 for release in self.releases):
+            raise RefusedError(
+                "the plan has several parties and batches in one message: each party would follow its own values, "
+                "and the model would hold more than their sums."
+            )
+        if self.split == "columns":
+            self._check_columns()
         return self
+
+    def _check_columns(self) -> None:
+        """All parties have all people, each some of the columns; the squares of the norms sum to row_norm^2."""
+        if len(self.columns) != len(self.parties) or sum(self.columns) != self.features:
+            raise RefusedError("the plan does not say how many of the columns each party has.")
+        if len({count for _, count in self.parties}) != 1 or self.holder >= len(self.parties):
+            raise RefusedError("by columns every party has the same people, and one of them holds the labels.")
+        if (self.bounds.row_norm is None) != (not self.norms):
+            raise RefusedError("by columns a row norm is shared among the parties, and only a declared one is.")
+        if self.bounds.row_norm is not None:
+            party_norms(self.bounds.row_norm, self.columns, self.norms)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Plan:  # noqa: ARG002
         """A changed plan is a new plan: checked, and with a digest of its own."""
@@ -238,8 +277,42 @@ class Plan(_Frozen):
     def preparation(self) -> Preparation:
         """How raw rows become a block."""
         return Preparation(
-            self.bounds, self.features, self.fit_intercept, self.records, self.classes, self.private, self.layout
+            self.bounds,
+            self.features,
+            self.fit_intercept,
+            self.records,
+            self.classes,
+            self.private,
+            self.layout,
+            self.unit,
         )
+
+    @functools.cached_property
+    def unit(self) -> float:
+        """The largest absolute entry that the bounds allow in any column; 1 where nothing is declared."""
+        if self.private:
+            self.bounds.require(self.features, labels=False)
+        largest = float(self.bounds.columns(self.features).max())
+        return largest if math.isfinite(largest) else 1.0
+
+    def part(self, party: str) -> Part:
+        """What one party holds of every row: everything, but by columns."""
+        if self.split != "columns":
+            return Part(0, self.features, self.fit_intercept, self.preparation)
+        place = [name for name, _ in self.parties].index(party)
+        start = sum(self.columns[:place])
+        stop = start + self.columns[place]
+        constant = self.fit_intercept and place == self.holder
+        labelled = self.labels != "held" or place == self.holder
+        norm = self.norms[place] if self.norms else None
+        recipe = dataclasses.replace(
+            self.preparation,
+            bounds=self.bounds.part(start, stop, norm),
+            features=stop - start,
+            fit_intercept=constant,
+            labelled=labelled,
+        )
+        return Part(start, stop, constant, recipe)
 
     @functools.cached_property
     def scaled_loss(self) -> Loss:
@@ -277,6 +350,26 @@ class Plan(_Frozen):
     def digest(self) -> bytes:
         """SHA-256 of the canonical text: the plan's identity on the wire and in ledgers."""
         return hashlib.sha256(self.to_json().encode()).digest()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The columns start, ..., stop - 1 of the rows and, at one party, the constant column of the intercept."""
+
+    start: int
+    stop: int
+    constant: bool
+    preparation: Preparation
+
+    def place(self, local: int, features: int) -> int:
+        """The place among all coefficients of a column of this part; the intercept comes last."""
+        return self.start + local if local < self.stop - self.start else features
+
+    def local(self, place: int, features: int) -> int | None:
+        """The inverse; None for a column of another party."""
+        if self.start <= place < self.stop:
+            return place - self.start
+        return self.stop - self.start if place == features and self.constant else None
 
 
 class ScaledRegulariser:

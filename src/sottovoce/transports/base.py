@@ -7,7 +7,7 @@ party's gate; a wire takes nothing else from an endpoint.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sottovoce.errors import InputError, LeakError, WireError
@@ -20,12 +20,14 @@ class Communication:
     """What was said: bytes of frames to the coordinator, bytes of frames from it, and rounds.
 
     A wire counts a request when it is asked to send it and a reply when it is delivered, each once: a
-    repeat after a lost connection is not counted. The caller counts rounds, which a wire cannot see.
+    repeat after a lost connection is not counted. The caller counts rounds, which a wire cannot see, and in `uplink`
+    the bytes of the parties' answers by what they are: indices and features, say.
     """
 
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     rounds: int = 0
+    uplink: dict[str, int] = field(default_factory=dict)
 
 
 class Endpoint(Protocol):

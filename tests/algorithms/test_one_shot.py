@@ -1,0 +1,349 @@
+"""The one-shot sketch: what one record moves, what leaves, what it costs, and that it solves the problem it says."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import Lasso, LinearRegression, Ridge
+
+import sottovoce as sv
+from sottovoce import algorithms, losses
+from sottovoce.algorithms import Problem, make_plan
+from sottovoce.algorithms.one_shot import LABEL_SHARE, LabelValues, RowSketch, minimise
+from sottovoce.costs import cost_of
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.errors import BudgetError, InputError, LeakError
+from sottovoce.privacy.accounting import SAMPLER_SHARE, Relation, epsilon_of, mu_for
+from sottovoce.protocol.messages import Frame, decode, encode
+from sottovoce.protocol.party import Party
+from sottovoce.protocol.plan import Labels, Named, Plan
+
+ONE_SHOT = algorithms.REGISTRY["one-shot"]
+RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
+RECORDS, COLUMNS = 60, (5, 40, 1)
+
+
+def plan_for(**fields: Any) -> Plan:
+    """A plan of three parties, or of what the arguments say instead."""
+    bounds = fields.pop("bounds", Bounds.declare(entry_bound=2.0, label_bound=1.0))
+    columns, records = fields.get("columns", COLUMNS), fields.pop("records", RECORDS)
+    declared: dict[str, Any] = {
+        "loss": Named(name="squared"),
+        "regulariser": Named(name="l2", parameters={"alpha": 0.1}),
+        "split": "columns",
+        "parties": tuple((f"party-{k}", records) for k in range(len(columns))),
+        "features": sum(columns),
+        "columns": columns,
+        "norms": () if bounds.row_norm is None else tuple(party_norms(bounds.row_norm, columns)),
+        "bounds": bounds,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
+    problem = Problem(**declared | fields)
+    return make_plan("one-shot", problem, ONE_SHOT.design(problem), run="run", coin="coin")
+
+
+def parts_of(generator: np.random.Generator, records: int = RECORDS) -> tuple[list[np.ndarray], np.ndarray]:
+    """Rows of all sizes, some of them far beyond the bounds, some null, and labels."""
+    X = generator.standard_normal((records, sum(COLUMNS))) * 10.0 ** generator.uniform(-3, 3, (records, 1))
+    X[generator.random(records) < 0.1] = math.nan
+    y = generator.uniform(-2, 2, records)
+    return np.split(X, np.cumsum(COLUMNS)[:-1], axis=1), y
+
+
+def prepared(plan: Plan, party: str, X: Any, y: np.ndarray) -> Block:
+    return Block.prepare(X, y, plan.part(party).preparation)
+
+
+def problem_of(
+    parties: int, features: int, records: int = 4_000, seed: int = 0
+) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    X = generator.uniform(-1, 1, (records, features))
+    w = np.zeros(features)
+    w[:: max(features // 4, 1)] = 0.2
+    y = np.clip(X @ w + 0.1 + 0.05 * generator.standard_normal(records), -1, 1)
+    return np.array_split(X, parties, axis=1), X, y
+
+
+def lasso(**parameters: Any) -> sv.PrivateLasso:
+    defaults: dict[str, Any] = {"delta": 1e-6, "entry_bound": 1.0, "label_bound": 1.0, "solver": "one-shot"}
+    return sv.PrivateLasso(**{**defaults, **parameters})
+
+
+@pytest.mark.parametrize("sketch", ["count", "rademacher"])
+@pytest.mark.parametrize("bound", [{"entry_bound": 2.0}, {"row_norm": 3.0}, {"row_norm": 3.0, "entry_bound": 0.5}])
+def test_one_record_moves_its_own_rows_within_the_sensitivity(sketch: str, bound: dict[str, float]) -> None:
+    plan = plan_for(bounds=Bounds.declare(**bound, label_bound=1.0), options={"sketch": sketch, "sketch_size": 4})
+    generator = np.random.default_rng(1)
+    for trial in range(20):
+        parts, y = parts_of(generator)
+        others, z = parts_of(generator)
+        person = int(generator.integers(RECORDS))
+        for relation in RELATIONS:
+            moved = 0.0
+            for name, mine, other in zip(dict(plan.parties), parts, others, strict=True):
+                neighbour, label = mine.copy(), y.copy()
+                blank = relation == "zero-out"
+                neighbour[person] = math.nan if blank else -mine[person] if trial % 2 else other[person]
+                label[person] = math.nan if blank else z[person]
+                queries = ONE_SHOT.queries_of(plan, name)
+                here, there = prepared(plan, name, mine, y), prepared(plan, name, neighbour, label)
+                for query in queries.values():
+                    change = (query.value(here) - query.value(there)).reshape(RECORDS, -1)
+                    assert np.count_nonzero(np.delete(change, person, axis=0)) == 0
+                    assert np.linalg.norm(change) <= query.sensitivity(relation)
+                    moved += float(np.sum(change**2)) if query.name == "rows" or name == "party-0" else 0.0
+            # all that a person is in, in units of the noise: the joint cost
+            rows, labels = (plan.release(query) for query in ("rows", "labels"))
+            assert moved <= len(COLUMNS) * rows.charged(relation) ** 2 + labels.charged(relation) ** 2
+
+
+def test_a_canary_moves_every_party_as_far_as_is_charged() -> None:
+    plan = plan_for(options={"sketch_size": 64})  # nothing is sketched
+    name, width = "party-1", COLUMNS[1]
+    X, y = np.zeros((RECORDS, width)), np.zeros(RECORDS)
+    X[7], y[7] = 1e6, 1.0
+    query, empty = RowSketch(plan, plan.part(name)), prepared(plan, name, np.zeros((RECORDS, width)), y)
+    value = query.value(prepared(plan, name, X, y)) - query.value(empty)
+    assert math.isclose(np.linalg.norm(value), 1.0, rel_tol=1e-6)
+    opposite = query.value(prepared(plan, name, -X, y)) - query.value(prepared(plan, name, X, y))
+    assert math.isclose(np.linalg.norm(opposite), 2.0, rel_tol=1e-6)
+
+
+def test_sketched_rows_are_cut_though_the_sketch_lengthens_them() -> None:
+    plan = plan_for(options={"sketch_size": 2})
+    part = plan.part("party-1")
+    query = RowSketch(plan, part)
+    signs = np.sign(query.matrix.sum(axis=1))  # the row that the sketch lengthens most
+    block = prepared(plan, "party-1", np.tile(signs * 2.0, (RECORDS, 1)), np.zeros(RECORDS))
+    longest = np.linalg.norm(block.rows[0, : COLUMNS[1]].astype(float) @ query.matrix)
+    assert longest > 2
+    np.testing.assert_allclose(np.linalg.norm(query.value(block).reshape(RECORDS, 2), axis=1), 1.0)
+
+
+def test_dense_and_sparse_rows_give_the_same_value() -> None:
+    plan = plan_for()
+    parts, y = parts_of(np.random.default_rng(2))
+    X = np.where(np.random.default_rng(3).random(parts[1].shape) < 0.3, parts[1], 0.0)
+    query = RowSketch(plan, plan.part("party-1"))
+    dense, sparse = (query.value(prepared(plan, "party-1", rows, y)) for rows in (X, sp.csr_matrix(X)))
+    np.testing.assert_allclose(dense, sparse, rtol=0, atol=1e-12)
+
+
+def test_the_constant_of_the_intercept_is_not_sent() -> None:
+    plan = plan_for()
+    block = prepared(plan, "party-0", np.zeros((RECORDS, COLUMNS[0])), np.zeros(RECORDS))
+    assert block.dimension == COLUMNS[0] + 1
+    np.testing.assert_array_equal(RowSketch(plan, plan.part("party-0")).value(block), 0.0)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_the_joint_cost_is_the_budget(relation: Relation, epsilon: float) -> None:
+    plan = plan_for(relation=relation, epsilon=epsilon)
+    reach = 1.0 if relation == "zero-out" else 2.0
+    rows, labels = plan.release("rows"), plan.release("labels")
+    mu = mu_for(epsilon, 1e-5 * (1 - SAMPLER_SHARE))
+    assert math.isclose(rows.std, reach * math.sqrt(3 / (1 - LABEL_SHARE)) / mu, rel_tol=2e-3)
+    assert math.isclose(labels.std, reach / math.sqrt(LABEL_SHARE) / mu, rel_tol=2e-3)
+    spent = [epsilon_of(ONE_SHOT.events(plan, relation, name), 1e-5, relation) for name in dict(plan.parties)]
+    assert len(set(spent)) == 1
+    assert 0.985 * epsilon < spent[0] <= epsilon
+    found = ONE_SHOT.epsilons(plan, relation)
+    assert found["world"] == found["coordinator"] == found["parties"]
+    assert 0.985 * epsilon < found["world"] <= epsilon
+
+
+def test_noise_has_the_planned_deviation() -> None:
+    parts, _, y = problem_of(2, 6)
+    federation = sv.Federation.by_columns(parts, y, record=True)
+    model = lasso(epsilon=1.0, insecure_seed=5).fit(federation)
+    plan = model.plan_
+    sent = {(m.sender, m.name): m.payload for m in model.transcript_ if m.name in ("rows", "labels")}
+    assert set(sent) == {("party-1", "rows"), ("party-2", "rows"), ("party-1", "labels")}
+    for (sender, name), value in sent.items():
+        block = prepared(plan, sender, parts[0] if sender == "party-1" else parts[1], y)
+        noise = value - ONE_SHOT.queries_of(plan, sender)[name].value(block)
+        # 4,000 draws or more: five standard errors of a deviation are 5.6 %
+        assert abs(noise.std() / plan.release(name).std - 1) < 0.056
+        assert abs(noise.mean()) < 5 * plan.release(name).std / math.sqrt(noise.size)
+
+
+def test_every_ledger_is_charged_what_all_parties_release(tmp_path: Path) -> None:
+    parts, _, y = problem_of(2, 6)
+    accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 1.0, 1e-5) for name in ("anna", "ben")]
+    federation = sv.Federation.by_columns(parts, y, ledgers=accounts)
+    lasso(epsilon=0.9, delta=1e-5).fit(federation)
+    for account in accounts:
+        assert math.isclose(account.balance().spent, 0.9, rel_tol=1e-3)
+    with pytest.raises(BudgetError):
+        lasso(epsilon=0.9, delta=1e-5).fit(federation)
+
+
+@pytest.mark.parametrize("labels", ["public", "shared", "held"])
+def test_labels_leave_once_with_noise_from_their_holder(labels: Labels) -> None:
+    parts, _, y = problem_of(3, 6)
+    federation = sv.Federation.by_columns(parts, y, labels=labels, holder=2, record=True)
+    model = lasso(epsilon=4.0, insecure_seed=1).fit(federation)
+    ((sender, sent),) = [(m.sender, m.payload) for m in model.transcript_ if m.name == "labels"]
+    assert sender == "party-3"
+    assert abs(np.std(sent - y) / model.plan_.release("labels").std - 1) < 0.056
+    assert set(model.communication_.uplink) == {"features", "labels"}
+
+
+def test_a_party_answers_nothing_but_its_own_part() -> None:
+    parts, _, y = problem_of(2, 6)
+    plan = lasso(epsilon=1.0).plan(sv.Federation.by_columns(parts, y, holder=1))
+    party = Party("party-1", parts[0], y)
+
+    def ask(serial: int, query: str, round_: int = 0, text: str = "", kind: str = "ask") -> Frame:
+        return decode(party.handle(encode(Frame(kind, serial, plan.digest, round_, query, {}, text))).data)
+
+    assert ask(1, "", text=plan.to_json(), kind="plan").kind == "accept"
+    assert ask(2, "labels").kind == "refuse"
+    assert ask(3, "rows", 1).kind == "refuse"
+    first = ask(4, "rows")
+    assert first.arrays["grid"].shape == (4_000 * 3,)
+    np.testing.assert_array_equal(ask(5, "rows").arrays["grid"], first.arrays["grid"])  # once, then what was said
+
+
+@pytest.mark.parametrize(("columns", "size"), [((3, 3), None), ((40, 20), None), ((40, 3, 10), 5)])
+def test_size_on_the_wire(columns: tuple[int, ...], size: int | None) -> None:
+    (X,), _, y = problem_of(1, sum(columns), records=300)
+    federation = sv.Federation.by_columns(np.split(X, np.cumsum(columns)[:-1], axis=1), y)
+    model = lasso(epsilon=1.0, sketch_size=size, insecure_seed=0).fit(federation)
+
+    def answer(query: str, count: int) -> int:
+        return len(encode(Frame("answer", 0, bytes(32), 0, query, {"grid": np.zeros(count, dtype=np.int64)})))
+
+    assert model.communication_.uplink == {
+        "features": sum(answer("rows", 300 * min(width, size or 16)) for width in columns),
+        "labels": answer("labels", 300),
+    }
+    cost, done = cost_of(model.plan_, ONE_SHOT), model.communication_
+    assert (cost.rounds, cost.uplink_bytes, cost.downlink_bytes) == (2, done.uplink_bytes, done.downlink_bytes)
+    assert done.rounds == 2
+
+
+def test_without_noise_the_post_processing_is_the_regression() -> None:
+    _, X, y = problem_of(1, 6)
+    rows = np.column_stack([X, np.ones(len(y))])
+    for named, found in (
+        (Named(name="none"), LinearRegression().fit(X, y)),
+        (Named(name="l2", parameters={"alpha": 0.3}), Ridge(0.3 * len(y)).fit(X, y)),
+        (Named(name="l1", parameters={"alpha": 0.03}), Lasso(0.03, tol=1e-10).fit(X, y)),
+    ):
+        plan = plan_for(
+            regulariser=named, columns=(6,), records=len(y), bounds=Bounds.declare(entry_bound=1.0, label_bound=1.0)
+        )
+        solution = minimise(rows.T @ rows, rows.T @ y, sp.eye(7, format="csr"), plan.scaled_regulariser, len(y))
+        np.testing.assert_allclose(solution.weights, [*found.coef_, found.intercept_], atol=1e-7)
+
+
+def test_a_sketch_keeps_the_penalty_of_the_weights_themselves() -> None:
+    _, X, y = problem_of(1, 12)
+    plan = plan_for(
+        regulariser=Named(name="l1", parameters={"alpha": 0.01}),
+        columns=(12,),
+        records=len(y),
+        bounds=Bounds.declare(entry_bound=1.0, label_bound=1.0),
+        fit_intercept=False,
+        options={"sketch_size": 4},
+    )
+    back = RowSketch(plan, plan.part("party-0")).matrix
+    Z = X @ back
+    found = minimise(Z.T @ Z, Z.T @ y, sp.csr_matrix(back), plan.scaled_regulariser, len(y)).weights
+
+    def objective(v: np.ndarray) -> float:
+        w = back @ v
+        return float(np.mean((X @ w - y) ** 2) / 2 + 0.01 * np.abs(w).sum())
+
+    best = np.linalg.lstsq(back, found, rcond=None)[0]
+    np.testing.assert_allclose(back @ best, found, atol=1e-6)
+    generator = np.random.default_rng(0)
+    for scale in (1e-3, 1e-2, 1e-1):
+        for _ in range(20):
+            assert objective(best + scale * generator.standard_normal(4)) >= objective(best) - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("estimator", "parameters"),
+    [
+        (sv.PrivateLasso, {"radius": 1.0}),
+        (sv.PrivateLasso, {"alpha": 1e-3}),
+        (sv.PrivateRidge, {"alpha": 1e-3}),
+        (sv.PrivateRidge, {"radius": 1.0}),
+        (sv.PrivateRidge, {}),
+        (sv.PrivateElasticNet, {"alpha": 1e-3}),
+    ],
+)
+def test_it_learns_at_a_large_epsilon(estimator: Any, parameters: dict[str, Any]) -> None:
+    parts, X, y = problem_of(2, 8)
+    shared = {"delta": 1e-6, "entry_bound": 1.0, "label_bound": 1.0, "solver": "one-shot"}
+    federation = sv.Federation.by_columns(parts, y)
+    models = [estimator(epsilon=30.0, insecure_seed=seed, **shared, **parameters) for seed in range(3)]
+    assert np.mean([(model.fit(federation).predict(X) - y) ** 2 for model in models]) < 0.5 * np.mean(y**2)
+
+
+def test_noise_is_taken_off_the_products() -> None:
+    parts, X, y = problem_of(2, 8, records=20_000)
+    model = lasso(epsilon=30.0, alpha=0.0, fit_intercept=False, insecure_seed=0)
+    found = model.fit(sv.Federation.by_columns(parts, y)).coef_
+    plain = LinearRegression(fit_intercept=False).fit(X, y).coef_
+    # with the noise of Z left in the products the weights would come out near a third of this
+    assert 0.7 < found @ plain / (plain @ plain) < 1.1
+
+
+def test_small_budgets_do_no_harm() -> None:
+    parts, X, y = problem_of(4, 40)
+    model = lasso(epsilon=0.5, radius=1.0, insecure_seed=0).fit(sv.Federation.by_columns(parts, y))
+    assert np.mean((model.predict(X) - y) ** 2) < 1.2 * np.mean(y**2)
+    assert np.abs(model.coef_).sum() <= 1.0 + 1e-9
+
+
+def test_bad_input_is_told() -> None:
+    parts, X, y = problem_of(2, 6)
+    federation = sv.Federation.by_columns(parts, y)
+    with pytest.raises(InputError, match=r"epsilon=inf: .*take solver='frank-wolfe'"):
+        lasso(epsilon=math.inf).fit(federation)
+    for size in (0, 2.5, "many"):
+        with pytest.raises(InputError, match=r"sketch_size=.* must be a whole number"):
+            lasso(sketch_size=size).fit(federation)
+    with pytest.raises(InputError, match=r"sketch='gaussian' must be one of 'count', 'rademacher'"):
+        lasso(sketch="gaussian").fit(federation)
+    with pytest.raises(InputError, match="means nothing to solver='one-shot'"):
+        lasso(rounds=3).fit(federation)
+    with pytest.raises(InputError, match="has no published calibration"):
+        lasso(calibration="paper").fit(federation)
+    with pytest.raises(InputError, match="does not serve data in one place"):
+        lasso().fit(X, y)
+    with pytest.raises(InputError, match="row_norm=None"):
+        lasso(entry_bound=None).fit(federation)
+    logistic = sv.PrivateLogisticRegression(entry_bound=1.0, classes=(-1, 1), solver="one-shot")
+    with pytest.raises(InputError, match="needs the squared loss, not 'logistic'"):
+        logistic.fit(sv.Federation.by_columns(parts, np.sign(y)))
+    assert ONE_SHOT.mismatch(losses.get("squared"), "columns") is None
+    with pytest.raises(InputError, match=r"too many for one message; .*take sketch_size=8 or less"):
+        plan_for(records=2_000_000)
+
+
+def test_plans_that_are_not_its_own_are_refused() -> None:
+    plan = plan_for()
+    with pytest.raises(LeakError, match="were not prepared"):
+        RowSketch(plan.model_copy(update={"layout": "rows"}), plan.part("party-0"))
+    rows, labels = plan.releases
+    short = rows.model_copy(update={"charged_zero_out": 0.5})
+    with pytest.raises(LeakError, match="more sensitive"):
+        short.check(RowSketch(plan, plan.part("party-1")), RECORDS)
+    labels.check(LabelValues(plan), RECORDS)
+    party = Party("party-0", np.zeros((RECORDS, COLUMNS[0])), np.zeros(RECORDS))
+    cheap = plan.model_copy(update={"releases": (short, labels)})
+    frame = Frame("plan", 1, cheap.digest, text=cheap.to_json())
+    assert decode(party.handle(encode(frame)).data).kind == "refuse"
