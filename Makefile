@@ -29,6 +29,9 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/coordinate.py
 	$(BIN)/python benchmarks/duals.py
+	$(BIN)/python benchmarks/frank_wolfe.py
+	$(BIN)/python benchmarks/uplink.py
+	$(BIN)/python benchmarks/bcfw.py
 	$(BIN)/python benchmarks/noise.py
 	$(BIN)/python benchmarks/wire.py
 

@@ -218,7 +218,8 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
         fits = fits and bool(np.all((places >= 0) & (places < plan.dimension)))
         if not fits or not _usable(values, len(places)) or np.abs(values).sum() > plan["radius"] * (1 + 1e-9):
             return f"query {query!r} needs a point of the ball, as places and values."
-        for name in ("sketch", "labels") if "labels" in arrays else ("sketch",):
+        told = "labels" in arrays or (_held(plan) and turns(plan)[round_] != plan.parties[plan.holder][0])
+        for name in ("sketch", "labels") if told else ("sketch",):
             if not _usable(arrays.get(name, np.zeros(0)), int(plan["sketch_size"])):
                 size = int(plan["sketch_size"])
                 return f"query {query!r} needs {name} of {size} float64 numbers, none above {LARGEST:g}."
@@ -267,8 +268,9 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
 class Rule:
     """Defaults over columns from public numbers; N mu is the signal, mu halved for replace-one.
 
-    T = (N mu)^(2/3) / 4 rounds, 20 features in all, sketches of 16 T numbers; 0.4 of the budget for the choices (held
-    labels: 0.2 for their sketch). The constants were chosen on synthetic problems (`docs/benchmarks.md`).
+    T = (N mu)^(2/3) / 4 rounds, 20 features in all (a party's cap at most its columns), sketches of 16 T numbers;
+    0.4 of the budget for the choices (held labels: 0.2 for their sketch). The constants were chosen on synthetic
+    problems (`docs/benchmarks.md`).
     """
 
     def __init__(self, problem: Problem, rho: float) -> None:

@@ -285,6 +285,8 @@ class Party:
                     raise RefusedError(f"the plan has batches of {release.query!r}, which follows no released value.")
                 if release.std > 0.0:
                     release.check(queries[release.query], plan.records)
+            if plan.private:
+                algorithm.check_samplers(plan, plan.relation, plan.delta)
             reason = self._policy.refuse(plan, algorithm, self.name)
         except (InputError, LeakError) as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
