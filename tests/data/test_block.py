@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import math
+import weakref
 from fractions import Fraction
 from typing import Any
 
@@ -702,3 +704,20 @@ def test_squares_of_rows_are_exact(form: Any, records: int, monkeypatch: pytest.
     monkeypatch.setattr(block_module, "CHUNK", 1)
     again = Block.prepare(form(X), y, recipe(5, records=records, row_norm=2.0))
     np.testing.assert_array_equal(again.squares, block.squares)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_are_given_back_when_nobody_holds_them(sparse: bool) -> None:
+    """A block in a cycle of references would keep its rows until the collector comes by, which few objects call."""
+    X = np.ones((50, 3))
+    recipe = Preparation(Bounds(row_norm=2.0, label_low=-1.0, label_high=1.0), 3, True, 50)
+    gc.disable()
+    try:
+        block = Block.prepare(sp.csr_matrix(X) if sparse else X, np.zeros(50), recipe)
+        batch, rows = block.take(np.arange(5)), weakref.ref(block)
+        assert batch.whole is block
+        assert block.whole is block
+        del batch, block
+        assert rows() is None
+    finally:
+        gc.enable()

@@ -290,7 +290,7 @@ class Block:
         self.labels = labels
         self.bits = bits
         self.chosen = chosen
-        self.whole = self if whole is None else whole
+        self._whole = whole
         self.layout: Layout = layout
         self.usable = usable  # which rows are no null rows; None for a batch
 
@@ -328,6 +328,11 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def whole(self) -> Block:
+        """The holder's block. It does not hold itself: rows are then given back as soon as nobody needs them."""
+        return self if self._whole is None else self._whole
 
     @property
     def dimension(self) -> int:
