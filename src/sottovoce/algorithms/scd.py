@@ -230,8 +230,8 @@ class Rule:
 
     @property
     def rounds(self) -> int:
-        """As many as steps of the longest safe length need, from 100 to 1000, in tens."""
-        return min(max(10 * math.ceil(self.length * self.bend / REACH / 10), 100), 1000)
+        """As many as steps of the longest safe length need, from 100 to 2000, in tens."""
+        return min(max(10 * math.ceil(self.length * self.bend / REACH / 10), 100), 2000)
 
     def batches(self, rate: float, rounds: int) -> int:
         """Rounds in one message of a holder that is alone: a divisor of all, MESSAGE entries at most."""
