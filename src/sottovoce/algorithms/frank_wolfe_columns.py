@@ -247,18 +247,17 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
         check_choices(plan, self.events(plan, relation, plan.parties[0][0]), relation, delta)
 
     def conversation(self, plan: Plan) -> Iterable[tuple[Ask, int]]:
-        """At most: as if every choice were of a new feature while the caps allow."""
+        """At most, whatever the coin says: as if every choice were of a new feature while the caps allow."""
         holder, sketch = plan.parties[plan.holder][0], np.zeros(int(plan["sketch_size"]))
-        chosen = Counter(turns(plan))
         sent = {
-            name: min(chosen[name], width, int(plan["cap"]) or width)
+            name: min(plan.rounds, width, int(plan["cap"]) or width)
             for (name, _), width in zip(plan.parties, plan.columns, strict=True)
         }
         most = sum(sent.values()) + plan.fit_intercept
-        for (name, length), count in Counter((name, min(t, most)) for t, name in enumerate(turns(plan))).items():
-            said = {"places": np.zeros(length, dtype=np.int64), "values": np.zeros(length), "sketch": sketch}
-            own = {"labels": sketch} if _held(plan) and name != holder else {}
-            yield Ask("atom", {**said, **own}, (name,)), count
+        told = {"sketch": sketch, "labels": sketch} if _held(plan) else {"sketch": sketch}
+        for length, count in Counter(min(t, most) for t in range(plan.rounds)).items():
+            said = {"places": np.zeros(length, dtype=np.int64), "values": np.zeros(length), **told}
+            yield Ask("atom", said, (holder,)), count
         for name, count in sent.items():
             yield Ask("feature", {"place": np.zeros(1, dtype=np.int64)}, (name,)), count
         if _held(plan):
