@@ -441,7 +441,8 @@ def test_the_error_of_a_selection() -> None:
         length = math.isqrt(count - 1) + 1
         pairs = (length + 1) // 2  # values of a signed block
         tables = max(length + -(-count // length), 2 * pairs + -(-(count // 2) // pairs) + 1)
-        assert tables * 2.0**-60 <= selection_error(count) <= (2.1 * math.sqrt(count) + 5) * 2.0**-60
+        most = max((2.1 * math.sqrt(count) + 5) * 2.0**-60, FEW * 2.0**-63)  # it never falls with more candidates
+        assert tables * 2.0**-60 <= selection_error(count) <= most
     assert selection_error(200_000) < 2.0**-50
 
 

@@ -534,7 +534,7 @@ def test_a_message_that_says_something_else_is_refused(
         bounds = Bounds.declare(row_norm=1.0, label_bound=1.0)
         fields = {"loss": Named(name="squared"), "classes": None, "bounds": bounds} | fields
     plan = columns_plan(**fields)
-    account = sv.Ledger(tmp_path / "a.db").open("rows", 1e7, 1e-5) if plan.private else None
+    account = sv.Ledger(tmp_path / "a.db").open("rows", 5.0, 1e-5) if plan.private else None
     party = party_of("ben", account=account, policy=Policy(allow_without_privacy=True))
     assert propose(party, plan).kind == "accept"
     turn = next(t for t in range(plan.rounds) if SOLVER.serves(plan, "ben", query, t))

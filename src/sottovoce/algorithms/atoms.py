@@ -137,11 +137,11 @@ def add_column(scores: Array, block: Block, place: int, factor: float) -> None:
         scores += factor * block.rows[:, place].astype(np.float64)
 
 
-def check_choices(plan: Plan, events: Sequence[Event], relation: Relation, delta: float) -> None:
+def check_choices(plan: Plan, events: Sequence[Event], relation: Relation, delta: float, least: float = 0.0) -> None:
     """Refuse more choices than the share of delta set aside for their samplers covers."""
     release = plan.release("atom")
     candidates = 2 * plan.dimension + 1
-    epsilon = min(epsilon_of(events, delta, relation), 700.0)
+    epsilon = min(max(epsilon_of(events, delta, relation), least), 700.0)
     error = (1 + math.exp(epsilon)) * release.count * selection_error(candidates)
     if error > SAMPLER_SHARE * delta / 2:
         raise InputError(

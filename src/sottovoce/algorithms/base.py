@@ -180,9 +180,12 @@ class Algorithm(ABC):
         """Whether the plan's public schedule has this party answer that query in that round."""
         return any(r.query == query and r.first <= round_ < r.first + r.count for r in plan.releases)
 
-    def check_samplers(self, plan: Plan, relation: Relation, delta: float) -> None:
-        """Refuse a plan whose samplers' own errors exceed, under this relation, the share of delta set aside."""
-        del plan, relation, delta  # the samplers of Gaussian noise and of coins are exact
+    def check_samplers(self, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
+        """Refuse a plan whose samplers' own errors exceed, under this relation, the share of delta set aside.
+
+        They are multiplied by exp(epsilon): the plan's own, or `epsilon` if a larger statement is made of it.
+        """
+        del plan, relation, delta, epsilon  # the samplers of Gaussian noise and of coins are exact
 
     def example(self, plan: Plan, query: str) -> Ask:
         """A round that asks `query`, as far as its size on the wire goes."""

@@ -141,10 +141,10 @@ class CentralFrankWolfe(Algorithm):
             return None
         return f"query {query!r} in round {round_} needs the {round_} atoms chosen before it, as whole numbers."
 
-    def check_samplers(self, plan: Plan, relation: Relation, delta: float) -> None:
+    def check_samplers(self, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
         """The Gumbel variables of all choices."""
         if plan.private and plan.calibration == "tight":
-            check_choices(plan, self.events(plan, relation, plan.parties[0][0]), relation, delta)
+            check_choices(plan, self.events(plan, relation, plan.parties[0][0]), relation, delta, epsilon)
 
     def conversation(self, plan: Plan) -> Iterable[tuple[Ask, int]]:
         """A message has 8 bytes more than the one before: two from the two ends are as long as any other two."""
@@ -388,9 +388,9 @@ class FrankWolfe(Algorithm):
         """By the form."""
         return self.of(plan).serves(plan, party, query, round_)
 
-    def check_samplers(self, plan: Plan, relation: Relation, delta: float) -> None:
+    def check_samplers(self, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
         """By the form."""
-        self.of(plan).check_samplers(plan, relation, delta)
+        self.of(plan).check_samplers(plan, relation, delta, epsilon)
 
     def conversation(self, plan: Plan) -> Iterable[tuple[Ask, int]]:
         """By the form."""

@@ -242,9 +242,9 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
         }
         return tuple(release.event(relation, count=counts.get(release.query)) for release in plan.releases)
 
-    def check_samplers(self, plan: Plan, relation: Relation, delta: float) -> None:
+    def check_samplers(self, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
         """The Gumbel variables of all choices."""
-        check_choices(plan, self.events(plan, relation, plan.parties[0][0]), relation, delta)
+        check_choices(plan, self.events(plan, relation, plan.parties[0][0]), relation, delta, epsilon)
 
     def conversation(self, plan: Plan) -> Iterable[tuple[Ask, int]]:
         """At most, whatever the coin says: as if every choice were of a new feature while the caps allow."""

@@ -125,10 +125,10 @@ class GreedyCD(CoordinateAlgorithm):
         self.check_samplers(plan, plan.relation, plan.delta)
         return {"curvatures": ColumnSquares(plan), "choice": GreedyScores(plan), "coordinates": CoordinateWalk(plan, 1)}
 
-    def check_samplers(self, plan: Plan, relation: Relation, delta: float) -> None:
+    def check_samplers(self, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
         """The Gumbel variables of all choices."""
         if plan.private and any(release.query == "choice" for release in plan.releases):
-            check_choices(plan, relation, delta)
+            check_choices(plan, relation, delta, epsilon)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Choose, step, and once more; without privacy until no coordinate promises anything."""
@@ -248,14 +248,14 @@ class GreedyScores:
         return found / unit if self.plan.private else found
 
 
-def check_choices(plan: Plan, relation: Relation, delta: float) -> None:
+def check_choices(plan: Plan, relation: Relation, delta: float, least: float = 0.0) -> None:
     """Refuse more choices than the share of delta set aside for them covers, or ones that the rounding would blur."""
     release = plan.release("choice")
     rho = 0.0
     for each in plan.releases:
         count = -(-each.count // len(plan.parties)) if each.query == "choice" else each.count
         rho += count * (each.charged(relation) / each.std) ** 2 / 2 if each.std > 0.0 else 0.0
-    epsilon = min(epsilon_of([Selection(rho)], delta, relation), 700.0)
+    epsilon = min(max(epsilon_of([Selection(rho)], delta, relation), least), 700.0)
     error = (1 + math.exp(epsilon)) * release.count * selection_error(plan.dimension)
     if error > SAMPLER_SHARE * delta / 2:
         raise InputError(

@@ -167,7 +167,8 @@ def selection_error(candidates: int) -> float:
     """
     if candidates <= FEW:
         return candidates * GUMBEL_ERROR
-    return (2 * math.sqrt(candidates) + 4) * _TABLE_ERROR + candidates * _DROPPED
+    # Never less than for fewer candidates: a caller may know only how many there are at most.
+    return max((2 * math.sqrt(candidates) + 4) * _TABLE_ERROR + candidates * _DROPPED, FEW * GUMBEL_ERROR)
 
 
 def largest_signed(values: ArrayLike, stay: float | None = None) -> int:

@@ -21,7 +21,7 @@ from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
-from sottovoce.privacy.accounting import Event, Relation, Unbounded, epsilon_of
+from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, Unbounded, epsilon_of
 from sottovoce.privacy.gate import Declared, Gate, Outgoing, declare_public, reply
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.query import Query, Walk
@@ -62,7 +62,7 @@ class Policy:
             return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
         if math.isfinite(self.max_epsilon):
             delta = plan.delta if self.max_delta < 1 else min(plan.delta, 1 / plan.records)
-            epsilon = epsilon_of(events, delta, relation)
+            epsilon = epsilon_of(events, delta * (1 - SAMPLER_SHARE), relation)
             if not epsilon <= self.max_epsilon:
                 return (
                     f"the plan costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
@@ -184,10 +184,11 @@ class Party:
             released = run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays, run.memory)
         finally:
             # The memory may have followed a value that never left: on it nothing later may depend.
-            if run.gate.unsaid and run.algorithm.resumes:
-                run.memory = run.algorithm.remember(run.plan, run.block)
-            elif run.gate.unsaid:
+            if run.gate.unsaid:
                 self._run = None
+                if run.algorithm.resumes:
+                    run.memory = run.algorithm.remember(run.plan, run.block)
+                    self._run = run
         return reply("answer", frame, released)
 
     def facts(self, *, classes: bool) -> tuple[Declared, ...]:
@@ -240,7 +241,11 @@ class Party:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
             terms = self._account.terms()
             try:
-                algorithm.check_samplers(plan, terms.relation, min(plan.delta, terms.delta))
+                # Of several plans on an account each has the part of the samplers' share that it has of the budget.
+                several = terms.composition != "basic"
+                part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
+                delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
+                algorithm.check_samplers(plan, terms.relation, delta, epsilon)
             except InputError as error:
                 raise RefusedError(f"{self.name} refuses: {error}") from None
             if not algorithm.resumes and self._account.started(plan.digest.hex()):
@@ -286,7 +291,7 @@ class Party:
                 if release.std > 0.0:
                     release.check(queries[release.query], plan.records)
             if plan.private:
-                algorithm.check_samplers(plan, plan.relation, plan.delta)
+                algorithm.check_samplers(plan, self._policy.relation or plan.relation, plan.delta)
             reason = self._policy.refuse(plan, algorithm, self.name)
         except (InputError, LeakError) as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
