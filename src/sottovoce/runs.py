@@ -289,7 +289,7 @@ def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -
     if table is None:
         return federation
     norms = None if table.norms is None else [table.norms[party] for party in job.parties]
-    return federation._share(table.labels, job.parties.index(job.holder), norms)
+    return federation.declare_columns(table.labels, job.parties.index(job.holder), norms)
 
 
 def _remote(job: Job, say: Say) -> Federation:

@@ -26,16 +26,14 @@ from sottovoce.algorithms.frank_wolfe_columns import (
     FeatureSketch,
     LabelSketch,
     PartScores,
-    PublishedFrankWolfe,
-    PublishedScores,
     SketchedFrankWolfe,
     candidates,
     clipped_slopes,
-    drawn,
     sketch_room,
     step,
     turns,
 )
+from sottovoce.algorithms.frank_wolfe_published import PublishedFrankWolfe, PublishedScores, considered
 from sottovoce.algorithms.sketches import SKETCHES, make_sketch, sketch_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
@@ -1177,7 +1175,7 @@ def test_the_published_form_may_choose_the_intercept() -> None:
 def test_published_candidates_are_drawn_by_the_coin() -> None:
     plan = plan_for(calibration="paper", options={"rounds": 30, "candidates": 2})
     part = plan.part("cleo")
-    rounds = [drawn(plan, part, part.start, t) for t in range(30)]
+    rounds = [considered(plan, part, t) for t in range(30)]
     assert all(len(set(some.tolist())) == 2 for some in rounds)
     assert {int(place) for some in rounds for place in some} == {0, 1, 2, 3}
     assert len({tuple(some.tolist()) for some in rounds}) > 3

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Problem, draft
+from sottovoce.algorithms.base import Algorithm, Problem, draft
 from sottovoce.data import atom_kernels as kernels
-from sottovoce.data.block import Block, is_sparse
+from sottovoce.data.block import Block, Layout, is_sparse
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, epsilon_of
@@ -27,6 +27,18 @@ Integers = NDArray[np.int64]
 PARTS = 16  # from so many places of the point what an atom displaces is taken
 ROOM = 1.0 + 2.0**-20  # in a sensitivity, for the floating point of the sampler (`privacy/proofs/noise.md`)
 LARGEST_STD = 2.0**20  # of a choice, in units of its sensitivity: so far that room suffices
+
+
+class BallAlgorithm(Algorithm):
+    """What the forms of Frank-Wolfe share: all rows, prepared by entries, and a model that tells the choices."""
+
+    name: ClassVar[str] = "frank-wolfe"
+    layout: ClassVar[Layout] = "entries"
+    samples: ClassVar[bool] = False
+
+    def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
+        """The model tells what the messages tell."""
+        return self.events(plan, relation, plan.parties[0][0])
 
 
 class Iterate:

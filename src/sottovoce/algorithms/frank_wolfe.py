@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.atoms import (
     ROOM,
+    BallAlgorithm,
     Iterate,
     add_column,
     check_choices,
@@ -30,8 +31,9 @@ from sottovoce.algorithms.base import (
     problem_loss,
     public_coin,
 )
-from sottovoce.algorithms.frank_wolfe_columns import PublishedFrankWolfe, SketchedFrankWolfe
+from sottovoce.algorithms.frank_wolfe_columns import SketchedFrankWolfe
 from sottovoce.algorithms.frank_wolfe_exact import DistributedFrankWolfe
+from sottovoce.algorithms.frank_wolfe_published import PublishedFrankWolfe
 from sottovoce.data import atom_kernels as kernels
 from sottovoce.data.block import Block, is_sparse
 from sottovoce.data.bounds import LARGEST, SMALLEST
@@ -47,7 +49,7 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-class CentralFrankWolfe(Algorithm):
+class CentralFrankWolfe(BallAlgorithm):
     """w <- w + a_t atom while that stays in the ball, else (1 - a_t) w + a_t atom, by public coins and in the mean.
 
     The atom is the +-radius e_j of the largest -<atom, gradient> + Gumbel noise; the gradient sum_i r_i x_i has
@@ -62,9 +64,6 @@ class CentralFrankWolfe(Algorithm):
     Edges: a null row adds 0; the intercept is a column of ones inside the ball.
     """
 
-    name: ClassVar[str] = "frank-wolfe"
-    layout = "entries"
-    samples: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ("rounds", "slope_bound")
 
     def design(self, problem: Problem) -> Design:
@@ -151,10 +150,6 @@ class CentralFrankWolfe(Algorithm):
         pairs, left = divmod(plan.rounds, 2)
         lengths = ((0, pairs), (plan.rounds - 1, pairs), (plan.rounds // 2, left))
         return [(Ask("atom", {"atoms": np.zeros(length, dtype=np.int64)}), count) for length, count in lengths]
-
-    def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
-        """The model tells the atoms."""
-        return self.events(plan, relation, plan.parties[0][0])
 
 
 class AtomScores:
@@ -303,14 +298,13 @@ def default_rounds(problem: Problem, numbers: Mapping[str, float]) -> int:
     return round(min(max(rounds, 3.0), MOST_DEFAULT))
 
 
-class FrankWolfe(Algorithm):
+class FrankWolfe(BallAlgorithm):
     """Frank-Wolfe on the l1 ball: each form of it, with its paper, is a class of its own.
 
     Central: `CentralFrankWolfe`. By columns: `SketchedFrankWolfe`, as published `PublishedFrankWolfe`. Without privacy:
     `DistributedFrankWolfe`.
     """
 
-    name: ClassVar[str] = "frank-wolfe"
     title: ClassVar[str] = "Frank-Wolfe on the l1 ball, one signed feature a round"
     splits = ("central", "columns")
     needs_smooth: ClassVar[bool] = True
@@ -325,8 +319,6 @@ class FrankWolfe(Algorithm):
         "candidates",
     )
     kinds: ClassVar[Mapping[str, str]] = {"atom": "indices", "feature": "features", "column": "features"}
-    layout = "entries"
-    samples: ClassVar[bool] = False
 
     def form(self, about: Plan | Problem, *, private: bool) -> Algorithm:
         """The form that serves a plan or a problem."""
@@ -399,7 +391,3 @@ class FrankWolfe(Algorithm):
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """By the form."""
         return self.of(plan).events(plan, relation, party)
-
-    def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
-        """By the form."""
-        return self.of(plan).world_events(plan, relation)

@@ -1,4 +1,4 @@
-"""Private Frank-Wolfe over columns (Lou and Cheung 2018): a sound form with few messages up, and the published one."""
+"""Private Frank-Wolfe over columns, after Lou and Cheung (2018): a sound form with few messages up."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.atoms import (
     ROOM,
+    BallAlgorithm,
     Iterate,
     add_column,
     check_choices,
@@ -21,7 +22,6 @@ from sottovoce.algorithms.atoms import (
     radius_of,
 )
 from sottovoce.algorithms.base import (
-    Algorithm,
     Ask,
     Coordination,
     Design,
@@ -34,29 +34,24 @@ from sottovoce.algorithms.base import (
     problem_loss,
     public_coin,
 )
-from sottovoce.algorithms.sketches import SKETCHES, Sketch, largest_singular_value, sketch_of
+from sottovoce.algorithms.sketches import SKETCHES, Sketch, sketch_of
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, rho_for
 from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.query import Query, Walk, clipped_derivative
-from sottovoce.protocol.plan import Part, Plan, Release, grid_step
+from sottovoce.protocol.plan import Part, Plan, Release
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 SHORTEST = 40  # a step is at most that of a run of so many rounds
-ZETA = 0.1  # the published sketch keeps inner products to about this share
 MOST = 2**24  # rounds, and numbers of a sketch: what a holder will draw because a plan says so
 
 
-class ColumnFrankWolfe(Algorithm):
+class ColumnFrankWolfe(BallAlgorithm):
     """What both forms share: the parties' columns, sketched; the joint cost at every party."""
-
-    name: ClassVar[str] = "frank-wolfe"
-    layout = "entries"
-    samples: ClassVar[bool] = False
 
     def remember(self, plan: Plan, block: Block) -> Sketch:  # noqa: ARG002
         """The sketch, which is public."""
@@ -65,10 +60,6 @@ class ColumnFrankWolfe(Algorithm):
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """Those of the party that holds the labels."""
         return self.queries_of(plan, plan.parties[plan.holder][0])
-
-    def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
-        """The model tells what the messages tell."""
-        return self.events(plan, relation, plan.parties[0][0])
 
 
 class SketchedFrankWolfe(ColumnFrankWolfe):
@@ -146,7 +137,7 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
 
     def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
         """Choices, features and, where one party holds the labels, its sketch of them."""
-        check_numbers(plan, step(plan))
+        check_numbers(plan, "reach")
         part = plan.part(party)
         return {"atom": PartScores(plan, part), "feature": FeatureSketch(plan, part), "labels": LabelSketch(plan)}
 
@@ -216,11 +207,11 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
         places, values = arrays.get("places", np.zeros(0)), arrays.get("values", np.zeros(0, dtype=np.int64))
         fits = places.dtype == np.int64 and places.ndim == 1 and len(np.unique(places)) == len(places)
         fits = fits and bool(np.all((places >= 0) & (places < plan.dimension)))
-        if not fits or not _usable(values, len(places)) or np.abs(values).sum() > plan["radius"] * (1 + 1e-9):
+        if not fits or not usable(values, len(places)) or np.abs(values).sum() > plan["radius"] * (1 + 1e-9):
             return f"query {query!r} needs a point of the ball, as places and values."
         told = "labels" in arrays or (_held(plan) and turns(plan)[round_] != plan.parties[plan.holder][0])
         for name in ("sketch", "labels") if told else ("sketch",):
-            if not _usable(arrays.get(name, np.zeros(0)), int(plan["sketch_size"])):
+            if not usable(arrays.get(name, np.zeros(0)), int(plan["sketch_size"])):
                 size = int(plan["sketch_size"])
                 return f"query {query!r} needs {name} of {size} float64 numbers, none above {LARGEST:g}."
         return None
@@ -280,131 +271,6 @@ class Rule:
         self.label_share = 0.2 if problem.labels == "held" and len(problem.parties) > 1 else 0.0
 
 
-class PublishedFrankWolfe(ColumnFrankWolfe):
-    """Algorithm 2 as printed: in every round all K parties send an index and a sketched feature.
-
-    Party k draws `candidates` of its columns by the public coin and sends the signed one of the largest +-g_j + Laplace
-    noise of scale b = (2 G radius / (K n)) sqrt(32 T log(2/delta)) / epsilon (g the gradient of the mean loss), and
-    J a_j + N(0, pi^2), pi = s(J) sqrt(K T) sqrt(2 (log(1/delta) + epsilon / 2)) / (epsilon / 2), s(J) the leading
-    singular value of a Gaussian J. The point moves to (1 - step) w + step (radius / K) sum_k atom_k with
-    step = 2 / (p t + 2), p = K candidates / d. Its limit is the solution on the product of K balls of radius / K, not
-    on the ball.
-
-    Guarantee: that of all K T choices and all K T features, whose costs add; the printed b leaves that K out, divides
-    by it once more, and has the units of a step. The slopes are cut to G = 1 + radius, without which nothing finite
-    holds.
-    """
-
-    options: ClassVar[tuple[str, ...]] = ("rounds", "sketch_size", "candidates")
-
-    def design(self, problem: Problem) -> Design:
-        """T = (n epsilon)^(2/3), m = log(sqrt T) / zeta^2 with zeta = 0.1."""
-        if problem.loss.name != "squared" or problem.labels == "held":
-            raise InputError(
-                f"solver={self.name!r}, calibration='paper' over columns is published for the squared loss and labels "
-                "that all parties know; take PrivateLasso and labels='shared', or calibration='tight'."
-            )
-        radius, parties = radius_of(self.name, problem), len(problem.parties)
-        published = math.ceil((problem.records * problem.epsilon) ** (2 / 3))
-        rounds = option(problem, "rounds", published, low=1, high=MOST, whole=True)
-        size = math.ceil(max(math.log(math.sqrt(rounds)), 0.16) / ZETA**2)
-        widths = [
-            width + (place == problem.holder and problem.fit_intercept) for place, width in enumerate(problem.columns)
-        ]
-        numbers = {
-            "radius": radius,
-            "sketch": SKETCHES.index("gaussian"),
-            "sketch_size": option(problem, "sketch_size", size, low=least_size(rounds), high=MOST, whole=True),
-            "slope_bound": 1.0 + radius,
-            "blurred_bound": 1.0 + radius,
-            "candidates": option(problem, "candidates", min(widths), low=1, high=min(widths), whole=True),
-            "cap": 1.0,
-        }
-        plan = draft(problem, numbers, "entries")
-        # b in the units of the scores, which are sums divided by G
-        scale = 2 * radius / parties * math.sqrt(32 * rounds * math.log(2 / problem.delta)) / problem.epsilon
-        half = problem.epsilon / 2
-        std = (
-            largest_singular_value(plan)
-            * math.sqrt(parties * rounds)
-            * math.sqrt(2 * (math.log(1 / problem.delta) + half))
-            / half
-        )
-        scores = PublishedScores(plan, plan.part(plan.parties[problem.holder][0]))
-        feature = FeatureSketch(plan, None)
-        releases = (
-            Release.of(scores, 0, rounds, scale, grid_step(scores, scale), mechanism="noisy-max"),
-            Release.of(feature, 0, rounds, std, grid_step(feature, std)),
-        )
-        return Design(rounds, numbers, releases, claimed_epsilon=problem.epsilon, layout="entries")
-
-    def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
-        """An index and a feature."""
-        check_numbers(plan, plan["candidates"])
-        part = plan.part(party)
-        return {"atom": PublishedScores(plan, part), "feature": FeatureSketch(plan, part)}
-
-    def coordinate(self, plan: Plan) -> Coordination:
-        """All parties choose, all send their feature; the sketch of the scores follows the point."""
-        parts = {name: plan.part(name) for name, _ in plan.parties}
-        weights, sketched = np.zeros(plan.dimension), np.zeros(int(plan["sketch_size"]))
-        each = plan["radius"] / len(parts)
-        for t in range(plan.rounds):
-            codes = yield Ask("atom", {"sketch": sketched}, round=t)
-            chosen = {
-                name: drawn(plan, parts[name], parts[name].start, t)[abs(int(code[0])) - 1]
-                for name, code in codes.items()
-            }
-            places = {name: {"place": np.array([local], dtype=np.int64)} for name, local in chosen.items()}
-            features = yield Ask("feature", {}, round=t, each=places)
-            step = 2.0 / (len(parts) * plan["candidates"] / plan.dimension * t + 2.0)
-            weights, sketched = (1 - step) * weights, (1 - step) * sketched
-            for name, feature in features.items():
-                move = step * each * (1.0 if codes[name][0] > 0 else -1.0)
-                weights[parts[name].place(int(chosen[name]), plan.features)] += move
-                sketched += move * feature
-        return Solution(weights)
-
-    def answer(
-        self,
-        plan: Plan,
-        query: Any,
-        block: Block,
-        gate: Gate,
-        round_: int,
-        arrays: Mapping[str, NDArray[Any]],
-        memory: Any,
-    ) -> Released:
-        """An index or a feature."""
-        del plan
-        if query.name == "atom":
-            return gate.noisy_max(query, round_, block, arrays["sketch"], round_, memory)
-        return gate.gaussian(query, round_, block, int(arrays["place"][0]), memory)
-
-    def objection(self, plan: Plan, query: str, round_: int, arrays: Mapping[str, NDArray[Any]]) -> str | None:
-        """The sketch of the scores, or which feature is meant."""
-        if query == "feature":
-            place = arrays.get("place", np.zeros(0))
-            fits = place.dtype == np.int64 and place.shape == (1,) and 0 <= place[0] <= max(plan.columns)
-            return (
-                None if fits else f"query {query!r} in round {round_} needs the place of one of the party's features."
-            )
-        size = int(plan["sketch_size"])
-        if _usable(arrays.get("sketch", np.zeros(0)), size):
-            return None
-        return f"query {query!r} needs a sketch of {size} float64 numbers, none above {LARGEST:g}."
-
-    def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:  # noqa: ARG002
-        """What all parties release together."""
-        return tuple(release.event(relation, count=release.count * len(plan.parties)) for release in plan.releases)
-
-    def example(self, plan: Plan, query: str) -> Ask:
-        """All messages of a kind have one size."""
-        if query == "feature":
-            return Ask(query, {"place": np.zeros(1, dtype=np.int64)})
-        return Ask(query, {"sketch": np.zeros(int(plan["sketch_size"]))})
-
-
 class PartScores:
     """-sum_i r_i x_ij / omega for a party's candidates j, then the score of staying.
 
@@ -460,18 +326,6 @@ def trust(plan: Plan, squares: float, bound: float) -> float:
     """Theta = min(1, 0.7 omega / sigma), sigma^2 = (tau^2 + N / m) |w of the other parties|^2 the noise of J'q."""
     noise = (plan.release("feature").std ** 2 + plan.records / plan["sketch_size"]) * squares
     return min(1.0, 0.7 * bound / math.sqrt(noise)) if noise > 0 else 1.0
-
-
-class PublishedScores(PartScores):
-    """-sum_i r_i x_ij for the columns drawn for this round, r_i = (J'q)_i - y_i cut to +-G."""
-
-    stays = False
-
-    def value(self, block: Block, *arguments: Any) -> Array:
-        """One pass over the party's columns."""
-        sketched, round_, sketch = arguments
-        slopes = clipped_slopes(self.plan, block, sketch.back(sketched), None, sketch, self.bound)
-        return column_dots(block, slopes)[drawn(self.plan, self.part, self.part.start, round_)] / -self.bound
 
 
 class FeatureSketch:
@@ -541,12 +395,9 @@ def sketch_room(plan: Plan, columns: int = 1) -> float:
     return 1.0 + 2.0**-30 + plan.records * math.sqrt(columns) * 2.0**-49
 
 
-def check_numbers(plan: Plan, *others: float) -> None:
-    """Refuse a plan whose numbers say no sketch or no schedule; the cost follows from its releases whatever they are.
-
-    `others` were only looked up: a plan that lacks them is refused before it is charged.
-    """
-    del others
+def check_numbers(plan: Plan, schedule: str) -> None:
+    """Refuse a plan whose numbers say no sketch or no schedule; its cost follows from its releases in any case."""
+    plan[schedule]  # a plan that lacks it is refused before it is charged
     kind, size, release = plan["sketch"], plan["sketch_size"], plan.release("atom")
     if kind not in range(len(SKETCHES)) or not (1 <= size <= MOST and size == int(size)):
         raise InputError(f"sketch={kind!r}, sketch_size={size!r}: the plan names no sketch of at most {MOST} numbers.")
@@ -587,20 +438,11 @@ def candidates(plan: Plan, part: Part, places: Integers) -> Integers:
     return np.array(sorted({*mine, *([width] if part.constant else [])}), dtype=np.int64)
 
 
-def drawn(plan: Plan, part: Part, start: int, round_: int) -> Integers:
-    """The columns of a party that are considered in a round of the published form."""
-    width = part.stop - part.start + part.constant
-    count = int(plan["candidates"])
-    if count >= width:
-        return np.arange(width)
-    return np.sort(public_coin(plan, f"columns {start} {round_}").permutation(width)[:count])
-
-
 @functools.lru_cache(maxsize=16)
 def turns(plan: Plan) -> list[str]:
     """The party of each round, by a public coin."""
-    drawn = public_coin(plan, "turns").integers(len(plan.parties), size=plan.rounds)
-    return [plan.parties[place][0] for place in drawn]
+    named = public_coin(plan, "turns").integers(len(plan.parties), size=plan.rounds)
+    return [plan.parties[place][0] for place in named]
 
 
 def step(plan: Plan) -> float:
@@ -617,5 +459,6 @@ def _held(plan: Plan) -> bool:
     return plan.labels == "held" and len(plan.parties) > 1
 
 
-def _usable(values: NDArray[Any], size: int) -> bool:
+def usable(values: NDArray[Any], size: int) -> bool:
+    """Whether a message has so many float64 numbers, none too large for exact scores."""
     return values.dtype == np.float64 and values.shape == (size,) and bool(np.all(np.abs(values) <= LARGEST))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.atoms import column, column_dots, radius_of
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Design, Problem, Solution, draft, option
+from sottovoce.algorithms.atoms import BallAlgorithm, column, column_dots, radius_of
+from sottovoce.algorithms.base import Ask, Coordination, Design, Problem, Solution, draft, option
 from sottovoce.data.block import Block
 from sottovoce.errors import RefusedError
 from sottovoce.privacy.accounting import Relation
@@ -24,7 +24,7 @@ ROUNDS = 5000
 TOLERANCE = 1e-6  # of the first duality gap
 
 
-class DistributedFrankWolfe(Algorithm):
+class DistributedFrankWolfe(BallAlgorithm):
     """Every party offers the column of its steepest coordinate; the steepest of all moves the point, and is sent once.
 
     The point is a mean of atoms +-radius e_j and 0. A round moves weight from the worst atom of the mean to the best of
@@ -33,10 +33,6 @@ class DistributedFrankWolfe(Algorithm):
 
     Guarantee: none; a party answers only where its holder allows runs without privacy.
     """
-
-    name: ClassVar[str] = "frank-wolfe"
-    layout = "entries"
-    samples: ClassVar[bool] = False
 
     def design(self, problem: Problem) -> Design:
         """As many rounds as it takes, up to ROUNDS."""

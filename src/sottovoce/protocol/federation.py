@@ -109,7 +109,7 @@ class Federation:
             Party(name, X, known, account=account, policy=policy, feature_names=column_names(given))
             for name, X, known, account, given in zip(names, rows, own, accounts, parts, strict=True)
         ]
-        return cls("columns", InProcess(parties), parties=parties, record=record)._share(labels, holder, norms)
+        return cls("columns", InProcess(parties), parties=parties, record=record).declare_columns(labels, holder, norms)
 
     @classmethod
     def connect(
@@ -133,9 +133,9 @@ class Federation:
             )
         if split == "rows" and (labels, holder, norms) != ("shared", 0, None):
             raise InputError("labels, holder and norms are for split='columns'; by rows each party has its own labels.")
-        return cls(split, transport, record=record)._share(labels, holder, norms)
+        return cls(split, transport, record=record).declare_columns(labels, holder, norms)
 
-    def _share(self, labels: Labels, holder: int, norms: Sequence[float] | None) -> Federation:
+    def declare_columns(self, labels: Labels, holder: int, norms: Sequence[float] | None) -> Federation:
         """Who knows the labels, and the bounds of the parties' parts of a row."""
         if labels not in ("public", "shared", "held"):
             raise InputError(f"labels={labels!r} must be 'public', 'shared' or 'held'.")
