@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Algorithm, Problem, draft
+from sottovoce.algorithms.base import Algorithm, Problem, check_choice_errors, draft
 from sottovoce.data import atom_kernels as kernels
 from sottovoce.data.block import Block, Layout, is_sparse
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, epsilon_of
-from sottovoce.privacy.mechanisms import selection_error
+from sottovoce.privacy.accounting import Event, Relation, epsilon_of
 from sottovoce.protocol.plan import Plan
 
 Array = NDArray[np.float64]
@@ -152,13 +151,7 @@ def add_column(scores: Array, block: Block, place: int, factor: float) -> None:
 def check_choices(plan: Plan, events: Sequence[Event], relation: Relation, delta: float, least: float = 0.0) -> None:
     """Refuse more choices than the share of delta set aside for their samplers covers."""
     release = plan.release("atom")
-    candidates = 2 * plan.dimension + 1
-    epsilon = min(max(epsilon_of(events, delta, relation), least), 700.0)
-    error = (1 + math.exp(epsilon)) * release.count * selection_error(candidates)
-    if error > SAMPLER_SHARE * delta / 2:
-        raise InputError(
-            f"rounds={release.count}: so many choices among {candidates} atoms leave an error of {error:.1g} in "
-            f"delta={delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
-        )
+    epsilon = max(epsilon_of(events, delta, relation), least)
+    check_choice_errors(release.count, 2 * plan.dimension + 1, "atoms", epsilon, delta)
     if release.std > LARGEST_STD * release.charged(relation):
         raise InputError(f"rounds={release.count}: choices under so much noise tell nothing; take fewer rounds.")

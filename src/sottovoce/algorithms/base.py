@@ -18,6 +18,7 @@ from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, epsilon_of, mu_for
 from sottovoce.privacy.gate import Gate, Released
+from sottovoce.privacy.mechanisms import selection_error
 from sottovoce.privacy.query import GradientSum, Query, Walk
 from sottovoce.protocol.plan import Calibration, Labels, Named, Plan, Release, Split
 
@@ -306,6 +307,16 @@ def make_plan(algorithm: str, problem: Problem, design: Design, *, run: str, coi
         labels=problem.labels,
         holder=problem.holder,
     )
+
+
+def check_choice_errors(count: int, candidates: int, what: str, epsilon: float, delta: float) -> None:
+    """Refuse more choices than half of the share of delta set aside for samplers covers."""
+    error = (1 + math.exp(min(epsilon, 700.0))) * count * selection_error(candidates)
+    if error > SAMPLER_SHARE * delta / 2:
+        raise InputError(
+            f"rounds={count}: so many choices among {candidates} {what} leave an error of {error:.1g} in "
+            f"delta={delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
+        )
 
 
 def summed(values: Mapping[str, Array]) -> Array:

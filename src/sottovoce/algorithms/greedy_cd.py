@@ -15,6 +15,7 @@ from sottovoce.algorithms.base import (
     Design,
     Problem,
     Solution,
+    check_choice_errors,
     choice,
     draft,
     make_plan,
@@ -42,7 +43,6 @@ from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, Selection, epsilon_of, rho_for
 from sottovoce.privacy.gate import Gate, Released
-from sottovoce.privacy.mechanisms import selection_error
 from sottovoce.privacy.query import Query, Walk
 from sottovoce.protocol.plan import Plan, Release
 
@@ -255,13 +255,8 @@ def check_choices(plan: Plan, relation: Relation, delta: float, least: float = 0
     for each in plan.releases:
         count = -(-each.count // len(plan.parties)) if each.query == "choice" else each.count
         rho += count * (each.charged(relation) / each.std) ** 2 / 2 if each.std > 0.0 else 0.0
-    epsilon = min(max(epsilon_of([Selection(rho)], delta, relation), least), 700.0)
-    error = (1 + math.exp(epsilon)) * release.count * selection_error(plan.dimension)
-    if error > SAMPLER_SHARE * delta / 2:
-        raise InputError(
-            f"rounds={release.count}: so many choices among {plan.dimension} coordinates leave an error of {error:.1g} "
-            f"in delta={delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
-        )
+    epsilon = max(epsilon_of([Selection(rho)], delta, relation), least)
+    check_choice_errors(release.count, plan.dimension, "coordinates", epsilon, delta)
     if release.std > LARGEST_CHOICE_STD:
         raise InputError(
             f"rounds={release.count}: choices with a noise of {release.std:.3g} tell nothing; take fewer rounds."
