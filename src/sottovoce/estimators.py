@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from sottovoce import algorithms, losses, penalties
-from sottovoce.algorithms import Algorithm, Problem, Solution, make_plan
+from sottovoce.algorithms import Algorithm, Problem, Solution, Solver, make_plan
 from sottovoce.data.block import label_key
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LedgerError, WireError
@@ -272,7 +272,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             )
         coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
         plan = make_plan(solver, problem, algorithm.design(problem), run=secrets.token_hex(16), coin=coin)
-        return algorithm, plan, names
+        return algorithm.of(plan), plan, names
 
     def _check_parameters(self) -> None:
         if not (_is_number(self.epsilon) and self.epsilon > 0):
@@ -300,7 +300,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if self.rescale not in ("symmetric", "unit"):
             raise InputError(f"rescale={self.rescale!r} must be 'symmetric' ([-1, 1]) or 'unit' ([0, 1]).")
 
-    def _check_options(self, algorithm: Algorithm) -> None:
+    def _check_options(self, algorithm: Solver) -> None:
         if self.calibration == "paper":
             if not algorithm.has_paper:
                 others = ", ".join(name for name, other in algorithms.REGISTRY.items() if other.has_paper)

@@ -208,7 +208,7 @@ def _releases(plan: Plan) -> Iterable[str]:
         yield "<p><b class='void'>Every value left as it was, without noise.</b></p>"
         return
     rows = []
-    times = answers(plan, algorithms.REGISTRY[plan.algorithm]) if plan.split == "columns" else Counter()
+    times = answers(plan, algorithms.of(plan)) if plan.split == "columns" else Counter()
     for release in plan.releases:
         moves = release.charged(plan.relation)
         sampled = "every record" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}% of the records"

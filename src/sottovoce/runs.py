@@ -172,7 +172,7 @@ def preview(job: Job, federation: Federation, facts: Sequence[Facts], notes: Seq
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plan = model.plan(federation)
-    algorithm = algorithms.REGISTRY[plan.algorithm]
+    algorithm = algorithms.of(plan)
     accounts = accounts_of(job)
     return Preview(
         plan=plan,
@@ -412,7 +412,7 @@ def _check_same_columns(facts: Sequence[Facts]) -> None:
 
 
 def _charge(plan: Plan, party: str, account: Account) -> Charge:
-    algorithm = algorithms.REGISTRY[plan.algorithm]
+    algorithm = algorithms.of(plan)
     book = account.book()
     who = (party, str(account.path), account.dataset, book.balance())
     try:

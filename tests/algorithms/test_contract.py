@@ -69,7 +69,7 @@ class AlgorithmContract:
     @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
     def test_the_plan_spends_the_budget_and_no_more(self, classification: Any, relation: Any, epsilon: float) -> None:
         plan = self.model(epsilon=epsilon, relation=relation).plan(sv.Federation.central(*classification))
-        algorithm = algorithms.REGISTRY[self.solver]
+        algorithm = algorithms.of(plan)
         spent = epsilon_of(algorithm.events(plan, relation, "data"), DELTA, relation)
         assert 0.985 * epsilon < spent <= epsilon
 

@@ -28,7 +28,6 @@ from sottovoce.protocol.plan import Named, Plan
 
 from .test_cd import FEATURES, gate_for, neighbour, plan_for, rows_for
 
-FW = algorithms.REGISTRY["frank-wolfe"]
 LOSSES = ("squared", "huber", "smoothed_hinge", "logistic")
 KINDS = {"dense": np.asarray, "sparse": sp.csr_matrix}
 FALSE_ALARM = 1e-7
@@ -310,7 +309,7 @@ def chosen(plan: Plan, block: Block, size: int) -> np.ndarray:
         gate = gate_for(plan, seed)
         for t in range(plan.rounds):
             stayed = {"atoms": np.zeros(t, dtype=np.int64)}
-            (code,) = FW.answer(plan, AtomScores(plan), block, gate, t, stayed, memory).arrays["grid"]
+            (code,) = algorithms.of(plan).answer(plan, AtomScores(plan), block, gate, t, stayed, memory).arrays["grid"]
             counts[code - 1 if code > 0 else plan.dimension - code - 1] += 1
     return counts
 
@@ -359,13 +358,13 @@ def test_the_published_choices_have_laplace_noise_of_the_printed_scale() -> None
 def test_rounds_add_to_the_budget(relation: Any, rounds: int) -> None:
     plan = fw_plan(relation=relation, options={"rounds": rounds})
     release = plan.release("atom")
-    (event,) = FW.events(plan, relation, "data")
+    (event,) = algorithms.of(plan).events(plan, relation, "data")
     assert isinstance(event, Selection)
     change = (1.0 if relation == "zero-out" else 2.0) * (1 + 2.0**-20) + release.step
     assert event.rho == pytest.approx(rounds * (change / release.std) ** 2 / 2, rel=1e-12)
     assert event.rho == pytest.approx(rho_for(2.0, 0.99e-5), rel=1e-9)
     assert epsilon_of([event], 0.99e-5, relation) <= 2.0
-    assert FW.world_events(plan, relation) == (event,)
+    assert algorithms.of(plan).world_events(plan, relation) == (event,)
 
 
 def test_neighbours_choose_alike_up_to_what_is_charged() -> None:
@@ -439,7 +438,7 @@ def test_the_published_claim_and_what_it_is(records: int, claimed: float, zero_o
                 options={"rounds": rounds},
             )
             assert plan.claimed_epsilon == claimed
-            found.append(FW.epsilons(plan, relation)["coordinator"])
+            found.append(algorithms.of(plan).epsilons(plan, relation)["coordinator"])
         assert found == pytest.approx([expected] * 2, rel=5e-3)
 
 
@@ -564,7 +563,7 @@ def test_a_plan_with_absurd_numbers_is_refused(changed: dict[str, float]) -> Non
     plan = fw_plan()
     numbers = tuple(sorted((plan.number_of | changed).items()))
     with pytest.raises(InputError, match="must be"):
-        FW.queries(plan.model_copy(update={"numbers": numbers}))
+        algorithms.of(plan).queries(plan.model_copy(update={"numbers": numbers}))
 
 
 def send(party: Party, plan: Plan, kind: str, query: str = "", round_: int = 0, **arrays: Any) -> Frame:

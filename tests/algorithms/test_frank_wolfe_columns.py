@@ -426,18 +426,20 @@ def test_the_cost_by_its_formula(cap: int | None, labels: Any, relation: Any) ->
         expected += ((delta * sketch_room(plan) + release.step) / release.std) ** 2 / 2
     assert ("labels" in {release.query for release in plan.releases}) == (labels == "held")
     for name in NAMES:
-        events = FW.events(plan, relation, name)
+        events = algorithms.of(plan).events(plan, relation, name)
         rho = math.fsum(rho_of(event) for event in events)
         assert rho == pytest.approx(expected, rel=1e-12)
-        assert events == FW.world_events(plan, relation)
+        assert events == algorithms.of(plan).world_events(plan, relation)
     assert rho == pytest.approx(rho_for(2.0, 1e-5 * 0.99), rel=1e-9)
-    assert FW.epsilons(plan, relation)["world"] == pytest.approx(2.0, rel=1e-9)
+    assert algorithms.of(plan).epsilons(plan, relation)["world"] == pytest.approx(2.0, rel=1e-9)
 
 
 def test_the_other_relation_is_charged_too() -> None:
     plan = plan_for()
-    twice = [event.rho for event in FW.events(plan, "replace-one", "ben") if isinstance(event, Selection)]
-    once = [event.rho for event in FW.events(plan, "zero-out", "ben") if isinstance(event, Selection)]
+    twice = [
+        event.rho for event in algorithms.of(plan).events(plan, "replace-one", "ben") if isinstance(event, Selection)
+    ]
+    once = [event.rho for event in algorithms.of(plan).events(plan, "zero-out", "ben") if isinstance(event, Selection)]
     assert twice[0] == pytest.approx(4 * once[0], rel=0.01)
 
 
@@ -454,10 +456,10 @@ def test_every_ledger_is_charged_for_all_parties(tmp_path: Path) -> None:
     plan = plan_for()
     accounts = {name: sv.Ledger(tmp_path / f"{name}.db").open(name, epsilon=3.0, delta=1e-5) for name in NAMES}
     parties = parties_of(plan, ledgers=accounts)
-    Coordinator(InProcess(list(parties.values()))).run(plan, FW)
+    Coordinator(InProcess(list(parties.values()))).run(plan, algorithms.of(plan))
     for account in accounts.values():
         assert account.balance().spent == pytest.approx(
-            epsilon_of(FW.events(plan, "zero-out", "anna"), 1e-5, "zero-out"), rel=1e-3
+            epsilon_of(algorithms.of(plan).events(plan, "zero-out", "anna"), 1e-5, "zero-out"), rel=1e-3
         )
 
 
@@ -510,7 +512,7 @@ def test_without_a_cap_each_feature_is_drawn_once_in_any_order(ledger: bool, tmp
 def test_one_message_for_each_feature_however_often_it_is_chosen(cap: int | None, seed: int) -> None:
     plan = plan_for(epsilon=12.0, coin=str(seed), options={"rounds": 40, "cap": cap}, **({} if cap else with_norm(1.5)))
     coordinator = Coordinator(InProcess(list(parties_of(plan, seed).values())), record=True)
-    solution, _ = coordinator.run(plan, FW)
+    solution, _ = coordinator.run(plan, algorithms.of(plan))
     transcript = coordinator.transcript or []
     atoms = [m for m in transcript if m.name == "atom"]
     features = [m for m in transcript if m.name == "feature"]
@@ -583,19 +585,23 @@ def test_a_party_that_was_stopped_goes_on_with_what_it_had_released(tmp_path: Pa
                     said.append((name, frame.query, frame.round, arrays["grid"].tobytes()))
             return replies
 
-    first, second = (Coordinator(Wire(list(parties_of(plan).values()))).run(plan, FW)[0].weights for _ in range(2))
+    first, second = (
+        Coordinator(Wire(list(parties_of(plan).values()))).run(plan, algorithms.of(plan))[0].weights for _ in range(2)
+    )
     np.testing.assert_array_equal(first, second)
     half = len(said) // 2
     assert said[:half] == said[half:]
     spent = {account.balance().spent for account in accounts.values()}
-    assert max(spent) == pytest.approx(epsilon_of(FW.events(plan, "zero-out", "anna"), 1e-5, "zero-out"), rel=1e-3)
+    assert max(spent) == pytest.approx(
+        epsilon_of(algorithms.of(plan).events(plan, "zero-out", "anna"), 1e-5, "zero-out"), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("labels", ["shared", "held"])
 def test_over_grpc_the_same_seeds_give_the_same_run(labels: Any, tmp_path: Path) -> None:
     plan = plan_for(labels=labels, epsilon=12.0, options={"rounds": 20})
     local = Coordinator(InProcess(list(parties_of(plan, seed=5).values())), record=True)
-    expected, _ = local.run(plan, FW)
+    expected, _ = local.run(plan, algorithms.of(plan))
     create_authority(tmp_path)
     for name in ("coordinator", *NAMES):
         issue(tmp_path, name)
@@ -613,7 +619,7 @@ def test_over_grpc_the_same_seeds_give_the_same_run(labels: Any, tmp_path: Path)
         for thread in threads:
             thread.start()
         remote = Coordinator(wire, record=True)
-        found, _ = remote.run(plan, FW)
+        found, _ = remote.run(plan, algorithms.of(plan))
     finally:
         stop.set()
         wire.close()
@@ -677,7 +683,7 @@ def test_a_plan_that_says_nothing_sound_is_refused_before_it_is_charged(case: st
 @pytest.mark.parametrize("cap", [-1.0, 1e-9, 0.5, math.nan, 1e300])
 def test_whatever_cap_a_plan_names_its_slots_are_what_is_charged(cap: float) -> None:
     plan = changed(plan_for(options={"rounds": 6, "cap": 2}), numbers={"cap": cap})
-    (event,) = (event for event in FW.events(plan, "zero-out", "cleo") if isinstance(event, Gaussian))
+    (event,) = (event for event in algorithms.of(plan).events(plan, "zero-out", "cleo") if isinstance(event, Gaussian))
     feature = plan.release("feature")
     assert event.mu == pytest.approx(feature.charged_zero_out * math.sqrt(2 * len(NAMES)) / feature.std)
     party = parties_of(plan)["cleo"]
@@ -790,7 +796,7 @@ def test_answers_have_one_size_whatever_they_say() -> None:
                     sizes.setdefault(frame.query, set()).add(len(reply))
             return replies
 
-    Coordinator(Wire(list(parties_of(plan).values()))).run(plan, FW)
+    Coordinator(Wire(list(parties_of(plan).values()))).run(plan, algorithms.of(plan))
     assert set(sizes) == {"atom", "feature", "labels"}
     assert all(len(found) == 1 for found in sizes.values())
 
@@ -1094,10 +1100,10 @@ def test_published_noise_as_printed(radius: float) -> None:
 def test_published_costs_of_all_parties_and_rounds(relation: Any) -> None:
     plan = plan_for(calibration="paper", options={"rounds": 9})
     atom, feature = plan.release("atom"), plan.release("feature")
-    choices, features = FW.events(plan, relation, "ben")
+    choices, features = algorithms.of(plan).events(plan, relation, "ben")
     assert choices == Selection(rho=27 * (2 * atom.charged(relation) / atom.std) ** 2 / 2)
     assert features == Gaussian(mu=feature.charged(relation) * math.sqrt(27) / feature.std)
-    assert (choices, features) == FW.world_events(plan, relation)
+    assert (choices, features) == algorithms.of(plan).world_events(plan, relation)
     assert feature.charged_zero_out == pytest.approx(sketch_of(plan).norm, rel=0.01)
 
 
@@ -1132,7 +1138,9 @@ def test_the_true_cost_of_the_published_choices(parties: int, rounds: int, low: 
         fit_intercept=False,
         options={"rounds": rounds},
     )
-    (choices,) = (event for event in FW.events(plan, "replace-one", "p0") if isinstance(event, Selection))
+    (choices,) = (
+        event for event in algorithms.of(plan).events(plan, "replace-one", "p0") if isinstance(event, Selection)
+    )
     account = epsilon_of([choices], 5e-6, "replace-one")
     canary = two_candidates(plan.release("atom").std, parties * rounds, 5e-6)
     assert canary == pytest.approx(low, rel=0.05)
@@ -1143,7 +1151,7 @@ def test_the_true_cost_of_the_published_choices(parties: int, rounds: int, low: 
 
 def test_the_report_has_the_true_epsilon_beside_the_claim() -> None:
     plan = plan_for(calibration="paper", relation="replace-one", epsilon=1.0, options={"rounds": 50})
-    found = FW.epsilons(plan, "replace-one")
+    found = algorithms.of(plan).epsilons(plan, "replace-one")
     assert found["world"] == found["parties"] == found["coordinator"]
     assert found["world"] > 1.5 * plan.claimed_epsilon  # type: ignore[operator]
 
@@ -1151,7 +1159,7 @@ def test_the_report_has_the_true_epsilon_beside_the_claim() -> None:
 def test_a_published_run_sends_an_index_and_a_feature_from_everybody_in_every_round() -> None:
     plan = plan_for(calibration="paper", options={"rounds": 5})
     coordinator = Coordinator(InProcess(list(parties_of(plan).values())), record=True)
-    solution, _ = coordinator.run(plan, FW)
+    solution, _ = coordinator.run(plan, algorithms.of(plan))
     names = [(m.round, m.name, m.sender) for m in coordinator.transcript or [] if m.name in ("atom", "feature")]
     assert names == [(t, query, name) for t in range(5) for query in ("atom", "feature") for name in NAMES]
     assert np.abs(solution.weights).sum() <= plan["radius"] * (1 + 1e-9)

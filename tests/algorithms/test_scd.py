@@ -1041,7 +1041,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize(("start", "changes", "reason"), REFUSED.values(), ids=REFUSED)
 def test_a_plan_that_asks_for_more_is_refused(start: dict[str, Any], changes: dict[str, Any], reason: str) -> None:
     plan = plan_for(**start)
-    limit = epsilon_of(algorithms.REGISTRY[plan.algorithm].events(plan, "zero-out", "anna"), plan.delta, "zero-out")
+    limit = epsilon_of(algorithms.of(plan).events(plan, "zero-out", "anna"), plan.delta, "zero-out")
     policy = Policy(max_epsilon=1.01 * limit, max_delta=1e-5)
     assert propose(party_of(plan, policy=policy), plan).kind == "accept"
     bad = tampered(plan, **changes)

@@ -8,8 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from sottovoce import demo
-from sottovoce.algorithms import REGISTRY
+from sottovoce import algorithms, demo
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.jobs import load_job
@@ -133,7 +132,7 @@ def test_bounds_follow_the_columns_of_all_parties(write, invoke, folder):
 def test_a_party_declares_the_bounds_of_its_own_columns(write):
     path = write(shared(), bounds={**BOUNDS, "entry_bound": "[1.0, 2.0, 3.0]"})
     plan = planned(load_job(path)).plan
-    algorithm = REGISTRY[plan.algorithm]
+    algorithm = algorithms.of(plan)
     for own, refused in (([3.0], False), ([1.0, 2.0, 3.0], False), ([1.0, 2.0], True)):
         policy = Policy(bounds=Bounds.declare(entry_bound=own, label_bound=2.0))
         assert (policy.refuse(plan, algorithm, "lab") is not None) == refused

@@ -24,7 +24,7 @@ def federation(data: Any, split: str) -> sv.Federation:
 def planned(federation: sv.Federation, *budget: float, **parameters: Any) -> sv.PrivacyReport:
     """The report of the plan that a fit would run; no round of it is run."""
     plan = sv.PrivateLogisticRegression(*budget, row_norm=3.0, **parameters).plan(federation)
-    return privacy_report(plan, algorithms.REGISTRY[plan.algorithm], seeded=False)
+    return privacy_report(plan, algorithms.of(plan), seeded=False)
 
 
 class TestTight:
@@ -50,7 +50,7 @@ class TestTight:
         bounds = {"label_bound": 12.0} if kind is sv.PrivateRidge else {}
         y = data.y if bounds else data.classes
         model = kind(0.7, 1e-6, solver=solver, rounds=5, row_norm=3.0, **bounds).fit(data.X, y)
-        assert model.privacy_ == privacy_report(model.plan_, algorithms.REGISTRY[solver], seeded=False)
+        assert model.privacy_ == privacy_report(model.plan_, algorithms.of(model.plan_), seeded=False)
         assert 0.99 * 0.7 <= model.privacy_.epsilon <= 0.7
         assert model.privacy_.delta == 1e-6
 

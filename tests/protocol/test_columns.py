@@ -36,7 +36,6 @@ PEOPLE = 40
 ROOT = math.sqrt(1 / 6)
 NORMS = tuple(ROOT * math.sqrt(width) for width in WIDTHS)
 BALL = Named(name="l1_ball", parameters={"radius": 2.0})
-SOLVER = algorithms.REGISTRY["frank-wolfe"]
 
 
 def rows(seed: int = 0, count: int = PEOPLE) -> tuple[np.ndarray, np.ndarray]:
@@ -286,7 +285,7 @@ def test_the_joint_cost_is_charged_at_every_party(options: dict[str, Any], tmp_p
     federation = federation_of(ledgers=accounts, **who)
     fitted = model_of(**options).fit(federation)
     plan = fitted.plan_
-    costs = {name: SOLVER.events(plan, relation, name) for name in NAMES}
+    costs = {name: algorithms.of(plan).events(plan, relation, name) for name in NAMES}
     assert len(set(costs.values())) == 1
     joint = epsilon_of(costs["anna"], plan.delta * (1 - SAMPLER_SHARE), relation)
     assert 0.7 < joint <= 0.8
@@ -311,7 +310,7 @@ def test_as_published_every_party_pays_for_all_messages_of_all(tmp_path: Path) -
     options = {"row_norm": 1.0, "label_bound": 1.0, "calibration": "paper", "rounds": 3}
     fitted = sv.PrivateLasso(radius=2.0, solver="frank-wolfe", **options).fit(federation)
     one = sum(release.event("zero-out", count=1).rho for release in fitted.plan_.releases[:1])  # type: ignore[union-attr]
-    (choices, features) = SOLVER.events(fitted.plan_, "zero-out", "anna")
+    (choices, features) = algorithms.of(fitted.plan_).events(fitted.plan_, "zero-out", "anna")
     assert choices.rho == pytest.approx(3 * 3 * one)  # type: ignore[union-attr]
     assert features == fitted.plan_.releases[1].event("zero-out", count=9)
     spent = [account.balance().spent for account in accounts]
@@ -537,7 +536,7 @@ def test_a_message_that_says_something_else_is_refused(
     account = sv.Ledger(tmp_path / "a.db").open("rows", 5.0, 1e-5) if plan.private else None
     party = party_of("ben", account=account, policy=Policy(allow_without_privacy=True))
     assert propose(party, plan).kind == "accept"
-    turn = next(t for t in range(plan.rounds) if SOLVER.serves(plan, "ben", query, t))
+    turn = next(t for t in range(plan.rounds) if algorithms.of(plan).serves(plan, "ben", query, t))
     if form.startswith("central"):
         turn = 0
     answer = send(party, "ask", plan=plan.digest, round=turn, query=query, arrays=messages[name](plan))
@@ -672,7 +671,7 @@ def test_a_party_that_was_restarted_is_told_its_own_again(columns_plan: MakePlan
         if done in (3, 4):  # before a feature, and before a choice
             wire._endpoints["ben"] = party_of("ben", account=accounts["ben"], randomness=SeededRandomness(done))
 
-    solution, rounds = Coordinator(wire).run(plan, SOLVER, restart)
+    solution, rounds = Coordinator(wire).run(plan, algorithms.of(plan), restart)
     assert rounds == 2 * plan.rounds
     assert np.isfinite(solution.weights).all()
     assert sum(frame.kind == "unknown-plan" for _, frame in wire.up) == 2

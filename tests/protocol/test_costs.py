@@ -66,12 +66,12 @@ def test_bytes_and_rounds_are_told_exactly(name: str, number: int, parties: int)
     options = {"epsilon": 1.0, "row_norm": 1.0, "classes": (0, 1), "insecure_seed": 3} | RUNS[name][number]
     model = sv.PrivateLogisticRegression(solver=name, **options)
     split: Split = "central" if parties == 1 else "rows"
-    algorithm = algorithms.REGISTRY[name]
-    if algorithm.mismatch(losses.get("logistic"), split) is not None:
+    if algorithms.REGISTRY[name].mismatch(losses.get("logistic"), split) is not None:
         pytest.skip("the solver does not serve this split")
     parts = [people(40 + 7 * part, part) for part in range(parties)]
     federation = sv.Federation.central(*parts[0]) if parties == 1 else sv.Federation.by_rows(parts)
-    told = cost_of(model.plan(federation), algorithm)
+    plan = model.plan(federation)
+    told, algorithm = cost_of(plan, algorithms.of(plan)), algorithms.of(plan)
     fitted = model.fit(federation)
     done = fitted.communication_
     assert cost_of(fitted.plan_, algorithm).uplink_bytes == done.uplink_bytes
@@ -93,7 +93,7 @@ def test_by_columns_bytes_and_rounds_are_told_as_a_bound(options: dict[str, Any]
     who = {key: declared.pop(key) for key in ("labels", "holder") if key in declared}
     federation = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y, **who)
     fitted = sv.PrivateLogisticRegression(solver="frank-wolfe", radius=radius, **declared).fit(federation)
-    told, done = cost_of(fitted.plan_, algorithms.REGISTRY["frank-wolfe"]), fitted.communication_
+    told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
     assert told.rounds is not None
     assert told.uplink_bytes is not None
     assert told.downlink_bytes is not None
@@ -109,7 +109,7 @@ def test_by_columns_the_bound_is_reached_where_every_choice_is_new() -> None:
     options = {"entry_bound": 1.0, "label_bound": 1.0, "fit_intercept": False, "rounds": 12, "insecure_seed": 5}
     fitted = sv.PrivateLasso(solver="frank-wolfe", radius=1.0, epsilon=8.0, **options).fit(federation)
     assert np.count_nonzero(fitted.coef_) == 2
-    told, done = cost_of(fitted.plan_, algorithms.REGISTRY["frank-wolfe"]), fitted.communication_
+    told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
     assert (told.rounds, told.uplink_bytes) == (done.rounds, done.uplink_bytes) == (14, done.uplink_bytes)
 
 
@@ -118,7 +118,7 @@ def test_by_columns_the_published_form_is_told_exactly() -> None:
     federation = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y)
     options = {"row_norm": 1.0, "label_bound": 1.0, "calibration": "paper", "rounds": 4}
     fitted = sv.PrivateLasso(solver="frank-wolfe", radius=1.0, **options).fit(federation)
-    told, done = cost_of(fitted.plan_, algorithms.REGISTRY["frank-wolfe"]), fitted.communication_
+    told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
     assert (told.rounds, told.uplink_bytes, told.downlink_bytes) == (8, done.uplink_bytes, done.downlink_bytes)
     assert done.rounds == 8
 
@@ -128,4 +128,4 @@ def test_without_privacy_nothing_is_foretold(name: str) -> None:
     options = {"epsilon": math.inf, "classes": (0, 1), "alpha": 0.1, "row_norm": 1.0}
     options |= {"radius": 1.0} if name == "frank-wolfe" else {}
     plan = sv.PrivateLogisticRegression(solver=name, **options).plan(sv.Federation.central(*people(40, 0)))
-    assert cost_of(plan, algorithms.REGISTRY[name]) == Cost(None, None, None, None)
+    assert cost_of(plan, algorithms.of(plan)) == Cost(None, None, None, None)

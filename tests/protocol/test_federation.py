@@ -181,7 +181,7 @@ def test_a_transcript_has_every_message_and_replays_to_the_model(options: dict[s
     alone = {"gradient"} if options.get("schedule") else {"choice"}
     expected = sum(release.count * (1 if release.query in alone else 2) for release in fitted.plan_.releases)
     assert len(numbers) == expected
-    algorithm = algorithms.REGISTRY[fitted.plan_.algorithm]
+    algorithm = algorithms.of(fitted.plan_)
     asked: dict[tuple[int, str], dict[str, np.ndarray]] = {}  # in the order of the run; two queries may share a round
     for message in numbers:
         asked.setdefault((message.round, message.name), {})[message.sender] = message.payload
@@ -280,7 +280,7 @@ def test_a_permission_ends_with_the_run_it_was_given_for() -> None:
     model(epsilon=math.inf).fit(federation)
     plan = model(epsilon=math.inf).plan(federation)
     with pytest.raises(RefusedError, match="without noise"):
-        federation.coordinator().run(plan, algorithms.REGISTRY[plan.algorithm])
+        federation.coordinator().run(plan, algorithms.of(plan))
 
 
 def test_remote_parties_draw_their_own_noise_and_keep_their_own_policy() -> None:

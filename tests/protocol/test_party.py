@@ -349,7 +349,7 @@ def test_a_coordinator_is_told_that_a_memory_is_lost(plan_of: MakePlan, tmp_path
 @pytest.mark.parametrize("start", [CD, GREEDY, PRIMAL], ids=["cd", "greedy-cd", "scd-primal"])
 def test_a_memory_that_can_be_made_again_is(start: dict[str, Any], plan_of: MakePlan, tmp_path: Path) -> None:
     plan = plan_of(**central(start))
-    algorithm = algorithms.REGISTRY[plan.algorithm]
+    algorithm = algorithms.of(plan)
     assert algorithm.resumes
     found = []
     for stop in (None, 1, 4):
@@ -860,7 +860,7 @@ def test_honest_plans_are_accepted_and_drawn_in_full(
         party = party_of(account=account) if guard == "ledger" else party_of(policy=Policy(max_epsilon=1.0))
         plan = plan_of(**start)
         assert drain(party, changed(plan)) == "accept"
-        turns = sum(algorithms.REGISTRY[plan.algorithm].serves(plan, "anna", "choice", t) for t in range(30))
+        turns = sum(algorithms.of(plan).serves(plan, "anna", "choice", t) for t in range(30))
         assert len(draws.chosen) == turns
         assert len(draws.seen) == sum(r.count for r in plan.releases if r.mechanism == "gaussian")
         assert 0.9 < draws.epsilon("zero-out") <= 1.0

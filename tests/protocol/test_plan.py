@@ -351,7 +351,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("epsilon", [0.2, 3.0])
 def test_every_solver_spends_its_whole_budget_and_no_more(name: str, epsilon: float, plan_of: MakePlan) -> None:
     plan = plan_of(**{"algorithm": name, "epsilon": epsilon} | WHOLE[name])
-    events = algorithms.REGISTRY[plan.algorithm].events(plan, plan.relation, "anna")
+    events = algorithms.of(plan).events(plan, plan.relation, "anna")
     spent = epsilon_of(events, plan.delta * (1 - SAMPLER_SHARE), plan.relation)
     assert 0.97 * epsilon < spent <= epsilon * (1 + 1e-9)
 

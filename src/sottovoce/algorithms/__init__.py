@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sottovoce.algorithms.base import Algorithm, Ask, Design, Problem, Solution, make_plan, problem_loss
+from sottovoce.algorithms.base import Algorithm, Ask, Design, Problem, Solution, Solver, make_plan, problem_loss
 from sottovoce.algorithms.cd import CD
 from sottovoce.algorithms.frank_wolfe import FrankWolfe
 from sottovoce.algorithms.gradient import Gradient
@@ -17,9 +17,9 @@ from sottovoce.algorithms.scd_sequential import SequentialSCD
 from sottovoce.algorithms.sgd import SGD
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
-from sottovoce.protocol.plan import Split
+from sottovoce.protocol.plan import Plan, Split
 
-REGISTRY: dict[str, Algorithm] = {
+REGISTRY: dict[str, Solver] = {
     algorithm.name: algorithm
     for algorithm in (
         Newton(),
@@ -41,7 +41,7 @@ SPARSE = 100  # features from which an l1 ball means that few of them matter
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
 
 
-def get(name: str, loss: Loss, split: Split) -> Algorithm:
+def get(name: str, loss: Loss, split: Split) -> Solver:
     """The solver of that name; an error lists those that fit the loss and the split."""
     fitting = [key for key, algorithm in REGISTRY.items() if algorithm.mismatch(loss, split) is None]
     listing = ", ".join(fitting) if fitting else "none yet"
@@ -53,7 +53,12 @@ def get(name: str, loss: Loss, split: Split) -> Algorithm:
     return REGISTRY[name]
 
 
-def choose(problem: Problem) -> Algorithm:
+def of(plan: Plan) -> Algorithm:
+    """The solver of a plan, in the form that serves it."""
+    return REGISTRY[plan.algorithm].of(plan)
+
+
+def choose(problem: Problem) -> Solver:
     """`solver="auto"`: a rule of public numbers; the first of its list that takes the options given.
 
     signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
@@ -98,7 +103,9 @@ __all__ = [
     "Design",
     "Problem",
     "Solution",
+    "Solver",
     "choose",
     "get",
     "make_plan",
+    "of",
 ]

@@ -6,7 +6,7 @@ An atom is a code: j + 1 for +radius e_j, -(j + 1) for -radius e_j, and 0 for "s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +34,7 @@ class BallAlgorithm(Algorithm):
     name: ClassVar[str] = "frank-wolfe"
     layout: ClassVar[Layout] = "entries"
     samples: ClassVar[bool] = False
+    kinds: ClassVar[Mapping[str, str]] = {"atom": "indices", "feature": "features", "column": "features"}
 
     def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
         """The model tells what the messages tell."""

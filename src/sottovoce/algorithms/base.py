@@ -103,8 +103,8 @@ class Design:
     vectors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-class Algorithm(ABC):
-    """A solver by name. `requires` says what it cannot do without; a mismatch is told before data is touched."""
+class Solver(ABC):
+    """A solver by name, before there is a plan. A mismatch is told before data is touched."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -112,10 +112,6 @@ class Algorithm(ABC):
     needs_smooth: ClassVar[bool] = False
     has_paper: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ("rounds",)
-    kinds: ClassVar[Mapping[str, str]] = {}  # what a query's answers are called when bytes are counted
-    resumes: ClassVar[bool] = True  # False if a holder that was stopped in a run has lost what the run needs
-    layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
-    samples: ClassVar[bool] = True  # False if its queries need all rows of a holder
 
     def mismatch(self, loss: Loss, split: Split) -> str | None:
         """Why this solver cannot serve, or None."""
@@ -129,6 +125,46 @@ class Algorithm(ABC):
     @abstractmethod
     def design(self, problem: Problem) -> Design:
         """Rounds, steps and noise from public quantities."""
+
+    @abstractmethod
+    def of(self, plan: Plan) -> Algorithm:
+        """The algorithm that serves a plan."""
+
+
+class Family(Solver):
+    """A solver with several forms, each an algorithm of its own: which one serves follows from problem or plan."""
+
+    @abstractmethod
+    def form(self, about: Plan | Problem, *, private: bool) -> Algorithm:
+        """The form that serves a plan or a problem."""
+
+    def of(self, plan: Plan) -> Algorithm:
+        """The form of a plan."""
+        return self.form(plan, private=plan.private)
+
+    def design(self, problem: Problem) -> Design:
+        """By the form; an option of another form is refused."""
+        form = self.form(problem, private=math.isfinite(problem.epsilon))
+        given = [name for name in problem.options if problem.options[name] is not None and name not in form.options]
+        if given:
+            raise InputError(
+                f"{given[0]}={problem.options[given[0]]!r} means nothing to solver={self.name!r} here; it takes "
+                f"{', '.join(form.options)}."
+            )
+        return form.design(problem)
+
+
+class Algorithm(Solver):
+    """A solver with one form: a public design, a coordinator's text and a party's answer."""
+
+    kinds: ClassVar[Mapping[str, str]] = {}  # what a query's answers are called when bytes are counted
+    resumes: ClassVar[bool] = True  # False if a holder that was stopped in a run has lost what the run needs
+    layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
+    samples: ClassVar[bool] = True  # False if its queries need all rows of a holder
+
+    def of(self, plan: Plan) -> Algorithm:  # noqa: ARG002
+        """Itself."""
+        return self
 
     @abstractmethod
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:

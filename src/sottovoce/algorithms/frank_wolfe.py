@@ -23,6 +23,7 @@ from sottovoce.algorithms.base import (
     Ask,
     Coordination,
     Design,
+    Family,
     Problem,
     Solution,
     draft,
@@ -38,7 +39,7 @@ from sottovoce.data import atom_kernels as kernels
 from sottovoce.data.block import Block, is_sparse
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError, LeakError
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, rho_for
+from sottovoce.privacy.accounting import SAMPLER_SHARE, Relation, rho_for
 from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.query import Query, Walk, clipped_derivative
 from sottovoce.protocol.plan import Plan, Release, grid_step
@@ -298,13 +299,14 @@ def default_rounds(problem: Problem, numbers: Mapping[str, float]) -> int:
     return round(min(max(rounds, 3.0), MOST_DEFAULT))
 
 
-class FrankWolfe(BallAlgorithm):
+class FrankWolfe(Family):
     """Frank-Wolfe on the l1 ball: each form of it, with its paper, is a class of its own.
 
     Central: `CentralFrankWolfe`. By columns: `SketchedFrankWolfe`, as published `PublishedFrankWolfe`. Without privacy:
     `DistributedFrankWolfe`.
     """
 
+    name: ClassVar[str] = BallAlgorithm.name
     title: ClassVar[str] = "Frank-Wolfe on the l1 ball, one signed feature a round"
     splits = ("central", "columns")
     needs_smooth: ClassVar[bool] = True
@@ -318,7 +320,6 @@ class FrankWolfe(BallAlgorithm):
         "sketch_size",
         "candidates",
     )
-    kinds: ClassVar[Mapping[str, str]] = {"atom": "indices", "feature": "features", "column": "features"}
 
     def form(self, about: Plan | Problem, *, private: bool) -> Algorithm:
         """The form that serves a plan or a problem."""
@@ -327,67 +328,3 @@ class FrankWolfe(BallAlgorithm):
         if about.split == "central":
             return CentralFrankWolfe()
         return PublishedFrankWolfe() if about.calibration == "paper" else SketchedFrankWolfe()
-
-    def of(self, plan: Plan) -> Algorithm:
-        """The form of a plan."""
-        return self.form(plan, private=plan.private)
-
-    def design(self, problem: Problem) -> Design:
-        """By the form; an option of another form is refused."""
-        form = self.form(problem, private=math.isfinite(problem.epsilon))
-        given = [name for name in problem.options if problem.options[name] is not None and name not in form.options]
-        if given:
-            raise InputError(
-                f"{given[0]}={problem.options[given[0]]!r} means nothing to solver={self.name!r} here; it takes "
-                f"{', '.join(form.options)}."
-            )
-        return form.design(problem)
-
-    def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
-        """By the form."""
-        return self.of(plan).queries(plan)
-
-    def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
-        """By the form."""
-        return self.of(plan).queries_of(plan, party)
-
-    def coordinate(self, plan: Plan) -> Coordination:
-        """By the form."""
-        return (yield from self.of(plan).coordinate(plan))
-
-    def remember(self, plan: Plan, block: Block) -> Any:
-        """By the form."""
-        return self.of(plan).remember(plan, block)
-
-    def answer(
-        self,
-        plan: Plan,
-        query: Any,
-        block: Block,
-        gate: Gate,
-        round_: int,
-        arrays: Mapping[str, NDArray[Any]],
-        memory: Any,
-    ) -> Released:
-        """By the form."""
-        return self.of(plan).answer(plan, query, block, gate, round_, arrays, memory)
-
-    def objection(self, plan: Plan, query: str, round_: int, arrays: Mapping[str, NDArray[Any]]) -> str | None:
-        """By the form."""
-        return self.of(plan).objection(plan, query, round_, arrays)
-
-    def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
-        """By the form."""
-        return self.of(plan).serves(plan, party, query, round_)
-
-    def check_samplers(self, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
-        """By the form."""
-        self.of(plan).check_samplers(plan, relation, delta, epsilon)
-
-    def conversation(self, plan: Plan) -> Iterable[tuple[Ask, int]]:
-        """By the form."""
-        return self.of(plan).conversation(plan)
-
-    def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
-        """By the form."""
-        return self.of(plan).events(plan, relation, party)

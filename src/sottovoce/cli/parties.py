@@ -158,7 +158,7 @@ class _Announced:
         """Pass the frame on; the kind of the answer tells what happened."""
         import json
 
-        from sottovoce.algorithms import REGISTRY
+        from sottovoce import algorithms
         from sottovoce.privacy.accounting import epsilon_of
         from sottovoce.protocol.messages import decode, peek
         from sottovoce.protocol.plan import Plan
@@ -167,7 +167,7 @@ class _Announced:
         kind, _ = peek(outgoing.data)
         if kind == "accept" and (asked := decode(request)).query != "check":
             plan = Plan.from_json(asked.text)
-            events = REGISTRY[plan.algorithm].events(plan, plan.relation, self.name)
+            events = algorithms.of(plan).events(plan, plan.relation, self.name)
             epsilon = epsilon_of(events, plan.delta, plan.relation)
             cost = f"{plan.algorithm}, costs epsilon {epsilon:.4g} at delta {plan.delta:g}, {plan.relation}"
             left = f"; epsilon {self._account.balance().left:.4g} is left" if self._account else ""

@@ -105,12 +105,12 @@ def fit(
 
 def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
     """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
-    from sottovoce.algorithms import REGISTRY
+    from sottovoce import algorithms
     from sottovoce.costs import answers, readable_size
     from sottovoce.report import known_labels
 
     made, cost = shown.plan, shown.cost
-    times = answers(made, REGISTRY[made.algorithm]) if made.private and made.split == "columns" else {}
+    times = answers(made, algorithms.of(made)) if made.private and made.split == "columns" else {}
     where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
     console.print(
         f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "

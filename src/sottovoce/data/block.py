@@ -146,12 +146,17 @@ class Preparation:
 
     def scores(self, X: Matrix, coef: Array, intercept: float) -> Array:
         """X coef + intercept after the cuts of training: what a row was cut to there it is cut to here."""
+        return self.scored(X, coef, intercept)[0]
+
+    def scored(self, X: Matrix, coef: Array, intercept: float) -> tuple[Array, NDArray[np.bool_]]:
+        """The same, and which rows can be used; one that cannot is scored as a row of zeros."""
         shift, factor = self.affine()
         inner = coef if factor is None else coef / factor
         sparse = is_sparse(X) and not np.any(shift != 0.0)  # a shift of the zeros makes a sparse matrix dense
         rows = _csr(X) if sparse else np.array(_dense(X), order="C")
-        rows = _clipped(rows, np.ones(rows.shape[0], dtype=np.bool_), self)
-        return np.asarray(rows @ (inner / self.scale) + (intercept - coef @ shift), dtype=np.float64)
+        usable = np.ones(rows.shape[0], dtype=np.bool_)
+        rows = _clipped(rows, usable, self)
+        return np.asarray(rows @ (inner / self.scale) + (intercept - coef @ shift), dtype=np.float64), usable
 
     def affine(self) -> tuple[Array, Array | None]:
         """(shift, factor): a feature x becomes (x + shift) * factor. Factor is None without declared ranges."""

@@ -1,14 +1,15 @@
 """The one door of a party: charge, then noise, then `Released`; nothing else can be put on a wire.
 
 A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` takes only what passed a
-`Gate` (`Released`) or was declared public by name and with a reason (`Declared`).
+`Gate` (`Released`), was declared public by name and with a reason (`Declared`), or is a prediction for a recipient that
+the holder allows (`Disclosed`).
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -44,6 +45,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "accepted": "an acknowledgement",
     "refused": "made from the plan, the party's policy and its ledger, never from rows",
     "error": "one of a fixed list of texts",
+    "public_key": "random, and made to be told",
 }
 
 
@@ -62,6 +64,7 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "accepted": _is(bool),
     "refused": _is(str),
     "error": _is(str),
+    "public_key": _is(str),
 }
 
 
@@ -116,6 +119,17 @@ class Declared(_Sealed):
 
     def __init__(self, name: str, value: Any, reason: str, *, seal: object) -> None:  # noqa: ARG002
         self._fill(name=name, value=value, reason=reason)
+
+
+class Disclosed(_Sealed):
+    """Values about people for one recipient, whom the holder allows to learn them. No epsilon covers them."""
+
+    __slots__ = ("arrays", "recipient")
+    arrays: Mapping[str, NDArray[Any]]
+    recipient: str
+
+    def __init__(self, recipient: str, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:  # noqa: ARG002
+        self._fill(recipient=recipient, arrays=MappingProxyType(dict(arrays)))
 
 
 class Outgoing(_Sealed):
@@ -352,22 +366,36 @@ def declare_public(name: str, value: Any, *, reason: str) -> Declared:
     if not _SHAPES[name](value):
         raise LeakError(
             f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
-            "feature_names a list of str, classes at most two plain values, accepted a bool, refused and error a str."
+            "feature_names a list of str, classes at most two plain values, accepted a bool, the others a str."
         )
     return Declared(name, tuple(value) if isinstance(value, list) else value, reason, seal=_SEAL)
 
 
-def reply(kind: str, request: Frame, content: Released | tuple[Declared, ...]) -> Outgoing:
-    """The frame that answers `request`, made of a released value or of declared ones."""
+def disclose(name: str, value: NDArray[np.int64], *, recipient: str, allowed: Collection[str]) -> Disclosed:
+    """Let values about people out for a recipient that their holder named; anybody else is refused."""
+    if recipient not in allowed:
+        raise RefusedError(
+            f"it takes no part in predictions for {recipient!r}; its holder can allow that with "
+            f"Policy(predict_for=({recipient!r},)). A prediction tells about the person it is made for, at no epsilon."
+        )
+    if type(value) is not np.ndarray or value.dtype != np.int64:
+        raise LeakError("a prediction leaves as whole numbers under pads; nothing was disclosed.")
+    return Disclosed(recipient, {name: value}, seal=_SEAL)
+
+
+def reply(kind: str, request: Frame, content: Released | Disclosed | tuple[Declared, ...]) -> Outgoing:
+    """The frame that answers `request`, made of a released value, a disclosed one or of declared ones."""
     arrays: Mapping[str, NDArray[Any]] = {}
     text = ""
     # a subclass could skip the seal
-    if type(content) is Released:
+    if type(content) is Released or type(content) is Disclosed:
         arrays = content.arrays
     elif type(content) is tuple and all(type(item) is Declared for item in content):
         text = json.dumps({item.name: item.value for item in content})
     else:
-        raise LeakError("a reply is made of a Released value or of Declared ones; pass the value through the gate.")
+        raise LeakError(
+            "a reply is made of a Released value, a Disclosed one or of Declared ones; pass the value through the gate."
+        )
     frame = Frame(
         kind=kind,
         serial=request.serial,

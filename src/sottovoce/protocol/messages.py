@@ -31,6 +31,7 @@ KINDS: Final = (
     "unknown-plan",
     "done",
     "error",
+    "predict",
 )
 
 _MAGIC: Final = b"sotv"

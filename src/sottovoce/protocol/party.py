@@ -277,7 +277,7 @@ class Party:
     def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query | Walk]]:
         """The plan's algorithm and queries, or a refusal; no row is looked at, so its text may say why."""
         try:
-            algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split)
+            algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split).of(plan)
             if plan.layout != algorithm.layout:
                 raise RefusedError(f"{plan.algorithm} prepares rows by {algorithm.layout}, not by {plan.layout}.")
             queries = algorithm.queries_of(plan, self.name)

@@ -296,13 +296,16 @@ class Plan(_Frozen):
         return largest if math.isfinite(largest) else 1.0
 
     def part(self, party: str) -> Part:
-        """What one party holds of every row: everything, but by columns."""
+        """What one party holds of every row: everything, but by columns.
+
+        There the constant column is with the holder of the labels. In the layout "rows" each party has one of its own.
+        """
         if self.split != "columns":
             return Part(0, self.features, self.fit_intercept, self.preparation)
         place = [name for name, _ in self.parties].index(party)
         start = sum(self.columns[:place])
         stop = start + self.columns[place]
-        constant = self.fit_intercept and place == self.holder
+        constant = self.fit_intercept and (place == self.holder or self.layout == "rows")
         labelled = self.labels != "held" or place == self.holder
         norm = self.norms[place] if self.norms else None
         recipe = dataclasses.replace(
@@ -354,7 +357,7 @@ class Plan(_Frozen):
 
 @dataclass(frozen=True)
 class Part:
-    """The columns start, ..., stop - 1 of the rows and, at one party, the constant column of the intercept."""
+    """The columns start, ..., stop - 1 of the rows and, with `constant`, the constant column of the intercept."""
 
     start: int
     stop: int
