@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from sottovoce.cli import app
 from sottovoce.data.synthetic import FEATURE_NAMES, clinics
-from sottovoce.jobs import load_job, load_party_job
+from sottovoce.jobs import load_job, load_party_job, load_people_job
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -143,7 +143,8 @@ def test_job_files_are_valid(page: Path, program: list[Block], tmp_path: Path) -
     for block in program:
         path = tmp_path / "job.toml"
         path.write_text(block.text, encoding="utf-8")
-        (load_party_job if re.search(r"^\[party\]", block.text, re.MULTILINE) else load_job)(path)
+        kinds = {r"^\[party\]": load_party_job, r"^\[model\]": load_job, "": load_people_job}
+        next(load for table, load in kinds.items() if re.search(table, block.text, re.MULTILINE))(path)
 
 
 def test_picture_is_well_formed_and_has_a_background_of_its_own() -> None:

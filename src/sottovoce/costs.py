@@ -52,27 +52,38 @@ def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = (
     end = Frame("done", 0, plan.digest)
     check = replace(proposal, query="check")
     for request, answer in (*([(check, "accept")] if parties > 1 else []), (proposal, "accept"), (end, "done")):
-        downlink += parties * len(encode(request))
+        downlink += sum(len(encode(_told(request, plan, place))) for place in range(parties))
         accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
         uplink += parties * len(reply(answer, request, accepted).data)
     rounds, queries = 0, {name: algorithm.queries_of(plan, name) for name, _ in plan.parties}
     for ask, count in algorithm.conversation(plan):
         asked = ask.to or tuple(queries)
         rounds, messages = rounds + count, messages + count * len(asked)
-        downlink += count * len(asked) * len(encode(Frame("ask", 0, plan.digest, 0, ask.query, ask.arrays)))
+        for name in asked if ask.each else asked[:1]:
+            said = {**ask.arrays, **ask.each.get(name, {})}
+            alike = 1 if ask.each else len(asked)
+            downlink += count * alike * len(encode(Frame("ask", 0, plan.digest, 0, ask.query, said)))
         for numbers, several in Counter(_entries(plan, queries[name][ask.query], ask.query) for name in asked).items():
-            grid = {"grid": np.zeros(numbers, dtype=np.int64)}
-            uplink += count * several * len(encode(Frame("answer", 0, plan.digest, 0, ask.query, grid)))
+            form = "value" if plan.release(ask.query).mechanism == "derived" else "grid"
+            back = Frame("answer", 0, plan.digest, 0, ask.query, {form: np.zeros(numbers, dtype=np.int64)})
+            uplink += count * several * len(encode(back))
     seconds = _computing(plan) + messages * _MESSAGE
     if ledger_folders:
         seconds += messages / parties * sum(_SYNCS * _sync_seconds(folder) for folder in ledger_folders)
     return Cost(rounds, uplink, downlink, seconds)
 
 
+def _told(request: Frame, plan: Plan, place: int) -> Frame:
+    """By columns the end of a run tells a party its part of a model that is shared."""
+    if request.kind != "done" or plan.split != "columns" or plan.models == "kept":
+        return request
+    return replace(request, arrays={"coef": np.zeros(plan.columns[place]), "intercept": np.zeros(1)})
+
+
 def _entries(plan: Plan, query: Any, name: str) -> int:
     """How many integers one answer has."""
     release = plan.release(name)
-    if release.mechanism != "gaussian":
+    if release.mechanism in ("selection", "noisy-max"):
         return 1
     if hasattr(query, "length"):
         return int(query.length)

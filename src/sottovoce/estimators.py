@@ -28,10 +28,11 @@ from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.privacy.accounting import Relation
 from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.protocol.coordinator import Coordinator
-from sottovoce.protocol.federation import Federation, check_people
+from sottovoce.protocol.coordinator import Coordinator, check_people
+from sottovoce.protocol.federation import Federation
 from sottovoce.protocol.party import as_labels
 from sottovoce.protocol.plan import Calibration, Named, Plan, Split
+from sottovoce.protocol.prediction import COORDINATOR, joined_scores, parts_of
 from sottovoce.transports.base import Communication
 
 if TYPE_CHECKING:
@@ -61,6 +62,16 @@ _OPTIONS = (
     "sketch",
     "sketch_size",
     "candidates",
+    "models",
+    "rows",
+    "unit",
+    "rho",
+    "proximal",
+    "relaxation",
+    "tolerance",
+    "row_share",
+    "world_epsilon",
+    "column_norm",
 )
 _SPARSE = ("csr", "csc", "coo")
 _WITHOUT_VALUES = {
@@ -88,8 +99,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     rescale : ranges become [-1, 1] ("symmetric") or [0, 1] ("unit").
     fit_intercept : a constant column inside the row norm, not penalised (but by the dual solvers, which must).
     rounds, rate, step, schedule, gram_share, slope_bound, clip, dual_step, lot, inner, order, averaged, curvatures,
-    curvature_share, rule, choice_share, counted, cap, sketch, sketch_size,
-    candidates : the solver's own (see its page); None is its rule.
+    curvature_share, rule, choice_share, counted, cap, sketch, sketch_size, candidates, rows, unit, rho, proximal,
+    relaxation, tolerance, row_share, world_epsilon, column_norm : the solver's own (see its page); None is its rule.
+    models : by columns, "shared" (the coordinator learns all coefficients; the default) or "kept" (each party keeps the
+        weights of its columns, and predictions are joint), where the solver has both.
     calibration : "tight", or "paper" for a published formula; the guarantee reported is the true one.
     ledger : an account to charge (a path, a `Ledger` or an `Account`); None accounts for this fit alone.
     insecure_seed : reproducible noise for tests and demos; the guarantee is then void and says so.
@@ -130,6 +143,16 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     sketch: str | None = None
     sketch_size: int | None = None
     candidates: int | None = None
+    models: str | None = None
+    rows: str | None = None
+    unit: str | None = None
+    rho: float | None = None
+    proximal: float | None = None
+    relaxation: float | None = None
+    tolerance: float | None = None
+    row_share: float | None = None
+    world_epsilon: float | None = None
+    column_norm: float | None = None
     ledger: Any = None
     insecure_seed: int | None = None
     verbose: bool = False
@@ -146,11 +169,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if isinstance(X, Federation):
             if y is not None:
                 raise InputError("y must be None when X is a Federation; the labels are inside it.")
+            if X.unlabelled:
+                raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
             if self.ledger is not None:
                 raise InputError(
                     "ledger goes to the federation, one for each party: Federation.by_rows(..., ledgers=[...])."
                 )
-        coordinator = federation.coordinator(insecure_seed=self.insecure_seed, without_privacy=self.epsilon == math.inf)
+        coordinator = federation.coordinator(insecure_seed=self.insecure_seed, without_privacy=self._without_privacy())
         try:
             algorithm, plan, names = self._plan(federation, coordinator, frames=4)
             before = _counts(federation.transport.communication)
@@ -171,9 +196,53 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Array:
         """X coef + intercept, entries and rows cut to the declared bounds as in training."""
-        check_is_fitted(self, "coef_")
+        if isinstance(X, Federation):
+            scores = self._joint(X, COORDINATOR)
+            if scores is None:
+                raise WireError("the parties made no prediction.")
+            return scores
+        self._check_shared()
         rows = self._validated(X, reset=False, dtype=np.float64)
-        return self.plan_.preparation.scores(rows, self.coef_.ravel(), float(np.ravel(self.intercept_)[0]))
+        coef, intercept = self.coef_.ravel(), float(np.ravel(self.intercept_)[0])
+        if self.plan_.split == "columns":
+            return joined_scores(self.plan_, rows, coef, intercept)
+        return self.plan_.preparation.scores(rows, coef, intercept)
+
+    def predict_for(self, federation: Federation, recipient: str) -> None:
+        """Have a party learn the predictions for the people of a federation by columns, and nobody else.
+
+        Each party scores its own columns. In one process `federation.predictions[recipient]` has the result; a remote
+        party hands it to its own holder (`Party.predictions`).
+        """
+        self._joint(federation, recipient)
+
+    def _joint(self, federation: Federation, recipient: str) -> Array | None:
+        check_is_fitted(self, "plan_")
+        if self.plan_.split != "columns" or federation.split != "columns":
+            raise InputError(
+                "a joint prediction is for a model and a federation by columns; where a party has whole rows, it "
+                "predicts with predict(X) on its own."
+            )
+        coordinator, digest = federation.coordinator(), bytes.fromhex(self.charged_as_)
+        if self.plan_.models == "shared":
+            names = tuple(map(str, getattr(self, "feature_names_in_", ())))
+            federation.learn(
+                digest, parts_of(self.plan_, self.coef_.ravel(), float(np.ravel(self.intercept_)[0]), names)
+            )
+        try:
+            return coordinator.predict(self.plan_, digest, recipient)
+        except WireError:
+            federation.raise_failure()
+            raise
+
+    def _check_shared(self) -> None:
+        """Refuse what needs all coefficients in one place where the parties keep them."""
+        check_is_fitted(self, "plan_")
+        if self.plan_.models == "kept":
+            raise InputError(
+                "models='kept': the coefficients are with the parties, each has those of its columns. Predict with "
+                "predict(federation), a Federation.by_columns of the people; or fit with models='shared'."
+            )
 
     def _central(self, X: Any, y: ArrayLike | None) -> Federation:
         if y is None:
@@ -272,7 +341,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             )
         coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
         plan = make_plan(solver, problem, algorithm.design(problem), run=secrets.token_hex(16), coin=coin)
-        return algorithm.of(plan), plan, names
+        form = algorithm.of(plan)
+        if form.keeps_rows and plan.private:
+            plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
+        return form, plan, names
 
     def _check_parameters(self) -> None:
         if not (_is_number(self.epsilon) and self.epsilon > 0):
@@ -299,6 +371,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"calibration={self.calibration!r} must be 'tight' or 'paper'.")
         if self.rescale not in ("symmetric", "unit"):
             raise InputError(f"rescale={self.rescale!r} must be 'symmetric' ([-1, 1]) or 'unit' ([0, 1]).")
+
+    def _without_privacy(self) -> bool:
+        """Whether the user asks, by name, for a run that does not protect a person's record."""
+        return self.epsilon == math.inf or self.calibration == "paper" or self.unit == "feature"
 
     def _check_options(self, algorithm: Solver) -> None:
         if self.calibration == "paper":
@@ -332,8 +408,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         coordinator: Coordinator,
         before: tuple[int, int],
     ) -> None:
-        coef, intercept = plan.preparation.unprepare(solution.weights)
-        self._set_model(coef, intercept, plan)
+        if plan.models == "kept":
+            self._forget_model(plan)
+        else:
+            self._set_model(*plan.unprepare(solution.weights), plan)
         self.n_iter_ = plan.rounds if plan.private else coordinator.asked[plan.releases[-1].query]
         self.certificates_ = dict(solution.certificates)
         self.n_features_in_ = plan.features
@@ -357,10 +435,15 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.coef_: Array = coef
         self.intercept_: Any = intercept
 
+    def _forget_model(self, plan: Plan) -> None:  # noqa: ARG002
+        """The parties keep the coefficients: those of an earlier fit are not these."""
+        for name in {"coef_", "intercept_"} & set(vars(self)):
+            delattr(self, name)
+
     @property
     def sparse_coef_(self) -> Any:
         """`coef_` as a CSR matrix of one row."""
-        check_is_fitted(self, "coef_")
+        self._check_shared()
         return sp.csr_matrix(self.coef_.reshape(1, -1))
 
     @property
@@ -369,7 +452,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
         Without names, or where two features share one, they are called x0, x1, ...
         """
-        check_is_fitted(self, "coef_")
+        self._check_shared()
         coef = self.coef_.ravel()
         names = [str(name) for name in getattr(self, "feature_names_in_", ())]
         if len(set(names)) < len(coef):
@@ -452,14 +535,24 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         self.coef_ = coef[None, :]
         self.intercept_ = np.array([intercept])
 
+    def _forget_model(self, plan: Plan) -> None:
+        super()._forget_model(plan)
+        self.classes_ = np.array(plan.classes)
+
     def decision_function(self, X: Any) -> Array:
         """Scores x'coef + intercept, positive on the side of `classes_[1]`; rows are cut as in training."""
         return self._scores(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class on whose side of the plane each row lies."""
-        positive = self._scores(X) > 0
-        return np.asarray(self.classes_[positive.astype(int)])
+        scores = self._scores(X)
+        if (unusable := np.flatnonzero(np.isnan(scores))).size:
+            raise InputError(
+                f"{unusable.size} of {scores.size} people have a record that some party cannot use (a missing or "
+                f"infinite value), the first is row {unusable[0]}; leave them out at every party, or take "
+                "decision_function, which is NaN for them."
+            )
+        return np.asarray(self.classes_[(scores > 0).astype(int)])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -578,7 +671,7 @@ def privacy_report(plan: Plan, algorithm: Algorithm, *, seeded: bool) -> Privacy
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
     guarantees = {
-        name: Guarantee(epsilon, plan.delta, plan.relation, name, plan.claimed_epsilon, void)  # type: ignore[arg-type]
+        name: Guarantee(epsilon, plan.delta, plan.relation, name, plan.claimed_epsilon, void, plan.protects)  # type: ignore[arg-type]
         for name, epsilon in epsilons.items()
     }
     assumptions = ["parties and coordinator follow the protocol, though they may be curious"]
@@ -589,6 +682,8 @@ def privacy_report(plan: Plan, algorithm: Algorithm, *, seeded: bool) -> Privacy
         assumptions += {"public": ["the labels are public"], "shared": ["all parties know the labels"]}.get(
             plan.labels, []
         )
+    if algorithm.keeps_rows:
+        assumptions.append("whose record changed since rows with noise were drawn, and that it did, is no secret")
     if plan.classes is not None:
         assumptions.append("the two class labels are public")
     return PrivacyReport(

@@ -285,10 +285,20 @@ class Job(_File):
         return _class_of(self.model.estimator)(**self.privacy.model_dump(), **declared, **parameters)
 
 
+class PeopleJob(_File):
+    """The people of a joint prediction: their columns are in files of this process or with parties elsewhere."""
+
+    party: tuple[PartyTable, ...] = Field((), description="tables [[party]] with name and file")
+    federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
+
+
 class PartyOf(SourceTable):
     """The party that a party file describes."""
 
     name: str = Field(min_length=1, description="the party's name, as in its certificate")
+    predictions: str | None = Field(
+        None, min_length=1, description="the file for predictions that this party is the recipient of"
+    )
 
 
 class ConnectionTable(_Table):
@@ -303,6 +313,9 @@ class PolicyTable(_Table):
 
     max_epsilon: float = Field(math.inf, gt=0, description="the most that one plan may cost, above 0")
     max_delta: float = Field(1.0, gt=0, le=1, description="the largest delta of a plan, above 0 and at most 1")
+    predict_for: tuple[str, ...] = Field(
+        (), description='who may learn joint predictions about these people, such as ["coordinator"] or a party'
+    )
 
 
 class PartyJob(_File):
@@ -312,6 +325,12 @@ class PartyJob(_File):
     federation: ConnectionTable = Field(description="a table with coordinator and certificates")
     policy: PolicyTable = Field(default_factory=PolicyTable, description="a table with max_epsilon, max_delta")
     bounds: BoundsTable | None = Field(None, description="the bounds that a plan must have, if any")
+
+    @property
+    def predict_for(self) -> tuple[str, ...]:
+        """Who may learn joint predictions; a party with a file for them may itself."""
+        own = () if self.party.predictions is None else (self.party.name,)
+        return (*self.policy.predict_for, *own)
 
     def checked(self) -> Self:
         """The job itself, unless it asks for what a remote party cannot do: it keeps a ledger, always."""
@@ -359,6 +378,17 @@ def load_job(path: Path) -> Job:
             "Leave it out."
         )
     check_parameters(job.model, path)
+    return job
+
+
+def load_people_job(path: Path) -> PeopleJob:
+    """The people of a joint prediction, from a TOML file."""
+    job = _load(path, PeopleJob)
+    names = list(job.federation.parties) if job.federation is not None else [table.name for table in job.party]
+    if bool(job.party) == (job.federation is not None):
+        raise InputError(f"{path} needs either [[party]] (files of this process) or [federation] (parties elsewhere).")
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
     return job
 
 

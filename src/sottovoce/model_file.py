@@ -38,8 +38,8 @@ class ModelFile(BaseModel):
     version: Literal[1] = 1
     estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm"]
     parameters: dict[str, Any]
-    coef: list[FiniteFloat]
-    intercept: FiniteFloat
+    coef: list[FiniteFloat] | None  # None: the parties keep the coefficients of their columns
+    intercept: FiniteFloat | None
     classes: tuple[Any, Any] | None
     feature_names: list[str]
     rounds: int
@@ -52,18 +52,19 @@ class ModelFile(BaseModel):
 
 def to_json(model: PrivateLinearModel) -> str:
     """The text of a fitted model's file."""
-    if not hasattr(model, "coef_"):
+    if not hasattr(model, "plan_"):
         raise InputError(f"this {type(model).__name__} is not fitted; call fit before saving it.")
     names = {name: key for key, name in ESTIMATORS.items()}
     # The coin names records in one published calibration; whoever gets the model must not get it.
     plan = model.plan_.model_copy(update={"coin": "withheld"})
+    kept = plan.models == "kept"
     content = {
         "format": FORMAT,
         "version": 1,
         "estimator": names[type(model).__name__],
         "parameters": {k: v for k, v in model.get_params(deep=False).items() if k not in _NOT_KEPT},
-        "coef": np.ravel(model.coef_),
-        "intercept": float(np.ravel(model.intercept_)[0]),
+        "coef": None if kept else np.ravel(model.coef_),
+        "intercept": None if kept else float(np.ravel(model.intercept_)[0]),
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
         "rounds": model.n_iter_,
@@ -118,13 +119,20 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     plan = content.plan
     if plan.digest.hex() != content.plan_digest:
         raise ValueError("plan and plan_digest do not agree")
-    if len(content.coef) != plan.features or len(content.feature_names) not in (0, plan.features):
+    kept = content.coef is None or content.intercept is None
+    if kept != (plan.models == "kept"):
+        raise ValueError("coef and intercept are there unless the parties keep them, as the plan says")
+    coefficients = 0 if content.coef is None else len(content.coef)
+    if (not kept and coefficients != plan.features) or len(content.feature_names) not in (0, plan.features):
         raise ValueError(f"coef and feature_names must have the plan's {plan.features} entries")
     if content.classes != plan.classes:
         raise ValueError("classes are not those of the plan")
     parameters = {**content.parameters, "epsilon": plan.epsilon}
     model: PrivateLinearModel = getattr(estimators, ESTIMATORS[content.estimator])(**parameters)
-    model._set_model(np.array(content.coef), content.intercept, plan)
+    if content.coef is None or content.intercept is None:
+        model._forget_model(plan)
+    else:
+        model._set_model(np.array(content.coef), content.intercept, plan)
     model.n_iter_ = content.rounds
     model.n_features_in_ = plan.features
     if content.feature_names:

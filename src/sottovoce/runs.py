@@ -20,17 +20,19 @@ from sottovoce.costs import Cost, cost_of
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.files import check_writable, write_text
-from sottovoce.jobs import FederationTable, Job
+from sottovoce.jobs import FederationTable, Job, PartyTable, PeopleJob
 from sottovoce.model_file import plain, to_json
 from sottovoce.privacy.gate import Outgoing, declare_public, reply
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.privacy.spending import Book
-from sottovoce.protocol.federation import Federation, check_people
+from sottovoce.protocol.coordinator import check_people
+from sottovoce.protocol.federation import Federation
 from sottovoce.protocol.messages import decode
-from sottovoce.protocol.party import Party
+from sottovoce.protocol.party import Party, charge_of
 from sottovoce.protocol.plan import Plan
-from sottovoce.sources import file_shape, read_party, source_account
+from sottovoce.protocol.prediction import Models
+from sottovoce.sources import file_shape, read_features, read_party, source_account
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
 
@@ -186,7 +188,10 @@ def preview(job: Job, federation: Federation, facts: Sequence[Facts], notes: Seq
 @contextmanager
 def opened(job: Job, say: Say) -> Iterator[tuple[Federation, list[Facts]]]:
     """The federation of a job: files are read here, or remote parties are waited for."""
-    federation = _remote(job, say) if job.federation is not None else _local(job)
+    if job.federation is not None:
+        federation = _federation(job, _wire(job.federation, job.resolve, say))
+    else:
+        federation = _local(job)
     with contextlib.closing(federation):
         facts = _facts(federation)
         _check_facts(job, facts)
@@ -195,6 +200,33 @@ def opened(job: Job, say: Say) -> Iterator[tuple[Federation, list[Facts]]]:
         elif job.split == "columns":
             _check_same_labels(federation._parties)
         yield federation, facts
+
+
+@contextmanager
+def people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Federation]:
+    """The people of a joint prediction: files are read here, each for itself, or remote parties are waited for."""
+    if model.plan_.split != "columns":
+        raise InputError("a job of people is for a model by columns; give predict a file of records instead.")
+    if job.federation is not None:
+        federation = Federation.connect(_wire(job.federation, job.resolve, say), split="columns")
+    else:
+        parties = [_person_holder(job, table, model) for table in job.party]
+        federation = Federation("columns", InProcess(parties), parties=parties)
+    with contextlib.closing(federation):
+        yield federation
+        federation.dismiss()
+
+
+def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel) -> Party:
+    """One file of a joint prediction: the model's columns of that party, by their names where it has names."""
+    if table.name not in dict(model.plan_.parties):
+        known = ", ".join(name for name, _ in model.plan_.parties)
+        raise InputError(f"{job.path}: party {table.name!r} is none of the model's; they are {known}.")
+    part = model.plan_.part(table.name)
+    names = tuple(getattr(model, "feature_names_in_", ())[part.start : part.stop])
+    rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
+    models = None if table.ledger is None else Models.beside(job.resolve(table.ledger))
+    return Party(table.name, rows, None, feature_names=names, models=models)
 
 
 def fit(
@@ -292,14 +324,12 @@ def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -
     return federation.declare_columns(table.labels, job.parties.index(job.holder), norms)
 
 
-def _remote(job: Job, say: Say) -> Federation:
+def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say) -> Transport:
+    """The wire to remote parties, once all of them have connected."""
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import GrpcCoordinator
 
-    table = job.federation
-    if table is None:
-        raise InputError(f"{job.path} has no [federation].")
-    credentials = Credentials.load(job.resolve(table.certificates), COORDINATOR)
+    credentials = Credentials.load(resolve(table.certificates), COORDINATOR)
     wire = GrpcCoordinator(table.listen, table.parties, credentials, timeout=table.timeout)
     try:
         say(f"listening on {table.listen}, waiting for {', '.join(table.parties)} (at most {table.wait:g} s)")
@@ -307,7 +337,7 @@ def _remote(job: Job, say: Say) -> Federation:
     except BaseException:
         wire.close()
         raise
-    return _federation(job, wire)
+    return wire
 
 
 def _facts(federation: Federation) -> list[Facts]:
@@ -416,7 +446,7 @@ def _charge(plan: Plan, party: str, account: Account) -> Charge:
     book = account.book()
     who = (party, str(account.path), account.dataset, book.balance())
     try:
-        asked = book.terms.price("", lambda relation: algorithm.events(plan, relation, party), plan.delta, "")
+        asked = book.terms.price("", charge_of(algorithm, plan, party, book)[0], plan.delta, "")
     except BudgetError as error:
         return Charge(*who, None, str(error))
     if not book.fits(asked):

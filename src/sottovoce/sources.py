@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sottovoce.data import readers
 from sottovoce.errors import InputError
@@ -82,6 +86,34 @@ def read_party(
         policy=policy,
         feature_names=table.feature_names,
     )
+
+
+def read_features(
+    names: Sequence[str], features: int, path: Path, *, whole: bool = False
+) -> tuple[NDArray[np.float64] | Any, list[str]]:
+    """The model's columns of a file, in the model's order, and the names of columns that are not its own.
+
+    `whole`: a record with a missing value is an error; otherwise its prediction is missing too.
+    """
+    if not {suffix.lower() for suffix in path.suffixes} & set(readers.CSV + readers.PARQUET):
+        return readers.read_table(path, features=features).X, []
+    columns = readers.read_columns(path)
+    if not names:
+        raise InputError("the model has no feature names, so columns cannot be matched; predict in Python instead.")
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise InputError(f"{path} lacks {len(missing)} of the model's columns: {', '.join(missing)}. Add them.")
+    for name in names:
+        if columns[name].dtype == object:
+            raise InputError(f"{path}: column {name!r} is not numeric; encode it as the training data were.")
+    rows = np.column_stack([columns[name] for name in names])
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if whole and bad.size:
+        raise InputError(
+            f"{path}: {bad.size} record(s) have missing or infinite values, the first is record {bad[0] + 1}; "
+            "fill them in or leave them out."
+        )
+    return rows, [name for name in columns if name not in names]
 
 
 def _parquet_shape(path: Path) -> tuple[list[str], int]:

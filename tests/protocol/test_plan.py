@@ -141,6 +141,9 @@ def test_every_field_is_in_the_digest(plan_of: MakePlan) -> None:
         {"norms": (0.6, 0.8)},
         {"labels": "held"},
         {"holder": 1},
+        {"kept": (("aa", 1.0), ("", 0.0)), "releases": (release | {"mechanism": "kept", "count": 1},)},
+        {"models": "kept"},
+        {"protects": "feature"},
         *({"releases": (release | {name: value},)} for name, value in _RELEASE_CHANGES.items()),
     ]
     assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format"}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from sottovoce.algorithms.admm import ADMM
 from sottovoce.algorithms.base import Algorithm, Ask, Design, Problem, Solution, Solver, make_plan, problem_loss
 from sottovoce.algorithms.cd import CD
+from sottovoce.algorithms.fdml import Fdml
 from sottovoce.algorithms.frank_wolfe import FrankWolfe
 from sottovoce.algorithms.gradient import Gradient
 from sottovoce.algorithms.greedy_cd import GreedyCD
@@ -14,6 +16,7 @@ from sottovoce.algorithms.one_shot import OneShot
 from sottovoce.algorithms.scd import SCD
 from sottovoce.algorithms.scd_primal import PrimalSCD
 from sottovoce.algorithms.scd_sequential import SequentialSCD
+from sottovoce.algorithms.score import Score
 from sottovoce.algorithms.sgd import SGD
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
@@ -32,6 +35,9 @@ REGISTRY: dict[str, Solver] = {
         GreedyCD(),
         FrankWolfe(),
         OneShot(),
+        ADMM(),
+        Fdml(),
+        Score(),
     )
 }
 UNEVEN = 4.0  # columns whose bounds differ by more are drowned by the largest in a common row norm

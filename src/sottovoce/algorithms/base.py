@@ -18,6 +18,7 @@ from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, epsilon_of, mu_for
 from sottovoce.privacy.gate import Gate, Released
+from sottovoce.privacy.guarantee import Unit
 from sottovoce.privacy.mechanisms import selection_error
 from sottovoce.privacy.query import GradientSum, Query, Walk
 from sottovoce.protocol.plan import Calibration, Labels, Named, Plan, Release, Split
@@ -101,6 +102,7 @@ class Design:
     claimed_epsilon: float | None = None
     layout: Layout = "rows"
     vectors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    protects: Unit = "record"
 
 
 class Solver(ABC):
@@ -117,7 +119,8 @@ class Solver(ABC):
         """Why this solver cannot serve, or None."""
         if split not in self.splits:
             what = "data in one place" if split == "central" else f"data split by {split}"
-            return f"solver={self.name!r} does not serve {what}"
+            why = " (every record's score would need noise of its own: worse than one party alone)"
+            return f"solver={self.name!r} does not serve {what}{why if split == 'columns' else ''}"
         if self.needs_smooth and not loss.smooth:
             return f"solver={self.name!r} needs a smooth loss and {loss.name!r} is not"
         return None
@@ -161,6 +164,7 @@ class Algorithm(Solver):
     resumes: ClassVar[bool] = True  # False if a holder that was stopped in a run has lost what the run needs
     layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
     samples: ClassVar[bool] = True  # False if its queries need all rows of a holder
+    keeps_rows: ClassVar[bool] = False  # True if a holder keeps rows with noise for later runs
 
     def of(self, plan: Plan) -> Algorithm:  # noqa: ARG002
         """Itself."""
@@ -180,6 +184,10 @@ class Algorithm(Solver):
 
     def remember(self, plan: Plan, block: Block) -> Any:  # noqa: ARG002
         """What a party keeps from round to round; it never leaves the party."""
+        return None
+
+    def kept_weights(self, plan: Plan, memory: Any) -> Array | None:  # noqa: ARG002
+        """At the end of a run with models="kept": the party's weights on its own prepared rows. They stay with it."""
         return None
 
     def answer(
@@ -215,7 +223,9 @@ class Algorithm(Solver):
 
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:  # noqa: ARG002
         """Whether the plan's public schedule has this party answer that query in that round."""
-        return any(r.query == query and r.first <= round_ < r.first + r.count for r in plan.releases)
+        return any(
+            r.query == query and r.first <= round_ < r.first + r.count and r.mechanism != "kept" for r in plan.releases
+        )
 
     def check_samplers(self, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
         """Refuse a plan whose samplers' own errors exceed, under this relation, the share of delta set aside.
@@ -230,11 +240,20 @@ class Algorithm(Solver):
 
     def conversation(self, plan: Plan) -> Iterable[tuple[Ask, int]]:
         """What a private run asks, by size on the wire and how often: exactly, or at most where the data decide."""
-        return [(self.example(plan, release.query), release.count) for release in plan.releases]
+        said = [release for release in plan.releases if release.mechanism != "kept"]
+        return [(self.example(plan, release.query), release.count) for release in said]
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:  # noqa: ARG002
         """What one party's releases cost against whoever sees each of them."""
         return tuple(release.event(relation) for release in plan.releases)
+
+    def dues(self, plan: Plan, relation: Relation, party: str, owed: Mapping[str, float]) -> tuple[Event, ...]:
+        """What a party's ledger is charged: `events`, less what it paid before for rows that are kept.
+
+        `owed` has for each party the precision 1 / std^2 of its kept rows that this ledger has not paid for yet.
+        """
+        del owed
+        return self.events(plan, relation, party)
 
     def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
         """What the final model costs: only the sum over parties is used, so it carries every party's noise."""
@@ -338,10 +357,12 @@ def make_plan(algorithm: str, problem: Problem, design: Design, *, run: str, coi
         claimed_epsilon=design.claimed_epsilon,
         layout=design.layout,
         vectors=tuple(sorted(design.vectors.items())),
+        protects=design.protects,
         columns=problem.columns,
         norms=problem.norms,
         labels=problem.labels,
         holder=problem.holder,
+        models="kept" if design.protects == "feature" else choice(problem, "models", ("shared", "kept")),
     )
 
 

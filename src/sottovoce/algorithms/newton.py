@@ -23,6 +23,7 @@ from sottovoce.algorithms.base import (
     public_gradient,
     summed,
 )
+from sottovoce.losses import Loss
 from sottovoce.privacy.query import Curvature, GramMatrix, LossSum, Query
 from sottovoce.protocol.plan import Plan, Release, ScaledRegulariser
 
@@ -62,21 +63,16 @@ class Newton(Algorithm):
             ]
             most = min(50 * rounds, MOST_ROUNDS)
             return Design(rounds, numbers, tuple(Release.of(q, 0, most, 0.0, 1.0) for q in exact))
-        classify = gradient.loss.kind == "classification"
-        share = option(problem, "gram_share", 0.10 if classify else 0.15, low=1e-6, high=1 - 1e-6)
+        rule = RULES[gradient.loss.kind]
+        share = option(problem, "gram_share", rule.gram_share, low=1e-6, high=1 - 1e-6)
         rounds = option(problem, "rounds", 64, low=2, whole=True)
         releases = (
             Release.at_mu(gram, 0, 1, math.sqrt(share) * problem.mu, problem.relation),
             Release.at_mu(gradient, 1, rounds, math.sqrt(1 - share) * problem.mu, problem.relation),
         )
         parties = math.sqrt(len(problem.parties))
-        per_round, per_gram = (200.0, 0.35) if classify else (20.0, 1.4)
         std_gram, std_gradient = (release.std * parties for release in releases)
-        damping = max(
-            std_gradient * math.sqrt(rounds) * problem.dimension / per_round,
-            per_gram * std_gram * math.sqrt(problem.dimension),
-            std_gradient**2 * problem.dimension / problem.records,
-        )
+        damping = rule.damping(problem.dimension, problem.records, rounds, std_gram, std_gradient)
         return Design(rounds, {**numbers, "damping": damping}, releases)
 
     def queries(self, plan: Plan) -> dict[str, Query]:
@@ -91,23 +87,68 @@ class Newton(Algorithm):
         if not plan.private:
             return (yield from _exact_newton(plan))
         triangles = yield Ask("gram", {"weights": np.zeros(plan.dimension)})
-        values, vectors = np.linalg.eigh(GramMatrix(plan.dimension).matrix(summed(triangles)))
-        values = np.maximum(values, 0.0)
-        loss, damping = plan.scaled_loss, plan["damping"]
-        weights = np.zeros(plan.dimension)
-        tail = TailAverage(plan.dimension, plan.rounds // 2)
+        gram = GramMatrix(plan.dimension).matrix(summed(triangles))
+        descent = Descent(
+            gram, plan["damping"], plan.scaled_loss, plan.scaled_regulariser, plan.records, plan.rounds // 2
+        )
         centre, slope = TailAverage(plan.dimension, 0), TailAverage(plan.dimension, 0)
         for t in range(plan.rounds):
-            gradients = yield Ask("gradient", {"weights": weights})
-            centre.add(t, weights)
+            gradients = yield Ask("gradient", {"weights": descent.weights})
+            centre.add(t, descent.weights)
             slope.add(t, summed(gradients))
-            variance = float(values @ (vectors.T @ weights) ** 2) / plan.records
-            k = max(FLOOR * loss.curvature_bound, loss.mean_curvature(variance))
-            metric = Metric(k * values + damping, vectors)
-            weights = metric.step(weights, summed(gradients), plan.scaled_regulariser, plan.records)
-            tail.add(t, weights)
-        model = Quadratic(Metric(values + SOFTENING * damping, vectors), centre.value, slope.value)
-        return Solution(tail.value, model=model if loss.name == "squared" else None)
+            descent.step(t, summed(gradients))
+        metric = Metric(descent.values + SOFTENING * plan["damping"], descent.vectors)
+        model = Quadratic(metric, centre.value, slope.value)
+        return Solution(descent.mean, model=model if plan.scaled_loss.name == "squared" else None)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The constants of the rule for one kind of loss."""
+
+    gram_share: float
+    per_round: float
+    per_gram: float
+
+    def damping(self, dimension: int, records: int, rounds: int, std_gram: float, std_gradient: float) -> float:
+        """lam0, from public numbers."""
+        return max(
+            std_gradient * math.sqrt(rounds) * dimension / self.per_round,
+            self.per_gram * std_gram * math.sqrt(dimension),
+            std_gradient**2 * dimension / records,
+        )
+
+
+RULES = {"classification": Rule(0.10, 200.0, 0.35), "regression": Rule(0.15, 20.0, 1.4)}
+
+
+class Descent:
+    """Steps in the metric k H + lam0 I of a released Gram matrix H; `mean` is that of the iterates from `start` on."""
+
+    def __init__(
+        self, gram: Array, damping: float, loss: Loss, regulariser: ScaledRegulariser, records: int, start: int
+    ) -> None:
+        values, self.vectors = np.linalg.eigh(gram)
+        self.values = np.maximum(values, 0.0)
+        self.damping, self.loss, self.regulariser, self.records = damping, loss, regulariser, records
+        self.weights = np.zeros(len(gram))
+        self._tail = TailAverage(len(gram), start)
+
+    def mean_square(self, weights: Array) -> float:
+        """The mean square of the scores, w'Hw / N."""
+        return float(self.values @ (self.vectors.T @ weights) ** 2) / self.records
+
+    def step(self, round_: int, gradient: Array) -> None:
+        """From `weights`, at which the gradient was asked, to the next ones."""
+        k = max(FLOOR * self.loss.curvature_bound, self.loss.mean_curvature(self.mean_square(self.weights)))
+        metric = Metric(k * self.values + self.damping, self.vectors)
+        self.weights = metric.step(self.weights, gradient, self.regulariser, self.records)
+        self._tail.add(round_, self.weights)
+
+    @property
+    def mean(self) -> Array:
+        """The answer."""
+        return self._tail.value
 
 
 @dataclass(frozen=True)

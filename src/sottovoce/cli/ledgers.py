@@ -1,4 +1,4 @@
-"""`sottovoce ledger open | show | history | verify`."""
+"""`sottovoce ledger open | show | history | verify | rows | forget-rows`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,10 @@ def history(path: LedgerPath, as_json: AsJson = False) -> None:
     accounts = Ledger(path, create=False).accounts()
     entries = sorted((entry for account in accounts for entry in account.history()), key=lambda entry: entry.number)
     if as_json:
-        print_json({"ledger": str(path), "entries": [asdict(entry) for entry in entries]})
+        told = [asdict(entry) for entry in entries]
+        for line in told:
+            line["details"].pop("key", None)  # with it, and the file of kept rows, records could be guessed and tried
+        print_json({"ledger": str(path), "entries": told})
         return
     released: dict[tuple[str, str], list[int]] = {}
     for entry in entries:
@@ -127,6 +130,8 @@ def history(path: LedgerPath, as_json: AsJson = False) -> None:
         elif entry.kind == "reservation":
             sizes = released.get((entry.dataset, entry.plan), [])
             row = (details["summary"], f"{details['epsilon']:.4g}", f"{len(sizes)}", f"{sum(sizes)}", entry.plan[:12])
+        elif entry.kind == "forgotten":
+            row = (f"kept rows {entry.plan} forgotten", "", "", "", "")
         else:
             continue
         listing.add_row(f"{entry.number}", entry.written[:16].replace("T", " "), entry.dataset, *row)
@@ -146,3 +151,73 @@ def verify(path: LedgerPath, as_json: AsJson = False) -> None:
         print_json({"ledger": str(path), "entries": entries, "sound": True})
     else:
         out().print(f"{path} is sound: {entries} entries, each chained to the one before it", soft_wrap=True)
+
+
+@app.command()
+def rows(path: LedgerPath, as_json: AsJson = False) -> None:
+    """List the rows with noise that are kept beside the ledger, and what they cost.
+
+    - `sottovoce ledger rows budget.db`
+    """
+    from sottovoce.errors import LedgerError
+    from sottovoce.privacy.accounting import gaussian_epsilon
+    from sottovoce.privacy.ledger import Ledger
+    from sottovoce.privacy.rows import read
+
+    found = []
+    for account in Ledger(path, create=False).accounts():
+        for entry in account.rows():
+            try:
+                read(account, entry)
+                state = "there"
+            except LedgerError:
+                state = "lost"
+            told = {name: entry.details[name] for name in ("id", "std", "records", "columns", "mu")}
+            told |= {"epsilon": gaussian_epsilon(entry.details["mu"], account.terms().delta)}
+            found.append({"account": account.dataset, **told, "used": entry.written, "file": state})
+    if as_json:
+        print_json({"ledger": str(path), "rows": found})
+        return
+    if not found:
+        out().print(f"{path}: no rows are kept", soft_wrap=True)
+        return
+    listing = table("account", "rows", "std>", "records>", "columns>", "mu>", "epsilon>", "last used", "file")
+    for line in found:
+        numbers = (f"{line['std']:.4g}", f"{line['records']}", f"{line['columns']}")
+        costs = (f"{line['mu']:.4g}", f"{line['epsilon']:.4g}")
+        listing.add_row(
+            line["account"], line["id"], *numbers, *costs, line["used"][:16].replace("T", " "), line["file"]
+        )
+    out().print(listing)
+
+
+@app.command(name="forget-rows")
+def forget_rows(
+    path: LedgerPath,
+    dataset: Annotated[str, typer.Option(help="The data set's name.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give up the kept rows of a data set: the next run draws new ones, which costs as much again.
+
+    - `sottovoce ledger forget-rows budget.db --dataset patients --yes`
+    """
+    from sottovoce.privacy.ledger import Ledger
+    from sottovoce.privacy.rows import forget
+
+    account = Ledger(path, create=False).account(dataset)
+    entries = account.rows()
+    names = [entry.details["id"] for entry in entries]
+    if entries and not yes:
+        typer.confirm(
+            f"Forget the rows {', '.join(names)}? What they cost stays spent, and the next run pays as much again.",
+            abort=True,
+            err=True,
+        )
+    for entry in entries:
+        forget(account, entry)
+    if as_json:
+        print_json({"ledger": str(path), "account": dataset, "forgotten": names})
+    else:
+        said = f"forgot rows {', '.join(names)}" if names else "no rows are kept"
+        out().print(f"account {dataset!r} in {path}: {said}", soft_wrap=True)

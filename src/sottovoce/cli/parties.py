@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sottovoce.jobs import PartyJob
     from sottovoce.privacy.gate import Outgoing
     from sottovoce.privacy.ledger import Account
+    from sottovoce.protocol.messages import Frame
     from sottovoce.protocol.party import Party
 
 
@@ -72,6 +73,13 @@ def party(
     coordinator: Annotated[str | None, typer.Option(help="host:port of the coordinator.")] = None,
     certificates: Annotated[str | None, typer.Option(help="The folder with this party's certificate.")] = None,
     max_epsilon: Annotated[float | None, typer.Option(help="Refuse a plan that costs more.")] = None,
+    predict_for: Annotated[
+        list[str] | None,
+        typer.Option(help="Serve joint predictions, and no training, for this recipient; repeat it for more."),
+    ] = None,
+    predictions: Annotated[
+        str | None, typer.Option(help="Serve joint predictions, and write here those that this party is to learn.")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End after the first training.")] = False,
     patience: Annotated[float, typer.Option(help="Give up after so many seconds without a coordinator.")] = 3600.0,
 ) -> None:
@@ -86,14 +94,24 @@ def party(
     A party file has the tables [party] (name, file, label, ledger, account), [federation] (coordinator, certificates)
     and, if wanted, [policy] (max_epsilon, max_delta) and [bounds]. Without a label every column is a feature: that is
     for data split by columns where another party holds the labels.
+
+    With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
+    prediction, and the ledger tells where the party's part of the model is. No plan is then served.
     """
     from sottovoce.errors import InputError
     from sottovoce.jobs import load_party_job, party_job
 
     tables: dict[str, dict[str, Any]] = {
-        "party": {"name": name, "file": file, "label": label, "ledger": ledger, "account": account},
+        "party": {
+            "name": name,
+            "file": file,
+            "label": label,
+            "ledger": ledger,
+            "account": account,
+            "predictions": predictions,
+        },
         "federation": {"coordinator": coordinator, "certificates": certificates},
-        "policy": {"max_epsilon": max_epsilon},
+        "policy": {"max_epsilon": max_epsilon, "predict_for": predict_for},
     }
     given = {table: {key: value for key, value in keys.items() if value is not None} for table, keys in tables.items()}
     if job is not None and any(given.values()):
@@ -109,6 +127,7 @@ _REST = 1.5  # seconds after a training: by then its coordinator has closed, and
 def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
     from sottovoce import sources
+    from sottovoce.files import check_writable
     from sottovoce.protocol.party import Policy
     from sottovoce.transports.certificates import Credentials
     from sottovoce.transports.grpc_wire import serve_party
@@ -121,7 +140,16 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         path = job.resolve(source.file)
         shape = sources.file_shape(path, source.label, source.features, labelled=source.has_label)
         bounds = job.bounds.declare(shape[1])
-    policy = Policy(max_epsilon=job.policy.max_epsilon, max_delta=job.policy.max_delta, bounds=bounds)
+    policy = Policy(
+        max_epsilon=job.policy.max_epsilon,
+        max_delta=job.policy.max_delta,
+        bounds=bounds,
+        predict_for=job.predict_for,
+        trains=not job.predict_for,
+    )
+    results = None if source.predictions is None else job.resolve(source.predictions)
+    if results is not None:
+        check_writable(results, "party.predictions")
     holder = sources.read_party(source.name, source, job.resolve, policy, labelled=source.has_label)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
@@ -132,11 +160,13 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         console.print(f"{source.name}: {text}", soft_wrap=True)
 
     say(f"{facts['records']:,} records, {facts['features']} features; the rows stay in this process")
-    if not source.has_label:
+    if job.predict_for:
+        say(f"these people are predicted for, not trained on; who may learn the results: {', '.join(job.predict_for)}")
+    elif not source.has_label:
         say("no label: every column is a feature, and only a plan in which another party holds the labels is served")
     say(f"ledger {account.path}: epsilon {account.balance().left:.4g} left" if account else "no ledger")
     say(f"connecting to {job.federation.coordinator}; Ctrl-C stops")
-    endpoint = _Announced(holder, say, account)
+    endpoint = _Announced(holder, say, account, results)
     while not stop.is_set():
         serve_party(endpoint, job.federation.coordinator, credentials, stop=stop, give_up_after=patience)
         if once:
@@ -148,11 +178,14 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
 class _Announced:
     """A party that tells its holder, at this terminal, what was agreed to and what was refused."""
 
-    def __init__(self, party: Party, say: Callable[[str], None], account: Account | None) -> None:
+    def __init__(
+        self, party: Party, say: Callable[[str], None], account: Account | None, predictions: Path | None
+    ) -> None:
         self.name = party.name
         self._party = party
         self._say = say
         self._account = account
+        self._predictions = predictions
 
     def handle(self, request: bytes) -> Outgoing:
         """Pass the frame on; the kind of the answer tells what happened."""
@@ -165,7 +198,9 @@ class _Announced:
 
         outgoing = self._party.handle(request)
         kind, _ = peek(outgoing.data)
-        if kind == "accept" and (asked := decode(request)).query != "check":
+        if kind in ("accept", "answer") and peek(request)[0] == "predict":
+            self._predicted(decode(request))
+        elif kind == "accept" and (asked := decode(request)).query != "check":
             plan = Plan.from_json(asked.text)
             events = algorithms.of(plan).events(plan, plan.relation, self.name)
             epsilon = epsilon_of(events, plan.delta, plan.relation)
@@ -177,3 +212,16 @@ class _Announced:
         elif kind == "done":
             self._say(f"plan {decode(request).plan.hex()[:12]} is done")
         return outgoing
+
+    def _predicted(self, asked: Frame) -> None:
+        """Tell of a joint prediction and, where this party is the recipient, write it down; then it is acknowledged."""
+        from sottovoce.cli.prediction import csv_text
+        from sottovoce.files import write_text
+
+        found = self._party.predictions
+        if asked.query != self.name:
+            self._say(f"took part in a prediction for {asked.query} by plan {asked.plan.hex()[:12]}")
+        elif found is not None and self._predictions is not None:
+            table = found.table(proba=found.plan.loss.name == "logistic")
+            write_text(self._predictions, csv_text(table), "party.predictions")
+            self._say(f"predictions by plan {asked.plan.hex()[:12]} are in {self._predictions}")

@@ -14,20 +14,22 @@ import typer
 from sottovoce.cli.console import AsJson, aside, print_json
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from sottovoce.estimators import PrivateLinearModel
 
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file that `fit` wrote.", show_default=False)],
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="Records: CSV, Parquet or LIBSVM.", show_default=False)],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="Records: CSV, Parquet, LIBSVM; or a job.", show_default=False)
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write here; default: the standard output.", show_default=False),
     ] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
+    recipient: Annotated[
+        str, typer.Option(help="Who learns joint predictions: this command (coordinator), or a party by its name.")
+    ] = "coordinator",
     as_json: AsJson = False,
 ) -> None:
     """Predict with a fitted model.
@@ -37,6 +39,12 @@ def predict(
 
     - `sottovoce predict model.json new-patients.csv`
     - `sottovoce predict model.json new-patients.csv --proba --output scores.csv`
+
+    By columns the records of the people may stay with the parties: DATA is then a TOML file with a [[party]] (name,
+    file) for each, or a [federation] of parties elsewhere. Each party scores its own columns, and only the recipient
+    learns the sums. Cells are empty where a party has a missing value.
+
+    - `sottovoce predict model.json people.toml --recipient lab`
     """
     from sottovoce.errors import InputError
     from sottovoce.files import check_writable, write_text
@@ -47,20 +55,18 @@ def predict(
         raise InputError(f"--proba: a {type(fitted).__name__} has no probabilities; only logistic models have.")
     if output is not None:
         check_writable(output, "--output")
-    rows, ignored = read_features(fitted, data)
-    if ignored:
-        aside().print(f"note: not features of the model, ignored: {', '.join(ignored)}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; read_features matched them
-        columns: dict[str, Any] = {"prediction": fitted.predict(rows).tolist()}
-        if proba:
-            shares = fitted.predict_proba(rows).T.tolist()
-            names = (f"probability of {_text(name)}" for name in fitted.classes_.tolist())
-            columns |= dict(zip(names, shares, strict=True))
+    if data.suffix.lower() == ".toml":
+        columns = _joint(fitted, data, recipient, proba=proba)
+        if columns is None:
+            return
+    elif recipient != "coordinator":
+        raise InputError(f"--recipient {recipient}: all records are here; it is for a job of parties, DATA.toml.")
+    else:
+        columns = _central(fitted, data, proba=proba)
     if as_json and output is None:
         print_json(columns)
         return
-    text = _csv(columns)
+    text = csv_text(columns)
     if output is None:
         sys.stdout.write(text)
     else:
@@ -69,40 +75,51 @@ def predict(
             print_json({"records": len(columns["prediction"]), "written": str(output)})
 
 
-def read_features(model: PrivateLinearModel, path: Path) -> tuple[NDArray[np.float64] | Any, list[str]]:
-    """The model's columns of a file, in the model's order, and the names of columns that are not its own."""
-    import numpy as np
+def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str, list[Any]]:
+    """The columns of the result for records in one file."""
+    from sottovoce.sources import read_features
 
-    from sottovoce.data import readers
+    names = list(getattr(fitted, "feature_names_in_", []))
+    rows, ignored = read_features(names, fitted.n_features_in_, data, whole=True)
+    if ignored:
+        aside().print(f"note: not features of the model, ignored: {', '.join(ignored)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; read_features matched them
+        columns: dict[str, list[Any]] = {"prediction": fitted.predict(rows).tolist()}
+        if proba:
+            shares = fitted.predict_proba(rows).T.tolist()
+            labels = (f"probability of {_text(name)}" for name in fitted.classes_.tolist())
+            columns |= dict(zip(labels, shares, strict=True))
+    return columns
+
+
+def _joint(fitted: PrivateLinearModel, path: Path, recipient: str, *, proba: bool) -> dict[str, list[Any]] | None:
+    """The columns of the result for people whose records are with several parties; None if one of those has it."""
+    from sottovoce import runs
     from sottovoce.errors import InputError
+    from sottovoce.jobs import load_people_job
+    from sottovoce.protocol.prediction import COORDINATOR, Predictions
 
-    names = list(getattr(model, "feature_names_in_", []))
-    if not {suffix.lower() for suffix in path.suffixes} & set(readers.CSV + readers.PARQUET):
-        return readers.read_table(path, features=model.n_features_in_).X, []
-    columns = readers.read_columns(path)
-    if not names:
-        raise InputError("the model has no feature names, so columns cannot be matched; predict in Python instead.")
-    missing = [name for name in names if name not in columns]
-    if missing:
-        raise InputError(f"{path} lacks {len(missing)} of the model's columns: {', '.join(missing)}. Add them.")
-    for name in names:
-        if columns[name].dtype == object:
-            raise InputError(f"{path}: column {name!r} is not numeric; encode it as the training data were.")
-    rows = np.column_stack([columns[name] for name in names])
-    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if bad.size:
-        raise InputError(
-            f"{path}: {bad.size} record(s) have missing or infinite values, the first is record {bad[0] + 1}; "
-            "fill them in or leave them out."
-        )
-    return rows, [name for name in columns if name not in names]
+    job = load_people_job(path)
+    if job.federation is None and recipient != COORDINATOR:
+        raise InputError(f"--recipient {recipient}: the files of all parties are here; it is for parties elsewhere.")
+    with runs.people(job, fitted, lambda text: aside().print(text, soft_wrap=True)) as federation:
+        if recipient != COORDINATOR:
+            fitted.predict_for(federation, recipient)
+            aside().print(f"{recipient} has the predictions; nothing of them came here", soft_wrap=True)
+            return None
+        scores = fitted._scores(federation)
+    return Predictions(bytes.fromhex(fitted.charged_as_), scores, fitted.plan_).table(proba=proba)
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return ""
     return f"{value:.17g}" if isinstance(value, float) else str(value)
 
 
-def _csv(columns: dict[str, list[Any]]) -> str:
+def csv_text(columns: dict[str, list[Any]]) -> str:
+    """Columns as a CSV; what is missing is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

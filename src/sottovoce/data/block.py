@@ -89,6 +89,7 @@ class Preparation:
     layout: Layout = "rows"
     unit: float = 1.0  # layout "entries": what every entry is divided by, the same at all holders
     labelled: bool = True  # False at a holder of columns that does not know the labels
+    centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
 
     def __post_init__(self) -> None:
         if self.exact:
@@ -180,7 +181,8 @@ class Preparation:
         values[~usable] = 0.0
         if self.bounds.label_low is not None:
             np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
-        centre, half = self.bounds.label_scale(fit_intercept=self.fit_intercept)
+        centred = self.fit_intercept if self.centred is None else self.centred
+        centre, half = self.bounds.label_scale(fit_intercept=centred)
         return (values - centre) / half, usable
 
 
@@ -383,7 +385,8 @@ class Block:
     def gram(self, weights: Array | None = None, term: Callable[[Array, Array], Array] | None = None) -> Array:
         """X'X, or X' diag(term(Xw, y)) X."""
         total = np.zeros((self.dimension, self.dimension))
-        for rows, labels in self.chunks():
+        for narrow, labels in self.chunks():
+            rows = narrow.astype(np.float64, copy=False)  # products of float32 would be rounded
             scaled = rows
             if term is not None:
                 factor = term(rows @ weights, labels)[:, None]

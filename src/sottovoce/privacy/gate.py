@@ -25,13 +25,15 @@ from sottovoce.privacy.mechanisms import (
     select,
     select_signed,
 )
-from sottovoce.privacy.query import Following, Query, Walk
+from sottovoce.privacy.query import Derivable, Following, Query, Walk
 from sottovoce.privacy.randomness import Randomness
+from sottovoce.privacy.rows import draw
 from sottovoce.protocol.messages import Frame, decode, encode
 
 if TYPE_CHECKING:
     from sottovoce.data.block import Block
     from sottovoce.privacy.ledger import Account
+    from sottovoce.privacy.rows import Keeper
     from sottovoce.protocol.plan import Release
 
 _SEAL: Final = object()
@@ -43,6 +45,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "feature_names": "the schema is public",
     "classes": "the two class labels are schema",
     "accepted": "an acknowledgement",
+    "kept_rows": "a name that follows from an earlier plan; whether a holder's data changed since counts as public",
     "refused": "made from the plan, the party's policy and its ledger, never from rows",
     "error": "one of a fixed list of texts",
     "public_key": "random, and made to be told",
@@ -62,6 +65,7 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "feature_names": _is(str, most=10**9),
     "classes": _is(bool, int, float, str, most=2),
     "accepted": _is(bool),
+    "kept_rows": lambda value: type(value) is tuple and tuple(map(type, value)) == (str, float),
     "refused": _is(str),
     "error": _is(str),
     "public_key": _is(str),
@@ -107,6 +111,20 @@ class Released(_Sealed):
         for array in arrays.values():
             array.setflags(write=False)
         self._fill(query=query, round=round_, arrays=MappingProxyType(dict(arrays)))
+
+
+class Kept(_Sealed):
+    """A party's prepared rows with their noise: records x columns, read-only. They stay with the party.
+
+    Whatever is computed from them and from public numbers may leave (`Gate.derived`).
+    """
+
+    __slots__ = ("rows",)
+    rows: NDArray[Any]
+
+    def __init__(self, rows: NDArray[Any], *, seal: object) -> None:  # noqa: ARG002
+        rows.setflags(write=False)
+        self._fill(rows=rows)
 
 
 class Declared(_Sealed):
@@ -163,17 +181,25 @@ class Gate:
         records: int,
         randomness: Randomness,
         account: Account | None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._plan = plan
         self._releases = releases
         self._records = records
         self._randomness = randomness
         self._account = account
+        self._keeper = keeper
+        self._kept: dict[str, Kept] = {}
         self._checked: dict[str, Query | Walk] = {}  # queries are frozen: one check holds for all rounds
         self._last: dict[str, Released] = {}
         self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
         self.unsaid = False  # whether the last value drawn did not leave: it failed, or another process was first
         self._one_at_a_time = threading.Lock()
+
+    @property
+    def randomness(self) -> Randomness:
+        """The party's source, for a published form whose noise protects nothing and is none of the gate's."""
+        return self._randomness
 
     def gaussian(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
         """Release `query` on private rows in round `round_`, with the noise of the plan.
@@ -183,7 +209,8 @@ class Gate:
         """
 
         def noisy(release: Release) -> dict[str, NDArray[Any]]:
-            said, grids = arguments, list[NDArray[np.int64]]()
+            said = arguments
+            grids: list[NDArray[np.int64]] = []
             for rows in self._drawn(release, block):
                 if grids:
                     released = np.asarray(grids[-1] * release.step, dtype=np.float64)
@@ -193,6 +220,8 @@ class Gate:
                     return {"value": value}
                 if not grids:
                     noise = self._noise(release, query.weights, value.size)
+                if value.shape != noise[len(grids)].shape:  # one draw would be spread over several numbers
+                    raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")
                 grids.append(np.rint(value / release.step).astype(np.int64) + noise[len(grids)])
             return {"grid": np.concatenate(grids)}
 
@@ -261,6 +290,44 @@ class Gate:
 
         return self._once("noisy-max", query, round_, block, chosen)
 
+    def keep(self, query: Query, block: Block, *arguments: Any) -> Kept:
+        """The rows of `query` (a row of the value for each record) with the noise of the plan: drawn once, then kept.
+
+        With a keeper they are those of earlier runs wherever these may be used again. Values are rounded toward zero
+        on the grid, which makes no row longer. Without privacy they are the rows as they are.
+        """
+        with self._one_at_a_time:
+            if query.name in self._kept:
+                return self._kept[query.name]
+            release = self._permitted("kept", query, None, block)
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                rows: NDArray[Any]
+                value = query.value(block, *arguments).reshape(len(block), -1)
+                if release.std == 0.0:
+                    rows = value
+                elif self._keeper is not None:
+                    rows = self._keeper.take(query, release, value, self._randomness)
+                else:
+                    rows = draw(value, release.std, release.step, self._randomness).values()
+            self._kept[query.name] = Kept(rows, seal=_SEAL)
+            return self._kept[query.name]
+
+    def derived(self, query: Derivable, round_: int, kept: Kept, *arguments: Any) -> Released:
+        """Release a function of kept rows and of public numbers: no noise, no charge, and nothing to store.
+
+        Whoever asks again gets the same function, or another one; neither says more than the kept rows do.
+        """
+        with self._one_at_a_time:
+            self.unsaid = False
+            self._permitted("derived", query, round_, None)
+            if not any(kept is known for known in self._kept.values()):
+                raise LeakError(
+                    f"query {query.name!r} was not given the rows that this gate keeps; nothing was released."
+                )
+            with np.errstate(all="ignore"):
+                value = np.array(query.derive(kept.rows, *arguments), dtype=np.float64)
+            return Released(query.name, round_, {"value": value}, seal=_SEAL)
+
     def _noise(self, release: Release, weights: NDArray[np.float64] | float, size: int) -> NDArray[np.int64]:
         """A row of noise for each batch, in units of the grid."""
         scale = release.std / release.step / weights
@@ -296,21 +363,27 @@ class Gate:
             earlier = self._stored(query.name, round_, unordered)
             if earlier is not None:
                 return earlier
-            release = self._releases.get(query.name)
-            if release is None or not release.first <= round_ < release.first + release.count:
-                raise RefusedError(f"query {query.name!r} in round {round_} is not in the plan; nothing was released.")
-            if release.mechanism != mechanism:
-                raise LeakError(f"query {query.name!r} was charged as a {release.mechanism}; nothing was released.")
-            if release.std > 0.0:
-                if self._checked.get(query.name) is not query:
-                    release.check(query, self._records)
-                    self._checked[query.name] = query
-                if block.bits is None:
-                    raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
+            release = self._permitted(mechanism, query, round_, block)
             self.unsaid = True
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = make(release)
             return self._keep(Released(query.name, round_, arrays, seal=_SEAL), unordered)
+
+    def _permitted(self, mechanism: str, query: Any, round_: int | None, block: Block | None) -> Release:
+        """The release of a query after every check; `round_` is None for what has no round."""
+        release = self._releases.get(query.name)
+        in_time = release is not None and (round_ is None or release.first <= round_ < release.first + release.count)
+        if release is None or not in_time:
+            raise RefusedError(f"query {query.name!r} in round {round_} is not in the plan; nothing was released.")
+        if release.mechanism != mechanism:
+            raise LeakError(f"query {query.name!r} was charged as a {release.mechanism}; nothing was released.")
+        if release.std > 0.0:
+            if self._checked.get(query.name) is not query:
+                release.check(query, self._records)
+                self._checked[query.name] = query
+            if block is None or block.bits is None:
+                raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
+        return release
 
     def _stored(self, query: str, round_: int, unordered: bool) -> Released | None:
         if self._account is not None:
@@ -371,13 +444,18 @@ def declare_public(name: str, value: Any, *, reason: str) -> Declared:
     return Declared(name, tuple(value) if isinstance(value, list) else value, reason, seal=_SEAL)
 
 
-def disclose(name: str, value: NDArray[np.int64], *, recipient: str, allowed: Collection[str]) -> Disclosed:
-    """Let values about people out for a recipient that their holder named; anybody else is refused."""
+def check_recipient(recipient: str, allowed: Collection[str]) -> None:
+    """Refuse a recipient of predictions whom the holder did not name."""
     if recipient not in allowed:
         raise RefusedError(
             f"it takes no part in predictions for {recipient!r}; its holder can allow that with "
             f"Policy(predict_for=({recipient!r},)). A prediction tells about the person it is made for, at no epsilon."
         )
+
+
+def disclose(name: str, value: NDArray[np.int64], *, recipient: str, allowed: Collection[str]) -> Disclosed:
+    """Let values about people out for a recipient that their holder named; anybody else is refused."""
+    check_recipient(recipient, allowed)
     if type(value) is not np.ndarray or value.dtype != np.int64:
         raise LeakError("a prediction leaves as whole numbers under pads; nothing was disclosed.")
     return Disclosed(recipient, {name: value}, seal=_SEAL)

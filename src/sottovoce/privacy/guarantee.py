@@ -12,6 +12,7 @@ from sottovoce.errors import InputError
 from sottovoce.privacy.accounting import Relation
 
 Adversary = Literal["world", "coordinator", "parties"]
+Unit = Literal["record", "feature"]
 
 VIEWS: Mapping[Adversary, str] = {
     "world": "anyone who sees the final model",
@@ -30,7 +31,8 @@ class Guarantee:
 
     For every set S of outcomes and every two data sets that differ in one record as `relation` says,
     Pr[view in S] <= e^epsilon Pr'[view in S] + delta. Edges: epsilon = inf promises nothing; a void guarantee
-    (noise from a known seed) promises nothing either, whatever its numbers.
+    (noise from a known seed) promises nothing either, whatever its numbers. With `unit="feature"` the data sets differ
+    in one column of one party instead, and nothing is promised to a person.
     """
 
     epsilon: float
@@ -39,6 +41,7 @@ class Guarantee:
     adversary: Adversary
     claimed_epsilon: float | None = None
     void: str | None = None
+    unit: Unit = "record"
 
     def sentence(self) -> str:
         """The promise in plain words."""
@@ -48,12 +51,17 @@ class Guarantee:
         if math.isinf(self.epsilon):
             text = f"Against {view}: NO PROMISE. Nothing limits what the view reveals of a record."
         else:
+            about, changed = ("a person", f"that person's record {CHANGES[self.relation]}")
+            if self.unit == "feature":
+                about, changed = ("a feature of one party", "that feature's column had been blank or any other")
             text = (
-                f"Against {view}: whatever is concluded about a person would have been concluded almost as likely if "
-                f"that person's record {CHANGES[self.relation]}: no probability changes by more than a factor "
+                f"Against {view}: whatever is concluded about {about} would have been concluded almost as likely if "
+                f"{changed}: no probability changes by more than a factor "
                 f"{math.exp(self.epsilon):.4g} (epsilon = {self.epsilon:.4g}), but for events of probability at most "
                 f"{self.delta:.3g} (delta)."
             )
+        if self.unit == "feature":
+            text += " NO PROMISE is made to a person: records are not protected."
         if self.claimed_epsilon is not None:
             text += f" The published formula claims epsilon = {self.claimed_epsilon:.4g}."
         return text

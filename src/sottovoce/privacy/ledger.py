@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,18 @@ from typing import Any
 from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import Relation, event_from_json, event_to_json
-from sottovoce.privacy.spending import Balance, Book, Composition, Events, Reservation, Terms, open_terms
+from sottovoce.privacy.spending import Balance, Book, Composition, Events, Paid, Reservation, Terms, open_terms
 
 __all__ = ["Account", "Balance", "Entry", "Ledger", "Reservation", "Terms"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the history; `kind` is "opening", "reservation" or "release"."""
+    """One line of the history; `kind` is "opening", "reservation", "release", "rows" or "forgotten".
+
+    "rows": which kept rows a plan uses; `query` is the recipe by which they were prepared. "forgotten": those rows, by
+    name in `plan`, are used no more.
+    """
 
     number: int
     kind: str
@@ -133,11 +137,20 @@ class Account:
         """What is spent and what is left."""
         return self.book().balance()
 
-    def reserve(self, plan: str, events: Events, *, delta: float | None = None, summary: str = "") -> Reservation:
+    def reserve(
+        self,
+        plan: str,
+        events: Events,
+        *,
+        delta: float | None = None,
+        summary: str = "",
+        paid: Sequence[Paid] = (),
+    ) -> Reservation:
         """Charge a plan's whole cost, durably, before its first release.
 
         `events` are the plan's events under the account's relation, or a function of the relation that gives
-        them. `delta` is the plan's own; only "basic" accounts use it, and they need it.
+        them. `delta` is the plan's own; only "basic" accounts use it, and they need it. `paid` notes for which kept
+        rows the account has then paid.
 
         Guarantee: when this returns the cost is on disk, and a crash leaves it spent. What would overspend
         raises `BudgetError` and charges nothing. The same plan again is charged once; the same name with
@@ -147,6 +160,7 @@ class Account:
         with ledger_file.connect(self.path) as connection:
             # A cost may take a second to compute, and the terms never change: no lock is held meanwhile.
             asked = self._read(connection).terms.price(plan, events, delta, summary)
+            asked = replace(asked, paid=tuple(paid))
             with ledger_file.transaction(connection):
                 ledger_file.check_end(self.path, connection)
                 book = self._read(connection)
@@ -154,7 +168,10 @@ class Account:
                 if known is None:
                     if not book.fits(asked):
                         raise BudgetError(f"account {self.dataset!r}: {book.refusal(asked)}")
-                    details = json.dumps(asdict(asked) | {"events": [event_to_json(e) for e in asked.events]})
+                    said = asdict(asked) | {"events": [event_to_json(e) for e in asked.events]}
+                    if not asked.paid:
+                        del said["paid"]
+                    details = json.dumps(said)
                     ledger_file.append(connection, "reservation", self.dataset, plan, details=details)
                     known = asked
         if known.events != asked.events:
@@ -217,6 +234,68 @@ class Account:
             condition = "kind = 'release' AND dataset = ? AND plan = ?"
             return next(ledger_file.rows(connection, condition, self.dataset, plan), None) is not None
 
+    def rows_of(self, recipe: str) -> Entry | None:
+        """The last entry about kept rows of that recipe: which plan used them last, or that they were forgotten."""
+        with ledger_file.connect(self.path) as connection:
+            return self._rows_of(connection, recipe)
+
+    def rows_used(self, plan: str, recipe: str) -> Entry | None:
+        """Which kept rows a plan uses, if that was recorded."""
+        with ledger_file.connect(self.path) as connection:
+            row = ledger_file.find(connection, "rows", self.dataset, plan, 0, recipe)
+        if row is not None:
+            row.check(self.path)
+        return None if row is None else _entry(row)
+
+    def record_rows(self, plan: str, recipe: str, after: int, write: Callable[[], Mapping[str, Any]]) -> bool:
+        """Record, durably, which kept rows a plan uses from now on; False if another process was faster.
+
+        `write` makes their file and describes it; it is called under the ledger's lock, and only if `after` is still
+        the number of the last entry about rows of that recipe (0 if there is none). A file without an entry was never
+        used.
+        """
+        _check_key(plan, 0, recipe)
+        with ledger_file.connect(self.path) as connection, ledger_file.transaction(connection):
+            ledger_file.check_end(self.path, connection)
+            if ledger_file.find(connection, "reservation", self.dataset, plan) is None:
+                raise LedgerError(f"plan={plan!r} has no reservation on account {self.dataset!r}. Call reserve first.")
+            last = self._rows_of(connection, recipe)
+            if (last.number if last else 0) != after:
+                return False
+            key = ("rows", self.dataset, plan, 0, recipe)
+            ledger_file.append(connection, *key, details=json.dumps(dict(write())))
+        return True
+
+    def rows(self) -> list[Entry]:
+        """The kept rows that are in use: for each recipe the last entry about them, the last used last."""
+        with ledger_file.connect(self.path) as connection:
+            self._read(connection)
+            condition = "kind IN ('rows', 'forgotten') AND dataset = ?"
+            last = {row.query: row for row in ledger_file.rows(connection, condition, self.dataset)}
+        for row in last.values():
+            row.check(self.path)
+        return [_entry(row) for row in sorted(last.values()) if row.kind == "rows"]
+
+    def forget_rows(self, entry: Entry) -> None:
+        """Record, durably, that the kept rows of an entry of `rows` are used no more; nothing is given back."""
+        with ledger_file.connect(self.path) as connection, ledger_file.transaction(connection):
+            ledger_file.check_end(self.path, connection)
+            last = self._rows_of(connection, entry.query)
+            if last is None or last.number != entry.number:
+                raise LedgerError(
+                    f"account {self.dataset!r}: the rows {entry.details['id']} were used or forgotten by another "
+                    "process just now. Look again with `sottovoce ledger rows`."
+                )
+            ledger_file.append(connection, "forgotten", self.dataset, entry.details["id"], 0, entry.query)
+
+    def _rows_of(self, connection: sqlite3.Connection, recipe: str) -> Entry | None:
+        condition = "kind IN ('rows', 'forgotten') AND dataset = ? AND query = ?"
+        found = list(ledger_file.rows(connection, condition, self.dataset, recipe))
+        if not found:
+            return None
+        found[-1].check(self.path)
+        return _entry(found[-1])
+
     def history(self) -> list[Entry]:
         """The account's entries in order: its opening, its reservations, its releases (without the bytes)."""
         with ledger_file.connect(self.path) as connection:
@@ -251,7 +330,8 @@ def _same_terms(known: Terms, asked: Terms) -> bool:
 
 def _reservation(row: ledger_file.Row) -> Reservation:
     details = json.loads(row.details)
-    return Reservation(**details | {"events": tuple(map(event_from_json, details["events"]))})
+    paid = tuple(Paid(**note) for note in details.get("paid", ()))
+    return Reservation(**details | {"events": tuple(map(event_from_json, details["events"])), "paid": paid})
 
 
 def _entry(row: ledger_file.Row) -> Entry:
@@ -272,7 +352,9 @@ def _allowed(books: dict[str, Book], row: ledger_file.Row) -> bool:
             return asked.plan == row.plan and book.find(row.plan) is None and book.fits(asked)
     except (KeyError, TypeError, ValueError):  # details that this package never wrote
         return False
-    return row.kind == "release" and book is not None and book.find(row.plan) is not None
+    if row.kind == "forgotten":
+        return book is not None
+    return row.kind in ("release", "rows") and book is not None and book.find(row.plan) is not None
 
 
 def _unknown(path: Path, dataset: str | None, names: list[str]) -> LedgerError:

@@ -54,6 +54,17 @@ class Following(Query, Protocol):
         """The arguments of the next batch, from the value just released and its arguments."""
 
 
+class Derivable(Protocol):
+    """A function of kept rows and of public numbers, which costs nothing."""
+
+    @property
+    def name(self) -> str:
+        """The name on the wire and in the plan."""
+
+    def derive(self, rows: NDArray[Any], *arguments: Any) -> Array:
+        """The value on noisy rows, records x columns. Only the gate calls this."""
+
+
 class Walk(Bounded, Protocol):
     """A sequence of numbers, each a function of the rows and of the noisy numbers before it."""
 

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm, Ask, Solution
-from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
+from sottovoce.data.bounds import LARGEST
+from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.privacy.gate import value_of
 from sottovoce.protocol.messages import Frame, decode, encode
 from sottovoce.protocol.party import facts_of
 from sottovoce.protocol.plan import Plan
+from sottovoce.protocol.prediction import COORDINATOR, MASKED, Request, added, masked_of, parts_of, scores_of
 from sottovoce.transports.base import Transport
 
 Array = NDArray[np.float64]
@@ -52,6 +54,15 @@ class Coordinator:
         replies = self._exchange("hello", self._transport.parties, query="classes" if classes else "")
         return {name: facts_of(frame.text) for name, frame in replies.items()}
 
+    def kept(self, plan: Plan) -> tuple[tuple[str, float], ...]:
+        """For each party of a plan, name and noise of the rows that it has kept for such a plan."""
+        parties = tuple(name for name, _ in plan.parties)
+        replies = self._exchange("hello", parties, query="rows", text=plan.to_json())
+        found: list[Any] = [facts_of(replies[name].text).get("kept_rows") for name in parties]
+        if not all(type(pair) is list and list(map(type, pair)) == [str, float] for pair in found):
+            raise WireError("a party did not say which rows it has kept.")
+        return tuple((pair[0], pair[1]) for pair in found)
+
     def run(self, plan: Plan, algorithm: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
         """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
         parties = tuple(name for name, _ in plan.parties)
@@ -73,9 +84,48 @@ class Coordinator:
                 ask = text.send(values)
         except StopIteration as stop:
             found = stop.value
-        with contextlib.suppress(WireError):  # the result is here; a party lost now has nothing left to say
-            self._exchange("done", parties, plan=plan.digest)
-        return (found if isinstance(found, Solution) else Solution(found)), round_
+        solution = found if isinstance(found, Solution) else Solution(found)
+        shared = _shared(plan, solution)
+        with contextlib.suppress(WireError, RefusedError):  # the result is here; what a party says now changes nothing
+            self._exchange("done", parties, plan=plan.digest, each=shared)
+        return solution, round_
+
+    def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:
+        """Joint scores by the model that the parties have of a plan; None if the recipient is one of them.
+
+        No weights are sent. A recipient among the parties gets the sum of the others' answers, unreadable here.
+        """
+        parties = tuple(name for name, _ in plan.parties)
+        if COORDINATOR in parties:
+            raise InputError(f"a party is called {COORDINATOR!r}, which names whoever asks; train under another name.")
+        if recipient not in (COORDINATOR, *parties):
+            raise InputError(f"recipient={recipient!r} must be {COORDINATOR!r} or one of {', '.join(parties)}.")
+        if set(parties) != set(self._transport.parties):
+            raise InputError(
+                f"the model is of the parties {', '.join(parties)} and the federation of "
+                f"{', '.join(self._transport.parties)}; a joint prediction needs the same parties, by their names."
+            )
+        replies = self._exchange("hello", parties, query="predict")
+        facts = {name: facts_of(frame.text) for name, frame in replies.items()}
+        counts = {name: fact["records"] for name, fact in facts.items()}
+        check_people(counts)
+        request = Request.new(digest, recipient, {name: fact["public_key"] for name, fact in facts.items()})
+        said: dict[str, Any] = {"plan": digest, "query": recipient, "text": request.text}
+        others = [name for name in parties if name != recipient]
+        people = counts[parties[0]]
+        total = np.zeros((people, 2), dtype=np.uint64)
+        if others:
+            for frame in self._exchange("predict", others, **said).values():
+                total = added(total, masked_of(frame, people))
+        if recipient == COORDINATOR:
+            return scores_of(total)
+        self._exchange("predict", [recipient], **said, arrays={MASKED: total.view(np.int64)})
+        return None
+
+    def dismiss(self) -> None:
+        """Say that there is nothing more to ask: a party that serves over a network then ends its connection."""
+        with contextlib.suppress(WireError):
+            self._exchange("done", self._transport.parties)
 
     def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> None:
         self._exchange("plan", parties, plan=plan.digest, query=query, text=plan.to_json())
@@ -143,3 +193,25 @@ class Coordinator:
             if frame.kind == "error":
                 raise WireError(f"party {name!r}: {facts_of(frame.text)['error']}.")
         return frames
+
+
+def _shared(plan: Plan, solution: Solution) -> dict[str, dict[str, Array]]:
+    """By columns: each party's own part of a model that is shared, for later predictions."""
+    if plan.split != "columns" or plan.models == "kept":
+        return {}
+    coef, intercept = plan.unprepare(solution.weights)
+    if not np.all(np.abs(np.append(coef, intercept)) <= LARGEST):
+        return {}
+    parts = parts_of(plan, coef, intercept)
+    return {name: {"coef": part.coef, "intercept": np.array([part.intercept])} for name, part in parts.items()}
+
+
+def check_people(counts: Mapping[str, int]) -> None:
+    """By columns all parties have the same people; nobody can tell more than their number."""
+    if len(set(counts.values())) > 1:
+        each = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise InputError(
+            f"the parties have {sorted(set(counts.values()))} rows ({each}); by columns every party has the same "
+            "people in the same order. Align the records first (a private set intersection does that without showing "
+            "the rest)."
+        )

@@ -13,9 +13,10 @@ from sottovoce.data.bounds import party_norms
 from sottovoce.errors import InputError
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
-from sottovoce.protocol.coordinator import Coordinator
+from sottovoce.protocol.coordinator import Coordinator, check_people
 from sottovoce.protocol.party import Party, Policy, check_rows, column_names
 from sottovoce.protocol.plan import Labels, Split
+from sottovoce.protocol.prediction import COORDINATOR, PartialModel, Predictions
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
 
@@ -80,7 +81,7 @@ class Federation:
     def by_columns(
         cls,
         parts: Sequence[Matrix],
-        y: ArrayLike,
+        y: ArrayLike | None,
         *,
         labels: Labels = "shared",
         holder: int = 0,
@@ -95,14 +96,14 @@ class Federation:
         `labels="public"`: everybody may know them. `"shared"`: all parties know them, nobody else does.
         `"held"`: only the party with the number `holder` does. `norms` are the bounds of the parties' parts of a row;
         by default they follow the number of columns. A person is in every party, so each party's ledger is charged
-        what all of them release.
+        what all of them release. `y=None`: people to predict for, whose labels nobody knows.
         """
         names = _names(names, len(parts))
         accounts = _accounts(ledgers, len(parts))
         rows = [X if is_sparse(X) else np.asarray(X) for X in parts]
         check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True) if X.ndim == 2})
         own = [
-            None if labels == "held" and place != holder else check_rows(X, y, name)[1]
+            None if y is None or (labels == "held" and place != holder) else check_rows(X, y, name)[1]
             for place, (name, X) in enumerate(zip(names, rows, strict=True))
         ]
         parties = [
@@ -135,6 +136,30 @@ class Federation:
             raise InputError("labels, holder and norms are for split='columns'; by rows each party has its own labels.")
         return cls(split, transport, record=record).declare_columns(labels, holder, norms)
 
+    def people(self, parts: Sequence[Matrix]) -> Federation:
+        """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
+        if self.remote or self.split != "columns" or len(parts) != len(self._parties):
+            raise InputError(
+                f"people needs one matrix for each of the {len(self._parties)} parties of this process, split by "
+                "columns; remote parties have their own."
+            )
+        names = [party.name for party in self._parties]
+        federation = Federation.by_columns(parts, None, names=names, record=self.record)
+        for mine, theirs in zip(self._parties, federation._parties, strict=True):
+            theirs.predictor.models = mine.predictor.models
+        return federation
+
+    def learn(self, digest: bytes, models: Mapping[str, PartialModel]) -> None:
+        """Give the parties of this process their parts of a model; remote ones have what they were told in its run."""
+        for party in self._parties:
+            if party.name in models:
+                party.predictor.learn(digest, models[party.name])
+
+    @property
+    def predictions(self) -> dict[str, Predictions]:
+        """By party of this process: the last joint predictions that it was the recipient of."""
+        return {party.name: party.predictions for party in self._parties if party.predictions is not None}
+
     def declare_columns(self, labels: Labels, holder: int, norms: Sequence[float] | None) -> Federation:
         """Who knows the labels, and the bounds of the parties' parts of a row."""
         if labels not in ("public", "shared", "held"):
@@ -154,6 +179,11 @@ class Federation:
         """Whether the parties are elsewhere."""
         return not self._parties
 
+    @property
+    def unlabelled(self) -> bool:
+        """Whether no party of this process knows the labels: then there are people to predict for, none to train on."""
+        return bool(self._parties) and not any(party.labelled for party in self._parties)
+
     def party_norms(self, row_norm: float, columns: Sequence[int] | None = None) -> list[float]:
         """By columns: party m's part of a row is clipped to B_m, and the squares of the B_m sum to row_norm^2.
 
@@ -169,7 +199,7 @@ class Federation:
             party.randomness = (
                 SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, party.name)
             )
-            party.permit(without_privacy=without_privacy)
+            party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.transport.parties))
         return Coordinator(self.transport, record=self.record)
 
     def raise_failure(self) -> None:
@@ -179,20 +209,13 @@ class Federation:
                 failure, party.failure = party.failure, None
                 raise failure
 
+    def dismiss(self) -> None:
+        """Tell the parties that nothing more will be asked: `serve_party` then returns at each."""
+        Coordinator(self.transport).dismiss()
+
     def close(self) -> None:
         """End the connections."""
         self.transport.close()
-
-
-def check_people(counts: Mapping[str, int]) -> None:
-    """By columns all parties have the same people; nobody can tell more than their number."""
-    if len(set(counts.values())) > 1:
-        each = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise InputError(
-            f"the parties have {sorted(set(counts.values()))} rows ({each}); by columns every party has the same "
-            "people in the same order. Align the records first (a private set intersection does that without showing "
-            "the rest)."
-        )
 
 
 def as_account(ledger: Any) -> Account | None:

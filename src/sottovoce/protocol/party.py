@@ -8,12 +8,12 @@ import json
 import logging
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 
 from sottovoce import algorithms
@@ -26,8 +26,11 @@ from sottovoce.privacy.gate import Declared, Gate, Outgoing, declare_public, rep
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.query import Query, Walk
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.privacy.rows import NONE, RowKeeper, bill, digests_of, recipe_of
+from sottovoce.privacy.spending import Book, Paid
 from sottovoce.protocol.messages import Frame, decode, peek
 from sottovoce.protocol.plan import Plan
+from sottovoce.protocol.prediction import Models, PartialModel, Predictions, Predictor, own_part
 
 _log = logging.getLogger("sottovoce.holder")
 
@@ -40,7 +43,8 @@ class Policy:
 
     A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
     The cost is taken under `relation`; None leaves the choice to the plan. `tell_classes` lets a coordinator ask which
-    labels occur, without noise.
+    labels occur, without noise. `predict_for` names who may learn joint predictions about the people here: parties, or
+    "coordinator"; no epsilon covers them. `trains=False`: these people are predicted for and never trained on.
     """
 
     max_epsilon: float = math.inf
@@ -49,6 +53,8 @@ class Policy:
     bounds: Bounds | None = None
     relation: Relation | None = None
     tell_classes: bool = False
+    predict_for: tuple[str, ...] = ()
+    trains: bool = True
 
     def refuse(self, plan: Plan, algorithm: Algorithm, party: str) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
@@ -84,9 +90,10 @@ class _Run:
 class Party:
     """Answers a coordinator's frames. `handle` is the only way in and `Outgoing` the only way out.
 
-    Guarantee: every reply is a `Released` value or a declared public one; an error that the rows could have caused
-    travels as a fixed text. Edges: a repeated request gets the stored release; an unknown plan is asked for again.
-    `y=None`: a holder of columns that does not know the labels.
+    Guarantee: every reply is a `Released` value, a declared public one, or a prediction for whom the policy names; an
+    error that the rows could have caused travels as a fixed text. Edges: a repeated request gets the stored release; an
+    unknown plan is asked for again. `y=None`: a holder of columns that does not know the labels. `models` has the
+    partial models that runs over columns leave here; by default they are in a folder beside the ledger, or in memory.
     """
 
     def __init__(
@@ -99,6 +106,7 @@ class Party:
         policy: Policy | None = None,
         randomness: Randomness | None = None,
         feature_names: tuple[str, ...] = (),
+        models: Models | None = None,
     ) -> None:
         self.name = name
         self._labelled = y is not None
@@ -107,6 +115,9 @@ class Party:
         self._policy = policy or Policy()
         self.randomness: Randomness = randomness or SystemRandomness()
         self._feature_names = feature_names or column_names(X)
+        if models is None:
+            models = Models() if account is None else Models.beside(account.path)
+        self.predictor = Predictor(name, models, self._feature_names)
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
         self._one_at_a_time = threading.Lock()
@@ -117,9 +128,21 @@ class Party:
         """How many columns it has; public."""
         return int(self._rows.shape[1])
 
-    def permit(self, *, without_privacy: bool) -> None:
-        """What the holder may do with its own rows in its own process: read the classes, run without privacy."""
-        self._policy = dataclasses.replace(self._policy, allow_without_privacy=without_privacy, tell_classes=True)
+    @property
+    def labelled(self) -> bool:
+        """Whether it knows the labels."""
+        return self._labelled
+
+    @property
+    def predictions(self) -> Predictions | None:
+        """The last joint predictions that this party was the recipient of; for the holder's eyes."""
+        return self.predictor.received
+
+    def permit(self, *, without_privacy: bool, predict_for: tuple[str, ...] = ()) -> None:
+        """What the holder may do with its own rows in its process: read the classes, run without privacy, predict."""
+        self._policy = dataclasses.replace(
+            self._policy, allow_without_privacy=without_privacy, tell_classes=True, predict_for=predict_for
+        )
         if self._run is not None and not self._run.plan.private:
             self._run = None  # what an interrupted run was allowed, the next one is not
 
@@ -161,13 +184,25 @@ class Party:
         return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
 
     def _answer(self, frame: Frame) -> Outgoing:
+        if frame.kind == "hello" and frame.query == "rows":
+            return reply("facts", frame, (self._offer(frame.text),))
         if frame.kind == "hello":
-            return reply("facts", frame, self.facts(classes=frame.query == "classes"))
+            facts = self.facts(classes=frame.query == "classes")
+            if frame.query == "predict":
+                facts += (declare_public("public_key", self.predictor.public_key, reason="random, made to be told"),)
+            return reply("facts", frame, facts)
+        if frame.kind == "predict":
+            disclosed = self.predictor.answer(frame, self._rows, self._policy.predict_for)
+            if disclosed is not None:
+                return reply("answer", frame, disclosed)
+            return reply("accept", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
         if frame.kind == "plan":
             self._accept(frame)
             return reply("accept", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
         if frame.kind == "done":
-            self._run = None
+            run, self._run = self._run, None
+            if run is not None and run.plan.digest == frame.plan and run.plan.split == "columns":
+                self._keep_model(run, frame.arrays)
             return reply("done", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
         if frame.kind != "ask":
             raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
@@ -191,6 +226,16 @@ class Party:
                     self._run = run
         return reply("answer", frame, released)
 
+    def _keep_model(self, run: _Run, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """What this party needs of the model to predict: kept from the run, or told with its end."""
+        if run.plan.models == "kept":
+            weights = run.algorithm.kept_weights(run.plan, run.memory)
+            if weights is not None:
+                self.predictor.keep(own_part(run.plan, self.name, weights))
+        elif "coef" in arrays and arrays.get("intercept", np.zeros(0)).shape == (1,):
+            coef, intercept = arrays["coef"].astype(np.float64), float(arrays["intercept"][0])
+            self.predictor.keep(PartialModel(run.plan, self.name, coef, intercept))
+
     def facts(self, *, classes: bool) -> tuple[Declared, ...]:
         """Public facts, each with its reason. Row counts do not differ between neighbours."""
         facts = [
@@ -213,33 +258,32 @@ class Party:
         A frame with the query "check" ends before the charge: so a coordinator learns that one party refuses before
         another has paid.
         """
-        try:
-            plan = Plan.from_json(frame.text)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise RefusedError(f"the text is not a plan of this version: {where}: {first['msg']}.") from None
-        except ValueError:
-            raise RefusedError("the text is not a plan of this version.") from None
+        plan = _plan_of(frame.text)
         if self._run is not None and self._run.plan.digest == plan.digest:
             return
         if plan.digest != frame.plan:
             raise RefusedError("the plan's text and its digest do not agree.")
+        if not self._policy.trains:
+            raise RefusedError(f"{self.name} takes part in predictions only, and in no training on these people.")
         if plan.digest in self._seen and self._account is None:
             raise RefusedError(
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
         recipe = self._recipe(plan)
         algorithm, queries = self._checked(plan)
-        cost = functools.partial(_cost, algorithm, plan, self.name)
+        keeper = self._keeper(plan, queries, recipe)
+        if keeper is not None:
+            keeper.check()
         if frame.query == "check":
             if self._account is not None:
+                cost, _ = charge_of(algorithm, plan, self.name, self._account.book())
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta)
             return
         block = Block.prepare(self._rows, self._labels, recipe)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
             terms = self._account.terms()
+            cost, paid = charge_of(algorithm, plan, self.name, self._account.book())
             try:
                 # Of several plans on an account each has the part of the samplers' share that it has of the budget.
                 several = terms.composition != "basic"
@@ -253,11 +297,29 @@ class Party:
                     f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
                     "between rounds is lost; what was released stays charged. Start a new fit."
                 )
-            self._account.reserve(plan.digest.hex(), cost, delta=plan.delta, summary=summary)
+            self._account.reserve(plan.digest.hex(), cost, delta=plan.delta, summary=summary, paid=paid)
         releases = {release.query: release for release in plan.releases}
-        gate = Gate(plan.digest, releases, plan.records, self.randomness, self._account)
+        gate = Gate(plan.digest, releases, plan.records, self.randomness, self._account, keeper)
         self._seen.add(plan.digest)
         self._run = _Run(plan, algorithm, queries, block, gate, algorithm.remember(plan, block))
+
+    def _offer(self, text: str) -> Declared:
+        """Which rows this party has kept that a plan like this one would use again; nothing is charged."""
+        plan = _plan_of(text)
+        recipe = self._recipe(plan)
+        _, queries = self._checked(plan)
+        keeper = self._keeper(plan, queries, recipe)
+        reason = "whether the data changed since an earlier plan counts as public"
+        return declare_public("kept_rows", NONE if keeper is None else keeper.offer(), reason=reason)
+
+    def _keeper(self, plan: Plan, queries: Mapping[str, Query | Walk], recipe: Preparation) -> RowKeeper | None:
+        """Where the rows of a plan are kept; without a ledger they are kept for the run alone."""
+        release = next((release for release in plan.releases if release.mechanism == "kept"), None)
+        if self._account is None or release is None or release.std == 0.0:
+            return None
+        fingerprint = recipe_of(recipe, queries[release.query], secure=self.randomness.secure)
+        digests = functools.cache(functools.partial(digests_of, self._rows, recipe.labels(self._labels)[1]))
+        return RowKeeper(self._account, self.name, fingerprint, digests, plan)
 
     def _recipe(self, plan: Plan) -> Preparation:
         """How this party's rows become a block, or a refusal of a plan that is about other rows."""
@@ -286,6 +348,10 @@ class Party:
                     raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
                 if release.rate is not None and not algorithm.samples:
                     raise RefusedError(f"the plan samples records, which {plan.algorithm} cannot.")
+                if release.mechanism == "kept" and not algorithm.keeps_rows:
+                    raise RefusedError(f"the plan keeps rows with noise, which {plan.algorithm} does not.")
+                if release.mechanism == "derived" and not hasattr(queries[release.query], "derive"):
+                    raise RefusedError(f"the plan derives {release.query!r} from kept rows; it is no function of them.")
                 if release.batches > 1 and not hasattr(queries[release.query], "follow"):
                     raise RefusedError(f"the plan has batches of {release.query!r}, which follows no released value.")
                 if release.std > 0.0:
@@ -310,8 +376,26 @@ def _serial(request: bytes) -> int:
         return 0
 
 
-def _cost(algorithm: Algorithm, plan: Plan, party: str, relation: Relation) -> tuple[Event, ...]:
-    return algorithm.events(plan, relation, party)
+def charge_of(
+    algorithm: Algorithm, plan: Plan, party: str, book: Book
+) -> tuple[Callable[[Relation], tuple[Event, ...]], tuple[Paid, ...]]:
+    """What an account is charged for a plan, less what it paid before for kept rows; and for which it then has paid."""
+    if not algorithm.keeps_rows:
+        return lambda relation: algorithm.events(plan, relation, party), ()
+    owed, paid = bill(plan, book.paid(before=plan.digest.hex()))
+    return lambda relation: algorithm.dues(plan, relation, party, owed), paid
+
+
+def _plan_of(text: str) -> Plan:
+    """The plan of a message, or a refusal that names the first thing wrong with it."""
+    try:
+        return Plan.from_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RefusedError(f"the text is not a plan of this version: {where}: {first['msg']}.") from None
+    except ValueError:
+        raise RefusedError("the text is not a plan of this version.") from None
 
 
 def _refusal(code: str, reason: str) -> tuple[Declared, ...]:

@@ -25,6 +25,7 @@ from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.losses import Loss
 from sottovoce.penalties import Penalty, Regulariser
 from sottovoce.privacy.accounting import Event, Gaussian, PoissonGaussian, Relation, Selection, Unbounded
+from sottovoce.privacy.guarantee import Unit
 from sottovoce.privacy.query import Bounded
 
 Array = NDArray[np.float64]
@@ -32,9 +33,10 @@ Array = NDArray[np.float64]
 ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
 MOST_BATCHES = 64  # values a party draws, and keeps in memory, for one message
 Split = Literal["central", "rows", "columns"]
-Mechanism = Literal["gaussian", "selection", "noisy-max"]
+Mechanism = Literal["gaussian", "selection", "noisy-max", "kept", "derived"]
 Calibration = Literal["tight", "paper"]
 Labels = Literal["public", "shared", "held"]
+ModelsOf = Literal["shared", "kept"]
 Count = Annotated[int, Field(ge=1, lt=2**31)]  # a frame's round has 31 bits
 
 
@@ -60,6 +62,9 @@ class Release(_Frozen):
     that std costs, in zCDP. A noisy maximum names that of the largest score + Laplace noise of scale std, and costs as
     much as a selection with half the std. `std=0` is a release without privacy. With `batches` > 1 every release is
     that many values in turn, each with noise and coins of its own, and costs as many.
+
+    What is "kept" is the party's rows with noise: they stay with it, one set for the plan, and cost what a Gaussian of
+    that std costs. What is "derived" is a function of kept rows and of public numbers; it costs nothing more.
     """
 
     query: str
@@ -119,6 +124,12 @@ class Release(_Frozen):
         charged = query.sensitivity(relation) + step * math.sqrt(query.entries)
         return cls.of(query, first, count, charged * math.sqrt(count) / mu * times, step, mechanism=mechanism)
 
+    @classmethod
+    def derived(cls, query: str, first: int, count: int) -> Release:
+        """Functions of the kept rows and of public numbers: no noise of their own, no cost."""
+        free: Any = {"std": 0.0, "step": 1.0, "charged_zero_out": 0.0, "charged_replace_one": 0.0}
+        return cls(query=query, first=first, count=count, mechanism="derived", **free)
+
     def times(self, count: int) -> Release:
         """The same release with another count."""
         return Release.model_validate(self.model_dump() | {"count": count})
@@ -131,7 +142,7 @@ class Release(_Frozen):
     @property
     def unit(self) -> float:
         """What one unit of a released integer stands for: a step of the grid, or one place in a list of candidates."""
-        return self.step if self.mechanism == "gaussian" else 1.0
+        return self.step if self.mechanism in ("gaussian", "kept") else 1.0
 
     def charged(self, relation: Relation) -> float:
         """Sensitivity under the relation, grid included."""
@@ -152,6 +163,8 @@ class Release(_Frozen):
     def event(self, relation: Relation, *, count: int | None = None, parties: int = 1) -> Event:
         """What `count` of these releases cost; `parties` > 1: only the sum of that many equal noises is seen."""
         times = self.total if count is None else count * self.batches
+        if self.mechanism == "derived":
+            return Gaussian(mu=0.0)
         if self.mechanism == "selection" and self.std > 0.0:
             return Selection(rho=times * (self.charged(relation) / self.std) ** 2 / 2)
         if self.mechanism == "noisy-max" and self.std > 0.0:
@@ -199,6 +212,9 @@ class Plan(_Frozen):
     labels: Labels = "shared"  # by columns: who knows the labels
     holder: int = Field(default=0, ge=0)  # by columns: the party that holds them, and the column of the intercept
     vectors: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    kept: tuple[tuple[str, float], ...] = ()  # for each party: name and noise of rows that it has kept, ("", 0) if none
+    protects: Unit = "record"  # "feature": one column of one party, and no person
+    models: ModelsOf = "shared"  # by columns: "kept" if each party alone has the weights of its columns
 
     @model_validator(mode="after")
     def _check(self) -> Plan:
@@ -218,9 +234,21 @@ class Plan(_Frozen):
                 "the plan has several parties and batches in one message: each party would follow its own values, "
                 "and the model would hold more than their sums."
             )
+        self._check_kept()
         if self.split == "columns":
             self._check_columns()
         return self
+
+    def _check_kept(self) -> None:
+        """One set of kept rows, whose noise suits its grid; for each party what it had before."""
+        rows = [release for release in self.releases if release.mechanism == "kept"]
+        fine = all(r.total == 1 and r.rate is None and (r.std == 0 or 8 <= r.std / r.step <= 2**25) for r in rows)
+        if len(rows) > 1 or not fine:
+            raise RefusedError("a plan keeps rows once, all of them, with noise of 8 to 2^25 steps of their grid.")
+        if self.kept and (not rows or len(self.kept) != len(self.parties)):
+            raise RefusedError("the plan does not say for each party which rows it has kept.")
+        if not all(0 < std < math.inf if name else std == 0 for name, std in self.kept):
+            raise RefusedError("the plan names kept rows without their noise, or noise without rows.")
 
     def _check_columns(self) -> None:
         """All parties have all people, each some of the columns; the squares of the norms sum to row_norm^2."""
@@ -314,8 +342,13 @@ class Plan(_Frozen):
             features=stop - start,
             fit_intercept=constant,
             labelled=labelled,
+            centred=self.fit_intercept,
         )
         return Part(start, stop, constant, recipe)
+
+    def unprepare(self, weights: Array) -> tuple[Array, float]:
+        """(coef, intercept) in the units of the raw features and labels."""
+        return self.preparation.unprepare(weights)
 
     @functools.cached_property
     def scaled_loss(self) -> Loss:

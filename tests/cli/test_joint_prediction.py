@@ -1,0 +1,179 @@
+"""Joint predictions at the command line: from several files in this process, and from parties elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sottovoce import demo
+from sottovoce.jobs import load_party_job
+from sottovoce.model_file import load
+
+RECORDS = 2000
+PEOPLE = 30
+
+
+def csv(header: str, *columns: np.ndarray) -> str:
+    return "\n".join([header, *(",".join(f"{cell:g}" for cell in row) for row in np.column_stack(columns))]) + "\n"
+
+
+@pytest.fixture
+def town(folder):
+    """`clinic` has a, b and the label y; `lab` has c. `new-` files have other people, `new.csv` all their columns."""
+    rng = np.random.default_rng(8)
+    for prefix, count in (("", RECORDS), ("new-", PEOPLE)):
+        X = rng.choice([-1.0, 1.0], (count, 3))
+        y = (X @ [1.0, 0.0, -1.0] > 0).astype(float)
+        (folder / f"{prefix}clinic.csv").write_text(csv("a,b,y", X[:, :2], y))
+        (folder / f"{prefix}lab.csv").write_text(csv("c", X[:, 2:]))
+    (folder / "new.csv").write_text(csv("c,b,a", X[:, ::-1]))
+    (folder / "people.toml").write_text(
+        '[[party]]\nname = "clinic"\nfile = "new-clinic.csv"\n[[party]]\nname = "lab"\nfile = "new-lab.csv"\n'
+    )
+    return folder
+
+
+@pytest.fixture
+def train(town, write_job, invoke):
+    def fit(more: str, **privacy: str):
+        path = write_job(
+            data=None,
+            columns={"labels": '"held"', "holder": '"clinic"'},
+            model={"solver": '"frank-wolfe"', "radius": "5.0", "rounds": "20"},
+            bounds={"entry_bound": "1.0", "classes": "[0, 1]"},
+            privacy=privacy,
+            more=more,
+        )
+        invoke("fit", path, "--quiet")
+        return town / "model.json"
+
+    return fit
+
+
+@pytest.fixture
+def model(train):
+    files = '[[party]]\nname = "clinic"\nfile = "clinic.csv"\nlabel = "y"\n[[party]]\nname = "lab"\nfile = "lab.csv"\n'
+    return train(files, epsilon="inf")
+
+
+def test_files_that_are_not_joined_give_the_predictions_of_the_joined_file(model, town, invoke):
+    assert np.count_nonzero(load(model).coef_) > 1
+    joined = json.loads(invoke("predict", model, town / "new.csv", "--proba", "--json").stdout)
+    joint = json.loads(invoke("predict", model, town / "people.toml", "--proba", "--json").stdout)
+    assert joint["prediction"] == joined["prediction"]
+    assert 0 < sum(joint["prediction"]) < PEOPLE
+    for name in ("probability of 0", "probability of 1"):
+        np.testing.assert_allclose(joint[name], joined[name], rtol=0, atol=1e-9)
+    invoke("predict", model, town / "people.toml", "--output", town / "out.csv")
+    assert (town / "out.csv").read_text().split() == ["prediction", *map(str, joined["prediction"])]
+
+
+def test_a_person_with_a_missing_value_has_an_empty_cell(model, town, invoke):
+    lines = (town / "new-lab.csv").read_text().split()
+    lines[3] = "nan"
+    (town / "new-lab.csv").write_text("\n".join(lines) + "\n")
+    found = invoke("predict", model, town / "people.toml", "--proba").stdout.splitlines()
+    assert found[3] == ",,"
+    assert sum(line == ",," for line in found) == 1
+    assert json.loads(invoke("predict", model, town / "people.toml", "--json").stdout)["prediction"][2] is None
+
+
+FAULTS = {
+    "nothing": ("", "needs either [[party]]"),
+    "a stranger": (
+        '[[party]]\nname = "shop"\nfile = "new-lab.csv"\n',
+        "'shop' is none of the model's; they are clinic, lab",
+    ),
+    "a party less": ('[[party]]\nname = "lab"\nfile = "new-lab.csv"\n', "the federation of lab"),
+    "a party twice": ('[[party]]\nname = "lab"\nfile = "new-lab.csv"\n' * 2, "two parties share a name"),
+    "another table": ("[model]\n", "there is no table 'model'"),
+    "another file": ('[[party]]\nname = "lab"\nfile = "new-clinic.csv"\n', "lacks 1 of the model's columns: c"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_bad_job_is_explained(model, town, invoke, case):
+    text, says = FAULTS[case]
+    (town / "people.toml").write_text(text)
+    result = invoke("predict", model, town / "people.toml", code=2)
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_recipient_needs_parties_elsewhere(model, town, invoke):
+    assert (
+        "files of all parties are here"
+        in invoke("predict", model, town / "people.toml", "--recipient", "lab", code=2).stderr
+    )
+    assert "all records are here" in invoke("predict", model, town / "new.csv", "--recipient", "lab", code=2).stderr
+
+
+def test_a_model_by_rows_needs_no_job(town, write_job, invoke):
+    invoke("fit", write_job(), "--quiet")
+    said = invoke("predict", town / "model.json", town / "people.toml", code=2).stderr
+    assert "is for a model by columns" in said
+
+
+def test_a_party_file_says_for_whom(town):
+    path = town / "lab.toml"
+    text = (
+        '[party]\nname = "lab"\nfile = "new-lab.csv"\nledger = "lab.db"\n{}'
+        '[federation]\ncoordinator = "localhost:1"\ncertificates = "c"\n{}'
+    )
+    for party, policy, expected in (
+        ("", "", ()),
+        ("", '[policy]\npredict_for = ["clinic"]\n', ("clinic",)),
+        ('predictions = "out.csv"\n', "", ("lab",)),
+    ):
+        path.write_text(text.format(party, policy))
+        assert load_party_job(path).predict_for == expected
+
+
+REMOTE = (
+    '[federation]\nlisten = "127.0.0.1:{port}"\ncertificates = "certificates"\nparties = ["clinic", "lab"]\nwait = 60\n'
+)
+
+
+def test_remote_parties_train_and_then_predict_for_one_of_them(train, town, invoke, open_ledger, start):
+    invoke("certificates", town / "certificates", "clinic", "lab")
+    port = demo._free_port()
+    where = ["--coordinator", f"localhost:{port}", "--certificates", town / "certificates", "--once"]
+    holders = []
+    for name, more in (("clinic", ["--label", "y"]), ("lab", [])):
+        open_ledger(f"{name}.db", 8.0)
+        own = ["--name", name, "--file", town / f"{name}.csv", "--ledger", town / f"{name}.db"]
+        holders.append(start("party", *own, *more, *where))
+    model = train(REMOTE.format(port=port), epsilon="8.0")
+    for holder in holders:
+        said, _ = holder.communicate(timeout=30)
+        assert holder.returncode == 0, said
+        assert "agreed to plan" in said
+    fitted = load(model)
+    assert np.count_nonzero(fitted.coef_) > 1
+
+    holders = []
+    for name, more in (
+        ("clinic", ["--label", "y", "--predictions", town / "out.csv"]),
+        ("lab", ["--predict-for", "clinic"]),
+    ):
+        own = ["--name", name, "--file", town / f"new-{name}.csv", "--ledger", town / f"{name}.db"]
+        holders.append(start("party", *own, *more, *where))
+    (town / "people.toml").write_text(REMOTE.format(port=port))
+    # The training itself is refused by people who are predicted for, and so is another recipient.
+    refused = invoke("predict", model, town / "people.toml", code=3)
+    assert "no part in predictions for 'coordinator'" in refused.stderr
+    done = invoke("predict", model, town / "people.toml", "--recipient", "clinic")
+    assert done.stdout == ""
+    assert "clinic has the predictions; nothing of them came here" in done.stderr
+    for holder, says in zip(holders, ("are in", "took part in a prediction for clinic"), strict=True):
+        said, _ = holder.communicate(timeout=30)
+        assert holder.returncode == 0, said
+        assert says in said
+        assert "these people are predicted for, not trained on" in said
+    table = np.genfromtxt(town / "out.csv", delimiter=",", names=True)
+    joined = json.loads(invoke("predict", model, town / "new.csv", "--proba", "--json").stdout)
+    assert table["prediction"].tolist() == joined["prediction"]
+    np.testing.assert_allclose(table["probability_of_1"], joined["probability of 1"], rtol=0, atol=1e-9)
+    assert len(table) == PEOPLE

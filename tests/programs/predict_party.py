@@ -1,0 +1,24 @@
+"""A holder of people to predict for: `predict_party.py NAME DATA.npz ADDRESS CERTIFICATES LEDGER RECIPIENT`.
+
+Its part of the model lies beside the ledger of the training. What it learns as a recipient goes to NAME.npy.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import sottovoce as sv
+from sottovoce.protocol.prediction import Models
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.grpc_wire import serve_party
+
+if __name__ == "__main__":
+    name, data, address, certificates, ledger, recipient = sys.argv[1:]
+    policy = sv.Policy(predict_for=(recipient,), trains=False)
+    party = sv.Party(name, np.load(data)["X"], None, policy=policy, models=Models.beside(Path(ledger)))
+    serve_party(party, address, Credentials.load(certificates, name), give_up_after=20.0)
+    if party.predictions is not None:
+        np.save(Path(certificates) / f"{name}.npy", party.predictions.scores)
