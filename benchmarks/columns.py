@@ -6,7 +6,7 @@ solvers over columns, beside the better of the parties alone (its own columns, w
 budget) and the model of all columns in one place (private `newton`, and without privacy). Means over `--runs` seeds.
 
 Bounds are what the encodings say: a row of a9a has one 1 for each of 14 attributes, 8 with the first party; a row of
-phishing has 30 equal entries, 15 with each party, and length 1; houses have public ranges.
+phishing has 30 equal entries and length 1, and each party declares half of its square; houses have public ranges.
 """
 
 from __future__ import annotations
@@ -158,6 +158,32 @@ def measured(data: Case, epsilons: list[float], runs: int, names: list[str], lab
     return found
 
 
+def plot(everything: dict[str, Any], path: str) -> None:
+    """A panel for each data set; lines without privacy are level."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(everything), figsize=(4.6 * len(everything), 4.2), squeeze=False)
+    for axis, (name, found) in zip(axes[0], everything.items(), strict=True):
+        for line, values in found["loss"].items():
+            level = line.endswith("not private")
+            style: dict[str, Any] = {"linestyle": "--" if level else "-", "linewidth": 1.2 if level else 1.8}
+            if line.startswith(("alone", "central")):
+                style["color"] = "tab:gray" if line.startswith("alone") else "black"
+            axis.plot(found["epsilon"], values, label=line, marker=None if level else "o", markersize=4, **style)
+        axis.set_xscale("log")
+        axis.set_xticks(found["epsilon"], [f"{epsilon:g}" for epsilon in found["epsilon"]])
+        axis.minorticks_off()
+        axis.set_title(name)
+        axis.set_xlabel("epsilon against the coordinator")
+    axes[0][0].set_ylabel("test log-loss (California: mean squared error)")
+    axes[0][-1].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
 def main() -> None:
     """Print a table for each data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -167,6 +193,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--labels", default="shared", choices=["shared", "public", "held"])
     parser.add_argument("--json", help="write the figures to a file")
+    parser.add_argument("--plot", help="draw them to a file (needs matplotlib)")
     arguments = parser.parse_args()
     everything: dict[str, Any] = {}
     for name in arguments.data:
@@ -182,6 +209,8 @@ def main() -> None:
         print(f"({time.perf_counter() - start:.0f} s)", flush=True)
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(everything, indent=1), encoding="utf-8")
+    if arguments.plot:
+        plot(everything, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel)
     part = model.plan_.part(table.name)
     names = tuple(getattr(model, "feature_names_in_", ())[part.start : part.stop])
     rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
-    models = None if table.ledger is None else Models.beside(job.resolve(table.ledger))
+    models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
     return Party(table.name, rows, None, feature_names=names, models=models)
 
 

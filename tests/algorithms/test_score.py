@@ -249,6 +249,38 @@ def test_the_joint_cost_is_the_budget_and_the_world_pays_less(
     assert math.isclose(mu_for(found["world"], delta), mu, rel_tol=2e-3)
 
 
+@pytest.mark.parametrize("columns", [(4, 3), (2, 1, 2, 1, 2)])
+@pytest.mark.parametrize("labels", ["shared", "held"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_scores_and_noisy_labels_enter_the_model_by_cut_sums_alone(
+    loss: str, labels: Labels, columns: tuple[int, ...]
+) -> None:
+    """What the world tier rests on: with the released sums held fixed, nothing else follows what each person has."""
+    plan = plan_for(loss, labels=labels, columns=columns)
+
+    def talk(seed: int, tainted: tuple[str, ...]) -> list[np.ndarray]:
+        fixed, other = np.random.default_rng(0), np.random.default_rng(seed)
+        text, said = SCORE.coordinate(plan), []
+        ask = next(text)
+        while True:
+            said += [array for name, array in ask.arrays.items() if name not in ("columns", "labels")]
+            values = {}
+            for name in ask.to or dict(plan.parties):
+                query: Any = SCORE.queries_of(plan, name)[ask.query]
+                size = query.length if hasattr(query, "length") else query.dimension * (query.dimension + 1) // 2
+                source = other if ask.query in tainted else fixed
+                values[name] = plan.release(ask.query).std * source.standard_normal(size)
+            try:
+                ask = text.send(values)
+            except StopIteration as stop:
+                return [*said, stop.value.weights]
+
+    first, second = (talk(seed, ("scores", "labels")) for seed in (1, 2))
+    assert len(first) > plan.rounds
+    assert all(map(np.array_equal, first, second))
+    assert not all(map(np.array_equal, first, talk(2, ("moments",))))  # negative control: these are read as they are
+
+
 @pytest.mark.parametrize("query", ["gram", "gradient", "moments", "scores", "products", "labels", "pull", "slopes"])
 def test_half_the_noise_is_seen_in_the_cost(query: str) -> None:
     plan = plan_for(labels="held")
@@ -492,6 +524,15 @@ def test_a_party_answers_its_own_turn_and_what_it_can_read() -> None:
     assert ask(11, "scores", weights=weights).arrays["grid"].shape == (200,)
     assert ask(12, "products", weights=weights, columns=np.zeros((0, 200))).arrays["grid"].shape == (1,)
     assert starts(plan) == {"party-1": 0, "party-2": 3}
+
+
+def test_a_plan_of_one_party_is_refused_with_a_reason() -> None:
+    alone = {"parties": (("party-0", RECORDS),), "columns": (4,), "features": 4, "norms": (2.0,), "holder": 0}
+    plan = plan_for().model_copy(update=alone)
+    party = Party("party-0", np.zeros((RECORDS, 4)), np.ones(RECORDS))
+    answer = decode(party.handle(encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
+    assert answer.kind == "refuse"
+    assert "several parties, and the plan has one" in answer.text
 
 
 def test_numbers_are_cut_and_put_on_the_grid() -> None:

@@ -426,13 +426,13 @@ class TestFederations:
         assert federation.transport.communication.uplink_bytes == 0
         assert_untouched(model, account)
 
-    def test_a_problem_that_no_solver_of_the_split_serves_is_told_before_anything_runs(
+    def test_a_problem_that_the_solver_does_not_serve_is_told_before_anything_runs(
         self, data: Any, account: sv.Account
     ) -> None:
         federation = sv.Federation.by_columns(
             [data.X[:, :2], data.X[:, 2:]], data.y, ledgers=[account, None], record=True
         )
-        model = sv.PrivateRidge(**bounds(sv.PrivateRidge))
+        model = sv.PrivateRidge(solver="frank-wolfe", **bounds(sv.PrivateRidge))
         with pytest.raises(sv.InputError, match=r"'frank-wolfe' needs the l1 ball, not 'none': pass radius"):
             model.fit(federation)
         assert_untouched(model, account)

@@ -18,7 +18,7 @@ from sottovoce.transports.grpc_wire import serve_party
 if __name__ == "__main__":
     name, data, address, certificates, ledger, recipient = sys.argv[1:]
     policy = sv.Policy(predict_for=(recipient,), trains=False)
-    party = sv.Party(name, np.load(data)["X"], None, policy=policy, models=Models.beside(Path(ledger)))
+    party = sv.Party(name, np.load(data)["X"], None, policy=policy, models=Models.beside(Path(ledger), name))
     serve_party(party, address, Credentials.load(certificates, name), give_up_after=20.0)
     if party.predictions is not None:
         np.save(Path(certificates) / f"{name}.npy", party.predictions.scores)

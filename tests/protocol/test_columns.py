@@ -171,6 +171,17 @@ def test_a_part_says_how_its_rows_are_prepared(columns_plan: MakePlan) -> None:
         assert all(columns_plan(labels=labels).part(name).preparation.labelled for name in NAMES)
 
 
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_labels_are_scaled_alike_wherever_the_constant_column_is(fit_intercept: bool, columns_plan: MakePlan) -> None:
+    bounds = Bounds.declare(row_norm=1.0, label_bound=(0.0, 5.0))
+    squared = {"loss": Named(name="squared"), "classes": None, "bounds": bounds}
+    plan = columns_plan(fit_intercept=fit_intercept, **squared)
+    expected = plan.preparation.labels([0.0, 1.0, 5.0])[0]
+    np.testing.assert_array_equal(expected, [-1.0, -0.6, 1.0] if fit_intercept else [0.0, 0.2, 1.0])
+    for name in NAMES:
+        np.testing.assert_array_equal(plan.part(name).preparation.labels([0.0, 1.0, 5.0])[0], expected)
+
+
 def test_by_rows_a_part_is_everything(plan_of: MakePlan) -> None:
     plan = plan_of()
     part = plan.part("ben")

@@ -141,12 +141,28 @@ def test_a_solver_that_does_not_serve_columns_says_so(solver: str) -> None:
     assert federation.transport.communication.uplink_bytes == 0
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"radius": 1.0, "penalty": "l2"}, {"solver": "frank-wolfe"}, {"penalty": "l1"}]
-)
-def test_a_fit_by_columns_that_has_no_l1_ball_is_told_how_to_have_one(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{}, {"radius": 1.0, "penalty": "l2"}, {"penalty": "l1"}])
+def test_frank_wolfe_without_an_l1_ball_is_told_how_to_have_one(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"'frank-wolfe' needs the l1 ball, not .*radius and penalty='l1'"):
-        model(rounds=None, **options).fit(Federation.by_columns([X, X], Y))
+        model(rounds=None, solver="frank-wolfe", **options).fit(Federation.by_columns([X, X], Y))
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "solver"),
+    [
+        ("shared", {}, "score"),
+        ("shared", {"radius": 1.0, "penalty": "l2"}, "score"),
+        ("shared", {"penalty": "l1", "alpha": 0.01}, "score"),
+        ("shared", {"rho": 0.1, "epsilon": math.inf}, "admm"),
+        ("shared", {"world_epsilon": 0.5, "epsilon": 4.0}, "admm"),
+        ("shared", {"epsilon": math.inf}, "admm"),
+        ("held", {}, "admm"),
+    ],
+)
+def test_by_columns_a_solver_is_chosen_by_public_facts(labels: Any, options: dict[str, Any], solver: str) -> None:
+    assert (
+        model(**{"rounds": None, **options}).plan(Federation.by_columns([X, X], Y, labels=labels)).algorithm == solver
+    )
 
 
 def test_a_radius_is_that_of_the_l1_ball_by_columns() -> None:

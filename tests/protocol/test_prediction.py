@@ -296,6 +296,62 @@ def test_parties_that_were_shown_different_keys_do_not_agree() -> None:
         scores_of(total)
 
 
+def unmarked(total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The marks of a sum of answers, and what a curious recipient finds below them."""
+    marks = (total[:, 1] + np.uint64(1 << 51)) >> np.uint64(52)
+    rest = total.copy()
+    rest[:, 1] -= marks << np.uint64(52)
+    return marks, scores_of(rest)
+
+
+def test_a_record_that_one_party_cannot_use_does_not_show_what_the_others_say() -> None:
+    """Below the marks, 4096 times, numbers of either sign alike, within 6 standard deviations: 2e-9 for a false alarm.
+
+    They are uniform on 2^72; the scores of the party that has the records are below 1.
+    """
+    fitted, federation = trained()
+    X = np.full((4096, 6), 0.1)
+    X[:, 0] = X[:, 5] = math.nan  # of three parties, ben alone has records
+    remote, parties, wire = elsewhere(federation, X)
+    assert np.isnan(fitted.decision_function(remote)).all()
+    answers = [(name, frame) for name, frame in wire.up if frame.kind == "answer"]
+    words = {name: frame.arrays[MASKED].view(np.uint64) for name, frame in answers}
+    total = added(added(words["anna"], words["ben"]), words["carl"])
+    _, found = unmarked(total)
+    assert np.abs(found).min() > 2.0**40
+    assert abs((found > 0).mean() - 0.5) < 6 / (2 * 64)
+    # negative control: without random numbers in the place of the two scores, the third is there to be read
+    model = parties[1].predictor.models.get(bytes.fromhex(fitted.charged_as_))
+    assert model is not None
+    own = model.scores(X[:, 3:5])
+    bare = added(added(words_of(X[:, 0]), words_of(own)), words_of(X[:, 5]))
+    marks, read = unmarked(bare)
+    assert np.all(marks == 2)
+    np.testing.assert_allclose(read, own, rtol=0, atol=1e-12)
+    # and a request that is repeated shows no new ones, which would tell whose record cannot be used
+    asked = next(f for name, f in wire.down if name == "anna" and f.kind == "predict")
+    again = send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text)
+    np.testing.assert_array_equal(again.arrays[MASKED].view(np.uint64), words["anna"])
+
+
+def test_a_recipient_answers_alike_whether_or_not_pads_cancel() -> None:
+    """Else a coordinator that shifts one person's sum finds the score by bisection, from who is refused."""
+    fitted, federation = trained()
+    remote, parties, wire = elsewhere(federation, rows(1)[0], "ben")
+    fitted.predict_for(remote, "ben")
+    assert parties[1].predictions is not None
+    asked = next(f for name, f in wire.down if name == "ben" and MASKED in f.arrays)
+    shifted = asked.arrays[MASKED].copy()
+    shifted[5, 1] ^= 1 << 62
+    replies = [
+        send(parties[1], "predict", plan=asked.plan, query="ben", text=asked.text, arrays={MASKED: words})
+        for words in (asked.arrays[MASKED], shifted)
+    ]
+    assert [(reply.kind, reply.text) for reply in replies] == [("accept", replies[0].text)] * 2
+    assert parties[1].predictions is None
+    assert parties[1].failure is None
+
+
 # A party predicts for whom its holder allows, with what it kept.
 
 
@@ -329,7 +385,11 @@ def test_the_gate_discloses_to_named_recipients_and_hidden_numbers_only() -> Non
     disclosed = disclose(MASKED, words, recipient="ben", allowed=("ben",))
     with pytest.raises(LeakError):
         disclosed.recipient = "anna"
-    assert decode(reply("answer", Frame("predict", 1), disclosed).data).arrays[MASKED].shape == (2, 2)
+    with pytest.raises(ValueError, match="read-only"):
+        disclosed.arrays[MASKED][:] = 1
+    assert decode(reply("answer", Frame("predict", 1, query="ben"), disclosed).data).arrays[MASKED].shape == (2, 2)
+    with pytest.raises(LeakError, match="answers no request for another"):
+        reply("answer", Frame("predict", 1, query="anna"), disclosed)
     with pytest.raises(LeakError, match="made by the gate"):
         type(disclosed)("ben", {MASKED: words})  # type: ignore[call-arg]
 
@@ -340,6 +400,8 @@ def test_people_to_predict_for_are_not_trained_on() -> None:
     parties[0]._labelled = parties[1]._labelled = parties[2]._labelled = True
     with pytest.raises(RefusedError, match="anna takes part in predictions only"):
         model_of().fit(remote)
+    asked = send(parties[0], "hello", query="rows", text=fitted.plan_.to_json())  # nor whether they were trained on
+    assert "anna takes part in predictions only" in said(asked)["refused"]
     with pytest.raises(InputError, match="nobody of the federation knows the labels"):
         fitted.fit(Federation.by_columns(split(rows(1)[0]), None, names=NAMES))
 
@@ -389,6 +451,17 @@ def test_a_plan_has_one_model(tmp_path: Path) -> None:
     again.write_text(again.read_text().replace('"coef"', '"coof"'))
     with pytest.raises(InputError, match="not a partial model"):
         Models(tmp_path / "models").get(digest)
+
+
+def test_parties_with_accounts_in_one_ledger_keep_a_model_each(tmp_path: Path) -> None:
+    ledger = sv.Ledger(tmp_path / "all.db")
+    federation = federation_of(ledgers=[ledger.open(name, 15.0, 1e-3) for name in NAMES])
+    fitted = model_of(epsilon=15.0, delta=1e-3, rounds=8, insecure_seed=3).fit(federation)
+    for party, coef in zip(federation._parties, split(fitted.coef_), strict=True):
+        kept = Models.beside(tmp_path / "all.db", party.name).get(fitted.plan_.digest)
+        assert kept is not None
+        assert kept.party == party.name
+        np.testing.assert_array_equal(kept.coef, coef.ravel())
 
 
 def test_what_a_run_tells_at_its_end_is_checked() -> None:

@@ -82,7 +82,7 @@ def choose(problem: Problem) -> Solver:
 def preferences(problem: Problem) -> tuple[str, ...]:
     """Solvers, best first."""
     if problem.split == "columns":
-        return ("frank-wolfe",)
+        return _by_columns(problem)
     loss, penalty, d = problem_loss(problem), problem.regulariser.name, problem.dimension
     mu = problem.mu / (2.0 if problem.relation == "replace-one" else 1.0)
     signal = problem.records * mu / math.sqrt(d * len(problem.parties))
@@ -100,6 +100,15 @@ def preferences(problem: Problem) -> tuple[str, ...]:
     if penalty in ("l1", "elastic_net") and loss.smooth and (not few or scarce):
         return ("greedy-cd", *general)
     return general
+
+
+def _by_columns(problem: Problem) -> tuple[str, ...]:
+    """An l1 ball is for Frank-Wolfe; one noisy score of everybody says as much as many rounds, in fewer bytes."""
+    if problem.regulariser.name == "l1_ball":
+        return ("frank-wolfe", "admm")
+    if math.isinf(problem.epsilon) or problem.labels == "held" or len(problem.parties) < 2:
+        return ("admm", "score")
+    return ("score", "admm")
 
 
 __all__ = [

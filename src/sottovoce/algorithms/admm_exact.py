@@ -26,9 +26,8 @@ from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
-from sottovoce.privacy.accounting import Relation
 from sottovoce.privacy.gate import Gate, Released
-from sottovoce.privacy.query import Query, Walk
+from sottovoce.privacy.query import Query, Walk, WithoutBound
 from sottovoce.protocol.plan import Part, Plan, Release, Split
 
 Array = NDArray[np.float64]
@@ -95,10 +94,11 @@ class ExactSharing(Algorithm):
                 f"{loss.name!r}, which is not convex; leave it out for the default rule."
             )
         rounds = option(problem, "rounds", ROUNDS, low=1, whole=True)
-        counts = {"dual": rounds, "scores": rounds, "residuals": rounds}
+        counts = {"dual": rounds, "residuals": rounds}
         if choice(problem, "models", ("shared", "kept")) == "shared":
             counts["weights"] = 1
-        releases = tuple(Release.of(_Plain(name), 0, count, 0.0, 1.0) for name, count in counts.items())
+        counts["scores"] = rounds  # last: they count the epochs
+        releases = tuple(Release.of(WithoutBound(name), 0, count, 0.0, 1.0) for name, count in counts.items())
         return Design(rounds, numbers, releases, layout="entries")
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
@@ -201,21 +201,7 @@ class State:
         self.told = self.copies = self.kept = np.zeros(len(block))  # S, z and y / rho + (1 - relaxation) z
 
 
-class _Plain:
-    """A query of unlimited sensitivity: the gate lets it out only in a run planned without privacy."""
-
-    weights = 1.0
-    entries = math.inf
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
-        """Infinite: never released with noise."""
-        return math.inf
-
-
-class Dual(_Plain):
+class Dual(WithoutBound):
     """v = y + rho (S - z), after z and y were updated.
 
     z minimises l(z) + (rho / 2) (z - t)^2 at t = relaxation S + (1 - relaxation) z + y / rho, and then y = rho (t - z).
@@ -241,7 +227,7 @@ class Dual(_Plain):
         return np.asarray(points)
 
 
-class Scores(_Plain):
+class Scores(WithoutBound):
     """D_m x_m, after x_m was updated."""
 
     def __init__(self, plan: Plan, part: Part) -> None:
@@ -259,7 +245,7 @@ class Scores(_Plain):
         return np.asarray(state.rows @ state.weights)
 
 
-class Residuals(_Plain):
+class Residuals(WithoutBound):
     """|x_m - prox(x_m - D_m'v)|^2 before the last update, |D_m (x_m - x_m before)|^2 and, at the holder, |S - z|^2."""
 
     def __init__(self, plan: Plan, part: Part) -> None:
@@ -276,7 +262,7 @@ class Residuals(_Plain):
         return np.array([float(vector @ vector) for vector in vectors])
 
 
-class Weights(_Plain):
+class Weights(WithoutBound):
     """x_m."""
 
     def __init__(self) -> None:

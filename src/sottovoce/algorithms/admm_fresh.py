@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sottovoce.algorithms.admm_persistent import PersistentSharing
 from sottovoce.algorithms.base import Ask, Design, Problem, option, problem_loss
 from sottovoce.algorithms.kept_rows import Hearing, View
-from sottovoce.algorithms.parts import PartQuery, usable_rows
+from sottovoce.algorithms.parts import PartQuery, exact_scores, usable_rows
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError
 from sottovoce.privacy.accounting import Event, Relation
@@ -107,5 +107,5 @@ class CutScores(PartQuery):
     def value(self, block: Block, *arguments: Any) -> Array:
         """One product; a NaN counts as the clip."""
         weights, centre = arguments
-        scores = np.asarray(block.rows[:, : self.width] @ weights, dtype=np.float64) - centre
+        scores = exact_scores(block, self.width, weights) - centre
         return np.asarray(np.fmax(np.fmin(scores / self.clip, 1.0), -1.0) * usable_rows(block))

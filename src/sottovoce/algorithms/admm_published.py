@@ -105,8 +105,7 @@ class NoisyScores(Scores):
             self.root = vectors[:, bent] / np.sqrt(values[bent])
         drawn = rounded_gaussian(FINE, self.root.shape[1], randomness) / FINE
         state.weights = state.weights + self.noise * (self.root @ drawn)
-        state.scores = np.asarray(state.rows @ state.weights)
-        return np.asarray(state.scores)
+        return np.asarray(state.rows @ state.weights)
 
 
 def per_round(epsilon: float, delta: float, rounds: int) -> float:

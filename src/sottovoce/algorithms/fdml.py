@@ -41,9 +41,8 @@ from sottovoce.algorithms.sharing import part_regulariser
 from sottovoce.data.block import Block, Layout, is_sparse
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError
-from sottovoce.privacy.accounting import Relation
 from sottovoce.privacy.gate import Gate, Released
-from sottovoce.privacy.query import Query, Walk
+from sottovoce.privacy.query import Query, Walk, WithoutBound
 from sottovoce.protocol.plan import Part, Plan, Release, ScaledRegulariser, Split
 
 Array = NDArray[np.float64]
@@ -63,7 +62,7 @@ class Fdml(Family):
     name: ClassVar[str] = "fdml"
     title: ClassVar[str] = "gradient steps over columns: parties exchange scores of the records"
     splits: ClassVar[tuple[Split, ...]] = ("columns",)
-    options: ClassVar[tuple[str, ...]] = ("rounds", "rate", "step", *KeptRows.options[1:])
+    options: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(("rounds", "rate", "step", *KeptRows.options)))
 
     def form(self, about: Plan | Problem, *, private: bool) -> Algorithm:  # noqa: ARG002
         """With noise or without."""
@@ -177,7 +176,7 @@ class ExactSteps(Algorithm):
         }
         rounds = option(problem, "rounds", ROUNDS, low=1, whole=True)
         counts = {"sizes": 1, "weights": 1, "scores": rounds, "slopes": rounds}
-        releases = tuple(Release.of(_Plain(name), 0, count, 0.0, 1.0) for name, count in counts.items())
+        releases = tuple(Release.of(WithoutBound(name), 0, count, 0.0, 1.0) for name, count in counts.items())
         return Design(rounds, numbers, releases, layout="entries")
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
@@ -302,21 +301,7 @@ def batch_size(plan: Plan, round_: int) -> int:
     return (place + 1) * plan.records // count - place * plan.records // count
 
 
-class _Plain:
-    """A query of unlimited sensitivity: the gate lets it out only in a run planned without privacy."""
-
-    weights = 1.0
-    entries = math.inf
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
-        """Infinite: never released with noise."""
-        return math.inf
-
-
-class Sizes(_Plain):
+class Sizes(WithoutBound):
     """The sum of the squares of all entries, the constant column's too."""
 
     def value(self, block: Block, *arguments: Any) -> Array:
@@ -327,7 +312,7 @@ class Sizes(_Plain):
         return np.array([float(entries @ entries)])
 
 
-class Scores(_Plain):
+class Scores(WithoutBound):
     """D_m w_m of a batch, after a step by the slopes of the last one."""
 
     def __init__(self, regulariser: ScaledRegulariser) -> None:
@@ -345,7 +330,7 @@ class Scores(_Plain):
         return np.asarray(state.scores(round_))
 
 
-class Slopes(_Plain):
+class Slopes(WithoutBound):
     """l'(score, label) of a batch, at the holder of the labels."""
 
     def __init__(self, plan: Plan) -> None:
@@ -358,7 +343,7 @@ class Slopes(_Plain):
         return self.loss.derivative(arrays["scores"], block.labels[state.batches[round_]])
 
 
-class Weights(_Plain):
+class Weights(WithoutBound):
     """The mean of the second half of the weights, after the last step."""
 
     def __init__(self, regulariser: ScaledRegulariser) -> None:

@@ -13,9 +13,8 @@ from sottovoce.algorithms.atoms import BallAlgorithm, column, column_dots, radiu
 from sottovoce.algorithms.base import Ask, Coordination, Design, Problem, Solution, draft, option
 from sottovoce.data.block import Block
 from sottovoce.errors import RefusedError
-from sottovoce.privacy.accounting import Relation
 from sottovoce.privacy.gate import Gate, Released
-from sottovoce.privacy.query import Query, Walk
+from sottovoce.privacy.query import Query, Walk, WithoutBound
 from sottovoce.protocol.plan import Part, Plan, Release
 
 Array = NDArray[np.float64]
@@ -40,7 +39,7 @@ class DistributedFrankWolfe(BallAlgorithm):
         rounds = option(problem, "rounds", ROUNDS, low=1, whole=True)
         plan = draft(problem, numbers, "entries")
         names = ("slopes", "column", "gap") if plan.split == "columns" and plan.labels == "held" else ("column", "gap")
-        releases = tuple(Release.of(_Plain(name), 0, rounds, 0.0, 1.0) for name in names)
+        releases = tuple(Release.of(WithoutBound(name), 0, rounds, 0.0, 1.0) for name in names)
         return Design(rounds, numbers, releases, layout="entries")
 
     def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
@@ -130,21 +129,7 @@ class DistributedFrankWolfe(BallAlgorithm):
         return super().serves(plan, party, query, round_) and mine
 
 
-class _Plain:
-    """A query of unlimited sensitivity: the gate lets it out only in a run planned without privacy."""
-
-    weights = 1.0
-    entries = math.inf
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
-        """Infinite: never released with noise."""
-        return math.inf
-
-
-class Offer(_Plain):
+class Offer(WithoutBound):
     """Of a party's columns: the steepest j, its slope g_j, sum_j w_j g_j, the worst atom's <atom, g> and its code.
 
     g is the gradient of the mean loss.
@@ -174,7 +159,7 @@ class Offer(_Plain):
         return np.array([best, gradient[best], along, max(worst, -1e300), bad])
 
 
-class Column(_Plain):
+class Column(WithoutBound):
     """The entries of one column."""
 
     def __init__(self) -> None:
@@ -194,7 +179,7 @@ class Column(_Plain):
         return found
 
 
-class Slopes(_Plain):
+class Slopes(WithoutBound):
     """l'(score_i, y_i) of every record, from the holder of the labels."""
 
     def __init__(self, plan: Plan) -> None:

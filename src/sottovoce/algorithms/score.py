@@ -143,6 +143,8 @@ class Score(Algorithm):
 
     def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query]:
         """Those of the party's own columns; where it is not its turn, those of a party whose turn it is."""
+        if len(plan.parties) < 2:
+            raise InputError(f"{self.name} combines the scores of several parties, and the plan has one.")
         turns = {release: self.turn(plan, release) for release in TAKES}
         owner = {release: party if party in turn else turn[0] for release, turn in turns.items()}
         own = {name: self._own(plan, name) for name in {*owner.values()}}

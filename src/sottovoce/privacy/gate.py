@@ -147,6 +147,8 @@ class Disclosed(_Sealed):
     recipient: str
 
     def __init__(self, recipient: str, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:  # noqa: ARG002
+        for array in arrays.values():
+            array.setflags(write=False)
         self._fill(recipient=recipient, arrays=MappingProxyType(dict(arrays)))
 
 
@@ -467,6 +469,8 @@ def reply(kind: str, request: Frame, content: Released | Disclosed | tuple[Decla
     text = ""
     # a subclass could skip the seal
     if type(content) is Released or type(content) is Disclosed:
+        if type(content) is Disclosed and content.recipient != request.query:
+            raise LeakError(f"a prediction for {content.recipient!r} answers no request for another recipient.")
         arrays = content.arrays
     elif type(content) is tuple and all(type(item) is Declared for item in content):
         text = json.dumps({item.name: item.value for item in content})

@@ -179,13 +179,15 @@ class GramMatrix:
         return full + np.triu(full, 1).T
 
 
-@dataclass(frozen=True)
-class _WithoutBound:
+class WithoutBound:
     """A query of unlimited sensitivity: the gate lets it out only in a run planned without privacy."""
 
-    loss: Loss
+    name: str
     weights: ClassVar[float] = 1.0
     entries: ClassVar[float] = math.inf
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
         """Infinite: never released with noise."""
@@ -193,11 +195,12 @@ class _WithoutBound:
 
 
 @dataclass(frozen=True)
-class Curvature(_WithoutBound):
+class Curvature(WithoutBound):
     """X' diag(l'') X as its upper triangle."""
 
+    loss: Loss
     dimension: int
-    name: ClassVar[str] = "curvature"
+    name: str = "curvature"
 
     def value(self, block: Block, *arguments: Any) -> Array:
         """The upper triangle, row by row."""
@@ -206,10 +209,11 @@ class Curvature(_WithoutBound):
 
 
 @dataclass(frozen=True)
-class LossSum(_WithoutBound):
+class LossSum(WithoutBound):
     """sum_i l(x_i'w, y_i)."""
 
-    name: ClassVar[str] = "loss"
+    loss: Loss
+    name: str = "loss"
 
     def value(self, block: Block, *arguments: Any) -> Array:
         """One number."""

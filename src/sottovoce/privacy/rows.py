@@ -206,15 +206,18 @@ def bill(plan: Plan, paid: Mapping[tuple[str, str], float]) -> tuple[dict[str, f
         there = least**-2 if rows else 0.0
         name = rows or name_of(plan.digest, party)
         before = paid.get((party, name), 0.0)
-        after = max(before, there + short(there, std))
+        after = max(before, there, std**-2)  # whether it is short or not: `Stock.at` rounds another way
         owed[party] = after - before
         notes.append(Paid(party, name, after))
     return owed, tuple(notes)
 
 
 def name_of(plan: bytes, party: str) -> str:
-    """The public name of the rows that a party draws under a plan: all parties know it before they are drawn."""
-    return hashlib.sha256(plan + party.encode()).hexdigest()[:16]
+    """The public name of the rows that a party draws under a plan: all parties know it before they are drawn.
+
+    Who found two plans with one name would have the second draw charged as the first: it is too long for that.
+    """
+    return hashlib.sha256(plan + party.encode()).hexdigest()[:40]
 
 
 def recipe_of(recipe: Preparation, query: object, *, secure: bool) -> str:

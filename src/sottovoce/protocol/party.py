@@ -116,7 +116,7 @@ class Party:
         self.randomness: Randomness = randomness or SystemRandomness()
         self._feature_names = feature_names or column_names(X)
         if models is None:
-            models = Models() if account is None else Models.beside(account.path)
+            models = Models() if account is None else Models.beside(account.path, name)
         self.predictor = Predictor(name, models, self._feature_names)
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
@@ -263,8 +263,7 @@ class Party:
             return
         if plan.digest != frame.plan:
             raise RefusedError("the plan's text and its digest do not agree.")
-        if not self._policy.trains:
-            raise RefusedError(f"{self.name} takes part in predictions only, and in no training on these people.")
+        self._check_trains()
         if plan.digest in self._seen and self._account is None:
             raise RefusedError(
                 "this plan was run before, and a party without a ledger does not remember what it released."
@@ -303,9 +302,14 @@ class Party:
         self._seen.add(plan.digest)
         self._run = _Run(plan, algorithm, queries, block, gate, algorithm.remember(plan, block))
 
+    def _check_trains(self) -> None:
+        if not self._policy.trains:
+            raise RefusedError(f"{self.name} takes part in predictions only, and in no training on these people.")
+
     def _offer(self, text: str) -> Declared:
         """Which rows this party has kept that a plan like this one would use again; nothing is charged."""
         plan = _plan_of(text)
+        self._check_trains()
         recipe = self._recipe(plan)
         _, queries = self._checked(plan)
         keeper = self._keeper(plan, queries, recipe)

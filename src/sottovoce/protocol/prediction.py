@@ -11,7 +11,9 @@ all answers and learns the sums. One that serves a recipient among the parties a
 them on: they lack the pads of the recipient, which alone can read them. All parties but one, together with the
 recipient, learn the partial scores of the one. No request carries weights: a party scores with what it kept when the
 run of the plan ended, once for each plan. Edges: public keys come through the coordinator; one that puts its own in
-their place does not follow the protocol. Scores are rounded to 2^-44 and cut at 2^62.
+their place does not follow the protocol. Scores are rounded to 2^-44 and cut at 2^62. Where a party cannot use a record
+the recipient learns that, and of how many parties; a random number in the place of the score hides the scores of the
+others, but for a share of |sum| 2^-71.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import secrets
 from collections.abc import Collection, Mapping
@@ -50,6 +53,8 @@ _GRID: Final = 44  # scores are multiples of 2^-44
 _CUT: Final = 2.0**62
 _UNUSABLE: Final = 52  # a party that cannot use a record adds 2^(64 + 52), out of reach of any sum of scores
 _MOST_PARTIES: Final = 2**8
+
+_log = logging.getLogger("sottovoce.holder")
 
 
 @dataclass(frozen=True)
@@ -118,22 +123,24 @@ class Models:
     """The partial models of one party by the digest of their plan: in memory, or in a folder of its own.
 
     Guarantee: a plan has one model; another one for the same plan is refused. Files are readable by their owner alone.
+    Several parties may use one folder: a file is of one plan and one party.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, party: str = "") -> None:
         self._folder = folder
+        self._party = hashlib.sha256(party.encode()).hexdigest()[:16]  # a name may be no name of a file
         self._known: dict[bytes, PartialModel] = {}
 
     @classmethod
-    def beside(cls, ledger: Path) -> Models:
-        """Those of the holder of a ledger."""
-        return cls(ledger.with_name(f"{ledger.name}.models"))
+    def beside(cls, ledger: Path, party: str) -> Models:
+        """Those of a party with an account in that ledger."""
+        return cls(ledger.with_name(f"{ledger.name}.models"), party)
 
     def keep(self, digest: bytes, model: PartialModel) -> None:
         """Remember the model of a plan."""
         earlier = self.get(digest)
         if earlier is None and self._folder is not None:
-            self._write(self._folder / f"{digest.hex()}.json", model)
+            self._write(self._path(self._folder, digest), model)
             earlier = self.get(digest)  # another process may have been first
         if earlier is None:
             earlier = self._known[digest] = model
@@ -143,11 +150,14 @@ class Models:
     def get(self, digest: bytes) -> PartialModel | None:
         """The model of a plan, or None."""
         if digest not in self._known and self._folder is not None:
-            path = self._folder / f"{digest.hex()}.json"
+            path = self._path(self._folder, digest)
             if not path.exists():
                 return None
             self._known[digest] = _read(path)
         return self._known.get(digest)
+
+    def _path(self, folder: Path, digest: bytes) -> Path:
+        return folder / f"{digest.hex()}.{self._party}.json"
 
     def _write(self, path: Path, model: PartialModel) -> None:
         content = {
@@ -230,7 +240,11 @@ class Predictor:
         self.models.keep(model.plan.digest, dataclasses.replace(model, feature_names=self._feature_names))
 
     def answer(self, frame: Frame, rows: Matrix, allowed: Collection[str]) -> Disclosed | None:
-        """Scores under pads for whoever collects them; None if this party is the recipient and has added them up."""
+        """Scores under pads for whoever collects them; None if this party is the recipient and has added them up.
+
+        Whether pads cancel depends on the scores. So a recipient answers alike where they do not, and logs it: from
+        refusals a coordinator could find the sums that it passed on.
+        """
         check_recipient(frame.query, allowed)
         model = self._given.get(frame.plan) or self.models.get(frame.plan)
         if model is None or model.party != self._party:
@@ -245,10 +259,16 @@ class Predictor:
             raise RefusedError(f"{self._party} has other columns, or in another order, than the model has of its own.")
         request, people = Request.read(frame, model.plan), int(rows.shape[0])
         with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-            own = added(words_of(model.scores(rows)), request.pads(self._party, self._key, people))
+            scores = words_of(model.scores(rows), request.blur(self._party, self._key, people))
+            own = added(scores, request.pads(self._party, self._key, people))
         if request.recipient != self._party:
             return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=allowed)
-        self.received = Predictions(frame.plan, scores_of(added(own, masked_of(frame, people))), model.plan)
+        total = added(own, masked_of(frame, people))
+        self.received = None
+        try:
+            self.received = Predictions(frame.plan, scores_of(total), model.plan)
+        except WireError as error:
+            _log.error("party %s: %s", self._party, error)
         return None
 
 
@@ -305,9 +325,18 @@ class Request:
             total = added(total, pad if party < other else negated(pad))
         return total
 
-    def _pad(self, secret: bytes, pair: list[str], people: int) -> Words:
+    def blur(self, party: str, key: X25519PrivateKey, people: int) -> Words:
+        """What a party says in the place of scores that it has not: random numbers below 2^(64 + 51) of its own.
+
+        A request that is repeated has the same ones: new ones would show whose record cannot be used.
+        """
+        blur = np.array(self._pad(key.private_bytes_raw(), [party], people))
+        blur[:, 1] >>= np.uint64(64 - _UNUSABLE + 1)
+        return blur
+
+    def _pad(self, secret: bytes, owners: list[str], people: int) -> Words:
         """A pad is of one request: all that was said of it goes into the key."""
-        said = json.dumps([self.digest.hex(), self.recipient, self.text, pair]).encode()
+        said = json.dumps([self.digest.hex(), self.recipient, self.text, owners]).encode()
         info = b"sottovoce prediction" + hashlib.sha256(said).digest()
         key = HKDF(hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
         stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(16 * people))
@@ -327,14 +356,16 @@ def public_key(key: X25519PrivateKey) -> str:
     return key.public_key().public_bytes_raw().hex()
 
 
-def words_of(scores: Array) -> Words:
-    """Scores as whole numbers modulo 2^128; NaN is a mark above all scores, which sums count."""
+def words_of(scores: Array, blur: Words | None = None) -> Words:
+    """Scores as whole numbers modulo 2^128; NaN is a mark above all scores, and `blur` of that person below it."""
     unusable = np.isnan(scores)
     units = np.rint(np.where(unusable, 0.0, np.clip(scores, -_CUT, _CUT)) * 2.0**_GRID)
     size = np.abs(units)
     high = np.floor(size * 2.0**-64)
     words = np.column_stack([size - high * 2.0**64, high]).astype(np.uint64)
     words = np.where((units < 0)[:, None], negated(words), words)
+    if blur is not None:
+        words = np.where(unusable[:, None], blur, words)
     words[:, 1] += unusable.astype(np.uint64) << np.uint64(_UNUSABLE)
     return words
 
@@ -343,7 +374,7 @@ def scores_of(total: Words) -> Array:
     """The scores of a sum of all parties' words; NaN where some party could not use a record."""
     half = np.uint64(1 << (_UNUSABLE - 1))
     marks = (total[:, 1] + half) >> np.uint64(_UNUSABLE)
-    if np.any(marks > _MOST_PARTIES):
+    if np.any(marks > 2 * _MOST_PARTIES):  # a mark and its blur are below 3/2 of a mark
         raise WireError("the answers of the parties do not belong together: their pads do not cancel. Ask again.")
     negative = total[:, 1] >> np.uint64(63) == 1
     size = np.where(negative[:, None], negated(total), total)
