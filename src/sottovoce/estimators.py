@@ -685,7 +685,7 @@ def privacy_report(plan: Plan, algorithm: Algorithm, *, seeded: bool) -> Privacy
     if algorithm.keeps_rows:
         assumptions.append("whose record changed since rows with noise were drawn, and that it did, is no secret")
     if plan.models == "kept":
-        assumptions.append("nobody is shown the weights that the parties keep")
+        assumptions.append("nobody is shown the weights that the parties keep, nor predictions made with them")
     if plan.protects == "feature":
         assumptions.append("which records a party cannot use is no secret")
     if plan.classes is not None:

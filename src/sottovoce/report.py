@@ -37,7 +37,7 @@ _SUMS: Final = {
     "atom": "which feature to move, up or down, or none",
     "feature": "a sketch of one feature, for all people",
     "labels": "the labels of all people, or a sketch of them",
-    "rows": "a sketched row for every person",
+    "rows": "a row for every person",
 }
 _STYLE: Final = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --card: #f5f7fa; --mark: #2f5d8c;
@@ -115,7 +115,7 @@ def page(
 <h1>{escape(title)}</h1>
 <p class="soft">{escape(name)} by the solver <code>{escape(plan.algorithm)}</code>, {escape(_split(plan))}</p>
 <div class="numbers">
-{_number(_epsilon(weakest), "epsilon, against everybody")}
+{_number(_epsilon(weakest), f"epsilon{' of a feature' * (weakest.unit == 'feature')}, against everybody")}
 {_number(f"{weakest.delta:g}", "delta")}
 {_number(f"{plan.records:,}", "records")}
 {_number(f"{said.rounds:,}", f"rounds, {readable_size(said.uplink_bytes + said.downlink_bytes)} in all")}
@@ -150,6 +150,9 @@ def _promise(guarantee: Guarantee) -> str:
     if guarantee.void is not None or math.isinf(guarantee.epsilon):
         why = guarantee.void or "Values left without noise, so nothing limits what they reveal of a record."
         return f'<div class="card void"><b>No promise is made.</b> <p>{escape(why)}</p></div>'
+    if guarantee.unit == "feature":
+        what = "A feature of one party is protected, and no record: nothing limits what messages reveal of a person."
+        return f'<div class="card void"><b>No promise is made to a person.</b> <p>{what}</p></div>'
     return (
         "<p>Whatever anybody concludes about a person from this training would have been concluded almost as likely "
         f"if {_RELATIONS[guarantee.relation]}. No probability changes by more than the factor "
@@ -213,13 +216,20 @@ def _releases(plan: Plan) -> Iterable[str]:
         moves = release.charged(plan.relation)
         sampled = "every record" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}% of the records"
         name = escape(_SUMS.get(release.query, release.query))
+        if release.mechanism == "kept":
+            name += ", kept by the party"
+        if release.mechanism == "derived":
+            count = times[release.query] or release.total
+            rows.append(f'<tr><td>{name}</td><td colspan="4">{count:,} times, of the rows that are kept</td></tr>')
+            continue
         rows.append(
             f'<tr><td>{name}</td><td>{sampled}</td><td class="number">{times[release.query] or release.total:,}</td>'
             f'<td class="number">{moves:.4g}</td><td class="number">{release.std:.4g}</td></tr>'
         )
     yield (
-        '<table><tr><th>Sum</th><th>over</th><th class="number">Times</th><th class="number">One record moves it by'
-        f'</th><th class="number">Noise (standard deviation)</th></tr>{"".join(rows)}</table>'
+        '<table><tr><th>Sum</th><th>over</th><th class="number">Times</th>'
+        f'<th class="number">One {plan.protects} moves it by</th>'
+        f'<th class="number">Noise (standard deviation)</th></tr>{"".join(rows)}</table>'
     )
     scaled = "Entries are scaled to at most 1" if plan.layout == "entries" else "Rows are scaled to a norm of at most 1"
     together = " Times are at most, of all parties together: a person is in every party." if times else ""
@@ -238,6 +248,9 @@ def _facts(plan: Plan, model: PrivateLinearModel) -> str:
     )
     if plan.bounds.feature_low is not None:
         bounds += ", a declared range for every feature"
+    neighbours = f"{plan.relation}: {_RELATIONS[plan.relation]}"
+    if plan.protects == "feature":
+        neighbours = "one column of one party had been blank or any other; records are not protected"
     facts: list[tuple[str, Any]] = [
         ("Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties)),
         ("Features", f"{plan.features}: {', '.join(names)}" if names else plan.features),
@@ -245,7 +258,7 @@ def _facts(plan: Plan, model: PrivateLinearModel) -> str:
         ("Declared bounds", bounds),
         ("Classes", " and ".join(map(str, plan.classes)) if plan.classes else "none: the label is a number"),
         ("Loss and penalty", f"{plan.loss.name}, {plan.regulariser.name}"),
-        ("Neighbours", f"{plan.relation}: {_RELATIONS[plan.relation]}"),
+        ("Neighbours", neighbours),
         ("Calibration", plan.calibration),
     ]
     return "<table>" + "".join(f"<tr><th>{k}</th><td>{escape(str(v))}</td></tr>" for k, v in facts) + "</table>"

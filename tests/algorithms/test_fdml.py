@@ -424,7 +424,7 @@ def test_how_long_a_step_is() -> None:
         np.testing.assert_allclose(view.weights, glided, rtol=1e-6)
 
 
-def test_the_intercept_is_that_of_the_widest_view() -> None:
+def test_the_intercept_is_that_of_the_view_that_says_most() -> None:
     """Less the means of the others' scores."""
     plan = plan_for((2, 3), 100, bounds=Bounds.declare(entry_bound=1.0))
     sums = (np.array([10.0, 20.0]), np.array([30.0, 0.0, 0.0]))

@@ -405,6 +405,36 @@ def test_what_is_owed(plan):
     assert notes == (Paid("party0", "aa", 1.0), Paid("party1", "bb", 0.25))
 
 
+def test_what_is_drawn_is_owed_to_the_last_bit(plan):
+    """At the noise where rows are barely short of precision, 1 / std^2 of a claim rounds to either side of it."""
+    generator, randomness, drawn = np.random.default_rng(1), SeededRandomness(3), 0
+    for first, second in generator.uniform(1.0, 3.0, size=(40, 2)):
+        copies = tuple(Copy(std, 2.0**-10, np.zeros((4, 2), np.int32)) for std in (first, second))
+        stock = Stock("aa", np.zeros((4, 16), np.uint8), copies)
+        std = math.sqrt((1 - kept_rows.NEAR) / stock.precision)
+        for near in (std, math.nextafter(std, 0.0), math.nextafter(std, 9.0)):
+            releases = [r.model_copy(update={"std": near}) if r.query == "rows" else r for r in plan.releases]
+            claims = plan.model_copy(update={"kept": (("aa", stock.std), ("", 0.0)), "releases": tuple(releases)})
+            owed, _ = bill(claims, {("party0", "aa"): stock.std**-2})
+            more = stock.at(np.zeros((4, 2)), near, 2.0**-10, randomness).precision - stock.precision
+            drawn += more > 0.0
+            assert owed["party0"] >= more - 1e-12
+    assert 20 < drawn < 100, "some are short, and some are not"
+
+
+def test_nobody_finds_two_plans_whose_rows_have_one_name(data, accounts, monkeypatch):
+    """Notes go by name. Were they short, a coordinator could find two plans with one: the second drew for free."""
+    assert 4 * len(name_of(bytes(32), "party0")) >= 160
+    none = (("", 0.0), ("", 0.0))
+    program.run(*data, accounts, STD, kept=none)
+    program.run(*data, accounts, STD, kept=none, row_norm=2.0)  # other bounds: everything is drawn anew
+    assert costs(accounts[0]) == pytest.approx([sum(OWN) / STD**2] * 2)
+    monkeypatch.setattr(kept_rows, "name_of", lambda plan, party: party)  # the negative control: one name
+    program.run(*data, accounts, STD, kept=none, row_norm=3.0)
+    program.run(*data, accounts, STD, kept=none, row_norm=4.0)
+    assert costs(accounts[0])[3] == pytest.approx(0.0, abs=1e-12)
+
+
 def test_a_party_that_joins_pays_for_all_copies_of_the_others(data, accounts, tmp_path):
     parts, y = data
     third = Ledger(tmp_path / "third.ledger").open("people", 50.0, 1e-5, composition="gaussian")

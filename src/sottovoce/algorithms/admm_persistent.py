@@ -53,7 +53,7 @@ class PersistentSharing(KeptRows):
     def slopes(self, plan: Plan, scores: Array, labels: Array, memory: Memory, *, blurred: bool) -> Array:
         """Y + rho (s - z) after the updates of z and y; in the first round the slopes themselves."""
         loss = plan.scaled_loss
-        rho = bend(loss)
+        rho = bend(loss) * (1.0 if loss.convex else 2.0)  # the minimum over z must be one
         if memory.duals is None:
             memory.duals, memory.copies = slopes_of(loss, scores, labels, blurred=blurred), scores
             return memory.duals

@@ -113,7 +113,6 @@ class MeanView(View):
         self.before = self.weights
         self.bound, self.ridge = bound_of(plan, name), shrinkage(plan, name)
         self.bend = bend(plan.scaled_loss) * plan.records * query.long**2
-        self.entry = query.norm / math.sqrt(query.width)
 
     def step(self, gradient: Array) -> Array:
         """As said above."""
@@ -125,8 +124,8 @@ class MeanView(View):
         return self.regulariser.prox(free, length * self.plan.records)
 
     def spread(self, weights: Array) -> float:
-        """What entries of one size make of the weights."""
-        return float(np.linalg.norm(weights[: self.width])) * self.entry
+        """How far from even the party's level is: without moments, the view that says most is taken for the widest."""
+        return abs(float(self.mean @ weights[: self.width] + weights[self.width :].sum()))
 
 
 def glide(weights: Array, before: Array, move: Array) -> Array:

@@ -117,11 +117,11 @@ class OneShot(Algorithm):
         released = yield Ask("rows", {}, round=0)
         (labels,) = (yield Ask("labels", {}, (plan.parties[plan.holder][0],), 0)).values()
         parts = [released[name].reshape(plan.records, -1) for name in sketches]
-        back: Any = sp.block_diag([sketch.matrix for sketch in sketches.values()], format="csr")
+        back: Any = sp.block_diag([sp.coo_matrix(sketch.matrix) for sketch in sketches.values()], format="csr")
         noisy = np.ones(back.shape[1])
         if plan.fit_intercept:
             parts.append(np.ones((plan.records, 1)))
-            back, noisy = sp.block_diag([back, np.ones((1, 1))], format="csr"), np.append(noisy, 0.0)
+            back, noisy = sp.block_diag([back, sp.coo_matrix(np.ones((1, 1)))], format="csr"), np.append(noisy, 0.0)
         gram = np.block([[left.T @ right for right in parts] for left in parts])
         gram -= np.diag(plan.records * plan.release("rows").std ** 2 * noisy)
         values, vectors = np.linalg.eigh(gram)

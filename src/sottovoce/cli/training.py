@@ -123,7 +123,7 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
     show_promises(shown.report, console, central=made.split == "central")
     if made.private:
         title = "What leaves all parties together, at most" if times else "What leaves each party"
-        listing = table("release", "times>", "of", "one record moves it by>", "noise, std>", title=title)
+        listing = table("release", "times>", "of", f"one {made.protects} moves it by>", "noise, std>", title=title)
         for release in made.releases:
             share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
             moves = f"{release.charged(made.relation):.4g}"
@@ -176,6 +176,8 @@ def show_summary(
     promise = f"epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}, {weakest.relation}"
     if weakest.void is not None or math.isinf(weakest.epsilon):
         promise = f"NONE. {weakest.void or 'The values that left had no noise.'}"
+    elif weakest.unit == "feature":
+        promise = f"NONE to a person; to a feature of one party epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}"
     console.print(
         f"trained in {seconds:.1f} s: {said.rounds} rounds, {readable_size(said.uplink_bytes)} from the parties, "
         f"{readable_size(said.downlink_bytes)} to them"

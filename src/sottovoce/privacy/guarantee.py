@@ -122,6 +122,7 @@ class PrivacyReport:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "relation": self.relation,
+            "unit": self.weakest.unit,
             "claimed_epsilon": self.claimed_epsilon,
             "against": {
                 name: {**asdict(self.against(name)), "sentence": self.against(name).sentence()} for name in VIEWS

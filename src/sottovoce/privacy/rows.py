@@ -353,7 +353,7 @@ class RowKeeper:
         def write() -> Mapping[str, Any]:
             if entry is not None and not new:
                 return {**entry.details, **details}
-            prefix = f"{hashlib.sha256(self._account.dataset.encode()).hexdigest()[:16]}-{self._recipe[:16]}-"
+            prefix = f"{hashlib.sha256(self._account.dataset.encode()).hexdigest()[:16]}-{self._recipe}-"
             current = entry.details["file"] if entry is not None and entry.kind == "rows" else ""
             return {**details, **_write(folder_of(self._account), prefix, current, stock, self._recipe, plan)}
 

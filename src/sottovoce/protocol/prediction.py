@@ -6,14 +6,14 @@ one pad for one request (HKDF, then AES in counter mode); one adds it and the ot
     answer_m = s_m + sum_{k > m} pad_mk - sum_{k < m} pad_km,        sum_m answer_m = sum_m s_m
 
 Guarantee, where coordinator and parties follow the protocol, though they may be curious: one answer, and any sum of
-answers that lacks a party's, is uniform to whoever lacks that party's secrets. A coordinator that is the recipient adds
-all answers and learns the sums. One that serves a recipient among the parties adds the answers of the others and passes
-them on: they lack the pads of the recipient, which alone can read them. All parties but one, together with the
+answers that lacks a party's, looks uniform to whoever lacks that party's secrets. A coordinator that is the recipient
+adds all answers and learns the sums. One that serves a recipient among the parties adds the answers of the others and
+passes them on: they lack the pads of the recipient, which alone can read them. All parties but one, together with the
 recipient, learn the partial scores of the one. No request carries weights: a party scores with what it kept when the
-run of the plan ended, once for each plan. Edges: public keys come through the coordinator; one that puts its own in
-their place does not follow the protocol. Scores are rounded to 2^-44 and cut at 2^62. Where a party cannot use a record
-the recipient learns that, and of how many parties; a random number in the place of the score hides the scores of the
-others, but for a share of |sum| 2^-71.
+run of the plan ended, once for each plan. Edges: public keys come through the coordinator, and the parts of a model
+that is shared; one that puts others in their place does not follow the protocol. Scores are rounded to 2^-44 and cut at
+2^62. Where a party cannot use a record the recipient learns that, and of how many parties; a random number in the place
+of the score hides the scores of the others, but for a share of |sum| 2^-71.
 """
 
 from __future__ import annotations

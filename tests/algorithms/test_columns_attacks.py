@@ -1,0 +1,83 @@
+"""What a reader of reports could take for promised, and is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce import algorithms
+from sottovoce.algorithms import Problem, make_plan
+from sottovoce.algorithms.admm_feature import FeatureSharing
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import Bounds
+from sottovoce.estimators import privacy_report
+from sottovoce.protocol.plan import Named, Plan
+from sottovoce.report import page
+
+RECORDS, WIDTH = 60, 20
+
+
+def feature_plan() -> Plan:
+    problem = Problem(
+        loss=Named(name="squared"),
+        regulariser=Named(name="l2", parameters={"alpha": 10.0}),
+        split="columns",
+        parties=(("a", RECORDS), ("b", RECORDS)),
+        features=WIDTH + 1,
+        columns=(WIDTH, 1),
+        bounds=Bounds.declare(entry_bound=1.0, label_bound=1.0),
+        epsilon=1.0,
+        delta=1e-5,
+        labels="public",
+        fit_intercept=False,
+        options={"unit": "feature"},
+    )
+    return make_plan("admm", problem, FeatureSharing().design(problem), run="run", coin="coin")
+
+
+def said(plan: Plan, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The message of party a before its noise, and the weights that it keeps."""
+    form = FeatureSharing()
+    block = Block.prepare(X, np.ones(RECORDS), plan.part("a").preparation)
+    memory = form.remember(plan, block)
+    silence = np.zeros(RECORDS)
+    query: Any = form.queries_of(plan, "a")["scores"]
+    return query.value(block, silence, silence, memory), form.kept_weights(plan, memory)
+
+
+def test_protection_of_a_feature_names_what_it_rests_on() -> None:
+    """Weights tell a blank column with certainty, and a column of NaN takes all others of its party with it."""
+    plan = feature_plan()
+    X = np.ones((RECORDS, WIDTH))
+    blank, missing = X.copy(), X.copy()
+    blank[:, 3], missing[:, 3] = 0.0, math.nan
+    message, weights = said(plan, X)
+    without, shown = said(plan, blank)
+    assert np.linalg.norm(message - without) <= 1.0
+    assert abs(shown[3]) < 1e-12 < 1e-6 < abs(weights[3])
+    assert np.linalg.norm(message - said(plan, missing)[0]) > 1.0
+    rests = "; ".join(privacy_report(plan, algorithms.of(plan), seeded=False).assumptions)
+    assert "nobody is shown the weights" in rests
+    assert "predictions made with them" in rests
+    assert "which records a party cannot use" in rests
+
+
+@pytest.mark.parametrize("unit", ["feature", None])
+def test_no_page_promises_a_person_what_a_feature_has(unit: str | None) -> None:
+    X = np.random.default_rng(0).uniform(-1, 1, (RECORDS, 4))
+    people = sv.Federation.by_columns([X[:, :2], X[:, 2:]], np.sign(X[:, 0]), labels="public")
+    model = sv.PrivateRidge(
+        epsilon=1.0, delta=1e-5, alpha=1.0, entry_bound=1.0, label_bound=1.0, solver="admm", rounds=2, unit=unit
+    )
+    text, told = page(model.fit(people)), model.privacy_.to_dict()
+    person = unit is None
+    assert ("Whatever anybody concludes about a person" in text) == person
+    assert ("a suspicion about a person" in text) == person
+    assert ("One record moves it by" in text) == person
+    assert ("that person&#x27;s record had been left blank" in text) == person
+    assert text.count("No promise is made to a person") == (not person)
+    assert told["unit"] == ("record" if person else "feature")

@@ -1,0 +1,324 @@
+"""Queries on a part of the rows: what a record moves, that sums are exact, and that a score is of its own row alone."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from sottovoce import losses
+from sottovoce.algorithms import Problem
+from sottovoce.algorithms.base import draft
+from sottovoce.algorithms.parts import (
+    Joint,
+    PartGradient,
+    PartGram,
+    PartLabels,
+    PartQuery,
+    PartRows,
+    PartSums,
+    RowScores,
+    cut,
+    exact_scores,
+    slopes_of,
+    usable,
+    usable_rows,
+)
+from sottovoce.algorithms.sharing import nearest
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import LARGEST, Bounds, party_norms
+from sottovoce.errors import InputError, LeakError
+from sottovoce.privacy.accounting import Relation, Unbounded
+from sottovoce.privacy.gate import Gate
+from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.protocol.plan import Named, Plan, Release
+
+RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
+RECORDS, COLUMNS = 40, (4, 3)
+BOUNDS = {
+    "entries": Bounds.declare(entry_bound=(2.0, 0.5, 1.0, 1.0, 0.25, 1.0, 1.0), label_bound=1.0),
+    "norm": Bounds.declare(row_norm=3.0, label_bound=1.0),
+    "both": Bounds.declare(row_norm=3.0, entry_bound=2.0, label_bound=1.0),
+    "ranges": Bounds.declare(feature_ranges=([-1.0] * 7, [1.0] * 7), label_bound=1.0),
+}
+
+
+def plan_for(bounds: str = "entries", records: int = RECORDS, **fields: Any) -> Plan:
+    declared: dict[str, Any] = {
+        "loss": Named(name="squared"),
+        "regulariser": Named(name="none"),
+        "split": "columns",
+        "parties": (("anna", records), ("ben", records)),
+        "features": sum(COLUMNS),
+        "columns": COLUMNS,
+        "norms": tuple(party_norms(3.0, COLUMNS)) if bounds in ("norm", "both") else (),
+        "bounds": BOUNDS[bounds],
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
+    plan = draft(Problem(**declared | fields), layout="entries")
+    noise = Release.at_mu(PartSums(plan, plan.part("anna")), 0, 1, 1.0, "zero-out")  # so that it counts as private
+    return plan.model_copy(update={"releases": (noise,)})
+
+
+def queries_of(plan: Plan, party: str, slope_bound: float = 0.7) -> list[Any]:
+    part = plan.part(party)
+    made = [make(plan, part) for make in (PartRows, PartGram, PartSums, PartLabels)]
+    return [*made, PartGradient(plan, part, slope_bound)]
+
+
+def raw(generator: np.random.Generator, width: int, records: int = RECORDS) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of all sizes, some far beyond the bounds, some null, and labels."""
+    X = generator.standard_normal((records, width)) * 10.0 ** generator.uniform(-2, 2, (records, 1))
+    X[generator.random(records) < 0.1] = math.nan
+    return X, generator.uniform(-2, 2, records)
+
+
+def prepared(plan: Plan, party: str, X: Any, y: np.ndarray) -> Block:
+    return Block.prepare(X, y, plan.part(party).preparation)
+
+
+def moved(query: Any, here: Block, there: Block, *said: Any) -> float:
+    own = [(s, s) if not isinstance(s, tuple) else s for s in said]
+    change = query.value(here, *(a for a, _ in own)) - query.value(there, *(b for _, b in own))
+    return float(np.linalg.norm(np.ravel(change * query.weights)))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_one_record_moves_every_query_within_its_sensitivity(
+    bounds: str, intercept: bool, sparse: bool, relation: Relation
+) -> None:
+    """Two thousand pairs in all, and five queries for each."""
+    plan = plan_for(bounds, fit_intercept=intercept)
+    generator = np.random.default_rng(1)
+    shape = sp.csr_matrix if sparse else np.asarray
+    for trial in range(32):
+        for party, width in zip(dict(plan.parties), COLUMNS, strict=True):
+            X, y = raw(generator, width)
+            other, z = raw(generator, width)
+            person, blank = int(generator.integers(RECORDS)), relation == "zero-out"
+            neighbour, label = X.copy(), y.copy()
+            neighbour[person] = math.nan if blank else -X[person] if trial % 2 else other[person]
+            label[person] = math.nan if blank else z[person]
+            here, there = (prepared(plan, party, shape(rows), of) for rows, of in ((X, y), (neighbour, label)))
+            slopes = 10.0 ** generator.uniform(-2, 2) * generator.standard_normal(RECORDS)
+            changed = slopes.copy()
+            changed[person] = math.nan if trial % 3 else -slopes[person]
+            for query in queries_of(plan, party):
+                said = [(slopes, changed)] if query.name == "gradient" else []
+                assert moved(query, here, there, *said) <= query.sensitivity(relation)
+                if query.name in ("rows", "labels"):
+                    change = np.reshape(query.value(here) - query.value(there), (RECORDS, -1))
+                    assert np.count_nonzero(np.delete(change, person, axis=0)) == 0
+
+
+def canary(plan: Plan, party: str, row: Any = None, label: float = 1.0) -> Block:
+    """Null rows and one record; without a row it is null too."""
+    X = np.full((RECORDS, plan.part(party).stop - plan.part(party).start), math.nan)
+    y = np.ones(RECORDS)
+    if row is not None:
+        X[7], y[7] = row, label
+    return prepared(plan, party, X, y)
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_canary_attains_every_sensitivity(bounds: str, intercept: bool, relation: Relation) -> None:
+    plan = plan_for(bounds, fit_intercept=intercept)
+    up, down = np.full(RECORDS, 9.0), np.full(RECORDS, -9.0)
+    for party, width in zip(dict(plan.parties), COLUMNS, strict=True):
+        row = 1e6 * np.ones(width) if bounds != "ranges" else np.ones(width)
+        for query in queries_of(plan, party):
+            here, there, said = canary(plan, party, row), canary(plan, party, -row, -1.0), []
+            if query.name == "gradient":
+                there, said = canary(plan, party, row), [(up, down)]
+            if query.name == "gram" and relation == "replace-one":
+                # [x, 1] and [x', 1] are at right angles where the part is long enough: x'x = -1, or 0 without the 1
+                norm, sizes = query.norm, canary(plan, party, row).rows[7, :width]
+                if norm < 1.001:
+                    continue
+                squares = np.cumsum(np.asarray(sizes, dtype=float) ** 2)
+                aim = (squares[-1] - (1.0 if intercept else 0.0)) / 2
+                place = int(np.searchsorted(squares, aim))
+                signs = np.where(np.arange(width) <= place, 1.0, -1.0)
+                there = canary(plan, party, row * signs)
+                inner = float(sizes @ there.rows[7, :width]) + intercept
+                exact = math.sqrt(2 * query.long**4 - 2 * inner**2)
+                assert moved(query, here, there) == pytest.approx(exact, rel=1e-3)
+                continue
+            if relation == "zero-out":
+                there = canary(plan, party)
+            assert 0.99 * query.sensitivity(relation) <= moved(query, here, there, *said)
+            assert moved(query, here, there, *said) <= query.sensitivity(relation)
+
+
+def test_a_gram_matrix_attains_the_root_of_two() -> None:
+    plan = plan_for("entries", fit_intercept=False)
+    query = PartGram(plan, plan.part("ben"))  # bounds 0.25, 1, 1 over 2
+    rows = np.array([[1e6, 1e6, 1e6], [0.0, 1e6, -1e6]])
+    here, there = (canary(plan, "ben", row) for row in rows)
+    assert moved(query, here, there) >= 0.95 * query.sensitivity("replace-one")
+
+
+@pytest.mark.parametrize("records", [40, 3000, 70_000])
+def test_sums_are_exact_for_dense_and_sparse_rows(records: int) -> None:
+    """In any order and to the last bit. Sparse rows are stored as float32: their products must not be."""
+    plan = plan_for(records=records)
+    generator = np.random.default_rng(3)
+    X, y = raw(generator, 4, records)
+    X[:, 0] = generator.uniform(-2, 2, records)
+    order = generator.permutation(records)
+    dense, mixed = prepared(plan, "anna", X, y), prepared(plan, "anna", X[order], y[order])
+    sparse = prepared(plan, "anna", sp.csr_matrix(X), y)
+    assert dense.rows.dtype == sparse.rows.dtype == np.float32
+    slopes = generator.standard_normal(records)
+    for query in queries_of(plan, "anna"):
+        if query.name in ("rows", "labels"):
+            continue
+        said = [slopes] if query.name == "gradient" else []
+        value = query.value(dense, *said)
+        np.testing.assert_array_equal(query.value(sparse, *said), value)
+        np.testing.assert_array_equal(query.value(mixed, *(s[order] for s in said)), value)
+        if records == 40 and query.name == "gram":
+            rows = np.column_stack([dense.rows[:, :4], usable_rows(dense)]).tolist()
+            exact = [sum(Fraction(r[i]) * Fraction(r[j]) for r in rows) for i, j in zip(*query.places, strict=True)]
+            np.testing.assert_array_equal(value, [float(v) for v in exact])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("size", [1e-90, 1e-3, 1.0, 1e90])
+def test_a_score_is_exact_and_of_its_own_row_alone(sparse: bool, size: float) -> None:
+    plan = plan_for(records=3000)
+    generator = np.random.default_rng(4)
+    weights = size * generator.standard_normal(4)
+    shape = sp.csr_matrix if sparse else np.asarray
+    X, y = raw(generator, 4, 3000)
+    block = prepared(plan, "anna", shape(X), y)
+    scores = exact_scores(block, 4, weights)
+    dense = np.asarray(block.rows.toarray() if sparse else block.rows, dtype=np.float64)[:, :4]
+    np.testing.assert_allclose(scores, dense @ weights, atol=1e-8 * size)
+    turned = Block(np.asfortranarray(dense[:, ::-1]), block.labels, block.bits, layout="entries")
+    np.testing.assert_array_equal(exact_scores(turned, 4, weights[::-1]), scores)  # in whatever order it is added
+    assert np.any(dense[:, ::-1] @ weights[::-1] != dense @ weights)  # which plain products are not
+    for _ in range(5):  # all other records are replaced: nothing of row 17 changes
+        other, z = raw(generator, 4, 3000)
+        other[17], z[17] = X[17], y[17]
+        assert exact_scores(prepared(plan, "anna", shape(other), z), 4, weights)[17] == scores[17]
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 33, 200])
+def test_scores_of_kept_rows_are_of_their_own_rows(width: int) -> None:
+    """The tier of the world rests on this: to the last bit, whatever the other rows are."""
+    generator = np.random.default_rng(5)
+    query = RowScores.__new__(RowScores)
+    weights = generator.standard_normal(width)
+    rows = (1e3 * generator.standard_normal((1031, width))).astype(np.float32)
+    first = query.derive(rows, weights)
+    for scale in (0.0, 1e-30, 1.0, 1e30):
+        other = (scale * generator.standard_normal((1031, width))).astype(np.float32)
+        kept = generator.permutation(1031)[:100]
+        other[kept] = rows[kept]
+        np.testing.assert_array_equal(query.derive(other, weights)[kept], first[kept])
+
+
+LOSSES = [
+    losses.get("logistic"),
+    losses.get("hinge"),
+    losses.get("smoothed_hinge"),
+    losses.get("squared"),
+    losses.get("huber", threshold=0.5),
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+@pytest.mark.parametrize("rho", [0.25, 1.0])
+def test_slopes_and_copies_of_a_record_are_its_own(loss: Any, rho: float) -> None:
+    """To the last bit: on a grid one bit of many others would be many steps."""
+    generator = np.random.default_rng(6)
+    count = 1100
+    for _ in range(40):
+        points = generator.standard_normal(count) * generator.choice([0.1, 1, 3, 10])
+        labels = np.sign(generator.standard_normal(count))
+        start = nearest(loss, points, labels, rho, points) + 10.0 ** generator.uniform(-9, 0) * points
+        found = [nearest(loss, points, labels, rho, start), loss.derivative(points, labels)]
+        blurred = slopes_of(loss, points, 3 * labels, blurred=True)
+        person = int(generator.integers(count))
+        points[person] = generator.standard_normal() * 10.0 ** generator.uniform(-3, 100)
+        labels[person], start[person] = -labels[person], generator.standard_normal() * 10.0 ** generator.uniform(-3, 3)
+        again = [nearest(loss, points, labels, rho, start), loss.derivative(points, labels)]
+        again.append(slopes_of(loss, points, 3 * labels, blurred=True))
+        for one, other in zip([*found, blurred], again, strict=True):
+            assert np.count_nonzero(np.delete(one - other, person)) == 0
+
+
+def test_slopes_of_noisy_labels_have_the_mean_of_slopes() -> None:
+    """Squared and logistic: affine in the label. Others go by its sign."""
+    scores = np.linspace(-3, 3, 7)
+    for label in (-1.0, 1.0):
+        for loss in (losses.get("squared"), losses.get("logistic")):
+            away = [slopes_of(loss, scores, np.full(7, label + noise), blurred=True) for noise in (-5.0, 5.0)]
+            np.testing.assert_allclose(np.mean(away, axis=0), loss.derivative(scores, np.full(7, label)), atol=1e-12)
+        hinge = losses.get("hinge")
+        np.testing.assert_array_equal(
+            slopes_of(hinge, scores, np.full(7, 4.0 * label), blurred=True), hinge.derivative(scores, np.full(7, label))
+        )
+
+
+def test_what_is_cut_and_what_is_refused() -> None:
+    found = cut(np.array([math.nan, math.inf, -math.inf, 0.3, -7.0]), 0.5, 20)
+    np.testing.assert_array_equal(found[[0, 1, 2, 4]], [0.5, 0.5, -0.5, -0.5])
+    assert 0.3 - 2.0**-20 < found[3] <= 0.3
+    for values in (
+        np.ones(3),
+        np.ones((3, 1)),
+        np.ones(4, dtype=np.int64),
+        np.array([1, 2, 3, math.nan]),
+        2 * LARGEST * np.ones(4),
+    ):
+        assert not usable({"a": values}, "a", 4)
+    assert usable({"a": np.ones(4)}, "a", 4)
+    assert not usable({}, "a", 4)
+    plan = plan_for()
+    for bound in (0.0, -1.0, math.nan, math.inf, 1e-200):
+        with pytest.raises(InputError, match="slope_bound"):
+            PartGradient(plan, plan.part("anna"), bound)
+    with pytest.raises(LeakError, match="not prepared"):
+        PartQuery(plan.model_copy(update={"layout": "rows"}), plan.part("anna"))
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_what_all_parties_release_adds(relation: Relation) -> None:
+    plan = plan_for()
+    queries = [PartSums(plan, plan.part(name)) for name in dict(plan.parties)]
+    joint = Joint(queries)
+    assert joint.sensitivity(relation) == pytest.approx(math.hypot(*(q.sensitivity(relation) for q in queries)))
+    release = Release.at_mu(joint, 0, 3, 0.7, relation)
+    event: Any = joint.event(release, relation)
+    assert event.mu == pytest.approx(0.7, rel=1e-9)
+    each = [
+        (q.sensitivity(relation) + release.step * math.sqrt(q.entries)) * math.sqrt(3) / release.std for q in queries
+    ]
+    assert math.hypot(*each) <= event.mu
+    cheap = release.model_copy(update={"charged_zero_out": 1e-9, "charged_replace_one": 1e-9, "std": release.std / 2})
+    doubled: Any = joint.event(cheap, relation)
+    assert doubled.mu == pytest.approx(1.4, rel=1e-9)  # by the queries, whatever the plan says
+    assert isinstance(joint.event(release.model_copy(update={"std": 0.0}), relation), Unbounded)
+
+
+def test_a_gate_lets_no_matrix_out() -> None:
+    """One draw of noise would be spread over many numbers, whose differences are then exact."""
+    plan = plan_for(columns=(1, 6))
+    query = PartRows(plan, plan.part("anna"))
+    release = Release.at_mu(query, 0, 1, 1.0, "zero-out")
+    block = prepared(plan, "anna", np.linspace(-1, 1, RECORDS)[:, None], np.ones(RECORDS))
+    gate = Gate(plan.digest, {"rows": release}, RECORDS, SeededRandomness(0), None)
+    with pytest.raises(LeakError, match="no vector"):
+        gate.gaussian(query, 0, block)
