@@ -24,7 +24,7 @@ from sottovoce.algorithms import Problem, make_plan
 from sottovoce.algorithms.admm_fresh import FreshSharing
 from sottovoce.algorithms.admm_persistent import PersistentSharing
 from sottovoce.algorithms.base import Ask
-from sottovoce.algorithms.kept_rows import OwnGradients, bound_of
+from sottovoce.algorithms.own_gradients import OwnGradients, bound_of
 from sottovoce.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms

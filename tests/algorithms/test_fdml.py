@@ -18,7 +18,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Problem, make_plan
 from sottovoce.algorithms.fdml import Batches, ExactSteps, Fdml, KeptSteps, MeanView, batch_size
-from sottovoce.algorithms.kept_rows import RIDGE, joined
+from sottovoce.algorithms.own_gradients import RIDGE, joined
 from sottovoce.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.admm_persistent import PersistentSharing
 from sottovoce.algorithms.base import Ask, Design, Problem, option, problem_loss
-from sottovoce.algorithms.kept_rows import Hearing, View
+from sottovoce.algorithms.own_gradients import Hearing, View
 from sottovoce.algorithms.parts import PartQuery, exact_scores, usable_rows
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Ask, Problem
-from sottovoce.algorithms.kept_rows import KeptRows, Memory, View, Views, bend, bound_of, shrinkage, unit_gradients
 from sottovoce.algorithms.newton import Metric
+from sottovoce.algorithms.own_gradients import KeptRows, Memory, View, Views, bend, bound_of, shrinkage, unit_gradients
 from sottovoce.algorithms.parts import PartGram, PartQuery, slopes_of
 from sottovoce.algorithms.sharing import nearest, part_regulariser
 from sottovoce.losses import Loss

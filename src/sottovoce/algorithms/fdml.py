@@ -25,7 +25,7 @@ from sottovoce.algorithms.base import (
     slope_bound,
     summed,
 )
-from sottovoce.algorithms.kept_rows import (
+from sottovoce.algorithms.own_gradients import (
     KeptRows,
     Memory,
     View,
