@@ -565,8 +565,23 @@ class PrivateRidge(_Regressor):
     """min (1/N) sum (x'w + b - y)^2 / 2 + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
 
     Residuals are clipped to `slope_bound` (default: half the half-width of the label bound), so records that the model
-    misses by more pull like a Huber loss.
+    misses by more pull like a Huber loss. `loss="huber"` with a `threshold`, in units of the label, says so.
     """
+
+    loss: str = "squared"
+    threshold: float | None = None
+
+    def _loss(self) -> Named:
+        if self.loss not in ("squared", "huber"):
+            raise InputError(f"loss={self.loss!r} must be 'squared' or 'huber'.")
+        if (self.loss == "huber") != (self.threshold is not None):
+            raise InputError(
+                f"threshold={self.threshold!r} belongs to loss='huber', which needs one: the residual, in units of the "
+                "label, beyond which a record pulls no harder."
+            )
+        if self.threshold is None:
+            return Named(name="squared")
+        return Named(name="huber", parameters=losses.get("huber", threshold=self.threshold).parameters())
 
     def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
         return _ball_or("l2", "l2_ball", self.alpha, self.radius)
@@ -650,14 +665,15 @@ class PrivateLogisticRegression(_Classifier):
 class PrivateLinearSVC(_Classifier):
     """min (1/N) sum loss(y (x'w + b)) + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
 
-    `loss="smoothed_hinge"` (default, smooth, served by every solver) or `"hinge"` (by `scd`, `gradient` and `sgd`).
+    `loss="smoothed_hinge"` (default, smooth, served by most solvers), `"hinge"` (by `scd`, `gradient`, `sgd`, `admm`,
+    `fdml`) or `"sigmoid"`, a smooth count of the errors that is not convex: wrong labels pull little.
     """
 
     loss: str = "smoothed_hinge"
 
     def _loss(self) -> Named:
-        if self.loss not in ("hinge", "smoothed_hinge"):
-            raise InputError(f"loss={self.loss!r} must be 'hinge' or 'smoothed_hinge'.")
+        if self.loss not in ("hinge", "smoothed_hinge", "sigmoid"):
+            raise InputError(f"loss={self.loss!r} must be 'hinge', 'smoothed_hinge' or 'sigmoid'.")
         return Named(name=self.loss)
 
     def _regulariser(self, split: Split) -> Named:  # noqa: ARG002

@@ -65,6 +65,28 @@ def test_with_the_noise_off_one_process_gives_the_central_coefficients(parties: 
     assert joint.certificates_["primal_residual"] < 1e-6
 
 
+@pytest.mark.parametrize("parties", [2, 8])
+def test_other_losses_give_the_central_model(parties: int) -> None:
+    X, y = people(120, 8)
+    parts, labels = split(X, parties), np.where(y > 0.5, 1, 0)
+    huber = {"epsilon": math.inf, "alpha": 0.01, "loss": "huber", "threshold": 0.8}
+    joint = sv.PrivateRidge(solver="admm", **huber).fit(Federation.by_columns(parts, y))
+    np.testing.assert_allclose(joint.coef_, sv.PrivateRidge(solver="newton", **huber).fit(X, y).coef_, atol=CLOSE)
+    for loss, solver, close in (("smoothed_hinge", "newton", CLOSE), ("sigmoid", "gradient", 1e-3)):
+        options = {"epsilon": math.inf, "alpha": 0.05, "loss": loss, "classes": (0, 1), "fit_intercept": False}
+        joined = sv.PrivateLinearSVC(solver="admm", **options).fit(Federation.by_columns(parts, labels))
+        central = sv.PrivateLinearSVC(solver=solver, **options).fit(X, labels)
+        np.testing.assert_allclose(joined.coef_, central.coef_, rtol=0, atol=close)
+
+
+def test_a_loss_that_is_not_convex_is_not_for_newton() -> None:
+    X, y = people()
+    with pytest.raises(sv.InputError, match="'newton' needs a convex loss and 'sigmoid' is not"):
+        sv.PrivateLinearSVC(epsilon=math.inf, loss="sigmoid", solver="newton").fit(X, np.where(y > 0.5, 1, 0))
+    with pytest.raises(sv.InputError, match="threshold=None belongs to loss='huber'"):
+        sv.PrivateRidge(epsilon=math.inf, loss="huber").fit(X, y)
+
+
 def test_rows_that_processes_keep_are_paid_for_once(sites_of: Callable[..., Any]) -> None:
     """Two fits; between them every party's process is killed and a new one starts on the same ledger."""
     X, y = people(200, 6)

@@ -25,7 +25,7 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.losses import Loss
 from sottovoce.privacy.query import Curvature, GramMatrix, LossSum, Query
-from sottovoce.protocol.plan import Plan, Release, ScaledRegulariser
+from sottovoce.protocol.plan import Plan, Release, ScaledRegulariser, Split
 
 Array = NDArray[np.float64]
 SOFTENING = 0.1  # of the damping: enough where a path leaves the weights at which gradients were asked
@@ -49,6 +49,12 @@ class Newton(Algorithm):
     title: ClassVar[str] = "private Newton: one noisy Gram matrix, noisy gradients in its metric"
     needs_smooth: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...]] = ("rounds", "gram_share", "slope_bound")
+
+    def mismatch(self, loss: Loss, split: Split) -> str | None:
+        """A curvature that may be negative is no metric."""
+        if not loss.convex:
+            return f"solver={self.name!r} needs a convex loss and {loss.name!r} is not"
+        return super().mismatch(loss, split)
 
     def design(self, problem: Problem) -> Design:
         """The rule above; it needs no tuning."""
