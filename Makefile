@@ -31,6 +31,8 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/duals.py
 	$(BIN)/python benchmarks/frank_wolfe.py
 	$(BIN)/python benchmarks/uplink.py
+	$(BIN)/python benchmarks/admm.py
+	$(BIN)/python benchmarks/columns.py
 	$(BIN)/python benchmarks/bcfw.py
 	$(BIN)/python benchmarks/noise.py
 	$(BIN)/python benchmarks/wire.py
