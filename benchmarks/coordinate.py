@@ -8,14 +8,7 @@ A figure is the mean of F/F* - 1 over runs, for E of (F - F*)/(F(0) - F*): F is 
 are, uncut, and F* its minimum. Everything runs through the estimators. Tuned settings were chosen with other seeds
 than the figures' own, 1000 and on; what tuning itself would cost is not counted, as in the papers.
 
-What the bounds rest on:
-A  public ranges of the features (declared).
-B  mean and deviation of each column are read off the data, as in the papers; the bounds are the public ranges in
-   those units, the two prices cut at 15 and 60 deviations (chosen by tuning).
-C  ranges a geographer would declare, labels up to 500,001 USD (declared).
-D  mean, deviation and largest entry of each column are read off the data, the last cut at 40 deviations (chosen by
-   tuning); labels up to 500,001 USD (declared).
-E  entries up to 4, rows up to 36, labels up to 1000 (declared).
+What the bounds rest on is said in `sottovoce.reproduce.dp_cd`, which has the problems and the tuned settings.
 "Known curvatures" takes the mean square of each feature as public: read off the data in A and C, in B and D it is 1
 by standardising, in E it is 1 by design. "Private" spends a tenth of the budget on them.
 DP-SGD is `gradient` or `sgd`; its row norm and slope bound are tuned like its steps and rounds.
@@ -30,19 +23,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.datasets import make_regression
-from sklearn.linear_model import Lasso, LogisticRegression
 
-import sottovoce as sv
 from sottovoce.errors import InputError
+from sottovoce.reproduce import Setup
+from sottovoce.reproduce.dp_cd import PROBLEMS, Problem, Task
 
-Array = NDArray[np.float64]
 RELATIONS = ("zero-out", "replace-one")
 METHODS = ("known", "private", "random", "DP-SGD", "cd", "auto", "greedy")
 TITLES = {
@@ -57,254 +46,69 @@ TITLES = {
 SLOW = 2  # runs of a method that takes more than ten seconds each
 
 
-@dataclass(frozen=True)
-class Task:
-    """Data, objective, budget and declared bounds of one problem."""
-
-    X: Array
-    y: NDArray[Any]
-    signs: Array  # labels as the objective wants them
-    alpha: float
-    epsilon: float
-    delta: float
-    bounds: dict[str, Any]
-    squares: Array
-    lasso: bool = True
-    scale: float = 1.0  # labels are divided by it in a fit, and slopes with them
-    share: bool = False  # of the initial error, instead of F/F* - 1
-
-    def objective(self, w: Array) -> float:
-        """F."""
-        scores = self.X @ w
-        if self.lasso:
-            return float(np.mean((scores - self.signs) ** 2) / 2 + self.alpha * np.abs(w).sum())
-        return float(np.mean(np.logaddexp(0, -self.signs * scores)) + self.alpha / 2 * (w @ w))
-
-    def optimum(self) -> float:
-        """F*, by scikit-learn."""
-        if self.lasso:
-            model: Any = Lasso(alpha=self.alpha, fit_intercept=False, tol=1e-12, max_iter=1_000_000)
-        else:
-            weight = 1 / (len(self.y) * self.alpha)
-            model = LogisticRegression(C=weight, fit_intercept=False, solver="newton-cholesky", tol=1e-10, max_iter=200)
-        return self.objective(np.ravel(model.fit(self.X, self.signs).coef_))
-
-    def fit(self, **options: Any) -> Array:
-        """Coefficients of one private fit."""
-        given = {"epsilon": self.epsilon, "delta": self.delta, "alpha": self.alpha, "fit_intercept": False}
-        estimator = sv.PrivateLasso if self.lasso else sv.PrivateLogisticRegression
-        return np.ravel(estimator(**(given | self.bounds | options)).fit(self.X, self.y).coef_)
-
-
-def electricity(standardised: bool) -> Task:
-    data = sv.load("electricity", split="all")
-    X = np.asarray(data.X, dtype=np.float64)
-    lows, highs = np.asarray(data.feature_ranges)
-    if standardised:
-        mean, deviation = X.mean(axis=0), X.std(axis=0)
-        X, lows, highs = ((values - mean) / deviation for values in (X, lows, highs))
-    bound = np.maximum(-lows, highs)
-    if standardised:
-        for name, most in (("nswprice", 15.0), ("vicprice", 60.0)):
-            place = data.feature_names.index(name)
-            bound[place] = min(bound[place], most)
-    n = len(X)
-    return Task(
-        X,
-        data.y,
-        np.where(data.y == "UP", 1.0, -1.0),
-        alpha=1 / n,
-        epsilon=1.0,
-        delta=n**-2.0,
-        bounds={"entry_bound": bound},
-        squares=np.mean(X**2, axis=0),
-        lasso=False,
-    )
-
-
-def california(standardised: bool) -> Task:
-    data = sv.load("california_housing", split="all")
-    X, y = np.asarray(data.X, dtype=np.float64), np.asarray(data.y, dtype=np.float64)
-    bound = np.array([15.0, 52, 20, 5, 10000, 10, 42, 125])
-    if standardised:
-        X = (X - X.mean(axis=0)) / X.std(axis=0)
-        bound = np.minimum(np.abs(X).max(axis=0), 40.0)
-    return Task(
-        X,
-        y,
-        y,
-        alpha=0.1 if standardised else 1.0,
-        epsilon=1.0,
-        delta=len(X) ** -2.0,
-        bounds={"entry_bound": bound, "label_bound": 5.00001},
-        squares=np.mean(X**2, axis=0),
-        scale=5.00001,
-    )
-
-
-def sparse_lasso() -> Task:
-    X, y = make_regression(1000, 1000, n_informative=10, noise=1, random_state=0)
-    return Task(
-        X,
-        y,
-        y,
-        alpha=30.0,
-        epsilon=10.0,
-        delta=1e-6,
-        bounds={"entry_bound": 4.0, "row_norm": 36.0, "label_bound": 1000.0},
-        squares=np.ones(1000),
-        scale=1000.0,
-        share=True,
-    )
-
-
-@dataclass(frozen=True)
-class Walk:
-    """Tuned coordinate descent: C_j = clip times the root mean square of feature j, in units of the slope."""
-
-    clip: float
-    step: float
-    passes: int
-    averaged: float  # share of the steps whose mean is the answer
-
-    def options(self, task: Task, *, known: bool, order: str = "cyclic") -> dict[str, Any]:
-        return {
-            "solver": "cd",
-            "clip": self.clip / task.scale,
-            "step": self.step,
-            "inner": self.passes * task.X.shape[1],
-            "averaged": self.averaged,
-            "order": order,
-            "curvatures": task.squares if known else None,
-            "curvature_share": 0.0 if known else 0.1,
-        }
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What was tuned for one relation, and the figure to reach."""
-
-    limit: float
-    known: Walk
-    private: Walk
-    descent: dict[str, Any]
-    greedy: dict[str, Any] | None = None
-
-    def methods(self, task: Task) -> dict[str, dict[str, Any]]:
-        found = {
-            "known": self.known.options(task, known=True),
-            "private": self.private.options(task, known=False),
-            "random": self.known.options(task, known=True, order="random"),
-            "DP-SGD": {"entry_bound": None} | self.descent,
-            "cd": {"solver": "cd"},
-            "auto": {"solver": "auto"},
-        }
-        return found | ({"greedy": {"solver": "greedy-cd"} | self.greedy} if self.greedy else {})
+GREEDY = {"rounds": 20, "clip": 0.4, "step": 1.0, "choice_share": 0.75}  # private curvatures; clip 400 in label units
 
 
 @dataclass(frozen=True)
 class Experiment:
-    title: str
-    make: Callable[[], Task]
-    published: tuple[float, float]  # DP-CD, DP-SGD
-    settings: dict[str, Setting]
+    """A problem of the paper, the figures to reach, and what else belongs to it."""
+
+    problem: Problem
+    limits: dict[str, float]
+    greedy: bool = False
+    share: bool = False  # of the initial error, instead of F/F* - 1
     slow: tuple[str, ...] = field(default=())
 
+    @property
+    def title(self) -> str:
+        return self.problem.title
 
-def descent(row_norm: float, slope_bound: float, step: float, rounds: int) -> dict[str, Any]:
-    """Tuned full gradients; rows beyond the norm are scaled back."""
-    return {
-        "solver": "gradient",
-        "row_norm": row_norm,
-        "slope_bound": slope_bound,
-        "step": step,
-        "rounds": rounds,
-    }
+    @property
+    def published(self) -> tuple[float, float]:
+        """DP-CD and DP-SGD; where DP-SGD made no progress its error is the initial one."""
+        cd, _, sgd = self.problem.published
+        return (cd / sgd, 1.0) if self.share else (cd, sgd)
+
+    def methods(self, relation: str, task: Task) -> dict[str, dict[str, Any]]:
+        tuned = self.problem.tuned[relation]
+        found = {
+            "known": tuned.known.options(task, known=True),
+            "private": tuned.private.options(task, known=False),
+            "random": tuned.known.options(task, known=True, order="random"),
+            "DP-SGD": tuned.descent.options(),
+            "cd": {"solver": "cd"},
+            "auto": {"solver": "auto"},
+        }
+        return found | ({"greedy": {"solver": "greedy-cd"} | GREEDY} if self.greedy else {})
 
 
-def sgd(row_norm: float, slope_bound: float, step: float, rounds: int) -> dict[str, Any]:
-    """Tuned secret batches of a hundredth of the records."""
-    return descent(row_norm, slope_bound, step, rounds) | {"solver": "sgd", "rate": 0.01}
+def limits(zero_out: float, replace_one: float) -> dict[str, float]:
+    return dict(zip(RELATIONS, (zero_out, replace_one), strict=True))
 
-
-GREEDY = {"rounds": 20, "clip": 0.4, "step": 1.0, "choice_share": 0.75}  # private curvatures; clip 400 in label units
 
 EXPERIMENTS = {
-    "A": Experiment(
-        "Electricity, raw",
-        lambda: electricity(standardised=False),
-        (2.4e-3, 0.15),
-        {
-            "zero-out": Setting(1.5e-3, Walk(1.3, 1.2, 80, 0.5), Walk(1.3, 1.2, 80, 0.5), sgd(7.25, 1.0, 20.0, 5000)),
-            "replace-one": Setting(
-                2.4e-3, Walk(1.3, 1.2, 80, 0.5), Walk(1.3, 1.2, 80, 0.5), sgd(7.25, 1.0, 20.0, 5000)
-            ),
-        },
-    ),
-    "B": Experiment(
-        "Electricity, standardised",
-        lambda: electricity(standardised=True),
-        (2.5e-3, 7.2e-3),
-        {
-            "zero-out": Setting(1.5e-3, Walk(1.5, 1.4, 40, 0.5), Walk(1.5, 2.0, 50, 0.5), descent(3.0, 1.0, 19.0, 150)),
-            "replace-one": Setting(2e-3, Walk(1.5, 2.3, 15, 0.5), Walk(1.5, 1.8, 40, 0.5), sgd(5.0, 1.0, 4.36, 1000)),
-        },
-    ),
-    "C": Experiment(
-        "California, raw",
-        lambda: california(standardised=False),
-        (1.4e-2, 0.11),
-        {
-            "zero-out": Setting(
-                1e-2, Walk(5, 0.65, 80, 1 / 80), Walk(5, 0.65, 80, 1 / 80), sgd(6000.0, 0.4, 15.0, 3000)
-            ),
-            "replace-one": Setting(
-                1.8e-2, Walk(4, 0.5, 80, 1 / 80), Walk(4, 0.5, 80, 1 / 80), sgd(6000.0, 0.4, 15.0, 3000)
-            ),
-        },
-    ),
-    "D": Experiment(
-        "California, standardised",
-        lambda: california(standardised=True),
-        (8e-4, 5.4e-3),
-        {
-            "zero-out": Setting(4e-4, Walk(10, 1.0, 3, 1 / 3), Walk(10, 1.0, 3, 1 / 3), descent(5.0, 0.7, 17.5, 6)),
-            "replace-one": Setting(
-                8e-4, Walk(10, 0.85, 3, 1 / 3), Walk(10, 0.85, 3, 1 / 3), descent(5.0, 0.7, 17.5, 6)
-            ),
-        },
-    ),
-    "E": Experiment(
-        "sparse, 1000 x 1000",
-        sparse_lasso,
-        (0.37, 0.875),
-        {
-            "zero-out": Setting(
-                0.2, Walk(300, 1.4, 2, 0.5), Walk(300, 1.4, 2, 0.5), descent(33.0, 0.2, 2200.0, 3), GREEDY
-            ),
-            "replace-one": Setting(
-                0.5, Walk(300, 1.2, 1, 0.0), Walk(300, 1.2, 1, 0.0), descent(33.0, 0.2, 1000.0, 2), GREEDY
-            ),
-        },
-        slow=("auto",),
-    ),
+    "A": Experiment(PROBLEMS["electricity-raw"], limits(1.5e-3, 2.4e-3)),
+    "B": Experiment(PROBLEMS["electricity-standardised"], limits(1.5e-3, 2e-3)),
+    "C": Experiment(PROBLEMS["california-raw"], limits(1e-2, 1.8e-2)),
+    "D": Experiment(PROBLEMS["california-standardised"], limits(4e-4, 8e-4)),
+    "E": Experiment(PROBLEMS["sparse"], limits(0.2, 0.5), greedy=True, share=True, slow=("auto",)),
 }
 
 
 def measure(name: str, relation: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """One row for each method."""
     experiment = EXPERIMENTS[name]
-    task = experiment.make()
+    task = experiment.problem.make(Setup().load)
     best, start = task.optimum(), task.objective(np.zeros(task.X.shape[1]))
     rows = []
-    for method, options in experiment.settings[relation].methods(task).items():
+    for method, options in experiment.methods(relation, task).items():
         if method not in arguments.methods:
             continue
         budget = {} if arguments.epsilon is None else {"epsilon": arguments.epsilon}
         figures, began = [], time.perf_counter()
         for run in range(min(arguments.runs, SLOW) if method in experiment.slow else arguments.runs):
             fitted = task.fit(relation=relation, insecure_seed=arguments.seed + run, **(options | budget))
-            figures.append((task.objective(fitted) - best) / ((start - best) if task.share else best))
+            figures.append((task.objective(fitted) - best) / ((start - best) if experiment.share else best))
         rows.append(
             {
                 "experiment": name,
@@ -316,7 +120,7 @@ def measure(name: str, relation: str, arguments: argparse.Namespace) -> list[dic
                 "largest": float(np.max(figures)),
                 "runs": len(figures),
                 "seconds": (time.perf_counter() - began) / len(figures),
-                "limit": experiment.settings[relation].limit,
+                "limit": experiment.limits[relation],
                 "published": experiment.published,
             }
         )

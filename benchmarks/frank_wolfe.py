@@ -26,58 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sottovoce as sv
+from sottovoce.reproduce.frank_wolfe import GIVEN, objective, optimum, sparse_truth
 
 Array = NDArray[np.float64]
 LIMITS = {"claimed": 0.5, "true": 0.65}  # excess of the tight form as a share of the published one's
 COLUMN_LIMITS = {1.0: 0.5, 4.0: 0.35}  # by columns: as a share of the zero model's
-GIVEN: dict[str, Any] = {
-    "delta": 1e-5,
-    "entry_bound": 1.0,
-    "label_bound": 1.0,
-    "radius": 1.0,
-    "fit_intercept": False,
-    "solver": "frank-wolfe",
-}
-
-
-def sparse_truth(records: int, features: int, seed: int = 0) -> tuple[Array, Array]:
-    """Features of +-1 and labels that ten of them make."""
-    generator = np.random.default_rng(seed)
-    X = generator.choice([-1.0, 1.0], (records, features))
-    truth = np.zeros(features)
-    truth[generator.choice(features, 10, replace=False)] = generator.choice([-0.1, 0.1], 10)
-    return X, np.clip(X @ truth + 0.1 * generator.standard_normal(records), -1, 1)
-
-
-def objective(X: Array, y: Array, w: Array) -> float:
-    """F."""
-    return float(np.mean((X @ w - y) ** 2) / 2)
-
-
-def optimum(X: Array, y: Array, radius: float, rounds: int = 3000) -> tuple[float, float]:
-    """F(w) and a lower bound of F*, their difference the gap, by projected gradients with momentum."""
-    gram, moments, constant = X.T @ X / len(y), X.T @ y / len(y), float(y @ y) / len(y) / 2
-    step = 1 / float(np.linalg.eigvalsh(gram)[-1])
-    w = v = np.zeros(X.shape[1])
-    value = gap = np.inf
-    for t in range(rounds):
-        ahead = projected(v - step * (gram @ v - moments), radius)
-        v, w = ahead + t / (t + 3) * (ahead - w), ahead
-        if t % 50 == 0:
-            slope = gram @ w - moments
-            value, gap = float(w @ (slope - moments) / 2 + constant), float(w @ slope + radius * np.abs(slope).max())
-            if gap < 1e-9:
-                break
-    return value, value - gap
-
-
-def projected(w: Array, radius: float) -> Array:
-    """The nearest point of the l1 ball."""
-    sizes = np.sort(np.abs(w))[::-1]
-    if sizes.sum() <= radius:
-        return w
-    cuts = (np.cumsum(sizes) - radius) / np.arange(1, len(w) + 1)
-    return np.sign(w) * np.maximum(np.abs(w) - cuts[np.nonzero(sizes > cuts)[0][-1]], 0.0)
 
 
 class Bench:

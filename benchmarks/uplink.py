@@ -26,24 +26,19 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import argparse
 import json
-import math
 import time
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import sottovoce as sv
-from sottovoce.algorithms.frank_wolfe_columns import ZETA
 from sottovoce.protocol.federation import Federation
-from sottovoce.protocol.messages import Frame, encode
 from sottovoce.protocol.plan import Plan
+from sottovoce.reproduce.frank_wolfe import PARTIES, answer, people, published_bytes
 
 Array = NDArray[Any]
 
-FEATURES, PARTIES, PEOPLE = 10_000, 4, 100  # people who have a rare feature
 RECORDS = (1_000, 10_000, 100_000, 1_000_000)
 RUNS = {1_000: 40, 10_000: 40, 100_000: 20}  # runs at a size; beyond, 6
 LIMIT = 0.72  # the slope that is asked of frank-wolfe
@@ -55,26 +50,6 @@ LINES = {
 }
 
 
-def data(kind: str, records: int) -> tuple[list[Any], Array]:
-    """The parties' columns and the labels."""
-    rng = np.random.default_rng([records, kind == "common"])
-    width = records // PEOPLE  # one person of each hundredth, so that nobody has a feature twice
-    people = rng.integers(width, size=(FEATURES, PEOPLE)) + width * np.arange(PEOPLE)
-    signs = rng.choice([-1.0, 1.0], size=(FEATURES, PEOPLE))
-    starts = np.arange(0, FEATURES * PEOPLE + 1, PEOPLE)
-    X = sp.csc_matrix((signs.ravel(), people.ravel(), starts), shape=(records, FEATURES))
-    edges = np.linspace(0, FEATURES, PARTIES + 1).astype(int)
-    parts = [X[:, low:high] for low, high in pairwise(edges)]
-    if kind == "rare":
-        scores = sum(np.asarray(part[:, :2].sum(axis=1)).ravel() for part in parts)
-        return parts, np.clip(0.5 * scores + 0.1 * rng.standard_normal(records), -1, 1)
-    trait = rng.choice([-1.0, 1.0], size=records)
-    for place, part in enumerate(parts):
-        copy = sp.csc_matrix((trait * np.where(rng.random(records) < 0.1, -1.0, 1.0))[:, None])
-        parts[place] = sp.hstack([copy, part[:, 1:]], format="csc")
-    return parts, np.clip(0.8 * trait + 0.1 * rng.standard_normal(records), -1, 1)
-
-
 def model(arguments: argparse.Namespace, seed: int, **options: Any) -> sv.PrivateLasso:
     declared = {"radius": 1.0, "entry_bound": 1.0, "label_bound": 1.0, "fit_intercept": False}
     return sv.PrivateLasso(
@@ -82,23 +57,10 @@ def model(arguments: argparse.Namespace, seed: int, **options: Any) -> sv.Privat
     )
 
 
-def answer(query: str, numbers: int) -> int:
-    """The bytes of one answer of so many integers."""
-    frame = Frame("answer", 0, bytes(32), 0, query, {"grid": np.zeros(1, dtype=np.int64)})
-    return len(encode(frame)) + 8 * (numbers - 1)
-
-
 def reserved(plan: Plan) -> int:
     """The answers of frank-wolfe if every party sends as many features as it may."""
     features = PARTIES * int(plan["cap"]) * answer("feature", int(plan["sketch_size"]))
     return plan.rounds * answer("atom", 1) + features
-
-
-def published(records: int, epsilon: float) -> int:
-    """K T (index + feature) by the published rules."""
-    rounds = math.ceil((records * epsilon) ** (2 / 3))
-    size = math.ceil(math.log(math.sqrt(rounds)) / ZETA**2)
-    return PARTIES * rounds * (answer("atom", 1) + answer("feature", size))
 
 
 def checked(name: str, said: dict[str, int], computed: int) -> int:
@@ -110,7 +72,7 @@ def checked(name: str, said: dict[str, int], computed: int) -> int:
 
 def measure(arguments: argparse.Namespace, kind: str, records: int) -> dict[str, Any]:
     """One row of the table."""
-    parts, y = data(kind, records)
+    parts, y = people(kind, records)
     federation = Federation.by_columns(parts, y)
     runs = arguments.runs or RUNS.get(records, 6)
     sent: list[dict[str, int]] = []
@@ -134,7 +96,7 @@ def measure(arguments: argparse.Namespace, kind: str, records: int) -> dict[str,
         "reserved": reserved(plan),
     }
     row["measured"] = row["indices"] + row["features"]
-    row["paper"] = published(records, arguments.epsilon)
+    row["paper"] = published_bytes(records, arguments.epsilon)
     if records == RECORDS[0] and kind == "rare":
         paper = model(arguments, 0, solver="frank-wolfe", calibration="paper").fit(federation)
         checked("the published rule", paper.communication_.uplink, row["paper"])

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from sottovoce import __version__
-from sottovoce.cli import demonstration, ledgers, parties, prediction, training
+from sottovoce.cli import auditing, demonstration, ledgers, parties, prediction, reproducing, training
 from sottovoce.cli.console import complain, exit_code
 from sottovoce.errors import SottovoceError
 
@@ -47,6 +47,8 @@ app.add_typer(ledgers.app, name="ledger")
 app.command()(parties.certificates)
 app.command()(parties.party)
 app.command()(demonstration.demo)
+app.command()(auditing.audit)
+app.command()(reproducing.reproduce)
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,155 @@
+"""Every registered solver, in all its splits and forms, against the deterministic checks.
+
+Statistical ones (scale, coins) accuse a correct mechanism less often than 1e-6, all together; seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+from sottovoce import algorithms
+
+sys.path.insert(0, str(Path(__file__).parent))
+import checks
+
+CASES, PUBLISHED = checks.cases(), checks.published()
+ALL = {**CASES, **PUBLISHED}
+LOOSE = {"LocalScores": 0.4}  # its bound is over all matrices of the other columns
+WITHOUT_NOISE = {"DistributedFrankWolfe", "ExactSharing", "ExactSteps"}
+
+each = pytest.mark.parametrize("name", CASES)
+by_columns = pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.split == "columns"])
+plain = pytest.mark.parametrize("name", [name for name in CASES if "logistic" not in name])  # the loss makes no noise
+sampling = [name for name, case in CASES.items() if any(release.rate for release in case.plan().releases)]
+keeping = [name for name, case in CASES.items() if any(r.mechanism == "kept" for r in case.plan().releases)]
+people = [name for name in CASES if "a feature" not in name and "logistic" not in name]
+
+
+def test_every_solver_split_and_form_has_a_case() -> None:
+    served = {(case.solver, case.split) for case in CASES.values()}
+    assert served == {(name, split) for name, solver in algorithms.REGISTRY.items() for split in solver.splits}
+    reached = {type(algorithms.of(case.plan())) for case in (*CASES.values(), *PUBLISHED.values())}
+    missing = {kind.__name__ for kind in checks.forms_with_noise() - reached}
+    assert missing == WITHOUT_NOISE
+
+
+def test_a_new_solver_is_covered_without_a_line_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Newcomer(type(algorithms.REGISTRY["gradient"])):  # type: ignore[misc]
+        name = "newcomer"
+        has_paper = False
+
+    monkeypatch.setitem(algorithms.REGISTRY, "newcomer", Newcomer())
+    added = [case for case in checks.cases().values() if case.solver == "newcomer"]
+    assert {case.split for case in added} == {"central", "rows"}
+    checks.support(added[0])
+
+
+@functools.cache
+def reached(name: str) -> dict[str, float]:
+    return checks.sensitivity(ALL[name])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_record_moves_a_message_further_than_its_query_says(name: str) -> None:
+    reached(name)
+
+
+def test_every_bound_is_attained_by_a_canary() -> None:
+    found: dict[str, float] = {}
+    for name in ALL:
+        if name != "admm, columns, as published":  # it has no bound
+            for query, share in reached(name).items():
+                found[query] = max(found.get(query, 0.0), share)
+    assert {query: share for query, share in found.items() if share < 0.99 and query not in LOOSE} == {}
+    assert all(found[query] > share for query, share in LOOSE.items())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_all_messages_together_cost_no_more_than_is_charged(name: str) -> None:
+    share = checks.composition(ALL[name])
+    if name in ("gradient, central", "cd, central", "one-shot, columns", "admm, columns", "fdml, columns"):
+        assert share > 0.95  # so a cost that were left out would show
+
+
+@plain
+def test_noise_has_the_planned_scale(name: str) -> None:
+    checks.scale(CASES[name])
+
+
+@pytest.mark.parametrize("name", sampling)
+def test_every_record_has_its_own_coin(name: str) -> None:
+    checks.coins(CASES[name])
+
+
+@plain
+def test_noise_has_full_rank_and_knows_nothing_of_the_data(name: str) -> None:
+    checks.rank(CASES[name])
+
+
+@each
+def test_noise_is_never_used_twice(name: str) -> None:
+    checks.fresh(CASES[name])
+
+
+def test_parties_have_sources_of_their_own() -> None:
+    checks.own_randomness()
+
+
+@each
+def test_messages_do_not_show_who_was_drawn(name: str) -> None:
+    checks.support(CASES[name])
+
+
+@each
+def test_messages_look_the_same_for_all_data(name: str) -> None:
+    checks.metadata(CASES[name])
+
+
+@each
+def test_a_key_has_one_release(name: str) -> None:
+    checks.once(CASES[name])
+
+
+@by_columns
+def test_one_label_moves_no_more_than_its_bound(name: str) -> None:
+    assert checks.labels(CASES[name]) > 0.2
+
+
+@pytest.mark.parametrize("name", keeping)
+def test_kept_rows_have_one_noise(name: str, tmp_path: Path) -> None:
+    checks.persistence(CASES[name])
+    checks.kept_rows(CASES[name], tmp_path)
+
+
+def test_the_accountant_is_frozen() -> None:
+    checks.accountant()
+
+
+@pytest.mark.parametrize("name", people)
+def test_every_run_is_charged(name: str, tmp_path: Path) -> None:
+    checks.ledger(CASES[name], tmp_path)
+
+
+@each
+def test_nonsense_of_a_coordinator_is_refused(name: str) -> None:
+    checks.nonsense(CASES[name])
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.split != "central"])
+def test_the_model_reads_what_the_world_pays_for(name: str) -> None:
+    as_dear = ("one-shot", "frank-wolfe", "sgd, rows, one party", "admm, columns, a feature")
+    assert checks.world(CASES[name]) == (not name.startswith(as_dear))
+
+
+def test_published_forms_fail_where_they_are_known_to() -> None:
+    for check, name in (
+        (checks.support, "scd, central, as published"),
+        (checks.rank, "admm, columns, as published"),
+        (checks.metadata, "admm, columns, as published"),
+    ):
+        with pytest.raises(AssertionError):
+            check(PUBLISHED[name])
