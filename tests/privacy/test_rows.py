@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from scipy import stats
 
 import sottovoce as sv
+from sottovoce import algorithms
 from sottovoce.data.block import Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import LeakError, LedgerError, RefusedError
@@ -39,6 +40,12 @@ import kept_rows as program  # noqa: E402  # the solver of these tests, in a fil
 N, STD = 150, 2.0
 OWN = (0.6, 0.4)  # the squares of the parties' norms: they have 3 and 2 columns
 EACH_RUN = 2 * ((1 + 2.0**-10) / 100.0) ** 2  # what the solver's other release costs, for both parties
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver of these tests is known while they run, and to nobody else's."""
+    monkeypatch.setitem(algorithms.REGISTRY, program.SOLVER.name, program.SOLVER)
 
 
 @pytest.fixture

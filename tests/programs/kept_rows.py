@@ -148,7 +148,7 @@ class Shows(Algorithm):
         return (rows.row_event(sensitivities, owed), total)
 
 
-algorithms.REGISTRY["shows"] = Shows()
+SOLVER = Shows()
 
 
 def planned(
@@ -236,6 +236,7 @@ def kill_at(place: str, calls: int) -> None:
 
 
 if __name__ == "__main__":
+    algorithms.REGISTRY[SOLVER.name] = SOLVER
     folder, noise, label, *kill = sys.argv[1:]
     data = np.load(Path(folder) / "data.npz")
     own = accounts_in(Path(folder))
