@@ -1,0 +1,47 @@
+"""Results that can be made in pieces, and pages made from them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDER = ROOT / "benchmarks" / "results"
+NONE = "\u2013"  # a dash: not run, or not of this kind
+PAGE = ROOT / "docs" / "peers.md"
+
+
+class Results:
+    """A JSON file of cells by name, written after every change."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cells: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def put(self, key: str, cell: Any) -> None:
+        self.cells[key] = cell
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        ordered = {name: self.cells[name] for name in sorted(self.cells)}
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in ordered.items())
+        self.path.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
+
+
+def shorter(values: list[float]) -> list[float]:
+    """Six digits, which is more than the spread over runs leaves."""
+    return [float(f"{value:.6g}") for value in values]
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def into_page(name: str, text: str, page: Path = PAGE) -> None:
+    """Replace what stands between the comments `begin NAME` and `end NAME` of the page."""
+    old = page.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+    if not pattern.search(old):
+        raise SystemExit(f"{page} has no place for {name!r}.")
+    page.write_text(pattern.sub(lambda found: found[1] + "\n" + text + "\n\n" + found[2], old), encoding="utf-8")
