@@ -44,6 +44,7 @@ UNEVEN = 4.0  # columns whose bounds differ by more are drowned by the largest i
 WEAK = 200.0  # below this signal dual steps waste less of the budget than a Gram matrix and gradients
 MANY, SCARCE = 300, 30.0  # with so many features and less signal for each, only a few of them can be learned
 SPARSE = 100  # features from which an l1 ball means that few of them matter
+SCORES = 4  # parties up to which one noisy score from each says enough
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
 
 
@@ -106,7 +107,8 @@ def _by_columns(problem: Problem) -> tuple[str, ...]:
     """An l1 ball is for Frank-Wolfe; one noisy score of everybody says as much as many rounds, in fewer bytes."""
     if problem.regulariser.name == "l1_ball":
         return ("frank-wolfe", "admm")
-    if math.isinf(problem.epsilon) or problem.labels == "held" or len(problem.parties) < 2:
+    several = 2 <= len(problem.parties) <= SCORES
+    if math.isinf(problem.epsilon) or problem.labels == "held" or not several:
         return ("admm", "score")
     return ("score", "admm")
 
