@@ -274,7 +274,7 @@ def _columns(plan: Plan) -> list[tuple[str, Any]]:
 
 def known_labels(plan: Plan) -> str:
     """Who knows the labels."""
-    holder = plan.parties[plan.holder][0]
+    holder = plan.holder_name
     return {
         "public": "everybody may know them",
         "shared": "all parties know them, nobody else does",

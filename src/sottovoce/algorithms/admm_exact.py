@@ -21,7 +21,7 @@ from sottovoce.algorithms.base import (
     problem_loss,
     summed,
 )
-from sottovoce.algorithms.sharing import XUpdate, nearest, part_regulariser, square_of
+from sottovoce.algorithms.sharing import XUpdate, check_exact, nearest, part_regulariser, square_of
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError
@@ -69,17 +69,7 @@ class ExactSharing(Algorithm):
 
     def design(self, problem: Problem) -> Design:
         """The rule of `defaults`, unless options say otherwise."""
-        if problem.labels == "held":
-            raise InputError(
-                f"labels='held': without privacy solver={self.name!r} tells every party the slope of each record's "
-                "loss, whose sign is the label; choose a finite epsilon, or labels='shared' if all parties may know "
-                "them."
-            )
-        if problem.regulariser.name == "product":
-            raise InputError(
-                f"penalty='product': solver={self.name!r} bounds each party's weights by one set; choose a ball or a "
-                "box."
-            )
+        check_exact(problem, self.name)
         loss = problem_loss(problem)
         rho, proximal, relaxation = defaults(loss, len(problem.parties))
         numbers = {
@@ -103,7 +93,7 @@ class ExactSharing(Algorithm):
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """Those of the party that holds the labels."""
-        return self.queries_of(plan, plan.parties[plan.holder][0])
+        return self.queries_of(plan, plan.holder_name)
 
     def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
         """Each with the party's own part."""
@@ -120,7 +110,7 @@ class ExactSharing(Algorithm):
         scores = np.zeros(plan.records)
         least, waited = math.inf, 0
         for t in range(plan.rounds):
-            (dual,) = (yield Ask("dual", {"scores": scores}, (plan.parties[plan.holder][0],), t)).values()
+            (dual,) = (yield Ask("dual", {"scores": scores}, (plan.holder_name,), t)).values()
             parts = yield Ask("scores", {"dual": dual}, round=t)
             scores = np.zeros(plan.records)
             for part in parts.values():
@@ -181,14 +171,14 @@ class ExactSharing(Algorithm):
 
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
         """Duals come from the holder of the labels."""
-        mine = query != "dual" or party == plan.parties[plan.holder][0]
+        mine = query != "dual" or party == plan.holder_name
         return super().serves(plan, party, query, round_) and mine
 
     def example(self, plan: Plan, query: str) -> Ask:
         """The vector that an ask carries."""
         said = {"dual": "scores", "scores": "dual"}.get(query)
         arrays = {} if said is None else {said: np.zeros(plan.records)}
-        return Ask(query, arrays, (plan.parties[plan.holder][0],) if query == "dual" else None)
+        return Ask(query, arrays, (plan.holder_name,) if query == "dual" else None)
 
 
 class State:

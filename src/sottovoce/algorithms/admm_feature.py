@@ -106,7 +106,7 @@ class FeatureSharing(Algorithm):
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """Those of the party that holds the labels."""
-        return self.queries_of(plan, plan.parties[plan.holder][0])
+        return self.queries_of(plan, plan.holder_name)
 
     def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
         """Scores alone."""

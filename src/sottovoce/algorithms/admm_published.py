@@ -46,6 +46,11 @@ class PublishedSharing(ExactSharing):
 
     def design(self, problem: Problem) -> Design:
         """The published update and noise."""
+        if problem.labels == "held":
+            raise InputError(
+                "labels='held': the published form tells every party the dual, whose sign is the label; take "
+                "calibration='tight', or labels='shared' if all parties may know them."
+            )
         rounds = option(problem, "rounds", ROUNDS, low=1, whole=True)
         fixed = {"rounds": rounds, "rho": option(problem, "rho", 1.0, low=1e-9, high=1e9)}
         fixed |= {"proximal": 0.0, "relaxation": 1.0, "tolerance": 0.0}

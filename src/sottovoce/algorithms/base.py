@@ -366,6 +366,16 @@ def make_plan(algorithm: str, problem: Problem, design: Design, *, run: str, coi
     )
 
 
+def is_held(about: Plan | Problem) -> bool:
+    """Whether one of several parties alone knows the labels."""
+    return about.labels == "held" and len(about.parties) > 1
+
+
+def usable_numbers(values: NDArray[Any], size: int) -> bool:
+    """Whether these are so many float64 numbers, none too large for exact arithmetic."""
+    return values.dtype == np.float64 and values.shape == (size,) and bool(np.all(np.abs(values) <= LARGEST))
+
+
 def check_choice_errors(count: int, candidates: int, what: str, epsilon: float, delta: float) -> None:
     """Refuse more choices than half of the share of delta set aside for samplers covers."""
     error = (1 + math.exp(min(epsilon, 700.0))) * count * selection_error(candidates)

@@ -32,12 +32,11 @@ from sottovoce.algorithms.own_gradients import (
     Views,
     bend,
     bound_of,
-    holder_of,
     shrinkage,
     unit_gradients,
 )
 from sottovoce.algorithms.parts import PartQuery, PartSums, slopes_of
-from sottovoce.algorithms.sharing import part_regulariser
+from sottovoce.algorithms.sharing import check_exact, part_regulariser
 from sottovoce.data.block import Block, Layout, is_sparse
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError
@@ -157,17 +156,7 @@ class ExactSteps(Algorithm):
 
     def design(self, problem: Problem) -> Design:
         """Batches of a hundredth of the records, at least 32 of them."""
-        if problem.labels == "held":
-            raise InputError(
-                f"labels='held': without privacy solver={self.name!r} tells every party the slope of each record's "
-                "loss, whose sign is the label; choose a finite epsilon, or labels='shared' if all parties may know "
-                "them."
-            )
-        if problem.regulariser.name == "product":
-            raise InputError(
-                f"penalty='product': solver={self.name!r} bounds each party's weights by one set; choose a ball or a "
-                "box."
-            )
+        check_exact(problem, self.name)
         least = 1 / problem.records
         numbers = {
             "rate": option(problem, "rate", min(1.0, max(RATE, BATCH * least)), low=least, high=1.0),
@@ -180,7 +169,7 @@ class ExactSteps(Algorithm):
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """Those of the party that holds the labels."""
-        return self.queries_of(plan, holder_of(plan))
+        return self.queries_of(plan, plan.holder_name)
 
     def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
         """Each with the regulariser of the party's own part."""
@@ -201,7 +190,7 @@ class ExactSteps(Algorithm):
             scores = summed((yield Ask("scores", said, round=t)))
             if not np.abs(scores).max() <= LARGEST:
                 raise InputError(f"step={plan['step']:g}: the scores diverge; take a smaller one, or a larger rate.")
-            (slopes,) = (yield Ask("slopes", {"scores": scores}, (holder_of(plan),), t)).values()
+            (slopes,) = (yield Ask("slopes", {"scores": scores}, (plan.holder_name,), t)).values()
             said = {"slopes": slopes}
         weights = np.zeros(plan.dimension)
         for name, values in (yield Ask("weights", said, round=0)).items():
@@ -244,7 +233,7 @@ class ExactSteps(Algorithm):
 
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
         """Slopes come from the holder of the labels."""
-        mine = query != "slopes" or party == holder_of(plan)
+        mine = query != "slopes" or party == plan.holder_name
         return super().serves(plan, party, query, round_) and mine
 
 

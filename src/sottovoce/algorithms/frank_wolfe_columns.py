@@ -29,10 +29,12 @@ from sottovoce.algorithms.base import (
     Solution,
     choice,
     draft,
+    is_held,
     make_plan,
     option,
     problem_loss,
     public_coin,
+    usable_numbers,
 )
 from sottovoce.algorithms.sketches import SKETCHES, Sketch, sketch_of
 from sottovoce.data.block import Block, toward_zero
@@ -59,7 +61,7 @@ class ColumnFrankWolfe(BallAlgorithm):
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """Those of the party that holds the labels."""
-        return self.queries_of(plan, plan.parties[plan.holder][0])
+        return self.queries_of(plan, plan.holder_name)
 
 
 class SketchedFrankWolfe(ColumnFrankWolfe):
@@ -116,7 +118,7 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
             releases.append(Release.at_mu(LabelSketch(plan), 0, 1, mus[2], problem.relation))
             noise = releases[-1].std ** 2 + 0.3 * problem.records / numbers["sketch_size"]
             numbers["blurred_bound"] = max(1.0, math.sqrt(noise))
-        scores = PartScores(draft(problem, numbers, "entries"), plan.part(plan.parties[plan.holder][0]))
+        scores = PartScores(draft(problem, numbers, "entries"), plan.part(plan.holder_name))
         releases.insert(0, Release.at_mu(scores, 0, rounds, mus[0], problem.relation, "selection"))
         design = Design(rounds, numbers, tuple(releases), layout="entries")
         self.check_samplers(
@@ -148,8 +150,8 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
         if plan.fit_intercept:
             sketches[plan.features] = sketch_of(plan).apply(np.ones(plan.records))
         labels: dict[str, Array] = {}
-        if _held(plan):
-            (labels["labels"],) = (yield Ask("labels", {}, (plan.parties[plan.holder][0],), 0)).values()
+        if is_held(plan):
+            (labels["labels"],) = (yield Ask("labels", {}, (plan.holder_name,), 0)).values()
         for t, party in enumerate(turns(plan)):
             part = parts[party]
             places = np.array(point.places, dtype=np.int64)
@@ -162,7 +164,7 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
                 ),
                 np.zeros(int(plan["sketch_size"])),
             )
-            own = {} if party == plan.parties[plan.holder][0] else labels
+            own = {} if party == plan.holder_name else labels
             (code,) = (yield Ask("atom", {**said, "sketch": others, **own}, (party,), t)).values()
             if not code[0]:
                 continue
@@ -207,11 +209,11 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
         places, values = arrays.get("places", np.zeros(0)), arrays.get("values", np.zeros(0, dtype=np.int64))
         fits = places.dtype == np.int64 and places.ndim == 1 and len(np.unique(places)) == len(places)
         fits = fits and bool(np.all((places >= 0) & (places < plan.dimension)))
-        if not fits or not usable(values, len(places)) or np.abs(values).sum() > plan["radius"] * (1 + 1e-9):
+        if not fits or not usable_numbers(values, len(places)) or np.abs(values).sum() > plan["radius"] * (1 + 1e-9):
             return f"query {query!r} needs a point of the ball, as places and values."
-        told = "labels" in arrays or (_held(plan) and turns(plan)[round_] != plan.parties[plan.holder][0])
+        told = "labels" in arrays or (is_held(plan) and turns(plan)[round_] != plan.holder_name)
         for name in ("sketch", "labels") if told else ("sketch",):
-            if not usable(arrays.get(name, np.zeros(0)), int(plan["sketch_size"])):
+            if not usable_numbers(arrays.get(name, np.zeros(0)), int(plan["sketch_size"])):
                 size = int(plan["sketch_size"])
                 return f"query {query!r} needs {name} of {size} float64 numbers, none above {LARGEST:g}."
         return None
@@ -222,7 +224,7 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
             return False
         if query == "atom":
             return bool(turns(plan)[round_] == party)
-        return query != "labels" or party == plan.parties[plan.holder][0]
+        return query != "labels" or party == plan.holder_name
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:  # noqa: ARG002
         """What all parties release together: everybody's record is with each of them."""
@@ -239,19 +241,19 @@ class SketchedFrankWolfe(ColumnFrankWolfe):
 
     def conversation(self, plan: Plan) -> Iterable[tuple[Ask, int]]:
         """At most, whatever the coin says: as if every choice were of a new feature while the caps allow."""
-        holder, sketch = plan.parties[plan.holder][0], np.zeros(int(plan["sketch_size"]))
+        holder, sketch = plan.holder_name, np.zeros(int(plan["sketch_size"]))
         sent = {
             name: min(plan.rounds, width, int(plan["cap"]) or width)
             for (name, _), width in zip(plan.parties, plan.columns, strict=True)
         }
         most = sum(sent.values()) + plan.fit_intercept
-        told = {"sketch": sketch, "labels": sketch} if _held(plan) else {"sketch": sketch}
+        told = {"sketch": sketch, "labels": sketch} if is_held(plan) else {"sketch": sketch}
         for length, count in Counter(min(t, most) for t in range(plan.rounds)).items():
             said = {"places": np.zeros(length, dtype=np.int64), "values": np.zeros(length), **told}
             yield Ask("atom", said, (holder,)), count
         for name, count in sent.items():
             yield Ask("feature", {"place": np.zeros(1, dtype=np.int64)}, (name,)), count
-        if _held(plan):
+        if is_held(plan):
             yield Ask("labels", {}, (holder,)), 1
 
 
@@ -457,8 +459,3 @@ def least_size(rounds: int) -> int:
 
 def _held(plan: Plan) -> bool:
     return plan.labels == "held" and len(plan.parties) > 1
-
-
-def usable(values: NDArray[Any], size: int) -> bool:
-    """Whether a message has so many float64 numbers, none too large for exact scores."""
-    return values.dtype == np.float64 and values.shape == (size,) and bool(np.all(np.abs(values) <= LARGEST))

@@ -61,7 +61,7 @@ class DistributedFrankWolfe(BallAlgorithm):
         for t in range(plan.rounds):
             said = {"scores": scores, "places": _places(atoms), "values": _values(atoms, radius)}
             if plan.split == "columns" and plan.labels == "held":
-                holder = plan.parties[plan.holder][0]
+                holder = plan.holder_name
                 (slopes,) = (yield Ask("slopes", said, to=(holder,), round=t)).values()
                 said = said | {"slopes": slopes}
             offers = yield Ask("gap", said, round=t)
@@ -125,7 +125,7 @@ class DistributedFrankWolfe(BallAlgorithm):
 
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
         """Slopes come from the holder of the labels."""
-        mine = query != "slopes" or party == plan.parties[plan.holder][0]
+        mine = query != "slopes" or party == plan.holder_name
         return super().serves(plan, party, query, round_) and mine
 
 

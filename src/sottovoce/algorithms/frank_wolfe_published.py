@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.atoms import column_dots, radius_of
-from sottovoce.algorithms.base import Ask, Coordination, Design, Problem, Solution, draft, option, public_coin
+from sottovoce.algorithms.base import (
+    Ask,
+    Coordination,
+    Design,
+    Problem,
+    Solution,
+    draft,
+    option,
+    public_coin,
+    usable_numbers,
+)
 from sottovoce.algorithms.frank_wolfe_columns import (
     MOST,
     ColumnFrankWolfe,
@@ -19,7 +29,6 @@ from sottovoce.algorithms.frank_wolfe_columns import (
     check_numbers,
     clipped_slopes,
     least_size,
-    usable,
 )
 from sottovoce.algorithms.sketches import SKETCHES, largest_singular_value
 from sottovoce.data.block import Block
@@ -143,7 +152,7 @@ class PublishedFrankWolfe(ColumnFrankWolfe):
                 None if fits else f"query {query!r} in round {round_} needs the place of one of the party's features."
             )
         size = int(plan["sketch_size"])
-        if usable(arrays.get("sketch", np.zeros(0)), size):
+        if usable_numbers(arrays.get("sketch", np.zeros(0)), size):
             return None
         return f"query {query!r} needs a sketch of {size} float64 numbers, none above {LARGEST:g}."
 

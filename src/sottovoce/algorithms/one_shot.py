@@ -105,7 +105,7 @@ class OneShot(Algorithm):
 
     def queries(self, plan: Plan) -> Mapping[str, Query]:
         """Those of the party that holds the labels."""
-        return self.queries_of(plan, plan.parties[plan.holder][0])
+        return self.queries_of(plan, plan.holder_name)
 
     def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query]:
         """Rows and, at their holder, labels."""
@@ -115,7 +115,7 @@ class OneShot(Algorithm):
         """Two asks, then linear algebra on what was released."""
         sketches = {name: RowSketch(plan, plan.part(name)) for name, _ in plan.parties}
         released = yield Ask("rows", {}, round=0)
-        (labels,) = (yield Ask("labels", {}, (plan.parties[plan.holder][0],), 0)).values()
+        (labels,) = (yield Ask("labels", {}, (plan.holder_name,), 0)).values()
         parts = [released[name].reshape(plan.records, -1) for name in sketches]
         back: Any = sp.block_diag([sp.coo_matrix(sketch.matrix) for sketch in sketches.values()], format="csr")
         noisy = np.ones(back.shape[1])
@@ -150,7 +150,7 @@ class OneShot(Algorithm):
 
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
         """The labels are for their holder."""
-        holder = plan.parties[plan.holder][0]
+        holder = plan.holder_name
         return super().serves(plan, party, query, round_) and (query != "labels" or party == holder)
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:  # noqa: ARG002
@@ -164,7 +164,7 @@ class OneShot(Algorithm):
 
     def example(self, plan: Plan, query: str) -> Ask:
         """An ask carries nothing."""
-        return Ask(query, {}, (plan.parties[plan.holder][0],) if query == "labels" else None)
+        return Ask(query, {}, (plan.holder_name,) if query == "labels" else None)
 
 
 class RowSketch:

@@ -26,6 +26,7 @@ from sottovoce.algorithms.base import (
     Solution,
     TailAverage,
     draft,
+    is_held,
     option,
     problem_loss,
     slope_bound,
@@ -40,6 +41,7 @@ from sottovoce.algorithms.parts import (
     exact_scores,
     usable,
 )
+from sottovoce.algorithms.sharing import check_penalty
 from sottovoce.data.block import Block, Layout
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
@@ -123,6 +125,7 @@ class OwnGradients(Algorithm):
 
     def designed(self, problem: Problem, extra: Mapping[str, float]) -> Design:
         """The design, with numbers that a form adds."""
+        check_penalty(problem, self.name)
         plan = draft(problem, extra, "entries")
         loss, mu = problem_loss(problem), problem.mu
         label_share = LABEL_SHARE if is_held(problem) else 0.0
@@ -131,7 +134,7 @@ class OwnGradients(Algorithm):
         numbers = {"slope_bound": bound, "held_bound": bound, "blur": 0.0, **extra}
         releases = []
         if label_share:
-            labels = PartLabels(plan, plan.part(holder_of(plan)))
+            labels = PartLabels(plan, plan.part(plan.holder_name))
             releases.append(Release.at_mu(labels, 0, 1, mu * math.sqrt(label_share), problem.relation))
             blur = releases[0].std * (0.5 if loss.kind == "classification" else 1.0)  # of a slope
             numbers |= {"blur": blur, "held_bound": math.hypot(bound, 0.5 * blur)}
@@ -171,7 +174,7 @@ class OwnGradients(Algorithm):
 
     def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
         """Those of the party that holds the labels."""
-        return self.queries_of(plan, holder_of(plan))
+        return self.queries_of(plan, plan.holder_name)
 
     def queries_of(self, plan: Plan, party: str) -> Mapping[str, Any]:
         """What tells the scores, the view, gradients and, where they are held, labels."""
@@ -189,7 +192,7 @@ class OwnGradients(Algorithm):
         """Everything here is a function of released values."""
         held: dict[str, Array] = {}
         if is_held(plan):
-            (held["labels"],) = (yield Ask("labels", {}, (holder_of(plan),), 0)).values()
+            (held["labels"],) = (yield Ask("labels", {}, (plan.holder_name,), 0)).values()
         views = yield from self.views(plan)
         bound = plan["slope_bound"]
         for t in range(plan.rounds):
@@ -202,7 +205,7 @@ class OwnGradients(Algorithm):
                 view.wider = 1 + (1 - heard) * WIDER * (len(views) - 1)
                 offset = heard * (total - deviations[name]) + view.level - view.wider * view.centre
                 said[name] = {"weights": view.wider * view.weights[: view.width], "offset": offset}
-                if held and t == 0 and name != holder_of(plan):
+                if held and t == 0 and name != plan.holder_name:
                     said[name] |= held
             gradients = yield Ask("gradient", {}, round=t, each=said)
             for name, view in views.items():
@@ -262,14 +265,14 @@ class OwnGradients(Algorithm):
 
     def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
         """The labels are for their holder."""
-        return super().serves(plan, party, query, round_) and (query != "labels" or party == holder_of(plan))
+        return super().serves(plan, party, query, round_) and (query != "labels" or party == plan.holder_name)
 
     def conversation(self, plan: Plan) -> Iterable[tuple[Ask, int]]:
         """Each party is asked with weights of its own width; held labels go out with the first gradients."""
         offset, first = np.zeros(plan.records), int(is_held(plan))
         own = {name: {"weights": np.zeros(width)} for (name, _), width in zip(plan.parties, plan.columns, strict=True)}
         slopes = {name: said | {"offset": offset} for name, said in own.items()}
-        told = {name: said | ({} if name == holder_of(plan) else {"labels": offset}) for name, said in slopes.items()}
+        told = {name: said | ({} if name == plan.holder_name else {"labels": offset}) for name, said in slopes.items()}
         for release in plan.releases:
             if release.query == "scores":
                 centre = {} if release.mechanism == "derived" else {"centre": np.zeros(1)}
@@ -278,11 +281,11 @@ class OwnGradients(Algorithm):
                 yield Ask("gradient", each=told), first
                 yield Ask("gradient", each=slopes), release.count - first
             elif release.mechanism != "kept":
-                yield Ask(release.query, {}, (holder_of(plan),) if release.query == "labels" else None), 1
+                yield Ask(release.query, {}, (plan.holder_name,) if release.query == "labels" else None), 1
 
     def world_events(self, plan: Plan, relation: Relation) -> tuple[Event, ...]:
         """The model is a function of views and gradients; scores enter it through the slopes, cut, alone."""
-        view = self.view(plan, plan.part(holder_of(plan))).name
+        view = self.view(plan, plan.part(plan.holder_name)).name
         gradients = unit_gradients(plan)
         return (
             self.joint(plan, self.view).event(plan.release(view), relation),
@@ -294,7 +297,7 @@ class OwnGradients(Algorithm):
         events = (self.message_event(plan, relation, owed), *self.world_events(plan, relation))
         if not is_held(plan):
             return events
-        labels = Joint([PartLabels(plan, plan.part(holder_of(plan)))])
+        labels = Joint([PartLabels(plan, plan.part(plan.holder_name))])
         return (*events, labels.event(plan.release("labels"), relation))
 
     def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
@@ -425,7 +428,7 @@ def shrinkage(plan: Plan, name: str) -> float:
     """N B^2 RIDGE, and for labels with noise what a ridge regression adds for them."""
     parts = {party: PartRows(plan, plan.part(party)).norm for party, _ in plan.parties}
     ridge = RIDGE * plan.records * sum(norm**2 for norm in parts.values())
-    if is_held(plan) and name != holder_of(plan):
+    if is_held(plan) and name != plan.holder_name:
         loss = plan.scaled_loss
         ridge += (plan["blur"] * parts[name]) ** 2 / (bend(loss) * SPREAD[loss.kind])
     return ridge
@@ -438,19 +441,9 @@ def unit_gradients(plan: Plan) -> Joint:
 
 def bound_of(plan: Plan, name: str) -> float:
     """G of a party: larger where labels with noise make the slopes."""
-    return plan["held_bound" if is_held(plan) and name != holder_of(plan) else "slope_bound"]
+    return plan["held_bound" if is_held(plan) and name != plan.holder_name else "slope_bound"]
 
 
 def bend(loss: Loss) -> float:
     """The curvature that steps reckon with: the loss's, at most 1."""
     return min(loss.curvature_bound, 1.0)
-
-
-def holder_of(plan: Plan) -> str:
-    """The party that holds the labels."""
-    return plan.parties[plan.holder][0]
-
-
-def is_held(about: Plan | Problem) -> bool:
-    """Whether one of several parties alone knows the labels."""
-    return about.labels == "held" and len(about.parties) > 1

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.atoms import column_dots
+from sottovoce.algorithms.base import usable_numbers
 from sottovoce.data.block import Block, is_sparse, toward_zero
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError, LeakError
@@ -275,7 +276,4 @@ def slopes_of(loss: Loss, scores: Array, labels: Array, *, blurred: bool) -> Arr
 
 def usable(arrays: Mapping[str, NDArray[Any]], name: str, size: int) -> bool:
     """Whether a message has so many float64 numbers under that name, none too large for exact arithmetic."""
-    values = arrays.get(name)
-    if values is None or values.dtype != np.float64 or values.shape != (size,):
-        return False
-    return bool(np.all(np.abs(values) <= LARGEST))
+    return name in arrays and usable_numbers(arrays[name], size)

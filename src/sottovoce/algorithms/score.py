@@ -139,7 +139,7 @@ class Score(Algorithm):
 
     def queries(self, plan: Plan) -> Mapping[str, Query]:
         """Those of the party that holds the labels."""
-        return self.queries_of(plan, plan.parties[plan.holder][0])
+        return self.queries_of(plan, plan.holder_name)
 
     def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query]:
         """Those of the party's own columns; where it is not its turn, those of a party whose turn it is."""

@@ -25,6 +25,7 @@ import numpy as np
 import scipy.sparse.linalg as spla
 from numpy.typing import NDArray
 
+from sottovoce.algorithms.base import Problem
 from sottovoce.data import sharing_kernels as kernels
 from sottovoce.data.block import is_sparse
 from sottovoce.errors import InputError
@@ -191,6 +192,24 @@ class XUpdate:
             if float(step @ step) <= PRECISION**2 * float((found - weights) @ (found - weights)):
                 break
         return found
+
+
+def check_exact(problem: Problem, solver: str) -> None:
+    """Refuse what a run that tells everybody the slopes of all records cannot have."""
+    if problem.labels == "held":
+        raise InputError(
+            f"labels='held': without privacy solver={solver!r} tells every party the slope of each record's loss, "
+            "whose sign is the label; choose a finite epsilon, or labels='shared' if all parties may know them."
+        )
+    check_penalty(problem, solver)
+
+
+def check_penalty(problem: Problem, solver: str) -> None:
+    """Refuse a product of sets, which has no part for a party."""
+    if problem.regulariser.name == "product":
+        raise InputError(
+            f"penalty='product': solver={solver!r} bounds each party's weights by one set; choose a ball or a box."
+        )
 
 
 def part_regulariser(plan: Plan, part: Part) -> ScaledRegulariser:

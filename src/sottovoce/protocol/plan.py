@@ -282,6 +282,11 @@ class Plan(_Frozen):
         """Columns of a prepared row."""
         return self.preparation.dimension
 
+    @property
+    def holder_name(self) -> str:
+        """By columns: the party that holds the labels."""
+        return self.parties[self.holder][0]
+
     @functools.cached_property
     def number_of(self) -> dict[str, float]:
         """The algorithm's own public numbers by name."""

@@ -88,7 +88,7 @@ def own_part(plan: Plan, party: str, weights: Array) -> PartialModel:
     centre, half = plan.bounds.label_scale(fit_intercept=plan.fit_intercept)
     coef = weights[: part.features] * (part.scale * half)
     intercept = float(weights[part.features]) * part.intercept_entry * half if part.fit_intercept else 0.0
-    if plan.fit_intercept and plan.parties[plan.holder][0] == party:
+    if plan.fit_intercept and plan.holder_name == party:
         intercept += centre
     shift, factor = part.affine()
     if factor is not None:
