@@ -187,22 +187,13 @@ def plot(cells: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__, "communication")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--data", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--epsilon", nargs="+", type=float, default=list(EPSILONS))
-    parser.add_argument("--results", type=Path, default=results.FOLDER / "communication.json")
-    parser.add_argument("--table", action="store_true", help="run nothing; print the tables and put them into the page")
-    parser.add_argument("--plot", type=Path, help="run nothing; draw to this file (needs matplotlib)")
     arguments = parser.parse_args()
     kept = results.Results(arguments.results)
-    if arguments.table:
-        text = tables(kept.cells)
-        print(text)
-        results.into_page("communication", text)
-    if arguments.plot:
-        plot(kept.cells, arguments.plot)
-    if not (arguments.table or arguments.plot):
+    if not results.shown("communication", arguments, kept, tables, plot):
         run(arguments, kept)
 
 

@@ -271,20 +271,11 @@ def plot(cells: dict[str, Row], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__, "speed")
     parser.add_argument("--only", nargs="+", help="job, N, d, non-zeros, parties, or the name of a library")
-    parser.add_argument("--results", type=Path, default=results.FOLDER / "speed.json")
-    parser.add_argument("--table", action="store_true", help="run nothing; print the tables and put them into the page")
-    parser.add_argument("--plot", type=Path, help="run nothing; draw to this file (needs matplotlib)")
     arguments = parser.parse_args()
     kept = results.Results(arguments.results)
-    if arguments.table:
-        text = tables(kept.cells)
-        print(text)
-        results.into_page("speed", text)
-    if arguments.plot:
-        plot(kept.cells, arguments.plot)
-    if not (arguments.table or arguments.plot):
+    if not results.shown("speed", arguments, kept, tables, plot):
         run(arguments, kept)
 
 

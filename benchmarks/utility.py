@@ -15,7 +15,6 @@ import os
 for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
-import argparse
 import itertools
 import math
 import time
@@ -314,25 +313,16 @@ def plot(cells: dict[str, Fit], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = results.parser(__doc__, "utility")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--data", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--epsilon", nargs="+", type=float, help="default: all, of the slow peers some")
     parser.add_argument(
         "--methods", nargs="+", default=list(METHODS), help='also "SPLIT: SOLVER", or "solvers" for all'
     )
-    parser.add_argument("--results", type=Path, default=results.FOLDER / "utility.json")
-    parser.add_argument("--table", action="store_true", help="run nothing; print the tables and put them into the page")
-    parser.add_argument("--plot", type=Path, help="run nothing; draw to this file (needs matplotlib)")
     arguments = parser.parse_args()
     kept = results.Results(arguments.results)
-    if arguments.table:
-        text = tables(kept.cells)
-        print(text)
-        results.into_page("utility", text)
-    if arguments.plot:
-        plot(kept.cells, arguments.plot)
-    if arguments.table or arguments.plot:
+    if results.shown("utility", arguments, kept, tables, plot):
         return
     methods = list(arguments.methods)
     if "solvers" in methods:

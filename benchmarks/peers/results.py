@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +47,29 @@ def into_page(name: str, text: str, page: Path = PAGE) -> None:
     if not pattern.search(old):
         raise SystemExit(f"{page} has no place for {name!r}.")
     page.write_text(pattern.sub(lambda found: found[1] + "\n" + text + "\n\n" + found[2], old), encoding="utf-8")
+
+
+def parser(about: str | None, name: str) -> argparse.ArgumentParser:
+    """The options that every one of these commands has."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--results", type=Path, default=FOLDER / f"{name}.json")
+    made.add_argument("--table", action="store_true", help="run nothing; print the tables and put them into the page")
+    made.add_argument("--plot", type=Path, help="run nothing; draw to this file (needs matplotlib)")
+    return made
+
+
+def shown(
+    name: str,
+    arguments: argparse.Namespace,
+    kept: Results,
+    tables: Callable[[dict[str, Any]], str],
+    plot: Callable[[dict[str, Any], Path], None],
+) -> bool:
+    """Print or draw what is kept, if that was asked for; then nothing is run."""
+    if arguments.table:
+        text = tables(kept.cells)
+        print(text)
+        into_page(name, text)
+    if arguments.plot:
+        plot(kept.cells, arguments.plot)
+    return bool(arguments.table or arguments.plot)
