@@ -18,8 +18,8 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
 import sottovoce as sv
-from sottovoce.data.datasets import Dataset
 from sottovoce.errors import InputError
+from sottovoce.lab.datasets import Dataset
 
 Array = NDArray[Any]
 Job = tuple[Any, Array, Any, Array, dict[str, Any]]

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 
 import sottovoce as sv
 from sottovoce.algorithms import Problem, Solution, make_plan
-from sottovoce.algorithms.admm_exact import ExactSharing
+from sottovoce.algorithms.sharing.admm_exact import ExactSharing
 from sottovoce.data.bounds import Bounds
-from sottovoce.protocol.coordinator import Progress
-from sottovoce.protocol.plan import Named, Plan
+from sottovoce.federation.coordinator import Progress
+from sottovoce.plan.plan import Named, Plan
 
 Array = NDArray[np.float64]
 FORM = ExactSharing()

@@ -17,7 +17,7 @@ import time
 import numpy as np
 import scipy.sparse as sp
 
-from sottovoce import bcfw
+from sottovoce.lab import bcfw
 from sottovoce.penalties import BoxSet, ConstraintSet, L1Ball, L2Ball, Product, Simplex
 
 BLOCKS, SIZE, RUNS = 8, 200, 20

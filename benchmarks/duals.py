@@ -34,9 +34,9 @@ from sklearn.model_selection import train_test_split
 
 import sottovoce as sv
 from sottovoce.errors import InputError
+from sottovoce.federation.federation import Federation
+from sottovoce.plan.plan import ROUNDING
 from sottovoce.privacy.accounting import SAMPLER_SHARE, moments_epsilon, noise_multiplier_for, visible_uses_epsilon
-from sottovoce.protocol.federation import Federation
-from sottovoce.protocol.plan import ROUNDING
 
 Array = NDArray[Any]
 Setting = tuple[float, int, float]  # rate, rounds, and the clip in units of lam / (rate + lam)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sottovoce as sv
-from sottovoce.reproduce.frank_wolfe import GIVEN, objective, optimum, sparse_truth
+from sottovoce.lab.reproduce.frank_wolfe import GIVEN, objective, optimum, sparse_truth
 
 Array = NDArray[np.float64]
 LIMITS = {"claimed": 0.5, "true": 0.65}  # excess of the tight form as a share of the published one's

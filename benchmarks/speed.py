@@ -26,7 +26,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.algorithms.frank_wolfe import Path
+from sottovoce.algorithms.frank_wolfe.central import Path
 
 
 def best(function: Callable[[], object], repeats: int) -> float:

@@ -33,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sottovoce as sv
-from sottovoce.protocol.federation import Federation
-from sottovoce.protocol.plan import Plan
-from sottovoce.reproduce.frank_wolfe import PARTIES, answer, people, published_bytes
+from sottovoce.federation.federation import Federation
+from sottovoce.lab.reproduce.frank_wolfe import PARTIES, answer, people, published_bytes
+from sottovoce.plan.plan import Plan
 
 Array = NDArray[Any]
 

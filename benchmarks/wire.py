@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.privacy import gate
-from sottovoce.privacy.gate import Outgoing
-from sottovoce.protocol.messages import Frame, decode, encode
+from sottovoce.door import gate
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.gate import Outgoing
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
 
 
 def _proofs() -> list[Path]:
-    return sorted(SOURCE.glob("*/proofs/*.md"))
+    return sorted([*SOURCE.glob("*/proofs/*.md"), *SOURCE.glob("algorithms/*/proof.md")])
 
 
 def on_config(config: Any) -> Any:

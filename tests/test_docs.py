@@ -20,14 +20,15 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from sottovoce.cli import app
-from sottovoce.data.synthetic import FEATURE_NAMES, clinics
-from sottovoce.jobs import load_job, load_party_job, load_people_job
+from sottovoce.app.cli import app
+from sottovoce.app.jobs import load_job, load_party_job, load_people_job
+from sottovoce.lab.synthetic import FEATURE_NAMES, clinics
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
-PROOFS = sorted((ROOT / "src" / "sottovoce").glob("*/proofs/*.md"))
+SOURCE = ROOT / "src" / "sottovoce"
+PROOFS = sorted([*SOURCE.glob("*/proofs/*.md"), *SOURCE.glob("algorithms/*/proof.md")])
 
 _BLOCK = re.compile(r"^(?:<!-- (run|file: \S+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")

@@ -11,7 +11,6 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from sottovoce.data.datasets import load
     from sottovoce.errors import (
         BudgetError,
         InputError,
@@ -28,17 +27,18 @@ if TYPE_CHECKING:
         PrivateLogisticRegression,
         PrivateRidge,
     )
+    from sottovoce.federation.federation import Federation
+    from sottovoce.federation.party import Party, Policy
+    from sottovoce.lab.datasets import load
+    from sottovoce.plan.plan import Plan
     from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
     from sottovoce.privacy.ledger import Account, Ledger
-    from sottovoce.protocol.federation import Federation
-    from sottovoce.protocol.party import Party, Policy
-    from sottovoce.protocol.plan import Plan
 
 __version__ = "0.1.0"
 
 # A name is imported when it is first used, so that the command line and a ledger start without scikit-learn.
 _HOMES: Final = {
-    "data.datasets": ("load",),
+    "lab.datasets": ("load",),
     "errors": (
         "BudgetError",
         "InputError",
@@ -57,9 +57,9 @@ _HOMES: Final = {
     ),
     "privacy.guarantee": ("Guarantee", "PrivacyReport"),
     "privacy.ledger": ("Account", "Ledger"),
-    "protocol.federation": ("Federation",),
-    "protocol.party": ("Party", "Policy"),
-    "protocol.plan": ("Plan",),
+    "federation.federation": ("Federation",),
+    "federation.party": ("Party", "Policy"),
+    "plan.plan": ("Plan",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

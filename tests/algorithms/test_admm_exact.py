@@ -13,12 +13,12 @@ import scipy.sparse as sp
 import sottovoce as sv
 from sottovoce import losses
 from sottovoce.algorithms import Problem, Solution, make_plan
-from sottovoce.algorithms.admm_exact import CHECK, ExactSharing, defaults
+from sottovoce.algorithms.sharing.admm_exact import CHECK, ExactSharing, defaults
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.federation.coordinator import Coordinator
 from sottovoce.penalties.sets import L2Ball
-from sottovoce.protocol.coordinator import Coordinator
-from sottovoce.protocol.plan import Named, Plan
+from sottovoce.plan.plan import Named, Plan
 
 FORM = ExactSharing()
 INF = math.inf
@@ -284,7 +284,7 @@ def test_many_columns_by_products(monkeypatch: pytest.MonkeyPatch, wide: Any) ->
     for penalty in ("l2", "l1"):
         fields: dict[str, Any] = {"penalty": penalty, "alpha": 0.005}
         expected = run(split(X, 2), y, **fields)[1].weights
-        monkeypatch.setattr("sottovoce.algorithms.sharing.GRAM", 3)
+        monkeypatch.setattr("sottovoce.algorithms.sharing.updates.GRAM", 3)
         found = run([sp.csr_matrix(part) for part in split(X, 2)], y, **fields)[1].weights
         monkeypatch.undo()
         np.testing.assert_allclose(found, expected, atol=1e-6)

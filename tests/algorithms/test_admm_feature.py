@@ -12,16 +12,16 @@ import scipy.sparse as sp
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.admm_feature import CONDITION, FeatureSharing, Local, LocalScores, check_numbers
-from sottovoce.costs import cost_of
+from sottovoce.algorithms.sharing.admm_feature import CONDITION, FeatureSharing, Local, LocalScores, check_numbers
+from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.federation.party import Party, Policy
 from sottovoce.losses import get
+from sottovoce.plan.plan import Named, Plan
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Unbounded, mu_for
-from sottovoce.protocol.messages import Frame, decode, encode
-from sottovoce.protocol.party import Party, Policy
-from sottovoce.protocol.plan import Named, Plan
 
 FORM = FeatureSharing()
 RECORDS, COLUMNS = 30, (5, 2)

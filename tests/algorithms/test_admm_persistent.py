@@ -21,22 +21,22 @@ from scipy.stats import binom, norm
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.admm_fresh import FreshSharing
-from sottovoce.algorithms.admm_persistent import PersistentSharing
 from sottovoce.algorithms.base import Ask
-from sottovoce.algorithms.own_gradients import OwnGradients, bound_of
-from sottovoce.costs import cost_of
+from sottovoce.algorithms.sharing.admm_fresh import FreshSharing
+from sottovoce.algorithms.sharing.admm_noisy_rows import PersistentSharing
+from sottovoce.algorithms.sharing.gradients import OwnGradients, bound_of
+from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.door import gate as gates
+from sottovoce.door import noisy_rows as kept
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, RefusedError
-from sottovoce.privacy import gate as gates
-from sottovoce.privacy import rows as kept
+from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.party import Party, Policy
+from sottovoce.plan.plan import Labels, Named, Plan
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Relation, epsilon_of, mu_for
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.protocol.coordinator import Coordinator
-from sottovoce.protocol.messages import Frame, decode, encode
-from sottovoce.protocol.party import Party, Policy
-from sottovoce.protocol.plan import Labels, Named, Plan
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 

@@ -12,12 +12,12 @@ import pytest
 from scipy.stats import beta, binom, norm
 
 import sottovoce as sv
-from sottovoce.algorithms.admm_published import PublishedSharing, per_round
+from sottovoce.algorithms.sharing.admm_published import PublishedSharing, per_round
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.federation.party import Policy
+from sottovoce.plan.plan import Plan
 from sottovoce.privacy.accounting import Unbounded, mu_for
-from sottovoce.protocol.party import Policy
-from sottovoce.protocol.plan import Plan
 
 RECORDS, WIDTHS = 120, (3, 4)
 ALARM = 1e-6  # of every threshold below: how often a sound mechanism may fail it

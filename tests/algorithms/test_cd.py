@@ -15,15 +15,15 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Problem, make_plan
 from sottovoce.algorithms.base import public_coin
-from sottovoce.algorithms.cd import ColumnSquares, CoordinateWalk, Moves, Scores, most_squares, shrunk, visits
-from sottovoce.data import coordinate_kernels
+from sottovoce.algorithms.cd.private import ColumnSquares, CoordinateWalk, Moves, Scores, most_squares, shrunk, visits
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.kernels import coordinates as coordinate_kernels
+from sottovoce.door.gate import Gate
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.plan.plan import Named, Plan
 from sottovoce.privacy.accounting import Gaussian, epsilon_of, mu_for
-from sottovoce.privacy.gate import Gate
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.protocol.plan import Named, Plan
 
 CD = algorithms.REGISTRY["cd"]
 RECORDS, FEATURES = 60, 5

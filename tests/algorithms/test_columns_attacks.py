@@ -11,12 +11,12 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.admm_feature import FeatureSharing
+from sottovoce.algorithms.sharing.admm_feature import FeatureSharing
+from sottovoce.app.page import page
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.estimators import privacy_report
-from sottovoce.protocol.plan import Named, Plan
-from sottovoce.report import page
+from sottovoce.plan.plan import Named, Plan
 
 RECORDS, WIDTH = 60, 20
 

@@ -17,15 +17,15 @@ import scipy.sparse as sp
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.fdml import Batches, ExactSteps, Fdml, KeptSteps, MeanView, batch_size
-from sottovoce.algorithms.own_gradients import RIDGE, joined
-from sottovoce.costs import cost_of
+from sottovoce.algorithms.sharing.fdml import Batches, ExactSteps, Fdml, KeptSteps, MeanView, batch_size
+from sottovoce.algorithms.sharing.gradients import RIDGE, joined
+from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.plan.plan import Labels, Named, Plan
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Relation, mu_for
 from sottovoce.privacy.ledger import Account
-from sottovoce.protocol.plan import Labels, Named, Plan
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 

@@ -14,17 +14,17 @@ from scipy.optimize import minimize
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms.atoms import ROOM, Iterate
-from sottovoce.algorithms.frank_wolfe import MOST_DEFAULT, AtomScores, Gradient, Path, step_of
+from sottovoce.algorithms.frank_wolfe.atoms import ROOM, Iterate
+from sottovoce.algorithms.frank_wolfe.central import MOST_DEFAULT, AtomScores, Gradient, Path, step_of
 from sottovoce.data.block import Block, exact_bits
 from sottovoce.data.bounds import Bounds
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, LeakError
+from sottovoce.federation.party import Party
+from sottovoce.plan.plan import Named, Plan
 from sottovoce.privacy.accounting import Selection, epsilon_of, rho_for
 from sottovoce.privacy.mechanisms import largest_signed
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.protocol.messages import Frame, decode, encode
-from sottovoce.protocol.party import Party
-from sottovoce.protocol.plan import Named, Plan
 
 from .test_cd import FEATURES, gate_for, neighbour, plan_for, rows_for
 

@@ -20,9 +20,9 @@ from sklearn.linear_model import Lasso
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.atoms import ROOM, Iterate, column
 from sottovoce.algorithms.base import Ask
-from sottovoce.algorithms.frank_wolfe_columns import (
+from sottovoce.algorithms.frank_wolfe.atoms import ROOM, Iterate, column
+from sottovoce.algorithms.frank_wolfe.columns import (
     FeatureSketch,
     LabelSketch,
     PartScores,
@@ -33,19 +33,19 @@ from sottovoce.algorithms.frank_wolfe_columns import (
     step,
     turns,
 )
-from sottovoce.algorithms.frank_wolfe_published import PublishedFrankWolfe, PublishedScores, considered
-from sottovoce.algorithms.sketches import SKETCHES, make_sketch, sketch_of
+from sottovoce.algorithms.frank_wolfe.published import PublishedFrankWolfe, PublishedScores, considered
+from sottovoce.algorithms.frank_wolfe.sketches import SKETCHES, make_sketch, sketch_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.gate import Gate
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.party import Party
+from sottovoce.plan.plan import Named, Plan
 from sottovoce.privacy.accounting import Gaussian, Selection, epsilon_of, rho_for
-from sottovoce.privacy.gate import Gate
 from sottovoce.privacy.mechanisms import largest_signed
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.protocol.coordinator import Coordinator
-from sottovoce.protocol.messages import Frame, decode, encode
-from sottovoce.protocol.party import Party
-from sottovoce.protocol.plan import Named, Plan
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 from sottovoce.transports.in_process import InProcess

@@ -14,13 +14,13 @@ from scipy import stats
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms.cd import Moves, Scores
-from sottovoce.algorithms.greedy_cd import RULES, GreedyScores, greedy_scores
+from sottovoce.algorithms.cd.greedy import RULES, GreedyScores, greedy_scores
+from sottovoce.algorithms.cd.private import Moves, Scores
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.plan.plan import Plan
 from sottovoce.privacy.accounting import Gaussian, Selection, epsilon_of, rho_for
-from sottovoce.protocol.plan import Plan
 
 from .test_cd import FEATURES, LOSSES, PENALTIES, RECORDS, gate_for, neighbour, plan_for, rows_for
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms.newton import Metric
+from sottovoce.algorithms.newton.private import Metric
 from sottovoce.penalties import get
-from sottovoce.protocol.plan import ScaledRegulariser
+from sottovoce.plan.plan import ScaledRegulariser
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ from sklearn.linear_model import Lasso, LinearRegression, Ridge
 import sottovoce as sv
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.one_shot import LABEL_SHARE, LabelValues, RowSketch, minimise
-from sottovoce.costs import cost_of
+from sottovoce.algorithms.one_shot.private import LABEL_SHARE, LabelValues, RowSketch, minimise
+from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, LeakError
+from sottovoce.federation.party import Party
+from sottovoce.plan.plan import Labels, Named, Plan
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Relation, epsilon_of, mu_for
-from sottovoce.protocol.messages import Frame, decode, encode
-from sottovoce.protocol.party import Party
-from sottovoce.protocol.plan import Labels, Named, Plan
 
 ONE_SHOT = algorithms.REGISTRY["one-shot"]
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")

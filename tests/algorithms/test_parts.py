@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from sottovoce import losses
 from sottovoce.algorithms import Problem
 from sottovoce.algorithms.base import draft
-from sottovoce.algorithms.parts import (
+from sottovoce.algorithms.sharing.parts import (
     Joint,
     PartGradient,
     PartGram,
@@ -28,14 +28,14 @@ from sottovoce.algorithms.parts import (
     usable,
     usable_rows,
 )
-from sottovoce.algorithms.sharing import nearest
+from sottovoce.algorithms.sharing.updates import nearest
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, Bounds, party_norms
+from sottovoce.door.gate import Gate
 from sottovoce.errors import InputError, LeakError
+from sottovoce.plan.plan import Named, Plan, Release
 from sottovoce.privacy.accounting import Relation, Unbounded
-from sottovoce.privacy.gate import Gate
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.protocol.plan import Named, Plan, Release
 
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
 RECORDS, COLUMNS = 40, (4, 3)

@@ -24,20 +24,20 @@ from sklearn.svm import LinearSVC
 import sottovoce as sv
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.scd import CODES, DualSteps, PublishedState
-from sottovoce.algorithms.scd_primal import Minimisers
-from sottovoce.algorithms.scd_sequential import LotSteps
+from sottovoce.algorithms.scd.primal import Minimisers
+from sottovoce.algorithms.scd.private import CODES, DualSteps, PublishedState
+from sottovoce.algorithms.scd.sequential import LotSteps
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
+from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.party import Party, Policy
+from sottovoce.plan.plan import Named, Plan
 from sottovoce.privacy.accounting import Gaussian, PoissonGaussian, Relation, epsilon_of
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import poisson_sample
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.protocol.coordinator import Coordinator
-from sottovoce.protocol.messages import Frame, decode, encode
-from sottovoce.protocol.party import Party, Policy
-from sottovoce.protocol.plan import Named, Plan
 from sottovoce.transports.in_process import InProcess
 
 LOSSES = tuple(CODES)

@@ -15,7 +15,7 @@ from sklearn.linear_model import LinearRegression
 import sottovoce as sv
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.score import (
+from sottovoce.algorithms.score.private import (
     FIT,
     HELD,
     SHARES,
@@ -29,14 +29,14 @@ from sottovoce.algorithms.score import (
     starts,
     within,
 )
-from sottovoce.costs import cost_of
+from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block, exact_weights
 from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.door.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, LeakError
+from sottovoce.federation.party import Party
+from sottovoce.plan.plan import Labels, Named, Plan
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Relation, epsilon_of, mu_for
-from sottovoce.protocol.messages import MAX_BYTES, Frame, decode, encode
-from sottovoce.protocol.party import Party
-from sottovoce.protocol.plan import Labels, Named, Plan
 
 SCORE = Score()
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")

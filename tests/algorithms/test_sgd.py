@@ -9,10 +9,10 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.sgd import _called, _named_records
+from sottovoce.algorithms.sgd.private import _called, _named_records
 from sottovoce.data.bounds import Bounds
+from sottovoce.plan.plan import Named, Plan
 from sottovoce.privacy.accounting import Gaussian, PoissonGaussian
-from sottovoce.protocol.plan import Named, Plan
 
 SGD = algorithms.REGISTRY["sgd"]
 

@@ -10,12 +10,12 @@ import pytest
 import scipy.sparse as sp
 
 from sottovoce import losses, penalties
-from sottovoce.algorithms import sharing
-from sottovoce.algorithms.sharing import PRECISION, Products, XUpdate, nearest, square_of
+from sottovoce.algorithms.sharing import updates as sharing
+from sottovoce.algorithms.sharing.updates import PRECISION, Products, XUpdate, nearest, square_of
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.penalties.separable import NormPenalty
-from sottovoce.protocol.plan import ScaledRegulariser
+from sottovoce.plan.plan import ScaledRegulariser
 
 LOSSES = [
     losses.get("logistic"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from sottovoce.cli import app
+from sottovoce.app.cli import app
 from sottovoce.privacy.ledger import Ledger
 
 RECORDS = {"all": 600, "north": 400, "south": 300}
@@ -106,7 +106,7 @@ def start() -> Iterator:
 
     def run(*arguments: object) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sottovoce.cli", *map(str, arguments)],
+            [sys.executable, "-m", "sottovoce", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

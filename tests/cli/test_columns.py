@@ -8,13 +8,14 @@ import signal
 import numpy as np
 import pytest
 
-from sottovoce import algorithms, demo
+from sottovoce import algorithms
+from sottovoce.app import demo
+from sottovoce.app.jobs import load_job
+from sottovoce.app.model_file import load
+from sottovoce.app.runs import planned
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
-from sottovoce.jobs import load_job
-from sottovoce.model_file import load
-from sottovoce.protocol.party import Policy
-from sottovoce.runs import planned
+from sottovoce.federation.party import Policy
 
 RECORDS = 2000
 MODEL = {"estimator": '"lasso"', "radius": "2.0", "rounds": "12", "cap": "2"}

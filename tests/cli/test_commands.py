@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from sottovoce import __version__, cli
-from sottovoce.cli.console import exit_code, seconds_text
+from sottovoce import __version__
+from sottovoce.app import cli
+from sottovoce.app.cli.console import exit_code, seconds_text
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, WireError
 from sottovoce.privacy.accounting import Gaussian
 
@@ -49,7 +50,7 @@ def test_an_unexpected_error_is_one_line(monkeypatch, capsys):
 
 def test_start_up_loads_nothing_heavy():
     heavy = "numpy", "sklearn", "scipy", "grpc", "pydantic", "dp_accounting", "cryptography"
-    script = f"import sys, sottovoce.cli; print([name for name in {heavy} if name in sys.modules])"
+    script = f"import sys, sottovoce.app.cli; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

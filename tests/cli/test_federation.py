@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce import demo
+from sottovoce.app import demo
+from sottovoce.app.model_file import load
 from sottovoce.errors import InputError
-from sottovoce.model_file import load
 from sottovoce.privacy.ledger import Ledger
 
-COMMAND = (sys.executable, "-m", "sottovoce.cli")
+COMMAND = (sys.executable, "-m", "sottovoce")
 
 
 def running_with(text: str) -> list[str]:
@@ -113,8 +113,8 @@ def test_the_demo(tmp_path, invoke, monkeypatch):
 
     tried = []
     for line in commands:
-        if " -m sottovoce.cli " in line or line.startswith("  sottovoce "):
-            arguments = shlex.split(line.split("sottovoce.cli " if "-m sottovoce.cli" in line else "sottovoce ", 1)[1])
+        if " -m sottovoce " in line or line.startswith("  sottovoce "):
+            arguments = shlex.split(line.split("sottovoce ", 1)[1])
             tried.append(arguments[0])
             assert invoke(*arguments).stdout
     assert tried == ["ledger", "ledger", "predict", "plan", "fit"]

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from sottovoce import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression
-from sottovoce.costs import readable_size
+from sottovoce.app.costs import readable_size
+from sottovoce.app.model_file import load, save
+from sottovoce.app.page import page, posterior
 from sottovoce.errors import InputError
-from sottovoce.model_file import load, save
 from sottovoce.privacy.ledger import Balance
-from sottovoce.report import page, posterior
 
 RNG = np.random.default_rng(8)
 X = RNG.uniform(-1, 1, (300, 2))

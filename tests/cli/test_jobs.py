@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce.app.jobs import load_job, load_party_job
 from sottovoce.errors import InputError
-from sottovoce.jobs import load_job, load_party_job
 
 
 def test_a_job_becomes_an_estimator(write_job):

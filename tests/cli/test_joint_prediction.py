@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from sottovoce import demo
-from sottovoce.jobs import load_party_job
-from sottovoce.model_file import load
+from sottovoce.app import demo
+from sottovoce.app.jobs import load_party_job
+from sottovoce.app.model_file import load
 
 RECORDS = 2000
 PEOPLE = 30

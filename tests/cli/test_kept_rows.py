@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce import algorithms
-from sottovoce.privacy import rows
+from sottovoce.door import noisy_rows as rows
 from sottovoce.privacy.accounting import gaussian_epsilon
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "programs"))

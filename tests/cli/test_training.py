@@ -8,10 +8,10 @@ import os
 import numpy as np
 import pytest
 
-from sottovoce import runs
+from sottovoce.app import runs
+from sottovoce.app.jobs import load_job
+from sottovoce.app.model_file import load
 from sottovoce.errors import InputError
-from sottovoce.jobs import load_job
-from sottovoce.model_file import load
 from sottovoce.privacy.guarantee import VIEWS
 
 REGRESSION = {

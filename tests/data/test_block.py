@@ -19,9 +19,9 @@ from sottovoce import losses
 from sottovoce.data import block as block_module
 from sottovoce.data.block import Block, Preparation, exact_bits, exact_weights
 from sottovoce.data.bounds import Bounds
+from sottovoce.door.query import GradientSum, GramMatrix, clipped_derivative
 from sottovoce.errors import InputError, LeakError
-from sottovoce.privacy.query import GradientSum, GramMatrix, clipped_derivative
-from sottovoce.protocol.party import as_labels
+from sottovoce.federation.party import as_labels
 
 ABSURD = st.one_of(
     st.floats(width=64),  # NaN, infinities, subnormals and all

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from scipy.special import expit
 
 from sottovoce import losses
-from sottovoce.data import coordinate_kernels as kernels
 from sottovoce.data.block import exact_weights, toward_zero
+from sottovoce.data.kernels import coordinates as kernels
 
 BITS = 17
 DUAL = {

@@ -20,7 +20,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 import sottovoce as sv
-from sottovoce.protocol.plan import Plan
+from sottovoce.plan.plan import Plan
 
 INF = math.inf
 REGRESSORS = (sv.PrivateRidge, sv.PrivateLasso, sv.PrivateElasticNet)

@@ -13,7 +13,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Problem
 from sottovoce.data.bounds import Bounds
-from sottovoce.protocol.plan import Named
+from sottovoce.plan.plan import Named
 
 DECLARED: dict[str, Any] = {"delta": 1e-6, "entry_bound": 1.0, "label_bound": 6.0}
 

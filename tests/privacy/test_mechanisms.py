@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import ndtri
 
+from sottovoce.data.kernels import selection as selection_kernels
 from sottovoce.errors import InputError
-from sottovoce.privacy import mechanisms, selection_kernels
+from sottovoce.privacy import mechanisms
 from sottovoce.privacy.mechanisms import (
     FEW,
     gumbel,

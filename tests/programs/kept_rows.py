@@ -23,12 +23,13 @@ from sottovoce.algorithms import Algorithm, Ask, Problem, Solution, make_plan
 from sottovoce.algorithms.base import Coordination, Design
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.privacy import ledger_file, rows
+from sottovoce.door import noisy_rows as rows
+from sottovoce.door.gate import Gate, Released
+from sottovoce.federation.federation import Federation
+from sottovoce.plan.plan import Named, Plan, Release, Split
+from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import Event, Relation
-from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.protocol.federation import Federation
-from sottovoce.protocol.plan import Named, Plan, Release, Split
 
 Array = NDArray[np.float64]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 import sottovoce as sv
+from sottovoce.door.frames import decode
 from sottovoce.privacy.accounting import mu_for
-from sottovoce.protocol.messages import decode
 from sottovoce.transports.in_process import InProcess
 
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from sottovoce.protocol.messages import MAX_BYTES
+from sottovoce.door.frames import MAX_BYTES
 from sottovoce.transports.certificates import create_authority, issue
 
 SCRIPT = Path(__file__).with_name("party_process.py")

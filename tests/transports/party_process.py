@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.privacy import gate
-from sottovoce.privacy.gate import Outgoing, declare_public, reply
-from sottovoce.protocol.messages import Frame, decode, encode
+from sottovoce.door import gate
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.gate import Outgoing, declare_public, reply
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import serve_party
 

@@ -11,8 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from sottovoce.door.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.errors import InputError, LeakError, WireError
-from sottovoce.protocol.messages import MAX_BYTES, Frame, decode, encode
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import GrpcCoordinator

@@ -21,8 +21,8 @@ from typing import Any
 import grpc
 import pytest
 
+from sottovoce.door.frames import Frame, decode, encode, peek
 from sottovoce.errors import InputError, WireError
-from sottovoce.protocol.messages import Frame, decode, encode, peek
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import math
 
-from sottovoce.algorithms.admm import ADMM
 from sottovoce.algorithms.base import Algorithm, Ask, Design, Problem, Solution, Solver, make_plan, problem_loss
-from sottovoce.algorithms.cd import CD
-from sottovoce.algorithms.fdml import Fdml
-from sottovoce.algorithms.frank_wolfe import FrankWolfe
-from sottovoce.algorithms.gradient import Gradient
-from sottovoce.algorithms.greedy_cd import GreedyCD
-from sottovoce.algorithms.newton import Newton
-from sottovoce.algorithms.one_shot import OneShot
-from sottovoce.algorithms.scd import SCD
-from sottovoce.algorithms.scd_primal import PrimalSCD
-from sottovoce.algorithms.scd_sequential import SequentialSCD
-from sottovoce.algorithms.score import Score
-from sottovoce.algorithms.sgd import SGD
+from sottovoce.algorithms.cd.greedy import GreedyCD
+from sottovoce.algorithms.cd.private import CD
+from sottovoce.algorithms.frank_wolfe.central import FrankWolfe
+from sottovoce.algorithms.gradient.private import Gradient
+from sottovoce.algorithms.newton.private import Newton
+from sottovoce.algorithms.one_shot.private import OneShot
+from sottovoce.algorithms.scd.primal import PrimalSCD
+from sottovoce.algorithms.scd.private import SCD
+from sottovoce.algorithms.scd.sequential import SequentialSCD
+from sottovoce.algorithms.score.private import Score
+from sottovoce.algorithms.sgd.private import SGD
+from sottovoce.algorithms.sharing.admm import ADMM
+from sottovoce.algorithms.sharing.fdml import Fdml
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
-from sottovoce.protocol.plan import Plan, Split
+from sottovoce.plan.plan import Plan, Split
 
 REGISTRY: dict[str, Solver] = {
     algorithm.name: algorithm

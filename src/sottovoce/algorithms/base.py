@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST, Bounds
+from sottovoce.door.gate import Gate, Released
+from sottovoce.door.query import GradientSum, Query, Walk
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
+from sottovoce.plan.plan import Calibration, Labels, Named, Plan, Release, Split
 from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, epsilon_of, mu_for
-from sottovoce.privacy.gate import Gate, Released
 from sottovoce.privacy.guarantee import Unit
 from sottovoce.privacy.mechanisms import selection_error
-from sottovoce.privacy.query import GradientSum, Query, Walk
-from sottovoce.protocol.plan import Calibration, Labels, Named, Plan, Release, Split
 
 WALK = 8.0  # how far, in prepared units, the noise of all rounds may carry the weights of a plain descent
 MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits

@@ -30,8 +30,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data import kernels
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.kernels import rows as kernels
 from sottovoce.errors import InputError
 
 Array = NDArray[np.float64]

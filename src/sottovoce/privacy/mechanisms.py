@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from sottovoce.data.kernels import selection as kernels
 from sottovoce.errors import InputError
-from sottovoce.privacy import selection_kernels as kernels
 from sottovoce.privacy.randomness import Randomness, words
 
 MAX_SCALE = 2.0**40

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from sottovoce.door.frames import peek
+from sottovoce.door.gate import Outgoing
 from sottovoce.errors import InputError, LeakError, WireError
-from sottovoce.privacy.gate import Outgoing
-from sottovoce.protocol.messages import peek
 
 
 @dataclass
@@ -84,7 +84,7 @@ def answer(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
     if type(outgoing) is not Outgoing:
         raise LeakError(
             f"party {endpoint.name!r} tried to send {type(outgoing).__name__}; a wire takes only Outgoing,"
-            " which sottovoce.privacy.gate.reply makes from released and declared values."
+            " which sottovoce.door.gate.reply makes from released and declared values."
         )
     if len(outgoing.data) > limit:
         raise WireError(

@@ -26,8 +26,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 
+from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
-from sottovoce.protocol.messages import MAX_BYTES, peek
 from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
 from sottovoce.transports.certificates import Credentials, check_name
 

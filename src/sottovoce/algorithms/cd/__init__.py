@@ -1,0 +1,1 @@
+"""`cd`, `greedy-cd`: proximal coordinate descent."""

@@ -1,0 +1,1 @@
+"""`frank-wolfe`: one signed feature a round, on the l1 ball."""

@@ -1,0 +1,1 @@
+"""`gradient`: noisy gradient sums."""

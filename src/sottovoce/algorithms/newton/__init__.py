@@ -1,0 +1,1 @@
+"""`newton`: gradients in the metric of a Gram matrix."""

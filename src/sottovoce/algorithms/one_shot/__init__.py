@@ -1,0 +1,1 @@
+"""`one-shot`: one noisy sketched row of everybody."""

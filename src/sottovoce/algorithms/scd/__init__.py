@@ -1,0 +1,1 @@
+"""`scd`, `scd-sequential`, `scd-primal`: stochastic dual coordinate descent."""

@@ -1,0 +1,1 @@
+"""`score`: one noisy score of everybody, once."""

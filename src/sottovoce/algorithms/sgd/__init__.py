@@ -1,0 +1,1 @@
+"""`sgd`: gradients of secret samples."""

@@ -1,0 +1,1 @@
+"""`admm`, `fdml`: parties with columns share scores of the records."""

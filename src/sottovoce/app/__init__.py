@@ -1,0 +1,1 @@
+"""What the command line needs and a user of the library does not."""

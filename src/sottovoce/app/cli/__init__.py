@@ -1,0 +1,75 @@
+"""The command line. Heavy modules are imported inside the commands, so that help and ledgers are quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from sottovoce import __version__
+from sottovoce.app.cli import auditing, demonstration, ledgers, parties, prediction, reproducing, training
+from sottovoce.app.cli.console import complain, exit_code
+from sottovoce.errors import SottovoceError
+
+_EPILOG = """**Exit codes:** 0 done; 1 unexpected error; 2 bad input or usage; 3 refused by a budget or by a
+party's policy; 4 trouble on the wire; 5 trouble with a ledger.
+
+**First steps:** `sottovoce demo`, then `sottovoce plan job.toml` and `sottovoce fit job.toml`."""
+
+
+class _Group(TyperGroup):
+    """Errors that the package raises on purpose become one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SottovoceError as error:
+            complain(str(error))
+            raise typer.Exit(exit_code(error)) from None
+
+
+app = typer.Typer(
+    cls=_Group,
+    name="sottovoce",
+    help="Linear models under differential privacy: one place, or several parties that keep their records.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(training.plan)
+app.command()(training.fit)
+app.command()(prediction.predict)
+app.add_typer(ledgers.app, name="ledger")
+app.command()(parties.certificates)
+app.command()(parties.party)
+app.command()(demonstration.demo)
+app.command()(auditing.audit)
+app.command()(reproducing.reproduce)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sottovoce {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except Exception as error:
+        complain(f"unexpected {type(error).__name__}: {error}")
+        sys.exit(1)

@@ -1,0 +1,104 @@
+"""What the commands share: where they write, in which form, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from sottovoce.privacy.guarantee import PrivacyReport
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+_CODES: Mapping[type[SottovoceError], int] = {
+    InputError: 2,
+    BudgetError: 3,
+    RefusedError: 3,
+    WireError: 4,
+    LedgerError: 5,
+}
+
+
+def exit_code(error: SottovoceError) -> int:
+    """2 bad input, 3 refused, 4 wire, 5 ledger, 1 anything else."""
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), 1)
+
+
+def complain(text: str) -> None:
+    """One line on the standard error."""
+    typer.echo(f"error: {' '.join(text.split())}", err=True)
+
+
+def out() -> Console:
+    """Text for people on the standard output."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False, markup=False, file=sys.stdout)
+
+
+def aside() -> Console:
+    """Progress and remarks on the standard error."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False, markup=False, file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """One JSON object; an infinite number is the text "inf"."""
+    from sottovoce.app.model_file import plain
+
+    typer.echo(json.dumps(plain(value), indent=2, allow_nan=False))
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """A table that needs no colour. A column whose name ends with > is for numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    made.show_edge = False
+    for column in columns:
+        made.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
+    return made
+
+
+def show_promises(report: PrivacyReport, console: Console, *, central: bool = False) -> None:
+    """The sentence against each adversary, one paragraph each; with all data in one place there is only the world."""
+    from rich.table import Table
+
+    from sottovoce.privacy.guarantee import VIEWS
+
+    grid = Table.grid(padding=(0, 1))
+    for view in VIEWS:
+        if view == "world" or not central:
+            grid.add_row("-", report.against(view).sentence())
+    if report.assumptions:
+        grid.add_row("-", f"This rests on: {'; '.join(report.assumptions)}.")
+    console.print(grid)
+
+
+def bar(share: float, console: Console, width: int | None = None) -> str:
+    """The used part of a budget as a bar, shorter in a narrow terminal."""
+    width = (20 if console.width >= 100 else 6) if width is None else width
+    full, empty = ("█", "░") if console.encoding.startswith("utf") else ("#", ".")
+    used = min(max(round(share * width), share > 0), width)
+    return full * used + empty * (width - used)
+
+
+def seconds_text(seconds: float) -> str:
+    """A rough time, as people say it."""
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    minutes = seconds / 60
+    return f"about {minutes:.0f} min" if minutes < 90 else f"about {minutes / 60:.1f} h"

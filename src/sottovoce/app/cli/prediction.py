@@ -1,0 +1,127 @@
+"""`sottovoce predict`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.app.cli.console import AsJson, aside, print_json
+
+if TYPE_CHECKING:
+    from sottovoce.estimators import PrivateLinearModel
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file that `fit` wrote.", show_default=False)],
+    data: Annotated[
+        Path, typer.Argument(metavar="DATA", help="Records: CSV, Parquet, LIBSVM; or a job.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write here; default: the standard output.", show_default=False),
+    ] = None,
+    proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
+    recipient: Annotated[
+        str, typer.Option(help="Who learns joint predictions: this command (coordinator), or a party by its name.")
+    ] = "coordinator",
+    as_json: AsJson = False,
+) -> None:
+    """Predict with a fitted model.
+
+    Columns are matched by name, in any order; other columns, the label for one, are ignored. The result is a CSV
+    with one line per record, in the order of the file.
+
+    - `sottovoce predict model.json new-patients.csv`
+    - `sottovoce predict model.json new-patients.csv --proba --output scores.csv`
+
+    By columns the records of the people may stay with the parties: DATA is then a TOML file with a [[party]] (name,
+    file) for each, or a [federation] of parties elsewhere. Each party scores its own columns, and only the recipient
+    learns the sums. Cells are empty where a party has a missing value.
+
+    - `sottovoce predict model.json people.toml --recipient lab`
+    """
+    from sottovoce.app.model_file import load
+    from sottovoce.errors import InputError
+    from sottovoce.files import check_writable, write_text
+
+    fitted = load(model)
+    if proba and not hasattr(fitted, "predict_proba"):
+        raise InputError(f"--proba: a {type(fitted).__name__} has no probabilities; only logistic models have.")
+    if output is not None:
+        check_writable(output, "--output")
+    if data.suffix.lower() == ".toml":
+        columns = _joint(fitted, data, recipient, proba=proba)
+        if columns is None:
+            return
+    elif recipient != "coordinator":
+        raise InputError(f"--recipient {recipient}: all records are here; it is for a job of parties, DATA.toml.")
+    else:
+        columns = _central(fitted, data, proba=proba)
+    if as_json and output is None:
+        print_json(columns)
+        return
+    text = csv_text(columns)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_text(output, text, "--output")
+        if as_json:
+            print_json({"records": len(columns["prediction"]), "written": str(output)})
+
+
+def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str, list[Any]]:
+    """The columns of the result for records in one file."""
+    from sottovoce.app.sources import read_features
+
+    names = list(getattr(fitted, "feature_names_in_", []))
+    rows, ignored = read_features(names, fitted.n_features_in_, data, whole=True)
+    if ignored:
+        aside().print(f"note: not features of the model, ignored: {', '.join(ignored)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # arrays have no column names; read_features matched them
+        columns: dict[str, list[Any]] = {"prediction": fitted.predict(rows).tolist()}
+        if proba:
+            shares = fitted.predict_proba(rows).T.tolist()
+            labels = (f"probability of {_text(name)}" for name in fitted.classes_.tolist())
+            columns |= dict(zip(labels, shares, strict=True))
+    return columns
+
+
+def _joint(fitted: PrivateLinearModel, path: Path, recipient: str, *, proba: bool) -> dict[str, list[Any]] | None:
+    """The columns of the result for people whose records are with several parties; None if one of those has it."""
+    from sottovoce.app import runs
+    from sottovoce.app.jobs import load_people_job
+    from sottovoce.errors import InputError
+    from sottovoce.federation.prediction import COORDINATOR, Predictions
+
+    job = load_people_job(path)
+    if job.federation is None and recipient != COORDINATOR:
+        raise InputError(f"--recipient {recipient}: the files of all parties are here; it is for parties elsewhere.")
+    with runs.people(job, fitted, lambda text: aside().print(text, soft_wrap=True)) as federation:
+        if recipient != COORDINATOR:
+            fitted.predict_for(federation, recipient)
+            aside().print(f"{recipient} has the predictions; nothing of them came here", soft_wrap=True)
+            return None
+        scores = fitted._scores(federation)
+    return Predictions(bytes.fromhex(fitted.charged_as_), scores, fitted.plan_).table(proba=proba)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.17g}" if isinstance(value, float) else str(value)
+
+
+def csv_text(columns: dict[str, list[Any]]) -> str:
+    """Columns as a CSV; what is missing is an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_text(value) for value in row] for row in zip(*columns.values(), strict=True))
+    return text.getvalue()

@@ -1,0 +1,189 @@
+"""`sottovoce plan` and `sottovoce fit`."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.app.cli.console import (
+    AsJson,
+    aside,
+    bar,
+    out,
+    print_json,
+    seconds_text,
+    show_promises,
+    table,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sottovoce.app.runs import Preview
+    from sottovoce.estimators import PrivateLinearModel
+
+JobPath = Annotated[Path, typer.Argument(metavar="JOB", help="A job file in TOML.", show_default=False)]
+
+
+def plan(job: JobPath, as_json: AsJson = False) -> None:
+    """Show what a job would promise, take and cost. Nothing is charged.
+
+    The guarantee against each adversary, the noise, rounds, bytes, time, and what each ledger would have left.
+    With `records` and `features` declared in the job no data file is opened; else only its shape is read.
+    The data are `[data]` (one file), several `[[party]]` or a `[federation]` of remote ones; with a table `[columns]`
+    the parties have different columns of the same people, else different people.
+
+    - `sottovoce plan job.toml`
+    - `sottovoce plan job.toml --json`
+    """
+    from sottovoce.app.jobs import load_job
+    from sottovoce.app.runs import planned
+
+    shown = planned(load_job(job))
+    if as_json:
+        print_json(shown.to_dict())
+        return
+    console = out()
+    show_preview(shown, console)
+    console.print(f"\nNothing was charged{'' if shown.files_opened else ' and no data file was opened'}.")
+
+
+def fit(
+    job: JobPath,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No estimate, progress or summary.")] = False,
+) -> None:
+    """Train a model, and write it with its privacy report (JSON) and a readable page (HTML).
+
+    Prints the plan first, then progress with the time left. Every ledger is charged before the first value leaves
+    its party. No metric of the training data is computed: use records that were held out.
+    `sottovoce demo` writes a job to start from, `sottovoce-demo/job.toml`.
+
+    - `sottovoce fit job.toml`
+    - `sottovoce fit job.toml --json --quiet`
+    """
+    from sottovoce.app import runs
+    from sottovoce.app.jobs import load_job
+    from sottovoce.estimators.progress import progress_bar
+
+    beside = aside()
+    loaded = load_job(job)
+    runs.check_outputs(loaded)
+    before = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
+    with runs.opened(loaded, lambda text: None if quiet else beside.print(text)) as (federation, facts):
+        shown = runs.preview(loaded, federation, facts)
+        for note in shown.notes:
+            beside.print(f"note: {note}")
+        if not quiet:
+            show_preview(shown, beside, remarks=False)
+        runs.require_budget(shown)
+        start = time.perf_counter()
+        if quiet:
+            model = runs.fit(loaded, federation, facts)
+        else:
+            with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
+                model = runs.fit(loaded, federation, facts, advance)
+        seconds = time.perf_counter() - start
+    paths = runs.write_outputs(loaded, model, before, seconds)
+    after = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
+    if as_json:
+        print_json(
+            {
+                **runs.report_of(model),
+                "seconds": seconds,
+                "ledgers": {party: vars(balance) for party, balance in after.items()},
+                "written": {key: str(path) for key, path in paths.items()},
+            }
+        )
+    elif not quiet:
+        show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
+
+
+def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
+    """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
+    from sottovoce import algorithms
+    from sottovoce.app.costs import answers, readable_size
+    from sottovoce.app.page import known_labels
+
+    made, cost = shown.plan, shown.cost
+    times = answers(made, algorithms.of(made)) if made.private and made.split == "columns" else {}
+    where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
+    console.print(
+        f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
+        f"{made.records:,} records, {made.features} features, {where}"
+    )
+    if made.split == "columns":
+        widths = ", ".join(f"{name} {count}" for (name, _), count in zip(made.parties, made.columns, strict=True))
+        console.print(f"features: {widths}; labels: {known_labels(made)}")
+    console.print("\nGuarantee", style="bold")
+    show_promises(shown.report, console, central=made.split == "central")
+    if made.private:
+        title = "What leaves all parties together, at most" if times else "What leaves each party"
+        listing = table("release", "times>", "of", f"one {made.protects} moves it by>", "noise, std>", title=title)
+        for release in made.releases:
+            share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
+            moves = f"{release.charged(made.relation):.4g}"
+            listing.add_row(
+                release.query, f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
+            )
+        console.print()
+        console.print(listing)
+    console.print()
+    if cost.rounds is None:
+        console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
+    else:
+        console.print(
+            f"Cost: {cost.rounds} rounds, {readable_size(cost.uplink_bytes or 0)} from the parties, "
+            f"{readable_size(cost.downlink_bytes or 0)} to them, {seconds_text(cost.seconds or 0.0)} of computing "
+            "on this machine"
+        )
+    if shown.charges:
+        listing = table(
+            "party", "account", "total>", "left now>", "left after>", "used after", title="Ledgers, in epsilon"
+        )
+        for charge in shown.charges:
+            row = (charge.party, charge.account, f"{charge.before.total:g}", f"{charge.before.left:.4g}")
+            if charge.after is None:
+                listing.add_row(*row, "refused", "")
+            else:
+                listing.add_row(*row, f"{charge.after.left:.4g}", bar(charge.after.share, console))
+        console.print()
+        console.print(listing)
+        if made.split == "columns":
+            console.print("A person is in every party, so each ledger is charged what all parties release together.")
+    if not remarks:
+        return
+    for refusal in dict.fromkeys(charge.refusal for charge in shown.charges if charge.refusal):
+        who = ", ".join(charge.party for charge in shown.charges if charge.refusal == refusal)
+        console.print(f"refused by {who}: {refusal}")
+    for note in shown.notes:
+        console.print(f"note: {note}")
+
+
+def show_summary(
+    model: PrivateLinearModel, paths: dict[str, Path], left: dict[str, float], seconds: float, console: Console
+) -> None:
+    """What was done and where it is."""
+    from sottovoce.app.costs import readable_size
+
+    report: Any = model.privacy_
+    said = model.communication_
+    weakest = report.weakest
+    promise = f"epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}, {weakest.relation}"
+    if weakest.void is not None or math.isinf(weakest.epsilon):
+        promise = f"NONE. {weakest.void or 'The values that left had no noise.'}"
+    elif weakest.unit == "feature":
+        promise = f"NONE to a person; to a feature of one party epsilon {weakest.epsilon:.4g}, delta {weakest.delta:g}"
+    console.print(
+        f"trained in {seconds:.1f} s: {said.rounds} rounds, {readable_size(said.uplink_bytes)} from the parties, "
+        f"{readable_size(said.downlink_bytes)} to them"
+    )
+    console.print(f"promise against everybody: {promise}")
+    for party, rest in left.items():
+        console.print(f"ledger of {party}: epsilon {rest:.4g} left")
+    for key, path in paths.items():
+        console.print(f"{key}: {path}", soft_wrap=True)

@@ -1,0 +1,160 @@
+"""A fitted model as a JSON file: readable, and loaded without running anything that the file says.
+
+The file holds what is public about a fit: coefficients, classes, feature names, the plan, the privacy report and
+what was communicated. Nothing else of the data is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, FiniteFloat, StringConstraints, ValidationError
+
+from sottovoce import estimators
+from sottovoce.app.jobs import ESTIMATORS
+from sottovoce.errors import InputError
+from sottovoce.estimators import PrivateLinearModel
+from sottovoce.files import write_text
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
+from sottovoce.transports.base import Communication
+
+FORMAT: Final = "sottovoce model"
+# What is of the session, not of the model; paths of a ledger are nobody else's business.
+_NOT_KEPT: Final = ("ledger", "verbose")
+
+
+class ModelFile(BaseModel):
+    """The content of a model file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal["sottovoce model"] = FORMAT
+    version: Literal[1] = 1
+    estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm"]
+    parameters: dict[str, Any]
+    coef: list[FiniteFloat] | None  # None: the parties keep the coefficients of their columns
+    intercept: FiniteFloat | None
+    classes: tuple[Any, Any] | None
+    feature_names: list[str]
+    rounds: int
+    plan: Plan
+    charged_as: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]  # the plan's name in the ledgers
+    plan_digest: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]
+    privacy: dict[str, Any]
+    communication: dict[str, int | dict[str, int]]
+
+
+def to_json(model: PrivateLinearModel) -> str:
+    """The text of a fitted model's file."""
+    if not hasattr(model, "plan_"):
+        raise InputError(f"this {type(model).__name__} is not fitted; call fit before saving it.")
+    names = {name: key for key, name in ESTIMATORS.items()}
+    # The coin names records in one published calibration; whoever gets the model must not get it.
+    plan = model.plan_.model_copy(update={"coin": "withheld"})
+    kept = plan.models == "kept"
+    content = {
+        "format": FORMAT,
+        "version": 1,
+        "estimator": names[type(model).__name__],
+        "parameters": {k: v for k, v in model.get_params(deep=False).items() if k not in _NOT_KEPT},
+        "coef": None if kept else np.ravel(model.coef_),
+        "intercept": None if kept else float(np.ravel(model.intercept_)[0]),
+        "classes": model.plan_.classes,
+        "feature_names": getattr(model, "feature_names_in_", []),
+        "rounds": model.n_iter_,
+        "plan": json.loads(plan.to_json()),
+        "charged_as": model.charged_as_,
+        "plan_digest": plan.digest.hex(),
+        "privacy": model.privacy_.to_dict(),
+        "communication": vars(model.communication_),
+    }
+    return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
+
+
+def save(model: PrivateLinearModel, path: str | Path) -> None:
+    """Write a fitted model, in one step."""
+    write_text(Path(path), to_json(model), "path")
+
+
+def load(path: str | Path) -> PrivateLinearModel:
+    """The fitted estimator of a model file: it predicts as the saved one did. Its ledger is not restored."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); give the path of a model file.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a model file: it is not text.") from None
+    try:
+        content = ModelFile.model_validate(json.loads(text))
+        return _restore(content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise _not_a_model(path, f"{place}: {fault['msg']}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _not_a_model(path, str(error)) from None
+
+
+def plain(value: Any) -> Any:
+    """Plain numbers, texts, lists and tables, as JSON knows them; an infinite number is the text "inf"."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value
+
+
+def _restore(content: ModelFile) -> PrivateLinearModel:
+    plan = content.plan
+    if plan.digest.hex() != content.plan_digest:
+        raise ValueError("plan and plan_digest do not agree")
+    kept = content.coef is None or content.intercept is None
+    if kept != (plan.models == "kept"):
+        raise ValueError("coef and intercept are there unless the parties keep them, as the plan says")
+    coefficients = 0 if content.coef is None else len(content.coef)
+    if (not kept and coefficients != plan.features) or len(content.feature_names) not in (0, plan.features):
+        raise ValueError(f"coef and feature_names must have the plan's {plan.features} entries")
+    if content.classes != plan.classes:
+        raise ValueError("classes are not those of the plan")
+    parameters = {**content.parameters, "epsilon": plan.epsilon}
+    model: PrivateLinearModel = getattr(estimators, ESTIMATORS[content.estimator])(**parameters)
+    if content.coef is None or content.intercept is None:
+        model._forget_model(plan)
+    else:
+        model._set_model(np.array(content.coef), content.intercept, plan)
+    model.n_iter_ = content.rounds
+    model.n_features_in_ = plan.features
+    if content.feature_names:
+        model.feature_names_in_ = np.array(content.feature_names, dtype=object)
+    model.plan_ = plan
+    model.charged_as_ = content.charged_as
+    model.privacy_ = _report(content.privacy)
+    model.communication_ = Communication(**content.communication)  # type: ignore[arg-type]
+    return model
+
+
+def _report(content: Mapping[str, Any]) -> PrivacyReport:
+    def guarantee(name: str) -> Guarantee:
+        found = {key: value for key, value in content["against"][name].items() if key != "sentence"}
+        return Guarantee(**{**found, "epsilon": float(found["epsilon"])})
+
+    return PrivacyReport(
+        **{name: guarantee(name) for name in VIEWS},
+        assumptions=tuple(content["assumptions"]),
+        public=content["public"],
+    )
+
+
+def _not_a_model(path: Path, why: str) -> InputError:
+    return InputError(f"{path} is not a model file of this version ({why}); `sottovoce fit` writes one.")

@@ -1,0 +1,454 @@
+"""From a job to a run: what it would cost, the federation it runs on, and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from sottovoce import algorithms
+from sottovoce.app.costs import Cost, cost_of
+from sottovoce.app.jobs import FederationTable, Job, PartyTable, PeopleJob
+from sottovoce.app.model_file import plain, to_json
+from sottovoce.app.sources import file_shape, read_features, read_party, source_account
+from sottovoce.door.frames import decode
+from sottovoce.door.gate import Outgoing, declare_public, reply
+from sottovoce.errors import BudgetError, InputError
+from sottovoce.estimators import PrivateLinearModel, privacy_report
+from sottovoce.federation.coordinator import check_people
+from sottovoce.federation.federation import Federation
+from sottovoce.federation.party import Party, charge_of
+from sottovoce.federation.prediction import Models
+from sottovoce.files import check_writable, write_text
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.guarantee import PrivacyReport
+from sottovoce.privacy.ledger import Account, Balance
+from sottovoce.privacy.spending import Book
+from sottovoce.transports.base import Transport
+from sottovoce.transports.in_process import InProcess
+
+Say = Callable[[str], None]
+
+_SHAPE_READ: Final = "only the shape (rows and header) was read of"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is public about a party's data. Names are empty where only their number is declared."""
+
+    party: str
+    records: int
+    features: int
+    feature_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a plan would do to one account; `after` is None where it would be refused, and `refusal` says why."""
+
+    party: str
+    ledger: str
+    account: str
+    before: Balance
+    after: Balance | None
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Everything known about a run before it happens. Public throughout."""
+
+    plan: Plan
+    report: PrivacyReport
+    cost: Cost
+    charges: tuple[Charge, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def files_opened(self) -> bool:
+        """Whether a data file was opened, for its shape."""
+        return any(note.startswith(_SHAPE_READ) for note in self.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
+        return {
+            "solver": self.plan.algorithm,
+            "split": self.plan.split,
+            "parties": dict(self.plan.parties),
+            "features": self.plan.features,
+            **by_columns(self.plan),
+            "privacy": self.report.to_dict(),
+            "releases": [release.model_dump() for release in self.plan.releases],
+            "cost": asdict(self.cost),
+            "ledgers": [asdict(charge) for charge in self.charges],
+            "notes": list(self.notes),
+        }
+
+
+def by_columns(plan: Plan) -> dict[str, Any]:
+    """By columns: who has how many, and who knows the labels."""
+    if plan.split != "columns":
+        return {}
+    names = [party for party, _ in plan.parties]
+    widths = dict(zip(names, plan.columns, strict=True))
+    return {"columns": widths, "labels": plan.labels, "holder": names[plan.holder]}
+
+
+class _Declared:
+    """An endpoint that has public facts and no rows: a plan can be made of it, and nothing be run."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.name = facts.party
+        self._facts = facts
+
+    def handle(self, request: bytes) -> Outgoing:
+        frame = decode(request)
+        facts = [
+            declare_public("records", self._facts.records, reason="declared in the job"),
+            declare_public("features", self._facts.features, reason="declared in the job"),
+            declare_public("feature_names", list(self._facts.feature_names), reason="declared in the job"),
+        ]
+        if frame.query == "classes":  # which two they are changes nothing about what a plan promises
+            facts.append(declare_public("classes", [0, 1], reason="a stand-in, not read from data"))
+        return reply("facts", frame, tuple(facts))
+
+
+def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
+    """The public facts of a job, and notes that say which files were opened for their shape."""
+    facts, opened = [] if job.federation is None else _declared_facts(job, job.federation), []
+    for party, source in job.sources.items():
+        if source.records is not None and source.features is not None:
+            facts.append(Facts(party, source.records, source.features))
+            continue
+        path = job.resolve(source.file)
+        records, names = file_shape(path, source.label, source.features, labelled=job.labelled(party))
+        facts.append(Facts(party, records, len(names), names))
+        opened.append(str(path))
+    facts = _with_names(job, facts)
+    _check_facts(job, facts)
+    return facts, [f"{_SHAPE_READ}: {', '.join(opened)}; declare records and features to open none"] if opened else []
+
+
+def accounts_of(job: Job) -> dict[str, Account]:
+    """The account that pays for each party of this process, where it has one; no two parties share one."""
+    accounts: dict[str, Account] = {}
+    for party, source in job.sources.items():
+        account = source_account(source, job.resolve)
+        for other, taken in accounts.items():
+            if account == taken:
+                raise InputError(
+                    f"parties {other!r} and {party!r} name one account, {taken.dataset!r} in {taken.path}; an account "
+                    "is of one data set, and the second would repeat what the first released. Give each its own."
+                )
+        if account is not None:
+            accounts[party] = account
+    return accounts
+
+
+def planned(job: Job) -> Preview:
+    """What the job would do, made from public facts. Nothing is charged and no record is read."""
+    facts, notes = job_facts(job)
+    federation = _federation(job, InProcess([_Declared(fact) for fact in facts]))
+    if job.bounds.classes is None and job.model.estimator in ("logistic", "svm"):
+        notes.append(
+            "bounds.classes is not declared: the fit reads the two labels from the data and counts them as public"
+        )
+    return preview(job, federation, facts, notes)
+
+
+def preview(job: Job, federation: Federation, facts: Sequence[Facts], notes: Sequence[str] = ()) -> Preview:
+    """The plan that a fit of the job on these facts would run, its guarantee and its cost."""
+    model = job.estimator(_feature_names(job, facts))
+    seeded = model.insecure_seed is not None
+    if federation.remote:
+        model.set_params(insecure_seed=None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan = model.plan(federation)
+    algorithm = algorithms.of(plan)
+    accounts = accounts_of(job)
+    return Preview(
+        plan=plan,
+        report=privacy_report(plan, algorithm, seeded=seeded),
+        cost=cost_of(plan, algorithm, [account.path.parent for account in accounts.values()]),
+        charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
+        notes=(*notes, *(str(warning.message) for warning in caught)),
+    )
+
+
+@contextmanager
+def opened(job: Job, say: Say) -> Iterator[tuple[Federation, list[Facts]]]:
+    """The federation of a job: files are read here, or remote parties are waited for."""
+    if job.federation is not None:
+        federation = _federation(job, _wire(job.federation, job.resolve, say))
+    else:
+        federation = _local(job)
+    with contextlib.closing(federation):
+        facts = _facts(federation)
+        _check_facts(job, facts)
+        if job.federation is not None:
+            _check_declared(job.federation, facts)
+        elif job.split == "columns":
+            _check_same_labels(federation._parties)
+        yield federation, facts
+
+
+@contextmanager
+def people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Federation]:
+    """The people of a joint prediction: files are read here, each for itself, or remote parties are waited for."""
+    if model.plan_.split != "columns":
+        raise InputError("a job of people is for a model by columns; give predict a file of records instead.")
+    if job.federation is not None:
+        federation = Federation.connect(_wire(job.federation, job.resolve, say), split="columns")
+    else:
+        parties = [_person_holder(job, table, model) for table in job.party]
+        federation = Federation("columns", InProcess(parties), parties=parties)
+    with contextlib.closing(federation):
+        yield federation
+        federation.dismiss()
+
+
+def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel) -> Party:
+    """One file of a joint prediction: the model's columns of that party, by their names where it has names."""
+    if table.name not in dict(model.plan_.parties):
+        known = ", ".join(name for name, _ in model.plan_.parties)
+        raise InputError(f"{job.path}: party {table.name!r} is none of the model's; they are {known}.")
+    part = model.plan_.part(table.name)
+    names = tuple(getattr(model, "feature_names_in_", ())[part.start : part.stop])
+    rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
+    models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
+    return Party(table.name, rows, None, feature_names=names, models=models)
+
+
+def fit(
+    job: Job, federation: Federation, facts: Sequence[Facts], progress: Callable[[int, int], None] | None = None
+) -> PrivateLinearModel:
+    """Train. What the accounts of this process would refuse is refused before any of them is charged."""
+    model = job.estimator(_feature_names(job, facts))
+    model._progress = progress
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the preview has said it
+        return model.fit(federation)
+
+
+def require_budget(shown: Preview) -> None:
+    """Raise what a ledger of this process would answer, while no other party has been charged yet."""
+    for charge in shown.charges:
+        if charge.after is None:
+            raise BudgetError(
+                f"party {charge.party!r}, account {charge.account!r}: {charge.refusal} Nothing was charged."
+            )
+
+
+def check_outputs(job: Job) -> None:
+    """Every result can be written, and none would replace another or something the job reads."""
+    taken = {job.path.resolve(): "the job itself"}
+    for party, source in job.sources.items():
+        for given in filter(None, (source.file, source.ledger)):
+            taken[job.resolve(given).resolve()] = f"a file of party {party!r}"
+    for key, path in job.outputs().items():
+        if path.resolve() in taken:
+            raise InputError(f"output.{key}={str(path)!r} is {taken[path.resolve()]}; give another path.")
+        taken[path.resolve()] = f"output.{key}"
+        check_writable(path, f"output.{key}")
+
+
+def write_outputs(
+    job: Job, model: PrivateLinearModel, before: Mapping[str, Balance], seconds: float
+) -> dict[str, Path]:
+    """Model, privacy report and page; should a path no longer be writable, an error names the folder they are in."""
+    from sottovoce.app.page import page
+
+    ledgers = [(party, balance, accounts_of(job)[party].balance()) for party, balance in before.items()]
+    texts = {
+        "model": to_json(model),
+        "report": json.dumps(plain(report_of(model)), indent=2, allow_nan=False) + "\n",
+        "page": page(model, ledgers=ledgers, seconds=seconds),
+    }
+    paths = job.outputs()
+    try:
+        for key, text in texts.items():
+            write_text(paths[key], text, f"output.{key}")
+    except InputError as error:
+        folder = Path(tempfile.mkdtemp(prefix="sottovoce-"))
+        for key, text in texts.items():
+            write_text(folder / paths[key].name, text, key)
+        raise InputError(f"{error} The fit is done and paid for: its results are in {folder}.") from None
+    return paths
+
+
+def report_of(model: PrivateLinearModel) -> dict[str, Any]:
+    """The privacy report of a fitted model, with what left the parties and how much was said."""
+    return {
+        **model.privacy_.to_dict(),
+        "plan_digest": model.charged_as_,
+        **by_columns(model.plan_),
+        "releases": [release.model_dump() for release in model.plan_.releases],
+        "communication": asdict(model.communication_),
+    }
+
+
+def _local(job: Job) -> Federation:
+    parties = [
+        read_party(name, source, job.resolve, labelled=job.labelled(name)) for name, source in job.sources.items()
+    ]
+    return _federation(job, InProcess(parties), parties)
+
+
+def _check_same_labels(parties: Sequence[Party]) -> None:
+    """Labels that differ show files in different orders. Whoever runs parties in one process holds their records."""
+    first, *others = [party for party in parties if party._labelled]
+    for other in others:
+        if not np.array_equal(first._labels.astype(str), other._labels.astype(str)):
+            raise InputError(
+                f"parties {first.name!r} and {other.name!r} have different labels; by columns every party has the same "
+                "people in the same order. Align the records first. Nothing was charged."
+            )
+
+
+def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:
+    """The job's parties on a wire and, by columns, who knows the labels and the parties' bounds."""
+    federation, table = Federation(job.split, transport, parties=parties), job.columns
+    if table is None:
+        return federation
+    norms = None if table.norms is None else [table.norms[party] for party in job.parties]
+    return federation.declare_columns(table.labels, job.parties.index(job.holder), norms)
+
+
+def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say) -> Transport:
+    """The wire to remote parties, once all of them have connected."""
+    from sottovoce.transports.certificates import COORDINATOR, Credentials
+    from sottovoce.transports.grpc_wire import GrpcCoordinator
+
+    credentials = Credentials.load(resolve(table.certificates), COORDINATOR)
+    wire = GrpcCoordinator(table.listen, table.parties, credentials, timeout=table.timeout)
+    try:
+        say(f"listening on {table.listen}, waiting for {', '.join(table.parties)} (at most {table.wait:g} s)")
+        wire.wait_for_parties(table.wait)
+    except BaseException:
+        wire.close()
+        raise
+    return wire
+
+
+def _facts(federation: Federation) -> list[Facts]:
+    found = federation.coordinator().facts(classes=False)
+    return [
+        Facts(party, fact["records"], fact["features"], tuple(fact["feature_names"])) for party, fact in found.items()
+    ]
+
+
+def _check_declared(table: FederationTable, facts: Sequence[Facts]) -> None:
+    """What the job declares of remote parties is what they say, or its plan was made for other data."""
+    for fact in facts:
+        records = fact.records if table.records is None else table.records.get(fact.party)
+        features = fact.features if table.features is None else table.width(fact.party)
+        if (records, features) != (fact.records, fact.features):
+            raise InputError(
+                f"federation.records and features declare {records} records and {features} features for "
+                f"{fact.party!r}, which says {fact.records} and {fact.features}; correct the job."
+            )
+
+
+def _declared_facts(job: Job, table: FederationTable) -> list[Facts]:
+    """What the job declares of remote parties; by rows named ranges tell the number of features too."""
+    implied = 0 if job.split == "columns" else len(job.bounds.named_ranges or ())
+    widths = {party: table.width(party) or implied for party in table.parties}
+    if table.records is None or not all(widths.values()):
+        each = "{ name = 20, ... }" if job.split == "columns" else "20"
+        raise InputError(
+            f"{job.path}: a plan for remote parties is made without asking them, so declare what is public: "
+            f"federation.records = {{ name = 1000, ... }} and federation.features = {each}."
+        )
+    return [Facts(party, table.records[party], width) for party, width in widths.items()]
+
+
+def _with_names(job: Job, facts: Sequence[Facts]) -> list[Facts]:
+    """Declared facts with the names of the ranges, where their number fits; by columns in the parties' order."""
+    names = tuple(job.bounds.named_ranges or ())
+    if job.split != "columns":
+        return [
+            fact if fact.feature_names or len(names) != fact.features else replace(fact, feature_names=names)
+            for fact in facts
+        ]
+    if any(fact.feature_names for fact in facts) or len(names) != sum(fact.features for fact in facts):
+        return list(facts)
+    ends = itertools.accumulate(fact.features for fact in facts)
+    return [
+        replace(fact, feature_names=names[end - fact.features : end]) for fact, end in zip(facts, ends, strict=True)
+    ]
+
+
+def _feature_names(job: Job, facts: Sequence[Facts]) -> tuple[str, ...]:
+    """The names of the model's features, or none; by columns those of all parties in their order."""
+    if job.split != "columns":
+        return facts[0].feature_names
+    named = all(fact.feature_names for fact in facts)
+    return tuple(name for fact in facts for name in fact.feature_names) if named else ()
+
+
+def _check_facts(job: Job, facts: Sequence[Facts]) -> None:
+    if job.split == "columns":
+        _check_same_people(job, facts)
+    else:
+        _check_same_columns(facts)
+
+
+def _check_same_people(job: Job, facts: Sequence[Facts]) -> None:
+    """By columns all have the same people, and a feature is with one party, or the model could not name it."""
+    check_people({fact.party: fact.records for fact in facts})
+    places: dict[str, list[str]] = {}
+    for fact in facts:
+        for name in fact.feature_names:
+            places.setdefault(name, []).append(fact.party)
+    twice = {name: parties for name, parties in places.items() if len(parties) > 1}
+    if twice:
+        each = ", ".join(f"{name} ({', '.join(parties)})" for name, parties in twice.items())
+        raise InputError(
+            f"several parties have columns of the same name: {each}. By columns every feature is with one party: "
+            "rename it at one of them, or take it out of one file. (LIBSVM files number their columns, each from 1; "
+            "at most one party can have one.)"
+        )
+    for party, source in job.sources.items():
+        if source.label in places:
+            raise InputError(
+                f"party {places[str(source.label)][0]!r} has the column {source.label!r}, which is the label of "
+                f"{party!r}: the model would learn the label from itself. Take it out of that file, or name it as "
+                "label there too."
+            )
+
+
+def _check_same_columns(facts: Sequence[Facts]) -> None:
+    """By rows a feature has the same name and place at every party, or the model would mix features up."""
+    first = facts[0]
+    for other in facts[1:]:
+        if not first.feature_names or not other.feature_names or other.feature_names == first.feature_names:
+            continue
+        strange = sorted(set(first.feature_names) ^ set(other.feature_names))
+        what = f"these are at one of them only: {', '.join(strange)}" if strange else "they are in another order"
+        raise InputError(
+            f"parties {first.party!r} and {other.party!r} have different columns: {what}. "
+            "Give every party the same columns in the same order."
+        )
+
+
+def _charge(plan: Plan, party: str, account: Account) -> Charge:
+    algorithm = algorithms.of(plan)
+    book = account.book()
+    who = (party, str(account.path), account.dataset, book.balance())
+    try:
+        asked = book.terms.price("", charge_of(algorithm, plan, party, book)[0], plan.delta, "")
+    except BudgetError as error:
+        return Charge(*who, None, str(error))
+    if not book.fits(asked):
+        return Charge(*who, None, book.refusal(asked))
+    return Charge(*who, Book(book.terms, (*book.reservations, asked)).balance())

@@ -1,0 +1,144 @@
+"""Files of records: their shape, the account that pays for their use, and the party that holds them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.app.jobs import SourceTable
+from sottovoce.data import readers
+from sottovoce.errors import InputError
+from sottovoce.federation.party import Party, Policy
+from sottovoce.privacy.ledger import Account, Ledger
+
+
+def file_shape(
+    path: Path, label: str | int | None, features: int | None, *, labelled: bool = True
+) -> tuple[int, tuple[str, ...]]:
+    """(rows, feature names) of a file. No value is parsed but where the format (LIBSVM) gives no other way.
+
+    `labelled=False`: the holder does not know the labels, and every column is a feature.
+    """
+    suffixes = {suffix.lower() for suffix in path.suffixes}
+    if suffixes & set(readers.CSV):
+        with readers.open_data(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
+            lines = csv.reader(text, skipinitialspace=True)
+            header = [cell.strip() for cell in next(lines, [])]
+            records = sum(1 for line in lines if line)
+    elif suffixes & set(readers.PARQUET):
+        header, records = _parquet_shape(path)
+    else:
+        _check_features(path, features)
+        table = readers.read_table(path, label=label, features=features)
+        return table.X.shape[0], table.feature_names
+    if label is None and labelled:
+        raise _no_label(path)
+    if label is not None:
+        position = header.index(label) if label in header else label
+        if not isinstance(position, int) or not -len(header) <= position < len(header):
+            readers.read_table(path, label=label)  # says which columns there are, or that there is no header
+            raise InputError(f"label={label!r} is no column of {path}; name one of its {len(header)} columns.")
+        del header[position]
+    if records == 0 or not header:
+        raise InputError(f"{path} needs at least one row and, besides the label, one column.")
+    return records, tuple(header)
+
+
+def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Account | None:
+    """The account of one file of records."""
+    if source.ledger is None:
+        if source.account is not None:
+            raise InputError(f"account={source.account!r} needs a ledger; give ledger, or leave account out.")
+        return None
+    return Ledger(resolve(source.ledger), create=False).account(source.account)
+
+
+def read_party(
+    name: str,
+    source: SourceTable,
+    resolve: Callable[[str], Path],
+    policy: Policy | None = None,
+    *,
+    labelled: bool = True,
+) -> Party:
+    """The party that holds a file. The rows stay inside it. `labelled=False`: it does not know the labels."""
+    path = resolve(source.file)
+    if labelled and not source.has_label:
+        raise _no_label(path)
+    _check_features(path, source.features)
+    table = readers.read_table(path, label=source.label, features=source.features)
+    if source.records is not None and source.records != table.X.shape[0]:
+        raise InputError(
+            f"records={source.records} is declared for {path}, which has {table.X.shape[0]} rows; the count is public, "
+            "so correct it or leave it out."
+        )
+    return Party(
+        name,
+        table.X,
+        table.y if labelled else None,
+        account=source_account(source, resolve),
+        policy=policy,
+        feature_names=table.feature_names,
+    )
+
+
+def read_features(
+    names: Sequence[str], features: int, path: Path, *, whole: bool = False
+) -> tuple[NDArray[np.float64] | Any, list[str]]:
+    """The model's columns of a file, in the model's order, and the names of columns that are not its own.
+
+    `whole`: a record with a missing value is an error; otherwise its prediction is missing too.
+    """
+    if not {suffix.lower() for suffix in path.suffixes} & set(readers.CSV + readers.PARQUET):
+        return readers.read_table(path, features=features).X, []
+    columns = readers.read_columns(path)
+    if not names:
+        raise InputError("the model has no feature names, so columns cannot be matched; predict in Python instead.")
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise InputError(f"{path} lacks {len(missing)} of the model's columns: {', '.join(missing)}. Add them.")
+    for name in names:
+        if columns[name].dtype == object:
+            raise InputError(f"{path}: column {name!r} is not numeric; encode it as the training data were.")
+    rows = np.column_stack([columns[name] for name in names])
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if whole and bad.size:
+        raise InputError(
+            f"{path}: {bad.size} record(s) have missing or infinite values, the first is record {bad[0] + 1}; "
+            "fill them in or leave them out."
+        )
+    return rows, [name for name in columns if name not in names]
+
+
+def _parquet_shape(path: Path) -> tuple[list[str], int]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_metadata
+    except ImportError:
+        raise InputError(
+            f'{path}: reading Parquet needs pyarrow. Install it with: pip install "sottovoce[parquet]"'
+        ) from None
+    try:
+        metadata = read_metadata(path)
+    except (ArrowException, OSError):
+        raise InputError(f"{path} is not there, damaged, or not a Parquet file.") from None
+    return list(metadata.schema.to_arrow_schema().names), int(metadata.num_rows)
+
+
+def _check_features(path: Path, features: int | None) -> None:
+    """A LIBSVM file must come with the number of its columns."""
+    if features is None and {suffix.lower() for suffix in path.suffixes} & set(readers.LIBSVM):
+        raise InputError(
+            f"{path} needs features, the number of its columns: a LIBSVM file does not say it, and the largest index "
+            "in it would reveal whether some record has that feature."
+        )
+
+
+def _no_label(path: Path) -> InputError:
+    return InputError(f"{path} needs label, the name of its label column (or its position, -1 for the last).")

@@ -1,0 +1,1 @@
+"""Every loop in numba."""

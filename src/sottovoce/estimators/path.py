@@ -1,0 +1,128 @@
+"""A regularisation path under one budget: one private fit, then models for many penalties from what it released."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+
+from sottovoce import penalties
+from sottovoce.errors import InputError
+from sottovoce.plan.plan import Plan, ScaledRegulariser
+from sottovoce.privacy.guarantee import PrivacyReport
+
+if TYPE_CHECKING:
+    from sottovoce.algorithms.newton.private import Quadratic
+    from sottovoce.estimators import PrivateLasso
+
+Array = NDArray[np.float64]
+
+SHORTEST = 1e-3  # the last alpha of a path as a share of the first, where the estimator's own is above the first
+
+
+@dataclass(frozen=True)
+class RegularisationPath:
+    """Models for `alphas`, largest first: row k of `coefs` and `intercepts[k]` belong to `alphas[k]`.
+
+    `privacy` is the guarantee of all of them together, which is that of the one fit.
+    """
+
+    alphas: Array
+    coefs: Array
+    intercepts: Array
+    privacy: PrivacyReport
+    plan: Plan
+    fitted: PrivateLasso
+
+    def model(self, alpha: float) -> PrivateLasso:
+        """A fitted estimator for the alpha of the path that is nearest, by ratio."""
+        if not (isinstance(alpha, int | float | np.floating) and 0 < alpha < math.inf):
+            raise InputError(f"alpha={alpha!r} must be a positive number; the path has {self._span}.")
+        place = int(np.argmin(np.abs(np.log(self.alphas / alpha))))
+        model: PrivateLasso = clone(self.fitted).set_params(alpha=float(self.alphas[place]))
+        for name, value in vars(self.fitted).items():
+            if name.endswith("_"):
+                setattr(model, name, value)
+        model.coef_, model.intercept_ = self.coefs[place].copy(), float(self.intercepts[place])
+        return model
+
+    def plot(self, ax: Any = None) -> Any:
+        """Coefficients against alpha; needs matplotlib (the extra `plots`)."""
+        if ax is None:
+            try:
+                import matplotlib.pyplot as plt
+            except ImportError:
+                raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
+            ax = plt.subplots()[1]
+        names = getattr(self.fitted, "feature_names_in_", np.arange(self.coefs.shape[1]))
+        for j in np.argsort(-np.abs(self.coefs).max(axis=0)):
+            ax.plot(self.alphas, self.coefs[:, j], label=str(names[j]), lw=1.2)
+        ax.set_xscale("log")
+        ax.invert_xaxis()
+        ax.set_xlabel("alpha")
+        ax.set_ylabel("coefficient")
+        ax.set_title(f"one fit, epsilon = {self.privacy.epsilon:.3g}")
+        if self.coefs.shape[1] <= 12:
+            ax.legend(fontsize="small")
+        return ax
+
+    @property
+    def _span(self) -> str:
+        return f"{self.alphas[-1]:.3g} to {self.alphas[0]:.3g}"
+
+
+def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: ArrayLike | int) -> RegularisationPath:
+    """Fit once, then minimise the released quadratic for every alpha."""
+    if estimator.solver not in ("auto", "newton"):
+        raise InputError(
+            f"solver={estimator.solver!r}: a path is computed from the releases of 'newton'; leave it out."
+        )
+    if estimator.radius is not None:
+        raise InputError(f"radius={estimator.radius!r}: a path goes over alpha; leave radius out.")
+    given = None if isinstance(alphas, Integral) and not isinstance(alphas, bool) else _checked(alphas)
+    if given is None and not 1 <= int(alphas) <= 10_000:
+        raise InputError(f"alphas={alphas!r} must be at least 1; 20 is usual.")
+    smallest = estimator.alpha if given is None else float(given.min())
+    if not smallest > 0:
+        raise InputError(f"alpha={estimator.alpha!r} must be above 0: it ends the path; 1e-4 is the default.")
+    fitted: PrivateLasso = clone(estimator).set_params(alpha=smallest, solver="newton")
+    model: Quadratic = fitted._solve(X, y).model
+    plan = fitted.plan_
+    if given is None:
+        given = _grid(plan, model, smallest, int(alphas))
+    found = [plan.preparation.unprepare(model.minimise(_l1(plan, alpha), plan.records)) for alpha in given]
+    coefs, intercepts = (np.array(part) for part in zip(*found, strict=True))
+    return RegularisationPath(given, coefs, intercepts, fitted.privacy_, plan, fitted)
+
+
+def _checked(alphas: Any) -> Array:
+    try:
+        given = np.asarray(alphas, dtype=np.float64)
+    except (TypeError, ValueError):
+        given = np.zeros(0)
+    if given.ndim != 1 or not given.size or not bool(np.all((given > 0) & np.isfinite(given))):
+        raise InputError(f"alphas={alphas!r} must be positive numbers, or how many of them to choose.")
+    return np.sort(given)[::-1]
+
+
+def _l1(plan: Plan, alpha: float) -> ScaledRegulariser:
+    own = plan.scaled_regulariser
+    return ScaledRegulariser(penalties.get("l1", alpha=alpha), own.features, own.scale, own.objective)
+
+
+def _grid(plan: Plan, model: Quadratic, smallest: float, count: int) -> Array:
+    """From the alpha at which, as far as the releases tell, no feature is left, down to the smallest."""
+    own = plan.scaled_regulariser
+    free = model.slope_at_zero()
+    if plan.fit_intercept:  # with the intercept at its best
+        matrix = (model.metric.vectors * model.metric.values) @ model.metric.vectors.T
+        free = free - matrix[:, -1] * (free[-1] / matrix[-1, -1])
+    largest = float(np.abs(free[: plan.features]).max()) / plan.records / float(own.objective * np.max(own.scale))
+    if not largest > smallest:
+        largest = smallest / SHORTEST if largest <= 0 else max(largest, smallest)
+    return np.geomspace(max(largest, smallest), smallest, count)

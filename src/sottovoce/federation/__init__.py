@@ -1,0 +1,1 @@
+"""Who holds what: parties, the coordinator, and joint predictions."""

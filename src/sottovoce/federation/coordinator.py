@@ -1,0 +1,217 @@
+"""The coordinator runs an algorithm's text over a transport. It sees released values and public facts, nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms import Algorithm, Ask, Solution
+from sottovoce.data.bounds import LARGEST
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.gate import value_of
+from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
+from sottovoce.federation.party import facts_of
+from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, masked_of, parts_of, scores_of
+from sottovoce.plan.plan import Plan
+from sottovoce.transports.base import Transport
+
+Array = NDArray[np.float64]
+Progress = Callable[[int, int], None]
+
+_REFUSALS: Mapping[str, type[Exception]] = {"budget": BudgetError, "ledger": LedgerError}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as the coordinator saw it."""
+
+    round: int
+    sender: str
+    name: str
+    payload: Any
+
+
+class Coordinator:
+    """One conversation with the parties of a transport."""
+
+    def __init__(self, transport: Transport, *, record: bool = False) -> None:
+        self._transport = transport
+        self._serial = secrets.randbits(62)
+        self.asked: Counter[str] = Counter()  # rounds by query
+        self.uplink: Counter[str] = Counter()  # bytes of the answers by query
+        self.transcript: list[Message] | None = [] if record else None
+
+    def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
+        """What each party declares public: records, features, names and, if asked for, its class labels."""
+        replies = self._exchange("hello", self._transport.parties, query="classes" if classes else "")
+        return {name: facts_of(frame.text) for name, frame in replies.items()}
+
+    def kept(self, plan: Plan) -> tuple[tuple[str, float], ...]:
+        """For each party of a plan, name and noise of the rows that it has kept for such a plan."""
+        parties = tuple(name for name, _ in plan.parties)
+        replies = self._exchange("hello", parties, query="rows", text=plan.to_json())
+        found: list[Any] = [facts_of(replies[name].text).get("kept_rows") for name in parties]
+        if not all(type(pair) is list and list(map(type, pair)) == [str, float] for pair in found):
+            raise WireError("a party did not say which rows it has kept.")
+        return tuple((pair[0], pair[1]) for pair in found)
+
+    def run(self, plan: Plan, algorithm: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
+        """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
+        parties = tuple(name for name, _ in plan.parties)
+        if len(parties) > 1:
+            self._propose(plan, parties, "check")  # one refusal, and nobody has paid
+        self._propose(plan, parties)
+        text = algorithm.coordinate(plan)
+        total = sum(count for _, count in algorithm.conversation(plan)) if progress is not None and plan.private else 0
+        round_ = 0
+        ask = next(text)
+        try:
+            while True:
+                number = round_ if ask.round is None else ask.round
+                values = self._ask(plan, number, ask, ask.to or parties)
+                self.asked[ask.query] += 1
+                round_ += 1
+                if progress is not None:
+                    progress(round_, total)
+                ask = text.send(values)
+        except StopIteration as stop:
+            found = stop.value
+        solution = found if isinstance(found, Solution) else Solution(found)
+        shared = _shared(plan, solution)
+        with contextlib.suppress(WireError, RefusedError):  # the result is here; what a party says now changes nothing
+            self._exchange("done", parties, plan=plan.digest, each=shared)
+        return solution, round_
+
+    def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:
+        """Joint scores by the model that the parties have of a plan; None if the recipient is one of them.
+
+        No weights are sent. A recipient among the parties gets the sum of the others' answers, unreadable here.
+        """
+        parties = tuple(name for name, _ in plan.parties)
+        if COORDINATOR in parties:
+            raise InputError(f"a party is called {COORDINATOR!r}, which names whoever asks; train under another name.")
+        if recipient not in (COORDINATOR, *parties):
+            raise InputError(f"recipient={recipient!r} must be {COORDINATOR!r} or one of {', '.join(parties)}.")
+        if set(parties) != set(self._transport.parties):
+            raise InputError(
+                f"the model is of the parties {', '.join(parties)} and the federation of "
+                f"{', '.join(self._transport.parties)}; a joint prediction needs the same parties, by their names."
+            )
+        replies = self._exchange("hello", parties, query="predict")
+        facts = {name: facts_of(frame.text) for name, frame in replies.items()}
+        counts = {name: fact["records"] for name, fact in facts.items()}
+        check_people(counts)
+        request = Request.new(digest, recipient, {name: fact["public_key"] for name, fact in facts.items()})
+        said: dict[str, Any] = {"plan": digest, "query": recipient, "text": request.text}
+        others = [name for name in parties if name != recipient]
+        people = counts[parties[0]]
+        total = np.zeros((people, 2), dtype=np.uint64)
+        if others:
+            for frame in self._exchange("predict", others, **said).values():
+                total = added(total, masked_of(frame, people))
+        if recipient == COORDINATOR:
+            return scores_of(total)
+        self._exchange("predict", [recipient], **said, arrays={MASKED: total.view(np.int64)})
+        return None
+
+    def dismiss(self) -> None:
+        """Say that there is nothing more to ask: a party that serves over a network then ends its connection."""
+        with contextlib.suppress(WireError):
+            self._exchange("done", self._transport.parties)
+
+    def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> None:
+        self._exchange("plan", parties, plan=plan.digest, query=query, text=plan.to_json())
+
+    def _ask(self, plan: Plan, round_: int, ask: Ask, parties: Iterable[str]) -> dict[str, Array]:
+        said: dict[str, Any] = {"plan": plan.digest, "round_": round_, "query": ask.query}
+        said |= {"arrays": ask.arrays, "each": ask.each}
+        replies = self._exchange("ask", parties, **said)
+        forgot = [name for name, frame in replies.items() if frame.kind == "unknown-plan"]
+        if forgot:  # restarted parties: propose again (charged once, by the plan's digest), then repeat the round
+            self._propose(plan, forgot)
+            replies |= self._exchange("ask", forgot, **said)
+        values: dict[str, Array] = {}
+        unit = plan.release(ask.query).unit
+        for name in parties:
+            frame = replies[name]
+            if frame.kind != "answer" or frame.round != round_ or frame.query != ask.query:
+                raise WireError(f"party {name!r} answered round {round_} with a frame of another round or kind.")
+            try:
+                values[name] = value_of(frame.arrays, unit)
+            except KeyError:
+                raise WireError(f"party {name!r} answered round {round_} without a value.") from None
+            if self.transcript is not None:
+                self.transcript.append(Message(round_, name, ask.query, values[name]))
+        return values
+
+    def _exchange(
+        self,
+        kind: str,
+        parties: Iterable[str],
+        *,
+        plan: bytes = b"",
+        round_: int = 0,
+        query: str = "",
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        each: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
+        text: str = "",
+    ) -> dict[str, Frame]:
+        """One frame to each party and its reply; refusals and errors become exceptions."""
+        self._serial += 1
+
+        def frame_of(own: Mapping[str, NDArray[Any]]) -> bytes:
+            return encode(Frame(kind, self._serial, plan, round_, query, {**(arrays or {}), **own}, text))
+
+        if each:
+            requests = {name: frame_of(each.get(name, {})) for name in parties}
+        else:
+            requests = dict.fromkeys(parties, frame_of({}))
+        replies = self._transport.exchange(requests)
+        frames: dict[str, Frame] = {}
+        for name, reply in replies.items():
+            if kind == "ask":
+                self.uplink[query] += len(reply)
+            try:
+                frame = frames[name] = decode(reply)
+            except WireError as error:
+                raise WireError(f"party {name!r} sent no frame: {error}") from None
+            if self.transcript is not None and frame.text:
+                self.transcript.append(Message(round_, name, frame.kind, json.loads(frame.text)))
+            if frame.kind == "refuse":
+                said = facts_of(frame.text)
+                several = len(self._transport.parties) > 1 and not said["refused"].startswith(name)
+                who = f"{name}: " if several else ""
+                raise _REFUSALS.get(said["error"], RefusedError)(who + said["refused"])
+            if frame.kind == "error":
+                raise WireError(f"party {name!r}: {facts_of(frame.text)['error']}.")
+        return frames
+
+
+def _shared(plan: Plan, solution: Solution) -> dict[str, dict[str, Array]]:
+    """By columns: each party's own part of a model that is shared, for later predictions."""
+    if plan.split != "columns" or plan.models == "kept":
+        return {}
+    coef, intercept = plan.unprepare(solution.weights)
+    if not np.all(np.abs(np.append(coef, intercept)) <= LARGEST):
+        return {}
+    parts = parts_of(plan, coef, intercept)
+    return {name: {"coef": part.coef, "intercept": np.array([part.intercept])} for name, part in parts.items()}
+
+
+def check_people(counts: Mapping[str, int]) -> None:
+    """By columns all parties have the same people; nobody can tell more than their number."""
+    if len(set(counts.values())) > 1:
+        each = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise InputError(
+            f"the parties have {sorted(set(counts.values()))} rows ({each}); by columns every party has the same "
+            "people in the same order. Align the records first (a private set intersection does that without showing "
+            "the rest)."
+        )

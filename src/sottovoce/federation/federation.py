@@ -1,0 +1,248 @@
+"""A federation: who holds what. Central training is one party in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sottovoce.data.block import Matrix, is_sparse
+from sottovoce.data.bounds import party_norms
+from sottovoce.errors import InputError
+from sottovoce.federation.coordinator import Coordinator, check_people
+from sottovoce.federation.party import Party, Policy, check_rows, column_names
+from sottovoce.federation.prediction import COORDINATOR, PartialModel, Predictions
+from sottovoce.plan.plan import Labels, Split
+from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.transports.base import Transport
+from sottovoce.transports.in_process import InProcess
+
+
+class Federation:
+    """Parties, how the data are split among them, and the wire to reach them.
+
+    Made by `central`, `by_rows`, `by_columns` (all in this process) or `connect` (parties elsewhere).
+    """
+
+    def __init__(
+        self, split: Split, transport: Transport, *, parties: Sequence[Party] = (), record: bool = False
+    ) -> None:
+        self.split: Split = split
+        self.transport = transport
+        self.record = record
+        self._parties = tuple(parties)
+        self.labels: Labels = "shared"
+        self.holder = 0
+        self.norms: tuple[float, ...] | None = None
+
+    @classmethod
+    def central(
+        cls,
+        X: Matrix,
+        y: ArrayLike,
+        *,
+        ledger: Any = None,
+        record: bool = False,
+        policy: Policy | None = None,
+    ) -> Federation:
+        """All rows in one place."""
+        party = Party("data", X, y, account=as_account(ledger), policy=policy)
+        return cls("central", InProcess([party]), parties=[party], record=record)
+
+    @classmethod
+    def by_rows(
+        cls,
+        parts: Sequence[tuple[Matrix, ArrayLike]],
+        *,
+        names: Sequence[str] | None = None,
+        ledgers: Sequence[Any] | None = None,
+        policy: Policy | None = None,
+        record: bool = False,
+    ) -> Federation:
+        """Each party has some people: `parts` is a list of (X, y). Nobody is in two parties."""
+        names = _names(names, len(parts))
+        if not all(isinstance(part, tuple | list) and len(part) == 2 for part in parts):
+            raise InputError("parts must be a list of pairs (X, y), one for each party.")
+        accounts = _accounts(ledgers, len(parts))
+        own = [check_rows(X, y, name) for name, (X, y) in zip(names, parts, strict=True)]
+        parties = [
+            Party(name, X, y, account=account, policy=policy, feature_names=column_names(given))
+            for name, (X, y), account, (given, _) in zip(names, own, accounts, parts, strict=True)
+        ]
+        widths = {X.shape[1] for X, _ in own}
+        if len(widths) != 1:
+            raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
+        return cls("rows", InProcess(parties), parties=parties, record=record)
+
+    @classmethod
+    def by_columns(
+        cls,
+        parts: Sequence[Matrix],
+        y: ArrayLike | None,
+        *,
+        labels: Labels = "shared",
+        holder: int = 0,
+        norms: Sequence[float] | None = None,
+        names: Sequence[str] | None = None,
+        ledgers: Sequence[Any] | None = None,
+        policy: Policy | None = None,
+        record: bool = False,
+    ) -> Federation:
+        """Each party has some features of the same people, in the same order.
+
+        `labels="public"`: everybody may know them. `"shared"`: all parties know them, nobody else does.
+        `"held"`: only the party with the number `holder` does. `norms` are the bounds of the parties' parts of a row;
+        by default they follow the number of columns. A person is in every party, so each party's ledger is charged
+        what all of them release. `y=None`: people to predict for, whose labels nobody knows.
+        """
+        names = _names(names, len(parts))
+        accounts = _accounts(ledgers, len(parts))
+        rows = [X if is_sparse(X) else np.asarray(X) for X in parts]
+        check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True) if X.ndim == 2})
+        own = [
+            None if y is None or (labels == "held" and place != holder) else check_rows(X, y, name)[1]
+            for place, (name, X) in enumerate(zip(names, rows, strict=True))
+        ]
+        parties = [
+            Party(name, X, known, account=account, policy=policy, feature_names=column_names(given))
+            for name, X, known, account, given in zip(names, rows, own, accounts, parts, strict=True)
+        ]
+        return cls("columns", InProcess(parties), parties=parties, record=record).declare_columns(labels, holder, norms)
+
+    @classmethod
+    def connect(
+        cls,
+        transport: Transport,
+        *,
+        split: Literal["rows", "columns"] = "rows",
+        labels: Labels = "shared",
+        holder: int = 0,
+        norms: Sequence[float] | None = None,
+        record: bool = False,
+    ) -> Federation:
+        """Parties elsewhere, reached over a transport such as `GrpcCoordinator`.
+
+        They are split by rows, or by columns: then `labels`, `holder` (a place in the transport's list of parties) and
+        `norms` are as in `by_columns`.
+        """
+        if split not in ("rows", "columns"):
+            raise InputError(
+                f"split={split!r} must be 'rows' (each party has some people) or 'columns' (some features)."
+            )
+        if split == "rows" and (labels, holder, norms) != ("shared", 0, None):
+            raise InputError("labels, holder and norms are for split='columns'; by rows each party has its own labels.")
+        return cls(split, transport, record=record).declare_columns(labels, holder, norms)
+
+    def people(self, parts: Sequence[Matrix]) -> Federation:
+        """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
+        if self.remote or self.split != "columns" or len(parts) != len(self._parties):
+            raise InputError(
+                f"people needs one matrix for each of the {len(self._parties)} parties of this process, split by "
+                "columns; remote parties have their own."
+            )
+        names = [party.name for party in self._parties]
+        federation = Federation.by_columns(parts, None, names=names, record=self.record)
+        for mine, theirs in zip(self._parties, federation._parties, strict=True):
+            theirs.predictor.models = mine.predictor.models
+        return federation
+
+    def learn(self, digest: bytes, models: Mapping[str, PartialModel]) -> None:
+        """Give the parties of this process their parts of a model; remote ones have what they were told in its run."""
+        for party in self._parties:
+            if party.name in models:
+                party.predictor.learn(digest, models[party.name])
+
+    @property
+    def predictions(self) -> dict[str, Predictions]:
+        """By party of this process: the last joint predictions that it was the recipient of."""
+        return {party.name: party.predictions for party in self._parties if party.predictions is not None}
+
+    def declare_columns(self, labels: Labels, holder: int, norms: Sequence[float] | None) -> Federation:
+        """Who knows the labels, and the bounds of the parties' parts of a row."""
+        if labels not in ("public", "shared", "held"):
+            raise InputError(f"labels={labels!r} must be 'public', 'shared' or 'held'.")
+        parties = len(self.transport.parties)
+        if isinstance(holder, bool) or holder not in range(parties):
+            raise InputError(f"holder={holder!r} must be the number of a party, 0 to {parties - 1}.")
+        self.labels, self.holder = labels, int(holder)
+        try:
+            self.norms = None if norms is None else tuple(float(norm) for norm in norms)
+        except (TypeError, ValueError):
+            raise InputError(f"norms={norms!r} must be one positive number per party ({parties}).") from None
+        return self
+
+    @property
+    def remote(self) -> bool:
+        """Whether the parties are elsewhere."""
+        return not self._parties
+
+    @property
+    def unlabelled(self) -> bool:
+        """Whether no party of this process knows the labels: then there are people to predict for, none to train on."""
+        return bool(self._parties) and not any(party.labelled for party in self._parties)
+
+    def party_norms(self, row_norm: float, columns: Sequence[int] | None = None) -> list[float]:
+        """By columns: party m's part of a row is clipped to B_m, and the squares of the B_m sum to row_norm^2.
+
+        `columns` are the numbers of the parties' columns, known here for parties of this process.
+        """
+        return party_norms(row_norm, columns or [party.features for party in self._parties], self.norms)
+
+    def coordinator(self, *, insecure_seed: int | None = None, without_privacy: bool = False) -> Coordinator:
+        """A conversation with the parties; a seed and a run without privacy are for parties in this process only."""
+        if self.remote and insecure_seed is not None:
+            raise InputError("insecure_seed cannot be set for remote parties; each draws its own noise.")
+        for party in self._parties:
+            party.randomness = (
+                SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, party.name)
+            )
+            party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.transport.parties))
+        return Coordinator(self.transport, record=self.record)
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong inside a party of this process: here its holder is the caller."""
+        for party in self._parties:
+            if party.failure is not None:
+                failure, party.failure = party.failure, None
+                raise failure
+
+    def dismiss(self) -> None:
+        """Tell the parties that nothing more will be asked: `serve_party` then returns at each."""
+        Coordinator(self.transport).dismiss()
+
+    def close(self) -> None:
+        """End the connections."""
+        self.transport.close()
+
+
+def as_account(ledger: Any) -> Account | None:
+    """An account from None, an `Account`, a `Ledger` with one account, or the path of such a ledger."""
+    if ledger is None or isinstance(ledger, Account):
+        return ledger
+    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger, create=False)
+    return book.account()
+
+
+def _accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | None]:
+    accounts = [as_account(item) for item in ([None] * count if ledgers is None else ledgers)]
+    if len(accounts) != count:
+        raise InputError(f"ledgers has {len(accounts)} entries for {count} parties; give one each.")
+    named = [account for account in accounts if account is not None]
+    if len(set(named)) < len(named):
+        raise InputError(
+            "ledgers names one account twice; an account is of one data set, and a second party on it would repeat "
+            "what the first released. Give each party its own."
+        )
+    return accounts
+
+
+def _names(names: Sequence[str] | None, count: int) -> list[str]:
+    if count == 0:
+        raise InputError("parts is empty; a federation needs at least one party.")
+    chosen = [f"party-{number}" for number in range(1, count + 1)] if names is None else list(names)
+    if len(chosen) != count or len(set(chosen)) != count:
+        raise InputError(f"names={names!r} must have {count} different names, one per party.")
+    return chosen

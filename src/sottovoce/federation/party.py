@@ -1,0 +1,469 @@
+"""A party: the holder of raw rows. They never leave this object; values leave through its gate alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import ValidationError
+
+from sottovoce import algorithms
+from sottovoce.algorithms import Algorithm
+from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
+from sottovoce.data.bounds import Bounds
+from sottovoce.door.frames import Frame, decode, peek
+from sottovoce.door.gate import Declared, Gate, Outgoing, declare_public, reply
+from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
+from sottovoce.door.query import Query, Walk
+from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.federation.prediction import Models, PartialModel, Predictions, Predictor, own_part
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, Unbounded, epsilon_of
+from sottovoce.privacy.ledger import Account
+from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.privacy.spending import Book, Paid
+
+_log = logging.getLogger("sottovoce.holder")
+
+FAILED = "the party failed; its own log has the reason"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a party demands of each plan before it touches its rows; what all plans together may cost is a ledger's.
+
+    A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
+    The cost is taken under `relation`; None leaves the choice to the plan. `tell_classes` lets a coordinator ask which
+    labels occur, without noise. `predict_for` names who may learn joint predictions about the people here: parties, or
+    "coordinator"; no epsilon covers them. `trains=False`: these people are predicted for and never trained on.
+    """
+
+    max_epsilon: float = math.inf
+    max_delta: float = 1.0
+    allow_without_privacy: bool = False
+    bounds: Bounds | None = None
+    relation: Relation | None = None
+    tell_classes: bool = False
+    predict_for: tuple[str, ...] = ()
+    trains: bool = True
+
+    def refuse(self, plan: Plan, algorithm: Algorithm, party: str) -> str | None:
+        """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
+        if self.bounds is not None and self.bounds not in (plan.bounds, plan.part(party).preparation.bounds):
+            return "the plan's bounds are not the ones this party declared for its data"
+        relation = self.relation or plan.relation
+        events = algorithm.events(plan, relation, party)
+        if any(isinstance(event, Unbounded) for event in events):
+            return None if self.allow_without_privacy else "the plan releases values without noise"
+        if plan.delta > self.max_delta:
+            return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
+        if math.isfinite(self.max_epsilon):
+            delta = plan.delta if self.max_delta < 1 else min(plan.delta, 1 / plan.records)
+            epsilon = epsilon_of(events, delta * (1 - SAMPLER_SHARE), relation)
+            if not epsilon <= self.max_epsilon:
+                return (
+                    f"the plan costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
+                    f"{self.max_epsilon:.4g}"
+                )
+        return None
+
+
+@dataclass
+class _Run:
+    plan: Plan
+    algorithm: Algorithm
+    queries: Mapping[str, Query | Walk]
+    block: Block
+    gate: Gate
+    memory: Any  # what the algorithm keeps at the holder between rounds
+
+
+class Party:
+    """Answers a coordinator's frames. `handle` is the only way in and `Outgoing` the only way out.
+
+    Guarantee: every reply is a `Released` value, a declared public one, or a prediction for whom the policy names; an
+    error that the rows could have caused travels as a fixed text. Edges: a repeated request gets the stored release; an
+    unknown plan is asked for again. `y=None`: a holder of columns that does not know the labels. `models` has the
+    partial models that runs over columns leave here; by default they are in a folder beside the ledger, or in memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        X: Matrix,
+        y: ArrayLike | None,
+        *,
+        account: Account | None = None,
+        policy: Policy | None = None,
+        randomness: Randomness | None = None,
+        feature_names: tuple[str, ...] = (),
+        models: Models | None = None,
+    ) -> None:
+        self.name = name
+        self._labelled = y is not None
+        self._rows, self._labels = check_rows(X, y, name)
+        self._account = account
+        self._policy = policy or Policy()
+        self.randomness: Randomness = randomness or SystemRandomness()
+        self._feature_names = feature_names or column_names(X)
+        if models is None:
+            models = Models() if account is None else Models.beside(account.path, name)
+        self.predictor = Predictor(name, models, self._feature_names)
+        self._run: _Run | None = None
+        self._seen: set[bytes] = set()
+        self._one_at_a_time = threading.Lock()
+        self.failure: Exception | None = None  # for the holder's eyes, in its own process
+
+    @property
+    def features(self) -> int:
+        """How many columns it has; public."""
+        return int(self._rows.shape[1])
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it knows the labels."""
+        return self._labelled
+
+    @property
+    def predictions(self) -> Predictions | None:
+        """The last joint predictions that this party was the recipient of; for the holder's eyes."""
+        return self.predictor.received
+
+    def permit(self, *, without_privacy: bool, predict_for: tuple[str, ...] = ()) -> None:
+        """What the holder may do with its own rows in its process: read the classes, run without privacy, predict."""
+        self._policy = dataclasses.replace(
+            self._policy, allow_without_privacy=without_privacy, tell_classes=True, predict_for=predict_for
+        )
+        if self._run is not None and not self._run.plan.private:
+            self._run = None  # what an interrupted run was allowed, the next one is not
+
+    def handle(self, request: bytes) -> Outgoing:
+        """Answer one frame; threads take turns."""
+        with self._one_at_a_time:
+            return self._handle(request)
+
+    def _handle(self, request: bytes) -> Outgoing:
+        try:
+            frame = decode(request)
+        except WireError as error:
+            frame = Frame("error", _serial(request), b"", 0, "", {}, "")
+            return reply(
+                "error",
+                frame,
+                (declare_public("error", f"malformed message: {error}", reason="about the message"),),
+            )
+        try:
+            return self._answer(frame)
+        except BudgetError as error:
+            return reply("refuse", frame, _refusal("budget", str(error)))
+        except RefusedError as error:
+            return reply("refuse", frame, _refusal("refused", str(error)))
+        except LedgerError as error:
+            self.failure = error
+            _log.error("party %s: %s", self.name, error)
+            return reply(
+                "refuse",
+                frame,
+                _refusal("ledger", "the party's ledger cannot be used; its own log has the reason"),
+            )
+        except SottovoceError as error:
+            self.failure = error
+            _log.error("party %s: %s", self.name, error)
+        except Exception as error:
+            self.failure = error
+            _log.exception("party %s failed", self.name)
+        return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
+
+    def _answer(self, frame: Frame) -> Outgoing:
+        if frame.kind == "hello" and frame.query == "rows":
+            return reply("facts", frame, (self._offer(frame.text),))
+        if frame.kind == "hello":
+            facts = self.facts(classes=frame.query == "classes")
+            if frame.query == "predict":
+                facts += (declare_public("public_key", self.predictor.public_key, reason="random, made to be told"),)
+            return reply("facts", frame, facts)
+        if frame.kind == "predict":
+            disclosed = self.predictor.answer(frame, self._rows, self._policy.predict_for)
+            if disclosed is not None:
+                return reply("answer", frame, disclosed)
+            return reply("accept", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
+        if frame.kind == "plan":
+            self._accept(frame)
+            return reply("accept", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
+        if frame.kind == "done":
+            run, self._run = self._run, None
+            if run is not None and run.plan.digest == frame.plan and run.plan.split == "columns":
+                self._keep_model(run, frame.arrays)
+            return reply("done", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
+        if frame.kind != "ask":
+            raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
+        run = self._run
+        if run is None or run.plan.digest != frame.plan:
+            return reply("unknown-plan", frame, (declare_public("accepted", False, reason="an acknowledgement"),))
+        if frame.query not in run.queries or not run.algorithm.serves(run.plan, self.name, frame.query, frame.round):
+            raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
+        reason = run.algorithm.objection(run.plan, frame.query, frame.round, frame.arrays)
+        if reason is not None:
+            raise RefusedError(reason)
+        query = run.queries[frame.query]
+        try:
+            released = run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays, run.memory)
+        finally:
+            # The memory may have followed a value that never left: on it nothing later may depend.
+            if run.gate.unsaid:
+                self._run = None
+                if run.algorithm.resumes:
+                    run.memory = run.algorithm.remember(run.plan, run.block)
+                    self._run = run
+        return reply("answer", frame, released)
+
+    def _keep_model(self, run: _Run, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """What this party needs of the model to predict: kept from the run, or told with its end."""
+        if run.plan.models == "kept":
+            weights = run.algorithm.kept_weights(run.plan, run.memory)
+            if weights is not None:
+                self.predictor.keep(own_part(run.plan, self.name, weights))
+        elif "coef" in arrays and arrays.get("intercept", np.zeros(0)).shape == (1,):
+            coef, intercept = arrays["coef"].astype(np.float64), float(arrays["intercept"][0])
+            self.predictor.keep(PartialModel(run.plan, self.name, coef, intercept))
+
+    def facts(self, *, classes: bool) -> tuple[Declared, ...]:
+        """Public facts, each with its reason. Row counts do not differ between neighbours."""
+        facts = [
+            declare_public("records", int(self._rows.shape[0]), reason="the count is the same for neighbours"),
+            declare_public("features", int(self._rows.shape[1]), reason="the schema is public"),
+            declare_public("feature_names", [str(name) for name in self._feature_names], reason="the schema is public"),
+        ]
+        if classes and self._labelled and not self._policy.tell_classes:
+            raise RefusedError(
+                f"{self.name} does not tell which labels occur in its data; declare the two with classes=(one, other)."
+            )
+        if classes:
+            found = label_values(self._labels) if self._labelled else []
+            facts.append(declare_public("classes", found, reason="not declared, so read and made public"))
+        return tuple(facts)
+
+    def _accept(self, frame: Frame) -> None:
+        """Check the plan against this party's policy and ledger, prepare the rows, charge the plan's whole cost.
+
+        A frame with the query "check" ends before the charge: so a coordinator learns that one party refuses before
+        another has paid.
+        """
+        plan = _plan_of(frame.text)
+        if self._run is not None and self._run.plan.digest == plan.digest:
+            return
+        if plan.digest != frame.plan:
+            raise RefusedError("the plan's text and its digest do not agree.")
+        self._check_trains()
+        if plan.digest in self._seen and self._account is None:
+            raise RefusedError(
+                "this plan was run before, and a party without a ledger does not remember what it released."
+            )
+        recipe = self._recipe(plan)
+        algorithm, queries = self._checked(plan)
+        keeper = self._keeper(plan, queries, recipe)
+        if keeper is not None:
+            keeper.check()
+        if frame.query == "check":
+            if self._account is not None:
+                cost, _ = charge_of(algorithm, plan, self.name, self._account.book())
+                self._account.check(plan.digest.hex(), cost, delta=plan.delta)
+            return
+        block = Block.prepare(self._rows, self._labels, recipe)
+        if self._account is not None:
+            summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
+            terms = self._account.terms()
+            cost, paid = charge_of(algorithm, plan, self.name, self._account.book())
+            try:
+                # Of several plans on an account each has the part of the samplers' share that it has of the budget.
+                several = terms.composition != "basic"
+                part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
+                delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
+                algorithm.check_samplers(plan, terms.relation, delta, epsilon)
+            except InputError as error:
+                raise RefusedError(f"{self.name} refuses: {error}") from None
+            if not algorithm.resumes and self._account.started(plan.digest.hex()):
+                raise RefusedError(
+                    f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
+                    "between rounds is lost; what was released stays charged. Start a new fit."
+                )
+            self._account.reserve(plan.digest.hex(), cost, delta=plan.delta, summary=summary, paid=paid)
+        releases = {release.query: release for release in plan.releases}
+        gate = Gate(plan.digest, releases, plan.records, self.randomness, self._account, keeper)
+        self._seen.add(plan.digest)
+        self._run = _Run(plan, algorithm, queries, block, gate, algorithm.remember(plan, block))
+
+    def _check_trains(self) -> None:
+        if not self._policy.trains:
+            raise RefusedError(f"{self.name} takes part in predictions only, and in no training on these people.")
+
+    def _offer(self, text: str) -> Declared:
+        """Which rows this party has kept that a plan like this one would use again; nothing is charged."""
+        plan = _plan_of(text)
+        self._check_trains()
+        recipe = self._recipe(plan)
+        _, queries = self._checked(plan)
+        keeper = self._keeper(plan, queries, recipe)
+        reason = "whether the data changed since an earlier plan counts as public"
+        return declare_public("kept_rows", NONE if keeper is None else keeper.offer(), reason=reason)
+
+    def _keeper(self, plan: Plan, queries: Mapping[str, Query | Walk], recipe: Preparation) -> RowKeeper | None:
+        """Where the rows of a plan are kept; without a ledger they are kept for the run alone."""
+        release = next((release for release in plan.releases if release.mechanism == "kept"), None)
+        if self._account is None or release is None or release.std == 0.0:
+            return None
+        fingerprint = recipe_of(recipe, queries[release.query], secure=self.randomness.secure)
+        digests = functools.cache(functools.partial(digests_of, self._rows, recipe.labels(self._labels)[1]))
+        return RowKeeper(self._account, self.name, fingerprint, digests, plan)
+
+    def _recipe(self, plan: Plan) -> Preparation:
+        """How this party's rows become a block, or a refusal of a plan that is about other rows."""
+        if dict(plan.parties).get(self.name) != self._rows.shape[0]:
+            raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
+        try:
+            recipe = plan.part(self.name).preparation
+        except InputError as error:
+            raise RefusedError(f"{self.name} refuses: {error}") from None
+        if recipe.features != self._rows.shape[1]:
+            raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
+        if recipe.labelled != self._labelled:
+            knows = "knows the labels" if self._labelled else "does not know the labels"
+            raise RefusedError(f"{self.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
+        return recipe
+
+    def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query | Walk]]:
+        """The plan's algorithm and queries, or a refusal; no row is looked at, so its text may say why."""
+        try:
+            algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split).of(plan)
+            if plan.layout != algorithm.layout:
+                raise RefusedError(f"{plan.algorithm} prepares rows by {algorithm.layout}, not by {plan.layout}.")
+            queries = algorithm.queries_of(plan, self.name)
+            for release in plan.releases:
+                if release.query not in queries:
+                    raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
+                if release.rate is not None and not algorithm.samples:
+                    raise RefusedError(f"the plan samples records, which {plan.algorithm} cannot.")
+                if release.mechanism == "kept" and not algorithm.keeps_rows:
+                    raise RefusedError(f"the plan keeps rows with noise, which {plan.algorithm} does not.")
+                if release.mechanism == "derived" and not hasattr(queries[release.query], "derive"):
+                    raise RefusedError(f"the plan derives {release.query!r} from kept rows; it is no function of them.")
+                if release.batches > 1 and not hasattr(queries[release.query], "follow"):
+                    raise RefusedError(f"the plan has batches of {release.query!r}, which follows no released value.")
+                if release.std > 0.0:
+                    release.check(queries[release.query], plan.records)
+            if plan.private:
+                algorithm.check_samplers(plan, self._policy.relation or plan.relation, plan.delta)
+            reason = self._policy.refuse(plan, algorithm, self.name)
+        except (InputError, LeakError) as error:
+            raise RefusedError(f"{self.name} refuses: {error}") from None
+        except KeyError as error:
+            raise RefusedError(f"the plan lacks the number {error}, which {plan.algorithm} needs.") from None
+        if reason is not None:
+            raise RefusedError(f"{self.name} refuses: {reason}.")
+        return algorithm, queries
+
+
+def _serial(request: bytes) -> int:
+    """The serial of a request that is no whole frame, so that its sender need not wait for an answer in vain."""
+    try:
+        return peek(request)[1]
+    except WireError:
+        return 0
+
+
+def charge_of(
+    algorithm: Algorithm, plan: Plan, party: str, book: Book
+) -> tuple[Callable[[Relation], tuple[Event, ...]], tuple[Paid, ...]]:
+    """What an account is charged for a plan, less what it paid before for kept rows; and for which it then has paid."""
+    if not algorithm.keeps_rows:
+        return lambda relation: algorithm.events(plan, relation, party), ()
+    owed, paid = bill(plan, book.paid(before=plan.digest.hex()))
+    return lambda relation: algorithm.dues(plan, relation, party, owed), paid
+
+
+def _plan_of(text: str) -> Plan:
+    """The plan of a message, or a refusal that names the first thing wrong with it."""
+    try:
+        return Plan.from_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RefusedError(f"the text is not a plan of this version: {where}: {first['msg']}.") from None
+    except ValueError:
+        raise RefusedError("the text is not a plan of this version.") from None
+
+
+def _refusal(code: str, reason: str) -> tuple[Declared, ...]:
+    return (
+        declare_public("error", code, reason="one of a fixed list"),
+        declare_public("refused", reason, reason="made from the plan, the policy and the ledger"),
+    )
+
+
+def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
+    """The distinct labels of a classification, at most a few; missing ones do not count."""
+    if labels.dtype.kind == "O":
+        values = sorted({value for value in labels if _present(value)}, key=lambda value: (str(type(value)), value))
+    else:
+        values = list(np.unique(labels[labels == labels]).tolist())  # NaN differs from itself
+    if len(values) > 2:
+        raise RefusedError("the labels have more than two distinct values; declare the two with classes=(one, other).")
+    return values
+
+
+def _present(value: Any) -> bool:
+    try:
+        return value is not None and bool(value == value)
+    except TypeError:  # such as pandas.NA, of which nothing is true
+        return False
+
+
+def as_labels(y: ArrayLike) -> np.ndarray[Any, Any]:
+    """Labels as an array; a plain list keeps each label as it is, since NumPy would give all of them one type."""
+    return np.asarray(y) if hasattr(y, "dtype") or hasattr(y, "__array__") else np.array(y, dtype=object)
+
+
+def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
+    """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both.
+
+    `y=None`, of a holder that does not know the labels, gives a 0 for each row.
+    """
+    rows = X if is_sparse(X) else np.asarray(X)
+    labels = as_labels(np.zeros(rows.shape[:1] or 1) if y is None else y)
+    if rows.ndim != 2 or labels.ndim != 1:
+        raise InputError(
+            f"{name}: X must be two-dimensional and y one-dimensional; they are {rows.shape} and {labels.shape}."
+        )
+    if rows.shape[0] == 0 or rows.shape[1] == 0:
+        raise InputError(f"{name}: X is empty, with shape {rows.shape}; give at least one row and one feature.")
+    if rows.shape[0] != labels.shape[0]:
+        raise InputError(f"{name}: X has {rows.shape[0]} rows and y {labels.shape[0]} labels; give one label per row.")
+    if not is_sparse(X) and rows.dtype.kind not in "fiub":
+        try:
+            rows = rows.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{name}: X has columns that are not numbers; encode them first, for example with a scikit-learn "
+                "ColumnTransformer with OneHotEncoder."
+            ) from None
+    return rows, labels
+
+
+def column_names(X: Matrix) -> tuple[str, ...]:
+    """The column names of a data frame; arrays have none."""
+    return tuple(str(name) for name in getattr(X, "columns", ()))
+
+
+def facts_of(text: str) -> dict[str, Any]:
+    """The declared facts of a `facts` frame."""
+    facts: dict[str, Any] = json.loads(text)
+    return facts

@@ -1,0 +1,250 @@
+"""Distinguishing games: a plan at audit scale, two neighbouring data sets, an adversary, a statistic of its view."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import algorithms
+from sottovoce.algorithms import Solution
+from sottovoce.data.block import Matrix
+from sottovoce.lab.audit.likelihood import View, log_likelihood
+from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
+from sottovoce.lab.audit.transcript import Side, Transcript
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.accounting import SAMPLER_SHARE, PoissonGaussian, Selection, epsilon_of, mu_for
+from sottovoce.privacy.guarantee import Adversary
+from sottovoce.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+
+Array = NDArray[np.float64]
+Data = Mapping[str, tuple[Matrix, ArrayLike]]
+Sees = Literal["messages", "moves", "duals", "uses", "span", "model"]
+
+BROKEN = "BROKEN"
+TOLERANCE = 0.10  # of a claim in mu where choices are part of it: they are Gaussian only nearly
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A value in a measure; what is measured may exceed it by the tolerance."""
+
+    measure: Measure
+    value: float
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class Game:
+    """A plan, who attacks it, by what, and whether the claim should hold.
+
+    `sees` is the statistic. "messages": the log-likelihood ratio of all messages; "moves": of published dual steps
+    without the duals; "duals": with them, which show who was sampled; "uses": the sum of all answers about the canary;
+    "span": how near a message is to the span of the columns; "model": the weights, in the direction that tells most.
+    """
+
+    name: str
+    plan: Plan
+    adversary: Adversary = "coordinator"
+    sees: Sees = "messages"
+    runs: int = 1000  # of each side
+    holds: bool = True
+    measure: Measure = "epsilon"  # of a published claim
+    records: tuple[tuple[float, ...], ...] = ()  # canary, its neighbour, all others: features and label, NaN for null
+
+    @property
+    def published(self) -> bool:
+        """Whether the claim is a paper's."""
+        return self.plan.claimed_epsilon is not None
+
+    def claim(self) -> Claim:
+        """The plan's own statement against the adversary, or the paper's."""
+        plan, relation, algorithm = self.plan, self.plan.relation, algorithms.of(self.plan)
+        if plan.claimed_epsilon is not None:
+            if self.measure == "mu":
+                return Claim("mu", mu_for(plan.claimed_epsilon, plan.delta))
+            return Claim("epsilon", plan.claimed_epsilon)
+        events = algorithm.events(plan, relation, plan.parties[0][0])
+        if self.adversary == "world":
+            events = algorithm.world_events(plan, relation) or events
+        if any(isinstance(event, PoissonGaussian) for event in events):
+            return Claim("mu", mu_of_profile(lambda delta: epsilon_of(events, delta, relation)))
+        if any(isinstance(event, Selection) for event in events):
+            squares = (2 * e.rho if isinstance(e, Selection) else e.mu**2 for e in events)  # type: ignore[union-attr]
+            return Claim("mu", math.sqrt(math.fsum(squares)), TOLERANCE)
+        epsilon = algorithm.epsilons(plan, relation)[self.adversary]
+        return Claim("mu", mu_for(epsilon, plan.delta * (1 - SAMPLER_SHARE)))
+
+    def sides(self) -> tuple[Side, Side]:
+        """Both data sets, prepared."""
+        with _quiet():
+            return tuple(Side(self.plan, data) for data in neighbours(self.plan, self.records))  # type: ignore[return-value]
+
+    def statistics(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
+        """A row for each of `runs` runs on one of the two sides."""
+        sides = self.sides()
+        sources = {name: randomness(name) for name in sides[0].blocks}
+        return np.array([self.statistic(sides, self._run(sides[which], sources)) for _ in range(runs)])
+
+    def _run(self, side: Side, sources: Mapping[str, Randomness]) -> Transcript:
+        return named_rounds(side, sources) if self.sees == "uses" else side.play(sources)
+
+    def statistic(self, sides: tuple[Side, Side], transcript: Transcript) -> Any:
+        """Larger where the view looks more like the first side."""
+        if self.sees == "model":
+            return transcript.solution.weights
+        if self.sees == "uses":  # the slope of the canary is the same in each of them, and negative
+            return -math.fsum(float(message.released.arrays["grid"][0]) for message in transcript.messages)
+        if self.sees == "span":
+            return distance(sides[1], transcript) - distance(sides[0], transcript)
+        view = View()
+        if self.sees == "moves":
+            view = View(visible={"state": self.plan.dimension})
+        elif self.sees == "duals":
+            view = View(members=lambda grid: np.flatnonzero(grid[self.plan.dimension :]))
+        return log_likelihood(sides[0], transcript, view) - log_likelihood(sides[1], transcript, view)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a game measured beside what was claimed."""
+
+    name: str
+    adversary: Adversary
+    relation: str
+    measure: Measure
+    delta: float
+    claimed: float
+    measured: float
+    verdict: str
+    published: bool
+    expected: bool  # whether the claim should hold
+    runs: int
+    seconds: float
+
+    @property
+    def broken(self) -> bool:
+        """Whether something that should hold was measured above its claim."""
+        return self.verdict == BROKEN
+
+
+def verdict(game: Game, claim: Claim, first: Array, second: Array, seconds: float) -> Result:
+    """Of the statistics of both sides."""
+    plan = game.plan
+    measured = lower_bound(first, second, claim.measure, plan.delta, ALARM)
+    above = measured > claim.value * (1 + claim.tolerance)
+    said = BROKEN if above else "holds"
+    if not game.holds:
+        said = "broken, as expected" if above else "not shown"
+    view = (game.name, game.adversary, plan.relation, claim.measure, plan.delta)
+    runs = len(first) + len(second)
+    return Result(*view, claim.value, measured, said, game.published, game.holds, runs, seconds)
+
+
+def play(game: Game, runs: int | None = None, seed: int | None = None) -> Result:
+    """The whole game in this process."""
+    start = time.perf_counter()
+    first, second = (game.statistics(which, runs or game.runs, source(seed, game.name, which)) for which in (0, 1))
+    return verdict(game, game.claim(), first, second, time.perf_counter() - start)
+
+
+def source(seed: int | None, *labels: object) -> Callable[[str], Randomness]:
+    """Each party's randomness: the operating system's, or for tests a stream of its own."""
+    if seed is None:
+        return lambda party: SystemRandomness()  # noqa: ARG005
+    return lambda party: SeededRandomness(seed, *map(str, labels), party)
+
+
+def neighbours(plan: Plan, records: tuple[tuple[float, ...], ...] = ()) -> tuple[Data, Data]:
+    """Two data sets that differ in one record, by default a canary among null rows.
+
+    The canary is as large as the bounds allow, with a label at its bound. Zero-out: it, and a null row. Replace-one:
+    it, and its opposite. Of a plan that protects features: a column at its bound, and a column of zeros.
+    """
+    canary, opposite = extreme(plan, 1.0), extreme(plan, -1.0)
+    null = np.full(plan.features, math.nan)
+    if plan.protects == "feature":
+        without = canary.copy()
+        without[0] = 0.0
+        return _placed(plan, canary, canary), _placed(plan, without, without)
+    first, second, rest = canary, null if plan.relation == "zero-out" else opposite, null
+    if records:
+        first, second, rest = (np.array(record) for record in records)
+    return _placed(plan, first, rest), _placed(plan, second, rest)
+
+
+def extreme(plan: Plan, sign: float) -> Array:
+    """A raw row as far out as the declared bounds allow."""
+    bounds, features = plan.bounds, plan.features
+    if bounds.feature_low is not None and bounds.feature_high is not None:
+        return np.array(bounds.feature_high if sign > 0 else bounds.feature_low)
+    if bounds.entry_bound is not None:
+        return np.broadcast_to(np.array(bounds.entry_bound) * sign, (features,)).astype(np.float64)
+    row = np.zeros(features)
+    starts = np.cumsum([0, *plan.columns[:-1]]) if plan.columns else [0]
+    row[np.array(starts)] = sign * np.array(plan.norms if plan.norms else bounds.row_norm)
+    return row
+
+
+def _placed(plan: Plan, record: Array, rest: Array) -> Data:
+    """The first record of the first party or, by columns, of all parties; every other one is `rest`.
+
+    A record without a label of its own has the largest.
+    """
+    largest = plan.classes[1] if plan.classes is not None else plan.bounds.label_high
+    labels = [each[plan.features] if len(each) > plan.features else largest for each in (record, rest)]
+    found = {}
+    for place, (name, count) in enumerate(plan.parties):
+        part = plan.part(name)
+        rows, y = np.tile(rest[part.start : part.stop], (count, 1)), np.full(count, labels[1])
+        if place == 0 or plan.split == "columns":
+            rows[0], y[0] = record[part.start : part.stop], labels[0]
+        found[name] = (rows, y)
+    return found
+
+
+def named_rounds(side: Side, sources: Mapping[str, Randomness]) -> Transcript:
+    """The rounds of the published `sgd` in which the first party answers, for its one record: the canary."""
+    gates, memories = side.gates(sources), side.memories()
+    told = {"weights": np.zeros(side.plan.dimension), "index": np.zeros(1, dtype=np.int64)}
+    party = side.plan.parties[0][0]
+    messages = (side.answer(gates, memories, party, "record", round_, told) for round_ in turns(side.plan))
+    return Transcript(tuple(messages), Solution(np.zeros(0)))
+
+
+@functools.lru_cache(maxsize=4)
+def turns(plan: Plan) -> tuple[int, ...]:
+    """The rounds in which the plan has the first party answer."""
+    serves, (party, _) = algorithms.of(plan).serves, plan.parties[0]
+    return tuple(round_ for round_ in range(plan.rounds) if serves(plan, party, "record", round_))
+
+
+def distance(side: Side, transcript: Transcript) -> float:
+    """How far the messages are from the spans of the parties' columns, relatively; the log of the largest."""
+    found = []
+    for message in transcript.messages:
+        if message.query == "scores":
+            rows, told = side.blocks[message.party].rows, message.released.arrays["value"]
+            rest = told - rows @ np.linalg.lstsq(rows, told, rcond=None)[0]
+            found.append(float(np.linalg.norm(rest)) / max(float(np.linalg.norm(told)), 1e-300))
+    return math.log(max(*found, 1e-300))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the remark that canary data have null rows."""
+    logger = logging.getLogger("sottovoce.holder")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

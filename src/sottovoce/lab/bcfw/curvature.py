@@ -1,0 +1,396 @@
+"""Expected curvature of a function under a sampling: upper bounds, a lower estimate, and what they say of a run.
+
+C = sup over x, s in M and 0 < u <= 1 of E_T (2/u^2) (f(x + u d_T) - f(x) - u <d_T, grad f(x)>), where d_T is s - x on
+the blocks of T and 0 elsewhere (Lou and Cheung 2018, Definition 2). With a majorant A of f, d = s - x and
+P_ij = Pr(i, j in T),
+
+    C <= sup over d of E_T |A d_T|^2 = sup over d of sum_ij P_ij <A_i d_i, A_j d_j>,
+
+with equality for a quadratic f. All bounds below are bounds of the right-hand side.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.data.block import is_sparse
+from sottovoce.errors import InputError
+from sottovoce.lab.bcfw import kernels
+from sottovoce.lab.bcfw.blocks import Blocks
+from sottovoce.lab.bcfw.objectives import Objective
+from sottovoce.lab.bcfw.samplings import Distributed, Nice, Sampling, checked_pairs, proper
+from sottovoce.penalties import ConstraintSet
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Matrix = NDArray[np.float64]
+
+CORNERS = 12  # coordinates of a box whose corners are gone through
+LARGE = 2000  # size of a matrix above which its largest eigenvalue is bounded rather than computed
+ASCENTS = 50
+
+
+# What a run is promised
+
+
+def theorem_bound(
+    t: ArrayLike, gap0: float, curvature: float, p_min: float, rho: float = 0.0
+) -> float | NDArray[np.float64]:
+    """2 (gap0 + (1 + rho) C / p_min) / (p_min t + 2) >= E f(x_t) - min f after t rounds with the universal step.
+
+    gap0 = f(x_0) - min f, C a bound of the expected curvature, rho as `Inexact.rho` (0: exact oracles). It also holds
+    with "line-search" (Lou and Cheung 2018, Theorem 1).
+    """
+    _check(gap0, curvature, p_min, rho)
+    bound = 2 * (gap0 + (1 + rho) * curvature / p_min) / (p_min * np.asarray(t, dtype=np.float64) + 2)
+    return bound if bound.ndim else float(bound)
+
+
+def recursion_bound(
+    steps: Iterable[float], gap0: float, curvature: float, p_min: float, rho: float = 0.0
+) -> NDArray[np.float64]:
+    """b_0 = gap0 and b_{t+1} = (1 - p_min u_t) b_t + u_t^2 (1 + rho) C / 2, for any steps u_t from 0 to 1.
+
+    b_t >= E f(x_t) - min f, at most `theorem_bound` where the steps are universal. For p_min = 1 and the universal step
+    b_t <= 2 C / (t + 2) from t = 1 on, without gap0 (Jaggi 2013). With rho the steps must be universal, since the
+    tolerances of `Inexact` are in terms of that step.
+    """
+    _check(gap0, curvature, p_min, rho)
+    bounds = [float(gap0)]
+    for u in steps:
+        if not 0 <= u <= 1:
+            raise InputError(f"step {u!r} must be from 0 to 1; a longer one leaves the feasible set")
+        bounds.append((1 - p_min * u) * bounds[-1] + 0.5 * u**2 * (1 + rho) * curvature)
+    return np.array(bounds)
+
+
+def _check(gap0: float, curvature: float, p_min: float, rho: float) -> None:
+    if not 0 < p_min <= 1:
+        raise InputError(f"p_min={p_min!r} must be above 0 and at most 1; it is the least probability of a block")
+    for argument, value in (("gap0", gap0), ("curvature", curvature), ("rho", rho)):
+        if not 0 <= value < math.inf:
+            raise InputError(f"{argument}={value!r} must be zero or a positive finite number")
+
+
+# Sizes of blocks and of pairs of blocks
+
+
+def block_curvatures(objective: Objective, constraint: ConstraintSet) -> Vector:
+    """u_i = sup over s, x in M_i of |A_i (s - x)|^2, a bound of the curvature of f along block i.
+
+    Exact for balls, simplices and boxes of up to 12 coordinates; above it for larger boxes and for other sets.
+    Their sum bounds the product curvature of Lacoste-Julien et al. (2013).
+    """
+    return _Majorant(objective, constraint).squares
+
+
+def pair_curvatures(objective: Objective, constraint: ConstraintSet) -> Matrix:
+    """m_ij = sup of <A_i (s_i - x_i), A_j (s_j - x_j)>, on the diagonal u_i.
+
+    Exact for two l2 balls and where the corners of one of the two blocks are gone through (l1 balls, simplices, boxes
+    of up to 12 coordinates); else sqrt(u_i u_j), which is above it.
+    """
+    return _Majorant(objective, constraint).products
+
+
+class _Majorant:
+    """The matrix A of f, block by block. The differences M_i - M_i are symmetric, so only half their corners count."""
+
+    def __init__(self, objective: Objective, constraint: ConstraintSet) -> None:
+        self.blocks = Blocks(constraint, objective.dimension)
+        self.matrix = objective.majorant()
+        if self.matrix.shape[1] != objective.dimension:
+            raise InputError(f"majorant() has {self.matrix.shape[1]} columns, not {objective.dimension}; one for each")
+
+    def block(self, i: int) -> Matrix:
+        """A_i, dense."""
+        part: Any = self.matrix[:, self.blocks.slice(i)]
+        return np.asarray(part.toarray() if is_sparse(part) else part, dtype=np.float64)
+
+    def corners(self, i: int) -> Matrix | None:
+        """The corners of M_i - M_i up to their sign, one a column, or None if they are too many."""
+        size, kind = int(self.blocks.sizes[i]), self.blocks.kinds[i]
+        if kind == kernels.BOX and size <= CORNERS:
+            width = float(self.blocks.high[i] - self.blocks.low[i])
+            signs = [(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=size - 1)]
+            return np.asarray(width * np.array(signs).T)
+        if kind == kernels.L1:
+            return np.asarray(2 * self.blocks.high[i] * np.eye(size))
+        if kind == kernels.SIMPLEX:
+            first, second = np.triu_indices(size, 1)
+            eye = np.eye(size)
+            return np.asarray(self.blocks.high[i] * (eye[:, first] - eye[:, second]))
+        return None
+
+    def width(self, j: int, directions: Matrix) -> Vector:
+        """The width of block j in each direction (a column): max - min of <s, direction>."""
+        radius, kind = self.blocks.high[j], self.blocks.kinds[j]
+        if kind == kernels.BOX:
+            found = (radius - self.blocks.low[j]) * np.abs(directions).sum(axis=0)
+        elif kind == kernels.L1:
+            found = 2 * radius * np.abs(directions).max(axis=0)
+        elif kind == kernels.L2:
+            found = 2 * radius * np.linalg.norm(directions, axis=0)
+        elif kind == kernels.SIMPLEX:
+            found = radius * np.ptp(directions, axis=0)
+        else:
+            oracle = self.blocks.parts[j].linear_oracle
+            found = [float((oracle(-g) - oracle(g)) @ g) for g in np.ascontiguousarray(directions.T)]
+        return np.asarray(found)
+
+    @cached_property
+    def squares(self) -> Vector:
+        return np.array([self._square(i) for i in range(self.blocks.count)])
+
+    def _square(self, i: int) -> float:
+        if self.blocks.kinds[i] == kernels.SIMPLEX:
+            gram = self.block(i).T @ self.block(i)
+            lengths = np.diag(gram)
+            return float(self.blocks.high[i] ** 2 * max((np.add.outer(lengths, lengths) - 2 * gram).max(), 0.0))
+        corners = self.corners(i)
+        if corners is not None:
+            return float(np.square(self.block(i) @ corners).sum(axis=0).max())
+        part, size = self.blocks.parts[i], int(self.blocks.sizes[i])
+        bound = float(np.linalg.norm(self.block(i), 2)) ** 2 * part.diameter(size) ** 2
+        if self.blocks.kinds[i] == kernels.BOX:
+            width = float(self.blocks.high[i] - self.blocks.low[i])
+            bound = min(bound, width**2 * float(np.abs(self.block(i).T @ self.block(i)).sum()))
+        return bound
+
+    @cached_property
+    def products(self) -> Matrix:
+        found = np.zeros((self.blocks.count, self.blocks.count))
+        if self.blocks.count == self.blocks.dimension:  # intervals: all pairs at once
+            gram: Any = self.matrix.T @ self.matrix
+            gram = gram.toarray() if is_sparse(gram) else gram
+            found = np.abs(gram) * np.multiply.outer(self.blocks.diameters(), self.blocks.diameters())
+        else:
+            for i in range(self.blocks.count - 1):
+                row = np.asarray(self.matrix.T @ self.block(i)).T
+                for j in range(i + 1, self.blocks.count):
+                    found[i, j] = found[j, i] = self._product(i, j, row[:, self.blocks.slice(j)])
+        np.fill_diagonal(found, self.squares)
+        return found
+
+    def _product(self, i: int, j: int, gram: Matrix) -> float:
+        """The largest d_i' gram d_j over the differences of two blocks, or a bound of it."""
+        blocks = self.blocks
+        if not np.any(gram):
+            return 0.0
+        kinds = {int(blocks.kinds[i]), int(blocks.kinds[j])}
+        if kinds == {kernels.SIMPLEX}:
+            widest = kernels.simplex_product(np.ascontiguousarray(gram))
+            return float(blocks.high[i] * blocks.high[j] * widest)
+        if kinds == {kernels.L2}:
+            return float(4 * blocks.high[i] * blocks.high[j] * np.linalg.norm(gram, 2))
+        bound = math.sqrt(self.squares[i] * self.squares[j])
+        sides = [(self.corners(i), j, gram.T), (self.corners(j), i, gram)]
+        listed = [(corners, other, matrix) for corners, other, matrix in sides if corners is not None]
+        if listed:
+            corners, other, matrix = min(listed, key=lambda side: side[0].shape[1])
+            bound = min(bound, float(self.width(other, matrix @ corners).max(initial=0.0)))
+        return bound
+
+    def coupling(self) -> float:
+        """The least c known with |sum_i A_i d_i|^2 <= c sum_i |A_i d_i|^2 for all d; at most the number of blocks.
+
+        It is the largest eigenvalue of A'A normalised by its diagonal blocks.
+        """
+        rows, columns = self.matrix.shape
+        if min(rows, columns) > LARGE:
+            return float(self.blocks.count)
+        bases = []
+        for i in range(self.blocks.count):
+            left, values, _ = np.linalg.svd(self.block(i), full_matrices=False)
+            bases.append(left[:, values > 1e-12 * max(float(values[0]), 1e-300)])
+        basis = np.hstack(bases)
+        if not basis.size:
+            return 0.0
+        gram = basis.T @ basis if basis.shape[1] <= rows else basis @ basis.T
+        return min(float(np.linalg.eigvalsh(gram)[-1]) * (1 + 1e-9), float(self.blocks.count))
+
+
+# Bounds of the expected curvature
+
+
+def eso_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
+    """sum_i p_i beta_i D_i^2, beta_i = min(c(P), c(A'A)) |A_i|^2, any sampling (Proposition 1).
+
+    c is the largest eigenvalue of a matrix normalised by its diagonal (of A'A: by its diagonal blocks), D_i the
+    diameter of M_i and |A_i| the spectral norm.
+    """
+    majorant = _Majorant(objective, constraint)
+    p, factor = _separable(majorant, sampling)
+    norms = np.array([np.linalg.norm(majorant.block(i), 2) for i in range(majorant.blocks.count)])
+    return factor * float(p @ np.square(norms * majorant.blocks.diameters()))
+
+
+def separable_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
+    """min(c(P), c(A'A)) sum_i p_i u_i: Proposition 1 with the curvatures of the blocks, at most `eso_bound`."""
+    return _separable_bound(_Majorant(objective, constraint), sampling)
+
+
+def _separable_bound(majorant: _Majorant, sampling: Sampling) -> float:
+    p, factor = _separable(majorant, sampling)
+    return factor * float(p @ majorant.squares)
+
+
+def _separable(majorant: _Majorant, sampling: Sampling) -> tuple[Vector, float]:
+    _same_blocks(sampling, majorant.blocks)
+    p, pairs = proper(sampling), checked_pairs(sampling)
+    if np.count_nonzero(pairs) == len(p):  # drawn one by one: no pairs, and neither factor is below 1
+        return p, 1.0
+    if len(p) <= LARGE:
+        spread = float(np.linalg.eigvalsh(pairs / np.sqrt(np.multiply.outer(p, p)))[-1]) * (1 + 1e-9)
+    else:
+        spread = float((pairs.sum(axis=1) / p).max())
+    return p, min(spread, majorant.coupling())
+
+
+def nice_bound(objective: Objective, constraint: ConstraintSet, sampling: Nice) -> float:
+    """The bound tau mu_1 + tau (tau - 1) mu_2 for tau-nice sampling (Proposition 3).
+
+    mu_1 is the largest u_i, mu_2 the largest m_ij of two blocks.
+    """
+    if not isinstance(sampling, Nice):
+        raise InputError(f"nice_bound is for Nice and UniformSerial, not {type(sampling).__name__}; use pairwise_bound")
+    products = _products(objective, constraint, sampling)
+    other = ~np.eye(len(products), dtype=bool)
+    tau = sampling.tau
+    return float(tau * np.diag(products).max() + tau * (tau - 1) * products.max(where=other, initial=0.0))
+
+
+def distributed_bound(objective: Objective, constraint: ConstraintSet, sampling: Distributed) -> float:
+    """K tau mu_1 + K tau (tau - 1) mu_2 + K (K - 1) tau^2 mu_3, (K, tau)-distributed sampling (Proposition 4).
+
+    mu_1 is the largest u_i, mu_2 the largest m_ij of two blocks of one user, mu_3 that of blocks of two users.
+    """
+    if not isinstance(sampling, Distributed):
+        raise InputError(f"distributed_bound is for Distributed, not {type(sampling).__name__}; use pairwise_bound")
+    products = _products(objective, constraint, sampling)
+    same = np.equal.outer(sampling.owners(), sampling.owners())
+    other = ~np.eye(len(products), dtype=bool)
+    mu_1 = float(np.diag(products).max())
+    mu_2, mu_3 = (float(products.max(where=where, initial=0.0)) for where in (same & other, ~same))
+    K, tau = sampling.users, sampling.tau
+    return K * tau * mu_1 + K * tau * (tau - 1) * mu_2 + K * (K - 1) * tau**2 * mu_3
+
+
+def pairwise_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
+    """sum_ij P_ij m_ij, any sampling; at most Propositions 3 and 4, and C itself for a quadratic drawn one by one."""
+    return float((checked_pairs(sampling) * _products(objective, constraint, sampling)).sum())
+
+
+def curvature_bound(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> float:
+    """The least of the bounds: `pairwise_bound` and `separable_bound`, which the others are never below."""
+    majorant = _Majorant(objective, constraint)
+    separable = _separable_bound(majorant, sampling)
+    return min(separable, float((checked_pairs(sampling) * majorant.products).sum()))
+
+
+def _products(objective: Objective, constraint: ConstraintSet, sampling: Sampling) -> Matrix:
+    majorant = _Majorant(objective, constraint)
+    _same_blocks(sampling, majorant.blocks)
+    return majorant.products
+
+
+def _same_blocks(sampling: Sampling, blocks: Blocks) -> None:
+    if sampling.blocks != blocks.count:
+        raise InputError(f"the sampling has {sampling.blocks} blocks and the constraint {blocks.count}; match the two")
+
+
+# A lower estimate
+
+
+class _Point(NamedTuple):
+    x: Vector
+    s: Vector
+    u: float
+
+
+def curvature_estimate(
+    objective: Objective,
+    constraint: ConstraintSet,
+    sampling: Sampling,
+    *,
+    tries: int = 32,
+    draws: int = 512,
+    generator: np.random.Generator | int | None = None,
+) -> float:
+    """An estimate of the expected curvature from below: the largest value that random tries find.
+
+    For a quadratic the expectation is exact and each try climbs: d is replaced by the corner where the linearisation of
+    the convex E_T |A d_T|^2 is largest, which never lowers it. Else x is random, s a random corner and u in
+    {1, 1/3, 1/10, 1/30}; the expectation is exact where the sampling lists at most `draws` sets, and a mean over
+    `draws` fresh sets otherwise, at the point that was best for others.
+    """
+    blocks = Blocks(constraint, objective.dimension)
+    _same_blocks(sampling, blocks)
+    source = np.random.default_rng(generator)
+    if objective.quadratic:
+        pairs = checked_pairs(sampling)
+        A = objective.majorant()
+        return max(_climb(A, blocks, pairs, 10 * (number % 2), source) for number in range(tries))
+    proper(sampling)
+    sets, exact = _some_sets(sampling, draws, source)
+    points = [_try(blocks, source) for _ in range(tries)]
+    best = max(points, key=lambda point: _bend(objective, blocks, point, sets))
+    return _bend(objective, blocks, best, sets if exact else _some_sets(sampling, draws, source)[0])
+
+
+def _climb(A: Any, blocks: Blocks, pairs: Matrix, warm: int, source: np.random.Generator) -> float:
+    """The value where the ascent stops; it starts from a random direction after some power steps."""
+    value, direction = 0.0, source.standard_normal(blocks.dimension)
+    for _ in range(warm):
+        _, direction = _spread(A, blocks, pairs, direction / max(float(np.linalg.norm(direction)), 1e-300))
+    for _ in range(ASCENTS):
+        d = blocks.oracle(blocks.all, -direction) - blocks.oracle(blocks.all, direction)
+        found, direction = _spread(A, blocks, pairs, d)
+        if found <= value * (1 + 1e-12):
+            break
+        value = found
+    return value
+
+
+def _spread(A: Any, blocks: Blocks, pairs: Matrix, d: Vector) -> tuple[float, Vector]:
+    """E_T |A d_T|^2 = sum_ij P_ij <A_i d_i, A_j d_j> and half its gradient."""
+    moved = np.column_stack([A[:, blocks.slice(i)] @ d[blocks.slice(i)] for i in range(blocks.count)])
+    mixed = moved @ pairs
+    gradient = np.concatenate([A[:, blocks.slice(i)].T @ mixed[:, i] for i in range(blocks.count)])
+    return float((moved * mixed).sum()), gradient
+
+
+def _some_sets(
+    sampling: Sampling, draws: int, source: np.random.Generator
+) -> tuple[list[tuple[Integers, float]], bool]:
+    try:
+        sets = sampling.sets()
+    except InputError:
+        sets = []
+    if 0 < len(sets) <= draws:
+        return sets, True
+    return [(np.asarray(sampling.draw(source)), 1 / draws) for _ in range(draws)], False
+
+
+def _try(blocks: Blocks, source: np.random.Generator) -> _Point:
+    corner, other, s = (blocks.oracle(blocks.all, source.standard_normal(blocks.dimension)) for _ in range(3))
+    weight = source.choice([0.0, source.random()])
+    return _Point(corner + weight * (other - corner), s, float(source.choice([1.0, 1 / 3, 0.1, 1 / 30])))
+
+
+def _bend(f: Objective, blocks: Blocks, point: _Point, sets: list[tuple[Integers, float]]) -> float:
+    x, s, u = point
+    gradient, value, total = f.gradient(x), f.value(x), 0.0
+    for chosen, probability in sets:
+        columns = blocks.columns(chosen)
+        moved = x.copy()
+        moved[columns] += u * (s - x)[columns]
+        total += probability * (f.value(moved) - value - float((moved - x) @ gradient))
+    return 2 / u**2 * total

@@ -1,0 +1,349 @@
+"""What is minimised: a smooth convex f with its blocks of gradients, and what is kept of it along the iterates."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce import losses
+from sottovoce.errors import InputError
+from sottovoce.lab.bcfw import kernels
+from sottovoce.losses import Loss
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+REFRESH = 1000  # passes over the matrix after which Ax is computed anew, so that rounding errors cannot pile up
+GOLDEN = (math.sqrt(5) - 1) / 2
+SEARCHES = 30  # of golden section: the best step to 1e-6
+
+
+class Snapshot(Protocol):
+    """The gradients at one iterate, which may be read while the iterate moves on."""
+
+    def gradient(self, columns: Integers) -> Vector:
+        """The partial derivatives at these coordinates."""
+
+
+class Objective(ABC):
+    """A smooth convex f. Subclasses give `dimension`, `value` and `gradient`; `majorant` serves curvature bounds."""
+
+    dimension: int
+
+    @abstractmethod
+    def value(self, x: Vector) -> float:
+        """f(x)."""
+
+    @abstractmethod
+    def gradient(self, x: Vector, part: slice = slice(None)) -> Vector:
+        """The gradient at x, all of it or its coordinates in ``part`` (one block)."""
+
+    def majorant(self) -> Any:
+        """A matrix A, dense or sparse, with f(y) <= f(x) + <y - x, grad f(x)> + |A (y - x)|^2 / 2."""
+        raise InputError(
+            f"{type(self).__name__} has no majorant(), which bounds of the curvature need; "
+            "define it, or use curvature_estimate, which does without"
+        )
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether f is quadratic, so that its majorant holds with equality."""
+        return False
+
+    def follow(self, x: Vector, offsets: Integers) -> Iterate:
+        """An iterate that starts at x; block i has the coordinates from offsets[i] to offsets[i + 1]."""
+        return Iterate(self, x, offsets)
+
+
+class Iterate:
+    """A point x that moves, and what is kept along with it. `columns` are coordinates, block after block."""
+
+    def __init__(self, objective: Objective, x: Vector, offsets: Integers) -> None:
+        self.objective, self.offsets = objective, offsets
+        self.x = np.array(x, dtype=np.float64)
+
+    def value(self) -> float:
+        """f(x)."""
+        return self.objective.value(self.x)
+
+    def gradient(self, columns: Integers) -> Vector:
+        """The partial derivatives at these coordinates."""
+        return _by_blocks(self.objective, self.x, self.offsets, columns)
+
+    def snapshot(self) -> Snapshot:
+        """The gradients at this x, safe to read while x moves on."""
+        return _Frozen(self.objective, self.x.copy(), self.offsets)
+
+    def move(self, columns: Integers, direction: Vector, step: float) -> None:
+        """Add step direction to x."""
+        self.x[columns] += step * direction
+
+    def search(self, columns: Integers, direction: Vector, step: float) -> float:
+        """Move to the best of x + u direction, 0 <= u <= 1, and not to a worse point than u = step; returns u."""
+        trial = self.x.copy()
+
+        def value(u: float) -> float:
+            trial[columns] = self.x[columns] + u * direction
+            return self.objective.value(trial)
+
+        best = golden_section(value, step)
+        self.move(columns, direction, best)
+        return best
+
+
+class _Frozen:
+    def __init__(self, objective: Objective, x: Vector, offsets: Integers) -> None:
+        self.objective, self.x, self.offsets = objective, x, offsets
+
+    def gradient(self, columns: Integers) -> Vector:
+        return _by_blocks(self.objective, self.x, self.offsets, columns)
+
+
+def _by_blocks(objective: Objective, x: Vector, offsets: Integers, columns: Integers) -> Vector:
+    """Partial derivatives of whole blocks, asked one block at a time (all of them at once)."""
+    if len(columns) == objective.dimension:
+        return _shaped(objective, objective.gradient(x), objective.dimension)[columns]
+    parts, place = [], 0
+    while place < len(columns):
+        i = int(np.searchsorted(offsets, columns[place], side="right"))
+        part = slice(int(offsets[i - 1]), int(offsets[i]))
+        size = part.stop - part.start
+        parts.append(_shaped(objective, objective.gradient(x, part), size))
+        place += size
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _shaped(objective: Objective, gradient: ArrayLike, size: int) -> Vector:
+    found = np.asarray(gradient, dtype=np.float64)
+    if found.shape != (size,):
+        raise InputError(
+            f"gradient of {type(objective).__name__} has shape {found.shape}, not ({size},); "
+            "return the coordinates of the slice that is asked for"
+        )
+    return found
+
+
+class Smooth(ABC):
+    """A smooth convex g of a vector q, |grad g(q) - grad g(r)| <= smoothness |q - r|."""
+
+    smoothness: float
+    quadratic: bool = False
+
+    @abstractmethod
+    def value(self, q: Vector) -> float:
+        """g(q)."""
+
+    @abstractmethod
+    def gradient(self, q: Vector) -> Vector:
+        """The gradient of g at q."""
+
+    def gradient_at(self, q: Vector, rows: Integers) -> Vector:
+        """The entries of the gradient in these rows, which may repeat; cheaper where g is a sum over rows."""
+        return self.gradient(q)[rows]
+
+
+class MeanLoss(Smooth):
+    """g(q) = (1/n) sum_i l(q_i, y_i) for a smooth convex loss of `sottovoce.losses`; smoothness sup l'' / n."""
+
+    def __init__(self, loss: Loss, y: ArrayLike) -> None:
+        if not (loss.smooth and loss.convex):
+            raise InputError(f"loss={loss.name!r} must be smooth and convex; choose squared, logistic or huber")
+        self.loss, self.y = loss, _finite("y", y)
+        if self.y.ndim != 1 or not len(self.y):
+            raise InputError(f"y has shape {self.y.shape}; give one label for each row of A")
+        if loss.kind == "classification" and not bool(np.all(np.abs(self.y) == 1)):
+            raise InputError(f"y must be -1 or +1 for loss={loss.name!r}; recode the two classes")
+        self.smoothness = loss.curvature_bound / len(self.y)
+        self.quadratic = loss.name == "squared"
+
+    def value(self, q: Vector) -> float:
+        """The mean of l(q_i, y_i)."""
+        return float(self.loss.value(q, self.y).mean())
+
+    def gradient(self, q: Vector) -> Vector:
+        """l'(q_i, y_i) / n."""
+        slopes = self.loss.derivative(q, self.y)
+        slopes /= len(self.y)
+        return slopes
+
+    def gradient_at(self, q: Vector, rows: Integers) -> Vector:
+        """l'(q_i, y_i) / n in these rows alone."""
+        slopes = self.loss.derivative(q[rows], self.y[rows])
+        slopes /= len(self.y)
+        return slopes
+
+
+class Composite(Objective):
+    """f(x) = g(A x) for a smooth convex g, A dense or sparse, with q = A x kept along the iterates.
+
+    A round that moves the coordinates T costs 2 nnz(A_T) for their gradient and as much for q; for dense A also one
+    evaluation of grad g.
+    """
+
+    def __init__(self, A: Any, g: Smooth) -> None:
+        self.g = g
+        self.sparse = bool(sp.issparse(A))
+        if self.sparse:
+            self.matrix: Any = sp.csc_array(A, dtype=np.float64, copy=True)
+            self.matrix.sum_duplicates()
+            _finite("A", self.matrix.data)
+        else:
+            self.matrix = _finite("A", A)
+        if self.matrix.ndim != 2 or 0 in self.matrix.shape:
+            raise InputError(f"A has shape {self.matrix.shape}; give a matrix with rows and columns")
+        labels = getattr(g, "y", None)
+        if labels is not None and len(labels) != self.matrix.shape[0]:
+            raise InputError(f"y has {len(labels)} entries and A {self.matrix.shape[0]} rows; give one for each row")
+        # Chosen columns are read whole, so each of them lies together.
+        self.columns: Any = self.matrix if self.sparse else np.ascontiguousarray(self.matrix.T)
+        self.dimension = int(self.matrix.shape[1])
+
+    def value(self, x: Vector) -> float:
+        """g(A x)."""
+        return self.g.value(self.matrix @ x)
+
+    def gradient(self, x: Vector, part: slice = slice(None)) -> Vector:
+        """A_part' grad g(A x)."""
+        slopes = self.g.gradient(self.matrix @ x)
+        return np.asarray(self.matrix[:, part].T @ slopes)
+
+    def majorant(self) -> Any:
+        """sqrt(smoothness) A."""
+        return math.sqrt(self.g.smoothness) * self.matrix
+
+    @property
+    def quadratic(self) -> bool:
+        """As g."""
+        return self.g.quadratic
+
+    def follow(self, x: Vector, offsets: Integers) -> Iterate:
+        """An iterate that keeps q = A x."""
+        return _LinearIterate(self, x, offsets)
+
+    def dots(self, columns: Integers, slopes: Vector) -> Vector:
+        """A_columns' slopes."""
+        found: Vector
+        if self.sparse:
+            A = self.columns
+            found = kernels.sparse_dots(A.indptr, A.indices, A.data, columns, slopes)
+        elif len(columns) == self.dimension:
+            found = (self.columns @ slopes)[columns]
+        else:
+            found = kernels.dense_dots(self.columns, columns, slopes)
+        return found
+
+    def add(self, columns: Integers, weights: Vector, step: float, q: Vector) -> None:
+        """Add step A_columns weights to q."""
+        if self.sparse:
+            A = self.columns
+            kernels.sparse_add(A.indptr, A.indices, A.data, columns, weights, step, q)
+        else:
+            kernels.dense_add(self.columns, columns, weights, step, q)
+
+
+class _LinearIterate(Iterate):
+    """q = A x, moved along with x and computed anew once in a long while."""
+
+    objective: Composite
+
+    def __init__(self, objective: Composite, x: Vector, offsets: Integers) -> None:
+        super().__init__(objective, x, offsets)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.q = np.asarray(self.objective.matrix @ self.x, dtype=np.float64)
+        self.moved = 0
+
+    def value(self) -> float:
+        return self.objective.g.value(self.q)
+
+    def gradient(self, columns: Integers) -> Vector:
+        f = self.objective
+        if f.sparse:
+            A = f.columns
+            rows = kernels.sparse_rows(A.indptr, A.indices, columns)
+            if len(rows) < len(self.q):
+                slopes = f.g.gradient_at(self.q, rows)
+                found: Vector = kernels.sparse_dots_at(A.indptr, A.data, columns, slopes)
+                return found
+        return f.dots(columns, f.g.gradient(self.q))
+
+    def snapshot(self) -> Snapshot:
+        return _Slopes(self.objective, self.objective.g.gradient(self.q))
+
+    def move(self, columns: Integers, direction: Vector, step: float) -> None:
+        self.x[columns] += step * direction
+        self.objective.add(columns, direction, step, self.q)
+        self._count(columns)
+
+    def search(self, columns: Integers, direction: Vector, step: float) -> float:
+        g = self.objective.g
+        along = np.zeros_like(self.q)
+        self.objective.add(columns, direction, 1.0, along)
+        if g.quadratic:
+            # g(q + u a) has the slope <grad g(q), a> at u = 0, and it changes by a constant amount up to u = 1.
+            slope = float(g.gradient(self.q) @ along)
+            bend = float((g.gradient(self.q + along) - g.gradient(self.q)) @ along)
+            best = min(1.0, -slope / bend) if slope < 0 < bend else float(slope < 0)
+        else:
+            best = golden_section(lambda u: g.value(self.q + u * along), step)
+        self.x[columns] += best * direction
+        self.q += best * along
+        self._count(columns)
+        return best
+
+    def _count(self, columns: Integers) -> None:
+        self.moved += len(columns)
+        if self.moved >= REFRESH * self.objective.dimension:
+            self._refresh()
+
+
+class _Slopes:
+    def __init__(self, objective: Composite, slopes: Vector) -> None:
+        self.objective, self.slopes = objective, slopes
+
+    def gradient(self, columns: Integers) -> Vector:
+        return self.objective.dots(columns, self.slopes)
+
+
+def golden_section(value: Callable[[float], float], step: float) -> float:
+    """The u in [0, 1] of least value, for a convex function, to 1e-6; never worse than u = step, 0 or 1."""
+    low, high = 0.0, 1.0
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = value(left), value(right)
+    for _ in range(SEARCHES):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - GOLDEN * (high - low)
+            at_left = value(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + GOLDEN * (high - low)
+            at_right = value(right)
+    return min((0.5 * (low + high), step, 1.0, 0.0), key=value)
+
+
+def least_squares(A: Any, y: ArrayLike) -> Composite:
+    """f(x) = |A x - y|^2 / (2 n); n is the number of rows."""
+    return Composite(A, MeanLoss(losses.get("squared"), y))
+
+
+def logistic(A: Any, y: ArrayLike) -> Composite:
+    """f(x) = (1/n) sum_i log(1 + exp(-y_i <a_i, x>)), the rows a_i of A and labels -1 and +1."""
+    return Composite(A, MeanLoss(losses.get("logistic"), y))
+
+
+def _finite(argument: str, values: Any) -> Vector:
+    try:
+        found = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{argument} must be numbers: {error}") from None
+    if not bool(np.all(np.isfinite(found))):
+        raise InputError(f"{argument} has an entry that is not finite; take out or replace its missing values")
+    return found

@@ -1,0 +1,255 @@
+"""Block-coordinate Frank-Wolfe under arbitrary sampling (Lou and Cheung 2018, Algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.errors import InputError
+from sottovoce.lab.bcfw import kernels
+from sottovoce.lab.bcfw.blocks import Blocks
+from sottovoce.lab.bcfw.objectives import Iterate, Objective
+from sottovoce.lab.bcfw.samplings import Sampling, proper, whole
+from sottovoce.penalties import ConstraintSet, Product
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Step = Literal["universal", "line-search"] | Callable[[int], float]
+
+SLACK = 1e-9  # relative rounding error that a hook is forgiven
+
+
+@dataclass(frozen=True)
+class Inexact:
+    """Answers with errors, as the theorem allows them; simulations and tests give the errors by hooks.
+
+    With gamma the universal step of the round, C = `curvature` and Euclidean norms:
+    `gradient(i, exact, tolerance)` answers g~_i with |g~_i - exact| <= tolerance = rho_gradient gamma C / 2;
+    `oracle(i, g~_i, tolerance)` answers s~_i in M_i with <s~_i, g~_i> <= min_s <s, g~_i> + tolerance,
+    tolerance = rho_oracle gamma C / 2. An answer outside is an InputError unless `enforced` is False.
+    The answer for a block must not depend on which other blocks were drawn: C is a supremum of expectations.
+    """
+
+    curvature: float
+    gradient: Callable[[int, Vector, float], ArrayLike] | None = None
+    oracle: Callable[[int, Vector, float], ArrayLike] | None = None
+    rho_gradient: float = 0.0
+    rho_oracle: float = 0.0
+    enforced: bool = True
+
+    def __post_init__(self) -> None:
+        for argument in ("curvature", "rho_gradient", "rho_oracle"):
+            value = getattr(self, argument)
+            if not 0 <= value < math.inf:
+                raise InputError(f"{argument}={value!r} must be zero or a positive finite number")
+
+    def rho(self, constraint: Product, sampling: Sampling) -> float:
+        """The rho of the bound: sum_i p_i (D_i rho_gradient + rho_oracle), D_i the diameter of M_i."""
+        blocks = Blocks(constraint, sum(constraint.sizes))
+        _fits(sampling, blocks)
+        return float(proper(sampling) @ (blocks.diameters() * self.rho_gradient + self.rho_oracle))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Rounds at which a run was looked at, with f and the duality gap there."""
+
+    rounds: Integers
+    values: Vector
+    gaps: Vector
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where a run ended. `gap` = max over s in M of <x - s, grad f(x)> >= f(x) - min f certifies `value`."""
+
+    x: Vector
+    value: float
+    gap: float
+    rounds: int
+    updates: int
+    trace: Trace
+
+
+def universal_step(p_min: float) -> Callable[[int], float]:
+    """gamma_t = 2 / (p_min t + 2): 2/(t + 2) if all blocks move, 2d/(t + 2d) if one of d does."""
+    if not 0 < p_min <= 1:
+        raise InputError(f"p_min={p_min!r} must be above 0 and at most 1; it is the least probability of a block")
+    return lambda t: 2.0 / (p_min * t + 2.0)
+
+
+def solve(
+    objective: Objective,
+    constraint: ConstraintSet,
+    sampling: Sampling,
+    *,
+    rounds: int,
+    step: Step = "universal",
+    start: ArrayLike | None = None,
+    generator: np.random.Generator | int | None = None,
+    every: int = 0,
+    gaps: bool = True,
+    tolerance: float = 0.0,
+    inexact: Inexact | None = None,
+) -> Solution:
+    """Minimise f over M = M_1 x ... x M_d: in round t draw T and, for every block i in T, move x_i toward s_i.
+
+    s_i has the least <s, grad_i f(x)> over M_i, and x_i <- x_i + gamma_t (s_i - x_i).
+
+    Parameters
+    ----------
+    objective
+        f, for instance `least_squares(A, y)` or a subclass of `Objective`.
+    constraint
+        A `Product` of bounded sets; each part is a block.
+    sampling
+        Draws T; it must be proper, that is give every block a positive probability.
+    rounds
+        How many.
+    step
+        "universal" is 2 / (p_min t + 2). "line-search" takes the best point on the way to s, exactly if f is quadratic,
+        else by golden section to 1e-6; it is never worse than the universal step from the same point, so the bound
+        of `theorem_bound` holds for it too. A function gives the step of round t, from 0 to 1.
+    start
+        A feasible point; by default the one nearest to 0.
+    generator
+        Of the sampling: a NumPy generator or a seed.
+    every
+        Record f and the duality gap every so many rounds. 0: at the end alone.
+    gaps
+        Whether the gap is among what is recorded; each costs a full gradient. Without, it is NaN but at the end.
+    tolerance
+        Stop when a recorded gap is at most this. If `every` is 0, about once a pass.
+    inexact
+        Hooks that put errors into gradients and oracles.
+    """
+    blocks = Blocks(constraint, objective.dimension)
+    _fits(sampling, blocks)
+    p_min = sampling.smallest
+    whole("rounds", rounds, 0)
+    if every < 0 or not tolerance >= 0:
+        raise InputError(f"every={every!r} and tolerance={tolerance!r} must not be negative")
+    if tolerance > 0 and every == 0:
+        every = max(1, math.ceil(blocks.count / sampling.size))
+    steps, searching = _steps(step, p_min)
+    universal = universal_step(p_min)
+    iterate = objective.follow(blocks.start(start), blocks.offsets)
+    source = np.random.default_rng(generator)
+    recorded: list[tuple[int, float, float]] = []
+    updates = done = 0
+    for t in range(rounds):
+        if every and t % every == 0:
+            gap = duality_gap(iterate, blocks) if gaps or tolerance > 0 else math.nan
+            recorded.append((t, iterate.value(), gap))
+            if gap <= tolerance:
+                break
+        chosen = _drawn(sampling, source)
+        done = t + 1
+        if not len(chosen):
+            continue
+        columns = blocks.columns(chosen)
+        gradient = iterate.gradient(columns)
+        if inexact is None:
+            answer = blocks.oracle(chosen, gradient)
+        else:
+            answer = _inexact(inexact, blocks, chosen, gradient, universal(t))
+        direction = answer - iterate.x[columns]
+        if searching:
+            iterate.search(columns, direction, universal(t))
+        else:
+            iterate.move(columns, direction, checked_step(steps, t))
+        updates += len(chosen)
+    value, gap = iterate.value(), duality_gap(iterate, blocks)
+    if every and (not recorded or recorded[-1][0] != done):
+        recorded.append((done, value, gap))
+    return Solution(iterate.x, value, gap, done, updates, as_trace(recorded))
+
+
+def duality_gap(iterate: Iterate, blocks: Blocks) -> float:
+    """The largest <x - s, grad f(x)> over s in M, an upper bound of f(x) - min f."""
+    gradient = iterate.gradient(blocks.all_columns)
+    if not bool(np.all(np.isfinite(gradient))):
+        raise InputError("the gradient is not finite; scale A and y down, or check the objective")
+    return float((iterate.x - blocks.oracle(blocks.all, gradient)) @ gradient)
+
+
+def checked_step(steps: Callable[[int], float], t: int) -> float:
+    """The step of round t, refused outside [0, 1]."""
+    found = float(steps(t))
+    if not 0 <= found <= 1:
+        raise InputError(f"step({t})={found!r} must be from 0 to 1; a longer one leaves the feasible set")
+    return found
+
+
+def as_trace(recorded: list[tuple[int, float, float]]) -> Trace:
+    """Rounds, values and gaps side by side."""
+    rounds, values, gaps = zip(*recorded, strict=True) if recorded else ((), (), ())
+    return Trace(np.array(rounds, dtype=np.int64), np.array(values), np.array(gaps))
+
+
+def _steps(step: Any, p_min: float) -> tuple[Callable[[int], float], bool]:
+    if callable(step):
+        return step, False
+    if step not in ("universal", "line-search"):
+        raise InputError(f"step={step!r} must be 'universal', 'line-search' or a function of the round")
+    return universal_step(p_min), step == "line-search"
+
+
+def _fits(sampling: Sampling, blocks: Blocks) -> None:
+    if not isinstance(sampling, Sampling):
+        raise InputError(f"sampling={sampling!r} must be a Sampling, such as Nice(blocks=8, tau=2) or a subclass")
+    if sampling.blocks != blocks.count:
+        raise InputError(
+            f"the sampling has {sampling.blocks} blocks and the constraint {blocks.count}; "
+            "a Product has one block for each part"
+        )
+
+
+def _drawn(sampling: Sampling, source: np.random.Generator) -> Integers:
+    chosen = np.asarray(sampling.draw(source))
+    numbers = chosen.ndim == 1 and (not len(chosen) or chosen.dtype.kind in "iu")
+    found = chosen.astype(np.int64, copy=False) if numbers else np.array([-1])
+    if not kernels.usable(found, sampling.blocks):
+        raise InputError(
+            f"draw() of {type(sampling).__name__} gave {chosen.tolist()}; "
+            f"it must give different block numbers from 0 to {sampling.blocks - 1}"
+        )
+    return found
+
+
+def _inexact(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vector, step: float) -> Vector:
+    """The hooks' answers for the chosen blocks, one after the other."""
+    noisy, answer = gradient.copy(), np.empty_like(gradient)
+    start = 0
+    for block in chosen.tolist():
+        part = slice(start, start + int(blocks.sizes[block]))
+        start = part.stop
+        if hooks.gradient is not None:
+            allowed = 0.5 * hooks.rho_gradient * step * hooks.curvature
+            noisy[part] = hooks.gradient(block, gradient[part].copy(), allowed)
+            error = float(np.linalg.norm(noisy[part] - gradient[part]))
+            _keeps(hooks, "gradient", block, error, allowed, float(np.linalg.norm(gradient[part])))
+        exact = blocks.oracle(np.array([block]), noisy[part])
+        if hooks.oracle is None:
+            answer[part] = exact
+            continue
+        allowed = 0.5 * hooks.rho_oracle * step * hooks.curvature
+        answer[part] = hooks.oracle(block, noisy[part].copy(), allowed)
+        if not blocks.parts[block].contains(answer[part]):
+            raise InputError(f"the oracle hook answered with a point outside block {block}; return one in its set")
+        error = float((answer[part] - exact) @ noisy[part])
+        _keeps(hooks, "oracle", block, error, allowed, float(np.abs(exact) @ np.abs(noisy[part])))
+    return answer
+
+
+def _keeps(hooks: Inexact, name: str, block: int, error: float, allowed: float, scale: float) -> None:
+    if hooks.enforced and not error <= allowed + SLACK * (scale + allowed):
+        raise InputError(
+            f"the {name} hook erred by {error:g} at block {block}, more than the {allowed:g} that "
+            f"rho_{name} allows; raise rho_{name}, or keep to the tolerance it is given"
+        )

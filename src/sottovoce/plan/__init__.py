@@ -1,0 +1,1 @@
+"""Everything public about a run."""

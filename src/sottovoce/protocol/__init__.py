@@ -1,1 +1,0 @@
-"""Plans, parties, the coordinator and the frames between them."""

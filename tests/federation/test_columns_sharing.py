@@ -1,0 +1,114 @@
+"""ADMM sharing over gRPC with mutual TLS, every party a process of its own; what a party keeps outlives it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.federation.federation import Federation
+
+CLOSE = 1e-6
+
+
+def people(count: int = 300, features: int = 16) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((count, features))
+    return X, X @ rng.standard_normal(features) + 0.7 + rng.standard_normal(count)
+
+
+def split(X: np.ndarray, parties: int) -> list[np.ndarray]:
+    edges = np.linspace(0, X.shape[1], parties + 1).astype(int)
+    return [X[:, a:b] for a, b in itertools.pairwise(edges)]
+
+
+def serve(sites: Any, names: list[str], parts: list[np.ndarray], y: np.ndarray, *, ledger: bool) -> Federation:
+    for name, part in zip(names, parts, strict=True):
+        sites.save(name, X=part, y=y)
+        sites.start(name, ledger=ledger)
+    sites.wire.wait_for_parties(60)
+    return Federation.connect(sites.wire, split="columns")
+
+
+@pytest.mark.parametrize("parties", [2, 8])
+def test_with_the_noise_off_the_wire_gives_the_central_coefficients(parties: int, sites_of: Callable[..., Any]) -> None:
+    X, y = people()
+    names = [f"holder-{number}" for number in range(parties)]
+    parts = split(X, parties)
+    federation = serve(sites_of(names), names, parts, y, ledger=False)
+    ridge = {"epsilon": math.inf, "alpha": 0.01}
+    remote = sv.PrivateRidge(solver="admm", **ridge).fit(federation)
+    central = sv.PrivateRidge(solver="newton", **ridge).fit(X, y)
+    np.testing.assert_allclose(remote.coef_, central.coef_, rtol=0, atol=CLOSE)
+    assert remote.intercept_ == pytest.approx(central.intercept_, abs=CLOSE)
+    inside = Federation.by_columns(parts, y, names=names)
+    local = sv.PrivateRidge(solver="admm", **ridge).fit(inside)
+    np.testing.assert_array_equal(remote.coef_, local.coef_)
+    assert vars(remote.communication_) == vars(local.communication_)
+
+
+@pytest.mark.parametrize("parties", [2, 8])
+@pytest.mark.parametrize("penalty", ["l2", "l1", "elastic_net"])
+def test_with_the_noise_off_one_process_gives_the_central_coefficients(parties: int, penalty: str) -> None:
+    X, y = people()
+    labels = np.where(y > 0.5, 1, 0)
+    options = {"epsilon": math.inf, "alpha": 0.01, "penalty": penalty, "classes": (0, 1)}
+    joint = sv.PrivateLogisticRegression(solver="admm", **options).fit(Federation.by_columns(split(X, parties), labels))
+    central = sv.PrivateLogisticRegression(solver="newton", **options).fit(X, labels)
+    np.testing.assert_allclose(joint.coef_, central.coef_, rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(joint.intercept_, central.intercept_, rtol=0, atol=CLOSE)
+    assert joint.certificates_["primal_residual"] < 1e-6
+
+
+@pytest.mark.parametrize("parties", [2, 8])
+def test_other_losses_give_the_central_model(parties: int) -> None:
+    X, y = people(120, 8)
+    parts, labels = split(X, parties), np.where(y > 0.5, 1, 0)
+    huber = {"epsilon": math.inf, "alpha": 0.01, "loss": "huber", "threshold": 0.8}
+    joint = sv.PrivateRidge(solver="admm", **huber).fit(Federation.by_columns(parts, y))
+    np.testing.assert_allclose(joint.coef_, sv.PrivateRidge(solver="newton", **huber).fit(X, y).coef_, atol=CLOSE)
+    for loss, solver, close in (("smoothed_hinge", "newton", CLOSE), ("sigmoid", "gradient", 1e-3)):
+        options = {"epsilon": math.inf, "alpha": 0.05, "loss": loss, "classes": (0, 1), "fit_intercept": False}
+        joined = sv.PrivateLinearSVC(solver="admm", **options).fit(Federation.by_columns(parts, labels))
+        central = sv.PrivateLinearSVC(solver=solver, **options).fit(X, labels)
+        np.testing.assert_allclose(joined.coef_, central.coef_, rtol=0, atol=close)
+
+
+def test_a_loss_that_is_not_convex_is_not_for_newton() -> None:
+    X, y = people()
+    with pytest.raises(sv.InputError, match="'newton' needs a convex loss and 'sigmoid' is not"):
+        sv.PrivateLinearSVC(epsilon=math.inf, loss="sigmoid", solver="newton").fit(X, np.where(y > 0.5, 1, 0))
+    with pytest.raises(sv.InputError, match="threshold=None belongs to loss='huber'"):
+        sv.PrivateRidge(epsilon=math.inf, loss="huber").fit(X, y)
+
+
+def test_rows_that_processes_keep_are_paid_for_once(sites_of: Callable[..., Any]) -> None:
+    """Two fits; between them every party's process is killed and a new one starts on the same ledger."""
+    X, y = people(200, 6)
+    names, parts = ["clinic", "lab"], split(X, 2)
+    sites = sites_of(names)
+    accounts = [
+        sv.Ledger(sites.folder / f"{name}.db").open(name, epsilon=8.0, delta=1e-5, composition="gaussian")
+        for name in names
+    ]
+    options = {"epsilon": 2.0, "entry_bound": 4.0, "label_bound": 8.0, "solver": "admm", "rounds": 4}
+    federation, spent = serve(sites, names, parts, y, ledger=True), []
+    for number in range(2):
+        if number:
+            for name in names:
+                sites.processes[name].kill()
+                sites.processes[name].wait()
+                sites.start(name, ledger=True)
+        model = sv.PrivateRidge(**options).fit(federation)
+        assert model.privacy_.against("coordinator").epsilon == pytest.approx(2.0, rel=0.01)
+        spent.append([account.book().cost() for account in accounts])
+    rows = [reservation.events[0].mu ** 2 for reservation in accounts[0].book().reservations]  # type: ignore[union-attr]
+    assert rows[0] > 0.0
+    assert rows[1] == 0.0
+    for first, second in zip(*spent, strict=True):
+        assert second - first == pytest.approx(0.4 * first, rel=0.02)  # without the rows' 0.6

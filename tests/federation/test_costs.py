@@ -1,0 +1,131 @@
+"""What a plan says it will take is what the run takes, for every solver."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce import algorithms, losses
+from sottovoce.app.costs import Cost, cost_of
+from sottovoce.plan.plan import Split
+
+RUNS: dict[str, list[dict[str, Any]]] = {
+    "newton": [{"rounds": 4}],
+    "gradient": [{"rounds": 4}, {"rounds": 4, "calibration": "paper"}],
+    "sgd": [
+        {"rounds": 5, "rate": 0.3},
+        {"rounds": 5, "rate": 0.3, "schedule": "one-party"},
+        {"rounds": 5, "calibration": "paper"},
+    ],
+    "scd": [{"rounds": 5, "alpha": 0.01}, {"rounds": 5, "alpha": 0.01, "calibration": "paper"}],
+    "scd-sequential": [{"rounds": 2, "lot": 7, "alpha": 0.01}],
+    "scd-primal": [{"rounds": 5}, {"rounds": 5, "lot": 3}],
+    "cd": [
+        {"inner": 12},
+        {"inner": 10},
+        {"inner": 8, "rounds": 3},
+        {"inner": 12, "curvatures": [0.1, 0.2, 0.3]},
+        {"inner": 12, "curvature_share": 0.0},
+        {"inner": 12, "calibration": "paper"},
+    ],
+    "greedy-cd": [{"rounds": 5}, {"rounds": 5, "curvature_share": 0.0}],
+    "frank-wolfe": [
+        *({"rounds": rounds, "radius": 2.0} for rounds in (1, 2, 5, 6)),
+        {"rounds": 5, "radius": 2.0, "calibration": "paper"},
+    ],
+}
+COLUMNS: dict[str, dict[str, Any]] = {
+    "row norm": {},
+    "caps": {"row_norm": None, "entry_bound": 0.5, "cap": 1},
+    "caps above the columns": {"row_norm": None, "entry_bound": 0.5, "cap": 7},
+    "few rounds": {"rounds": 2},
+    "no intercept": {"fit_intercept": False},
+    "held": {"labels": "held"},
+    "held elsewhere": {"labels": "held", "holder": 1, "row_norm": None, "entry_bound": 0.5},
+}
+CASES = [(name, number, split) for name, runs in RUNS.items() for number in range(len(runs)) for split in (1, 3)]
+
+
+def people(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-0.5, 0.5, (count, 3))
+    return X, np.where(X @ [2.0, -1.0, 0.5] > 0, 1, 0)
+
+
+def test_every_solver_is_here() -> None:
+    by_columns = {name for name, algorithm in algorithms.REGISTRY.items() if algorithm.splits == ("columns",)}
+    assert set(RUNS) | by_columns == set(algorithms.REGISTRY)  # those have tests of their own
+
+
+@pytest.mark.parametrize(("name", "number", "parties"), CASES)
+def test_bytes_and_rounds_are_told_exactly(name: str, number: int, parties: int) -> None:
+    options = {"epsilon": 1.0, "row_norm": 1.0, "classes": (0, 1), "insecure_seed": 3} | RUNS[name][number]
+    model = sv.PrivateLogisticRegression(solver=name, **options)
+    split: Split = "central" if parties == 1 else "rows"
+    if algorithms.REGISTRY[name].mismatch(losses.get("logistic"), split) is not None:
+        pytest.skip("the solver does not serve this split")
+    parts = [people(40 + 7 * part, part) for part in range(parties)]
+    federation = sv.Federation.central(*parts[0]) if parties == 1 else sv.Federation.by_rows(parts)
+    plan = model.plan(federation)
+    told, algorithm = cost_of(plan, algorithms.of(plan)), algorithms.of(plan)
+    fitted = model.fit(federation)
+    done = fitted.communication_
+    assert cost_of(fitted.plan_, algorithm).uplink_bytes == done.uplink_bytes
+    assert cost_of(fitted.plan_, algorithm).downlink_bytes == done.downlink_bytes
+    assert (told.uplink_bytes, told.downlink_bytes, told.rounds) == (
+        done.uplink_bytes,
+        done.downlink_bytes,
+        done.rounds,
+    )
+    assert told.seconds is not None
+    assert told.seconds > 0
+
+
+@pytest.mark.parametrize("options", COLUMNS.values(), ids=COLUMNS)
+@pytest.mark.parametrize("radius", [0.01, 30.0])
+def test_by_columns_bytes_and_rounds_are_told_as_a_bound(options: dict[str, Any], radius: float) -> None:
+    X, y = people(60, 0)
+    declared = {"epsilon": 1.0, "row_norm": 1.0, "classes": (0, 1), "insecure_seed": 3, "rounds": 9} | options
+    who = {key: declared.pop(key) for key in ("labels", "holder") if key in declared}
+    federation = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y, **who)
+    fitted = sv.PrivateLogisticRegression(solver="frank-wolfe", radius=radius, **declared).fit(federation)
+    told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
+    assert told.rounds is not None
+    assert told.uplink_bytes is not None
+    assert told.downlink_bytes is not None
+    assert fitted.plan_.rounds <= done.rounds <= told.rounds <= fitted.plan_.rounds + 3 + (who != {})
+    assert done.uplink_bytes <= told.uplink_bytes < 3 * done.uplink_bytes
+    assert done.downlink_bytes <= told.downlink_bytes < 1.5 * done.downlink_bytes
+
+
+def test_by_columns_the_bound_is_reached_where_every_choice_is_new() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (4000, 2))
+    federation = sv.Federation.by_columns([X[:, :1], X[:, 1:]], X @ [0.5, -0.5])
+    options = {"entry_bound": 1.0, "label_bound": 1.0, "fit_intercept": False, "rounds": 12, "insecure_seed": 5}
+    fitted = sv.PrivateLasso(solver="frank-wolfe", radius=1.0, epsilon=8.0, **options).fit(federation)
+    assert np.count_nonzero(fitted.coef_) == 2
+    told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
+    assert (told.rounds, told.uplink_bytes) == (done.rounds, done.uplink_bytes) == (14, done.uplink_bytes)
+
+
+def test_by_columns_the_published_form_is_told_exactly() -> None:
+    X, y = people(60, 0)
+    federation = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y)
+    options = {"row_norm": 1.0, "label_bound": 1.0, "calibration": "paper", "rounds": 4}
+    fitted = sv.PrivateLasso(solver="frank-wolfe", radius=1.0, **options).fit(federation)
+    told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
+    assert (told.rounds, told.uplink_bytes, told.downlink_bytes) == (8, done.uplink_bytes, done.downlink_bytes)
+    assert done.rounds == 8
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_without_privacy_nothing_is_foretold(name: str) -> None:
+    options = {"epsilon": math.inf, "classes": (0, 1), "alpha": 0.1, "row_norm": 1.0}
+    options |= {"radius": 1.0} if name == "frank-wolfe" else {}
+    plan = sv.PrivateLogisticRegression(solver=name, **options).plan(sv.Federation.central(*people(40, 0)))
+    assert cost_of(plan, algorithms.of(plan)) == Cost(None, None, None, None)

@@ -1,0 +1,53 @@
+"""Each layer of the package imports only those below it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
+
+# From the bottom up; packages of one line may import one another.
+LAYERS = (
+    ("errors", "files"),
+    ("losses", "penalties"),
+    ("data",),
+    ("privacy",),
+    ("plan", "door"),
+    ("algorithms",),
+    ("transports",),
+    ("federation",),
+    ("estimators",),
+    ("app", "lab"),
+)
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def layer(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """The packages of sottovoce that a module imports, anywhere in it and also for types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sottovoce":
+            parts = node.module.split(".")[1:]
+            found |= {parts[0]} if parts else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("sottovoce.")}
+    return found
+
+
+MODULES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or layer(path) in LEVEL)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_a_module_imports_only_the_layers_below_it(path: Path) -> None:
+    own = LEVEL[layer(path)]
+    above = {name for name in imported(path) - {"__version__", layer(path)} if LEVEL[name] > own}
+    assert not above, f"{layer(path)} is below {', '.join(sorted(above))}"
+
+
+def test_every_package_has_its_layer() -> None:
+    assert {layer(path) for path in SOURCE.rglob("*.py")} - {"__init__", "__main__"} == set(LEVEL)
