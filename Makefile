@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test check golden docs bench clean
 
 demo: $(RUN)
 	$(BIN)/sottovoce demo
@@ -17,7 +17,11 @@ check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
 	$(BIN)/pytest --doctest-modules src -q
+
+golden: $(DEV)
+	$(BIN)/python tests/golden/transcripts.py --check
 
 docs: $(DEV)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

@@ -30,14 +30,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import sottovoce as sv
-from sottovoce.algorithms import Problem, Solution, make_plan
-from sottovoce.algorithms.sharing.admm_exact import ExactSharing
+from sottovoce.algorithms import Solution, make_plan, of
 from sottovoce.data.bounds import Bounds
 from sottovoce.federation.coordinator import Progress
-from sottovoce.plan.plan import Named, Plan
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.solvers import ADMM
 
 Array = NDArray[np.float64]
-FORM = ExactSharing()
 LAMBDA = 0.001
 PUBLISHED = {"rho": 1.0, "proximal": 0.0, "relaxation": 1.0, "tolerance": 0.0}
 THEIRS = {50: 0.3251, 100: 0.3243}  # log-loss on the test set
@@ -69,11 +69,10 @@ def fit(
         epsilon=math.inf,
         delta=1e-5,
         classes=(-1, 1) if classification else None,
-        options=options,
     )
-    plan = make_plan(FORM.name, problem, FORM.design(problem), run=f"{time.time_ns()}", coin="coin")
+    plan = make_plan(problem, ADMM(**options), run=f"{time.time_ns()}", coin="coin")
     coordinator = federation.coordinator(without_privacy=True)
-    solution, _ = coordinator.run(plan, FORM, progress)
+    solution, _ = coordinator.run(plan, of(plan), progress)
     return plan, solution, coordinator.asked["scores"]
 
 

@@ -35,7 +35,7 @@ EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
 DELTA = 1e-5
 SOLVERS: dict[str, dict[str, Any]] = {
     "persistent": {"solver": "admm"},
-    "fresh": {"solver": "admm", "rows": "fresh"},
+    "fresh": {"solver": sv.solvers.ADMM(rows="fresh")},
     "fdml": {"solver": "fdml"},
     "score": {"solver": "score"},
 }

@@ -45,8 +45,8 @@ SOLVERS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "columns": {
         "score": {},
-        "admm, persistent": {"solver": "admm", "rows": "persistent"},
-        "admm, fresh": {"solver": "admm", "rows": "fresh"},
+        "admm, persistent": {"solver": sv.solvers.ADMM(rows="persistent")},
+        "admm, fresh": {"solver": sv.solvers.ADMM(rows="fresh")},
         "fdml": {},
         "frank-wolfe": BALL,
     },
@@ -55,8 +55,8 @@ SOLVERS: dict[str, dict[str, dict[str, Any]]] = {
 
 def measure(case: Case, least: float, split: str, name: str, epsilon: float, rounds: int | None, runs: int) -> Any:
     """Medians over runs: excess risk, bytes, rounds."""
-    options: dict[str, Any] = {"solver": name, "row_norm": 1.0, "entry_bound": case.entry_bound} | SOLVERS[split][name]
-    options |= {} if rounds is None else {"rounds": rounds}
+    options: dict[str, Any] = {"row_norm": 1.0, "entry_bound": case.entry_bound} | SOLVERS[split][name]
+    options["solver"] = options.get("solver", sv.solvers.by_name(name.split(",")[0])).replace(rounds=rounds)
     if split == "rows":
         federation = sv.Federation.by_rows(case.parts(4))
     else:

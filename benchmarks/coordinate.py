@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+import sottovoce as sv
 from sottovoce.errors import InputError
 from sottovoce.lab.reproduce import Setup
 from sottovoce.lab.reproduce.dp_cd import PROBLEMS, Problem, Task
@@ -46,7 +47,7 @@ TITLES = {
 SLOW = 2  # runs of a method that takes more than ten seconds each
 
 
-GREEDY = {"rounds": 20, "clip": 0.4, "step": 1.0, "choice_share": 0.75}  # private curvatures; clip 400 in label units
+GREEDY = sv.solvers.GreedyCD(rounds=20, clip=0.4, step=1.0, choice_share=0.75)  # clip 400 in label units
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Experiment:
             "cd": {"solver": "cd"},
             "auto": {"solver": "auto"},
         }
-        return found | ({"greedy": {"solver": "greedy-cd"} | GREEDY} if self.greedy else {})
+        return found | ({"greedy": {"solver": GREEDY}} if self.greedy else {})
 
 
 def limits(zero_out: float, replace_one: float) -> dict[str, float]:

@@ -35,8 +35,10 @@ from sklearn.model_selection import train_test_split
 import sottovoce as sv
 from sottovoce.errors import InputError
 from sottovoce.federation.federation import Federation
-from sottovoce.plan.plan import ROUNDING
-from sottovoce.privacy.accounting import SAMPLER_SHARE, moments_epsilon, noise_multiplier_for, visible_uses_epsilon
+from sottovoce.plan.release import ROUNDING
+from sottovoce.privacy.calibration import noise_multiplier_for
+from sottovoce.privacy.published import moments_epsilon, visible_uses_epsilon
+from sottovoce.privacy.relation import inside
 
 Array = NDArray[Any]
 Setting = tuple[float, int, float]  # rate, rounds, and the clip in units of lam / (rate + lam)
@@ -166,14 +168,14 @@ def claim(view: str, epsilon: float, delta: float, rate: float, rounds: int) -> 
     use; who sees v alone pays for sampled rounds of multiplier sqrt 2 sigma. The published accountant takes 32 moments,
     for a small epsilon more; it says nothing below a floor.
     """
-    inside = delta * (1 - SAMPLER_SHARE)
+    own = inside(delta)
     if view == "world":
-        sigma = noise_multiplier_for(epsilon, inside, "zero-out", rate, rounds) / math.sqrt(2)
+        sigma = noise_multiplier_for(epsilon, own, "zero-out", rate, rounds) / math.sqrt(2)
     else:
         low, high = -5.0, 15.0
         while high - low > 1e-6:
             middle = (low + high) / 2
-            if visible_uses_epsilon(math.exp(-middle), rate, rounds, inside) > epsilon:
+            if visible_uses_epsilon(math.exp(-middle), rate, rounds, own) > epsilon:
                 low = middle
             else:
                 high = middle
@@ -215,7 +217,7 @@ class Bench:
     def without_privacy(self) -> Array:
         """Errors after dual ascent without noise; the gap to the best objective is checked."""
         rounds = 60 if self.job.lam >= 1e-3 else 600
-        model = self._model(math.inf, solver="scd", rounds=rounds).fit(self.X, self.y)
+        model = self._model(math.inf, solver=sv.solvers.SCD(rounds=rounds)).fit(self.X, self.y)
         if not model.certificates_["duality_gap"] < 1e-6:
             raise InputError(f"the model without privacy is {model.certificates_['duality_gap']:.1g} from the best.")
         return self.errors(model)
@@ -232,7 +234,10 @@ class Bench:
                 raise InputError(f"{method} {setting}: no epsilon can be claimed for a true one of {epsilon:g}.")
             clip = factor * self.job.lam / (rate + self.job.lam)
             model = self._model(
-                claimed, solver="scd", calibration="paper", rate=rate, rounds=rounds, clip=clip, insecure_seed=seed
+                claimed,
+                solver=sv.solvers.SCD(rate=rate, rounds=rounds, clip=clip),
+                calibration="paper",
+                insecure_seed=seed,
             )
             view = "world" if method == "world" else "coordinator"
         model.fit(self.X, self.y)

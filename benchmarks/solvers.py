@@ -118,7 +118,7 @@ def main() -> None:
                 except InputError:
                     continue
             plan = estimator(epsilon=epsilon, **options).plan(sv.Federation.central(X, y))
-            mu = sv.privacy.accounting.mu_for(epsilon, 1e-5)
+            mu = sv.privacy.calibration.mu_for(epsilon, 1e-5)
             row = {
                 "problem": name,
                 "epsilon": epsilon,

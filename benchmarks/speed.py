@@ -87,9 +87,11 @@ def main() -> None:
         return floor
 
     compare("newton, 64 rounds", newton_floor, solver="newton")
-    compare("gradient, 50 rounds", lambda: passes(50), solver="gradient", rounds=50)
+    compare("gradient, 50 rounds", lambda: passes(50), solver=sv.solvers.Gradient(rounds=50))
     for rate, rounds in ((0.001, 20_000), (0.01, 2000), (0.1, 200)):  # 20 epochs each
-        compare(f"sgd, rate {rate}, {rounds} rounds", batches(rate, rounds), solver="sgd", rate=rate, rounds=rounds)
+        compare(
+            f"sgd, rate {rate}, {rounds} rounds", batches(rate, rounds), solver=sv.solvers.SGD(rate=rate, rounds=rounds)
+        )
     rows += coordinate_rows(arguments) + frank_wolfe_rows(arguments)
     if arguments.json:
         print(json.dumps(rows, indent=2))
@@ -154,9 +156,7 @@ def coordinate_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
                 alpha=1e-3,
                 row_norm=1.0,
                 label_bound=1.0,
-                solver="scd",
-                rate=rate,
-                rounds=round(epochs / rate),
+                solver=sv.solvers.SCD(rate=rate, rounds=round(epochs / rate)),
             ),
             1,
             6,
@@ -172,7 +172,7 @@ def coordinate_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
             A,
             b,
             lambda count, shape=shape, bounds=bounds: sv.PrivateLasso(
-                **common, **bounds, label_bound=3.0, solver="cd", inner=count * shape[1]
+                **common, **bounds, label_bound=3.0, solver=sv.solvers.CD(inner=count * shape[1])
             ),
             *passes,
             lambda A=A, v=v: A.T @ (A @ v),
@@ -184,7 +184,7 @@ def coordinate_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
             A,
             np.sign(b),
             lambda count, shape=shape, bounds=bounds: sv.PrivateLogisticRegression(
-                **common, **bounds, classes=(-1, 1), alpha=1e-3, solver="cd", inner=count * shape[1]
+                **common, **bounds, classes=(-1, 1), alpha=1e-3, solver=sv.solvers.CD(inner=count * shape[1])
             ),
             *passes,
             lambda A=A, b=b, v=v, shape=shape: (A.T @ (A @ v), [np.exp(b) for _ in range(shape[1])]),
@@ -199,7 +199,7 @@ def coordinate_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
         S,
         labels,
         lambda epochs: sv.PrivateLogisticRegression(
-            **common, row_norm=14**0.5, classes=(-1, 1), alpha=1e-3, solver="scd", rate=0.1, rounds=10 * epochs
+            **common, row_norm=14**0.5, classes=(-1, 1), alpha=1e-3, solver=sv.solvers.SCD(rate=0.1, rounds=10 * epochs)
         ),
         10,
         110,
@@ -213,13 +213,13 @@ def frank_wolfe_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
     generator = np.random.default_rng(2)
     found: list[dict[str, object]] = []
     common: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "entry_bound": 1.0, "radius": 1.0, "fit_intercept": False}
-    common |= {"solver": "frank-wolfe", "insecure_seed": 0}
+    common |= {"insecure_seed": 0}
 
     def squared(rounds: int) -> sv.PrivateLasso:
-        return sv.PrivateLasso(**common, label_bound=1.0, rounds=rounds)
+        return sv.PrivateLasso(**common, label_bound=1.0, solver=sv.solvers.FrankWolfe(rounds=rounds))
 
     def logistic(rounds: int) -> sv.PrivateLogisticRegression:
-        return sv.PrivateLogisticRegression(**common, classes=(-1, 1), rounds=rounds)
+        return sv.PrivateLogisticRegression(**common, classes=(-1, 1), solver=sv.solvers.FrankWolfe(rounds=rounds))
 
     names = [f"frank-wolfe, {loss}, 10,000 x 1,000" for loss in ("squared", "logistic")]
     if any(arguments.only in name for name in names):

@@ -78,7 +78,7 @@ def measure(arguments: argparse.Namespace, kind: str, records: int) -> dict[str,
     sent: list[dict[str, int]] = []
     features, start = [], time.perf_counter()
     for seed in range(runs):
-        fitted = model(arguments, seed, solver="frank-wolfe", cap=arguments.cap, sketch="count").fit(federation)
+        fitted = model(arguments, seed, solver=sv.solvers.FrankWolfe(cap=arguments.cap, sketch="count")).fit(federation)
         sent.append(fitted.communication_.uplink)
         features.append(sent[-1].get("features", 0) // answer("feature", int(fitted.plan_["sketch_size"])))
     seconds = (time.perf_counter() - start) / runs

@@ -19,7 +19,7 @@ import numpy as np
 
 from sottovoce.door import gate
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Outgoing
+from sottovoce.door.sealed import Outgoing
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party

@@ -7,6 +7,7 @@ find `patients.csv` and `new-patients.csv`.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import sys
@@ -20,9 +21,11 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from sottovoce import algorithms
 from sottovoce.app.cli import app
 from sottovoce.app.jobs import load_job, load_party_job, load_people_job
 from sottovoce.lab.synthetic import FEATURE_NAMES, clinics
+from sottovoce.solvers import SOLVERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -146,6 +149,41 @@ def test_job_files_are_valid(page: Path, program: list[Block], tmp_path: Path) -
         path.write_text(block.text, encoding="utf-8")
         kinds = {r"^\[party\]": load_party_job, r"^\[model\]": load_job, "": load_people_job}
         next(load for table, load in kinds.items() if re.search(table, block.text, re.MULTILINE))(path)
+
+
+def tables() -> Any:
+    """The program that makes tables of the documentation from the classes."""
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_tables_are_those_of_the_classes(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert tables().written(text) == text, "run `python docs/tables.py`"
+
+
+def test_every_table_is_on_a_page_and_has_every_solver_and_parameter() -> None:
+    made = tables()
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert all(f"<!-- table: {name} -->" in pages for name in made.TABLES)
+    for name in algorithms.SOLVERS:
+        assert f"| `{name}` | " in made.solvers()
+        (section,) = re.findall(rf"^### `\w+`: {name}\n(.*?)(?=^###|\Z)", made.options(), re.MULTILINE | re.DOTALL)
+        assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(SOLVERS[name].names())
+    assert "0.0001 for `PrivateLasso` and `PrivateElasticNet`" in made.parameters()
+
+
+def test_a_table_that_is_older_than_the_code_is_found() -> None:
+    made = tables()
+    page = (ROOT / "docs" / "solvers.md").read_text(encoding="utf-8")
+    stale = page.replace("`counted`", "")
+    assert stale != page
+    assert made.written(stale) == page
 
 
 def test_picture_is_well_formed_and_has_a_background_of_its_own() -> None:

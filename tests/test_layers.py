@@ -9,11 +9,14 @@ SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
 
 # From the bottom up; packages of one line may import one another.
 LAYERS = (
-    ("errors", "files"),
+    ("errors", "files", "arguments"),
     ("losses", "penalties"),
     ("data",),
     ("privacy",),
-    ("plan", "door"),
+    ("plan",),
+    ("door",),
+    ("queries",),
+    ("solvers",),
     ("algorithms",),
     ("transports",),
     ("federation",),
@@ -51,3 +54,11 @@ def test_a_module_imports_only_the_layers_below_it(path: Path) -> None:
 
 def test_every_package_has_its_layer() -> None:
     assert {layer(path) for path in SOURCE.rglob("*.py")} - {"__init__", "__main__"} == set(LEVEL)
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "algorithms").rglob("*.py")), ids=lambda path: path.stem)
+def test_an_algorithm_leaves_matrices_to_the_block(path: Path) -> None:
+    """Whether rows are dense or sparse is the block's affair; sparse matrices of public numbers are an algorithm's."""
+    text = path.read_text(encoding="utf-8")
+    for mark in ("is_sparse", "issparse", "indptr", "block.rows", "block.whole.rows", ".chunks("):
+        assert mark not in text, f"{mark} belongs into data/block.py"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from sottovoce.data.block import is_sparse
-from sottovoce.privacy.accounting import mu_for
+from sottovoce.privacy.calibration import mu_for
 
 Array = NDArray[np.float64]
 

@@ -29,8 +29,7 @@ def main() -> None:
             "epsilon": fit["epsilon"],
             "delta": fit["delta"],
             "row_norm": 1.0,
-            "solver": fit.get("solver", "auto"),
-            "rounds": fit.get("rounds"),
+            "solver": sv.solvers.Newton(rounds=fit["rounds"]) if "rounds" in fit else fit.get("solver", "auto"),
         }
         own = {"label_bound": 1.0} if request["regression"] else {"classes": (-1, 1)}
         model = models[0 if request["regression"] else 1](**options, **own)

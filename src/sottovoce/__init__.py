@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from sottovoce import solvers
     from sottovoce.errors import (
         BudgetError,
         InputError,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
         PrivateRidge,
     )
     from sottovoce.federation.federation import Federation
-    from sottovoce.federation.party import Party, Policy
+    from sottovoce.federation.party import Party
+    from sottovoce.federation.policy import Policy
     from sottovoce.lab.datasets import load
     from sottovoce.plan.plan import Plan
     from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
@@ -85,10 +87,13 @@ __all__ = [
     "SottovoceError",
     "WireError",
     "load",
+    "solvers",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "solvers":
+        return importlib.import_module("sottovoce.solvers")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"sottovoce.{_HOME_OF[name]}"), name)

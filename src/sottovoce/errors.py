@@ -1,31 +1,79 @@
-"""Errors that a user can meet. Each message names the argument, its value, what is allowed and the remedy."""
+"""Errors that a user can meet. Each message names the argument, its value, what is allowed and the remedy.
+
+* SottovoceError
+  + InputError (also a ValueError)
+    - MissingDataError, of `sottovoce reproduce`
+  + BudgetError
+  + LedgerError
+  + RefusedError
+  + WireError
+  + LeakError
+
+No message holds a value of the data. Whatever else is raised is a defect: please report it.
+"""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 
 class SottovoceError(Exception):
-    """Base of every error raised on purpose by this package."""
+    """Base of every error raised on purpose by this package.
+
+    When: never itself. Catch it to catch all of them.
+    """
 
 
 class InputError(SottovoceError, ValueError):
-    """An argument, a file or a data set cannot be used as given."""
+    """An argument, a file or a data set cannot be used as given.
+
+    When: before any data are touched where that can be known, so nothing was charged. What to do: change what the
+    message names, as it says.
+    """
 
 
 class BudgetError(SottovoceError):
-    """A plan would spend more than the account has left."""
+    """A plan would spend more than the account has left.
+
+    When: before anything is charged or released. What to do: ask for a smaller epsilon; the message says how much would
+    still fit. An account is never refilled.
+    """
 
 
 class LedgerError(SottovoceError):
-    """The ledger file cannot be read, written or trusted."""
+    """The ledger file, or the noisy rows kept beside it, cannot be read, written or trusted.
+
+    When: opening, charging or storing; nothing was released. What to do: see to the disk and the permissions, or
+    restore a copy that verifies. Until then treat the budget as spent.
+    """
 
 
 class RefusedError(SottovoceError):
-    """A party refused a plan; the text is the reason it gave."""
+    """A party refused a plan, a request or a prediction; the text is the reason it gave.
+
+    When: its policy forbids it, or the request is not what the plan says. What to do: agree with the party's holder,
+    who alone can change the policy, or make another plan.
+    """
 
 
 class WireError(SottovoceError):
-    """A message was too large, truncated, replayed, of the wrong type, or came from the wrong party."""
+    """A message was late, too large, truncated, replayed, of the wrong type, or came from the wrong party.
+
+    When: on any exchange; what was released before stays charged. What to do: see that all parties run, that their
+    certificates are of one authority, and that the timeout is long enough. A new fit is a new plan and is charged anew.
+    """
 
 
 class LeakError(SottovoceError):
-    """Something tried to leave a party without passing the gate."""
+    """Something tried to leave a party without passing the gate, or with less noise than was charged for.
+
+    When: never, unless code is wrong: that of a new query, algorithm or transport. Nothing left. What to do: correct
+    that code; do not catch this.
+    """
+
+
+def did_you_mean(word: str, allowed: Sequence[str]) -> str:
+    """The end of a sentence about a word that is not allowed: a question with the nearest that is, or a full stop."""
+    close = difflib.get_close_matches(word, allowed, n=1)
+    return f"; did you mean {close[0]!r}?" if close else "."

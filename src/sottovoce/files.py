@@ -1,7 +1,8 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and that last."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -13,8 +14,9 @@ def check_writable(path: Path, what: str) -> None:
     try:
         if path.is_dir():
             raise InputError(f"{what}={str(path)!r} is a folder; name a file in it.")
-        _temporary(path).write_bytes(b"")
-        _temporary(path).unlink()
+        temporary = _beside(path)
+        temporary.write_bytes(b"")
+        temporary.unlink()
     except OSError as error:
         raise _unwritable(path, what, error) from None
 
@@ -22,14 +24,54 @@ def check_writable(path: Path, what: str) -> None:
 def write_text(path: Path, text: str, what: str) -> None:
     """Replace `path` in one step: a reader, or a crash, finds the old text or the new one."""
     try:
-        _temporary(path).write_text(text, encoding="utf-8")
-        _temporary(path).replace(path)
+        _place(path, text.encode(), mode=0o666, replace=True)
     except OSError as error:
         raise _unwritable(path, what, error) from None
+    with contextlib.suppress(OSError):  # the text is there; a folder that this user cannot read is no failure
+        sync_folder(path.parent)
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.new")
+def write_durably(path: Path, data: bytes, *, mode: int = 0o600, replace: bool = True) -> None:
+    """Make `data` the content of `path` in one step, so that it lasts: written beside, synced, renamed, folder synced.
+
+    Guarantee: a reader, or a crash at any moment, finds the file from before or the new one, whole. The data never have
+    a wider mode than `mode` less the umask, not even while they are written. After the return they outlive a crash
+    of the machine, as far as its disk keeps what it confirms.
+    Edges: with `replace=False` a file that is there stays as it is, and FileExistsError is raised. Any OSError is the
+    caller's, who knows what the file is for. A process that is killed leaves at most `<name>.<16 letters>.new` behind.
+    """
+    _place(path, data, mode=mode, replace=replace)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where the system can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _place(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
+    temporary = _beside(path)
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            temporary.replace(path)
+        else:
+            os.link(temporary, path)  # unlike a renaming, this never replaces a file
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """A name that nobody else uses, in the same folder and hence on the same disk."""
+    return path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
 
 
 def _unwritable(path: Path, what: str, error: OSError) -> InputError:

@@ -12,15 +12,18 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import losses
-from sottovoce.algorithms import Problem, Solution, make_plan
-from sottovoce.algorithms.sharing.admm_exact import CHECK, ExactSharing, defaults
+from sottovoce.algorithms import Solution
+from sottovoce.algorithms.sharing.admm_exact import CHECK, ExactADMM, defaults
 from sottovoce.data.bounds import Bounds
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.penalties.sets import L2Ball
-from sottovoce.plan.plan import Named, Plan
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from support import forged, plan_of
 
-FORM = ExactSharing()
+FORM = ExactADMM()
 INF = math.inf
 PUBLISHED = {"rho": 1.0, "proximal": 0.0, "relaxation": 1.0, "tolerance": 0.0}
 
@@ -48,11 +51,11 @@ def problem_for(
 def run(
     parts: list[Any], y: np.ndarray, options: dict[str, float] | None = None, **fields: Any
 ) -> tuple[Plan, Solution, Coordinator]:
-    holder = fields.get("holder", 0)
+    holder = fields.get("label_party", 0)
     columns = tuple(part.shape[1] for part in parts)
-    problem = problem_for(columns, len(y), options=options or {}, **fields)
-    plan = make_plan(FORM.name, problem, FORM.design(problem), run="run", coin="coin")
-    federation = sv.Federation.by_columns(parts, y, holder=holder)
+    label_party = fields.pop("label_party", 0)
+    plan = plan_of(problem_for(columns, len(y), label_party=label_party, **fields), "admm", **options or {})
+    federation = sv.Federation.by_columns(parts, y, label_party=holder)
     coordinator = federation.coordinator(without_privacy=True)
     solution, _ = coordinator.run(plan, FORM)
     return plan, solution, coordinator
@@ -103,7 +106,7 @@ def test_it_equals_the_central_solver(name: str, parties: int, wide: Any) -> Non
     if "bounds" in fields:
         shares = [5.0 * math.sqrt(part.shape[1] / 24) for part in parts]
         fields = fields | {"norms": tuple(shares)}
-    plan, solution, _ = run(parts, y, **fields, holder=parties - 1)
+    plan, solution, _ = run(parts, y, **fields, label_party=parties - 1)
     coef, intercept = plan.preparation.unprepare(solution.weights)
     np.testing.assert_allclose(coef, central.coef_.ravel(), atol=1e-6)
     assert intercept == pytest.approx(float(np.ravel(central.intercept_)[0]), abs=1e-6)
@@ -293,11 +296,10 @@ def test_many_columns_by_products(monkeypatch: pytest.MonkeyPatch, wide: Any) ->
 def test_labels_that_are_held_are_refused() -> None:
     """And rightly: from the dual that parties are told they are read off."""
     with pytest.raises(InputError, match=r"labels='held'.*finite epsilon, or labels='shared'"):
-        FORM.design(problem_for((2, 2), 10, labels="held"))
+        plan_of(problem_for((2, 2), 10, labels="held"), "admm")
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((200, 4)), rng.choice([-1, 1], 200)
-    problem = problem_for((2, 2), 200, options={"rounds": 5, "tolerance": 0.0})
-    plan = make_plan(FORM.name, problem, FORM.design(problem), run="run", coin="coin")
+    plan = plan_of(problem_for((2, 2), 200), "admm", rounds=5, tolerance=0.0)
     coordinator = sv.Federation.by_columns(split(X, 2), y, record=True).coordinator(without_privacy=True)
     coordinator.run(plan, FORM)
     assert coordinator.transcript is not None
@@ -319,15 +321,16 @@ def test_labels_that_are_held_are_refused() -> None:
 )
 def test_what_design_refuses(options: dict[str, float], fields: dict[str, Any], match: str) -> None:
     with pytest.raises(InputError, match=match):
-        FORM.design(problem_for((2, 2), 10, options=options, **fields))
+        plan_of(problem_for((2, 2), 10, **fields), "admm", **options)
 
 
 def test_kept_weights_are_sent_to_nobody(wide: Any) -> None:
     X, y, _ = wide
     options: dict[str, Any] = {"rounds": 40, "tolerance": 0.0}
     _, expected, _ = run(split(X, 2), y, options, penalty="l2", alpha=0.01)
-    problem = problem_for((12, 12), len(y), penalty="l2", alpha=0.01, options=options | {"models": "kept"})
-    plan = make_plan(FORM.name, problem, FORM.design(problem), run="run", coin="coin")
+    problem = problem_for((12, 12), len(y), penalty="l2", alpha=0.01)
+    plan = plan_of(problem, "admm", **options, models="kept")
+    assert (plan.models, plan.has("weights")) == ("kept", False)
     federation = sv.Federation.by_columns(split(X, 2), y)
     coordinator = federation.coordinator(without_privacy=True)
     solution, _ = coordinator.run(plan, FORM)
@@ -341,19 +344,37 @@ def test_kept_weights_are_sent_to_nobody(wide: Any) -> None:
 
 def test_what_a_party_refuses(wide: Any) -> None:
     X, y, _ = wide
-    problem = problem_for((12, 12), len(y))
-    plan = make_plan(FORM.name, problem, FORM.design(problem), run="run", coin="coin")
-    assert FORM.serves(plan, "party-1", "dual", 0)
-    assert not FORM.serves(plan, "party-2", "dual", 0)
-    assert FORM.serves(plan, "party-2", "scores", plan.rounds - 1)
-    assert not FORM.serves(plan, "party-2", "scores", plan.rounds)
+    plan, policy = plan_of(problem_for((12, 12), len(y)), "admm", rounds=3), sv.Policy(allow_without_privacy=True)
+    first, second = (sv.Party(f"party-{m + 1}", part, y, policy=policy) for m, part in enumerate(split(X, 2)))
+
+    def say(party: sv.Party, query: str, number: int = 0, **told: np.ndarray) -> Frame:
+        return decode(party.handle(encode(Frame("ask", 1, plan.digest, number, query, told))).data)
+
+    def propose(party: sv.Party, digest: bytes, text: str) -> str:
+        return decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data).kind
+
     good = np.zeros(len(y))
-    for query, name in (("dual", "scores"), ("scores", "dual")):
-        assert FORM.objection(plan, query, 0, {name: good}) is None
-        assert FORM.example(plan, query).arrays.keys() == {name}
-        for bad in ({}, {name: good[1:]}, {name: good.astype(np.int64)}, {query: good}):
-            assert "float64" in str(FORM.objection(plan, query, 0, bad))
-    assert FORM.objection(plan, "weights", 0, {}) is None
+    for party in (first, second):
+        numbers = plan.numbers.fields()
+        for name, value in (
+            ("rho", 0.0),
+            ("rho", math.nan),
+            ("proximal", -1.0),
+            ("relaxation", 2.0),
+            ("surprise", 1.0),
+        ):
+            assert propose(party, *forged(plan, numbers=numbers | {name: value})) == "refuse"
+        assert propose(party, plan.digest, plan.to_json()) == "accept"
+        for query, name in (("dual", "scores"), ("scores", "dual")) if party is first else (("scores", "dual"),):
+            for bad in ({}, {name: good[1:]}, {name: good.astype(np.int64)}, {query: good}):
+                refused = say(party, query, **bad)
+                assert refused.kind == "refuse"
+                assert f"needs '{name}': {len(y)} float64 numbers" in refused.text
+            assert say(party, query, **{name: good}).kind == "answer"
+    assert say(second, "dual", scores=good).kind == "refuse"  # it comes from who has the labels
+    assert say(second, "scores", 2, dual=good).kind == "answer"
+    assert say(second, "scores", 3, dual=good).kind == "refuse"
+    assert say(second, "weights").kind == "answer"
     federation = sv.Federation.by_columns(split(X, 2), y)
     with pytest.raises(RefusedError, match="without noise"):
         federation.coordinator().run(plan, FORM)

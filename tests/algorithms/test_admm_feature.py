@@ -11,19 +11,23 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.sharing.admm_feature import CONDITION, FeatureSharing, Local, LocalScores, check_numbers
+from sottovoce.algorithms.sharing.admm_feature import CONDITION, FeatureADMM, FeatureNumbers, check_numbers
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation.party import Party, Policy
-from sottovoce.losses import get
-from sottovoce.plan.plan import Named, Plan
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Unbounded, mu_for
+from sottovoce.federation.party import Party
+from sottovoce.federation.policy import Policy
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.events import Unbounded
+from sottovoce.privacy.relation import SAMPLER_SHARE
+from sottovoce.solvers import by_name
+from support import at, epsilons_of, events_of, forged, plan_of, query_of, world_events_of
 
-FORM = FeatureSharing()
+FORM = FeatureADMM()
 RECORDS, COLUMNS = 30, (5, 2)
 
 
@@ -45,16 +49,15 @@ def problem_for(alpha: float = 0.1, loss: str = "squared", records: int = RECORD
 
 
 def plan_for(alpha: float = 0.1, loss: str = "squared", **fields: Any) -> Plan:
-    problem = problem_for(alpha, loss, **fields)
-    return make_plan("admm", problem, FORM.design(problem), run="run", coin="coin")
+    options = {"unit": "feature", **fields.pop("options", {})}
+    return plan_of(problem_for(alpha, loss, **fields), "admm", **options)
 
 
 def said(plan: Plan, X: Any, y: np.ndarray, messages: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     """The values, before their noise, of a party that is told these (sum, others) one after another."""
-    part = plan.part("anna")
-    query, block = LocalScores(plan, part), Block.prepare(X, y, part.preparation)
-    state = Local(plan, block)
-    return [query.value(block, total, others, state) for total, others in messages]
+    query, block = query_of(plan, "scores", "anna"), Block.prepare(X, y, plan.part("anna").preparation)
+    memory = FORM.remember(plan, block)
+    return [at(query, block, plan=plan, memory=memory, sum=total, others=others) for total, others in messages]
 
 
 def columns(generator: np.random.Generator, kind: str) -> np.ndarray:
@@ -93,7 +96,7 @@ def test_a_column_moves_a_message_by_at_most_one(kind: str, alpha: float, column
         for one, other in zip(said(plan, X, y, messages), said(plan, neighbour, y, messages), strict=True):
             largest = max(largest, float(np.linalg.norm(one - other)))
     assert largest <= 1 + 2.0**-20  # well within the room that is charged
-    query = LocalScores(plan, plan.part("anna"))
+    query = query_of(plan, "scores", "anna")
     assert query.sensitivity("zero-out") == query.sensitivity("replace-one") == 1 + 2.0**-16
 
 
@@ -148,9 +151,8 @@ def test_without_noise_it_ends_at_the_regression() -> None:
     y = np.clip(X @ np.linspace(-1, 1, 7) + 0.1 * generator.standard_normal(400), -1, 1)
     federation = sv.Federation.by_columns([X[:, :5], X[:, 5:]], y, labels="public")
     shared: dict[str, Any] = {"entry_bound": 1.0, "label_bound": 1.0, "alpha": 0.5, "fit_intercept": False}
-    model = sv.PrivateRidge(
-        1e9, 1e-5, solver="admm", unit="feature", rounds=150, slope_bound=2.0, insecure_seed=0, **shared
-    ).fit(federation)
+    solver = by_name("admm", unit="feature", rounds=150, slope_bound=2.0)
+    model = sv.PrivateRidge(1e9, 1e-5, solver=solver, insecure_seed=0, **shared).fit(federation)
     found = model.predict(federation.people([X[:, :5], X[:, 5:]]))
     exact = sv.PrivateRidge(math.inf, solver="newton", **shared).fit(X, y).predict(X)
     np.testing.assert_allclose(found, exact, atol=2e-3)
@@ -165,13 +167,14 @@ def test_the_noise_is_that_of_the_budget_and_no_record_is_promised_anything(epsi
     plan = plan_for(loss=loss, epsilon=epsilon, options={"rounds": 7})
     release = plan.release("scores")
     mu = mu_for(epsilon, 1e-5 * (1 - SAMPLER_SHARE))
-    query = LocalScores(plan, plan.part("ben"))
+    query = query_of(plan, "scores", "ben")
     charged = query.sensitivity("zero-out") + release.step * math.sqrt(RECORDS)
     assert charged * math.sqrt(7) / release.std == pytest.approx(mu, rel=1e-9)
-    assert FORM.epsilons(plan, "zero-out")["coordinator"] == pytest.approx(epsilon, rel=1e-6)
-    assert all(isinstance(event, Unbounded) for event in FORM.events(plan, "zero-out", "anna"))
+    assert epsilons_of(plan, "zero-out")["coordinator"] == pytest.approx(epsilon, rel=1e-6)
+    assert all(isinstance(event, Unbounded) for event in (*events_of(plan), *world_events_of(plan)))
     assert plan.protects == "feature"
-    assert algorithms.REGISTRY["admm"].of(plan).title == FORM.title
+    assert plan.models == "kept"
+    assert algorithms.of(plan).title == FORM.title
 
 
 def test_parties_refuse_it_where_people_are_to_be_protected_and_numbers_without_proof() -> None:
@@ -189,7 +192,13 @@ def test_parties_refuse_it_where_people_are_to_be_protected_and_numbers_without_
     assert reply.kind == "refuse"
     assert "without noise" in reply.text
     open_minded = Policy(allow_without_privacy=True)
-    numbers = dict(plan.numbers)
+
+    def propose(**fields: Any) -> str:
+        digest, text = forged(plan, **fields)
+        party = Party("anna", X, y, policy=open_minded)
+        return decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data).kind
+
+    numbers = plan.numbers.fields()
     for name, value in (
         ("column_norm", 1e9),
         ("column_norm", -1.0),
@@ -200,12 +209,11 @@ def test_parties_refuse_it_where_people_are_to_be_protected_and_numbers_without_
         ("slope_bound", 0.0),
         ("slope_bound", math.nan),
     ):
-        forged = plan.model_copy(update={"numbers": tuple(sorted({**numbers, name: value}.items()))})
-        (reply,) = answer(Party("anna", X, y, policy=open_minded), forged)
-        assert reply.kind == "refuse", name
-    for update in ({"labels": "shared"}, {"numbers": ()}):
-        (reply,) = answer(Party("anna", X, y, policy=open_minded), plan.model_copy(update=update))
-        assert reply.kind == "refuse"
+        assert propose(numbers=numbers | {name: value}) == "refuse", name
+    ridge = {"regulariser": {"name": "none", "parameters": {}}}
+    for update in ({"labels": "shared"}, {"numbers": {}}, {"numbers": numbers | {"surprise": 1.0}}, ridge):
+        assert propose(**update) == "refuse"
+    assert propose() == "accept"
     fine, short = np.zeros(RECORDS), np.zeros(RECORDS - 1)
     for bad in (
         {"sum": fine},
@@ -216,7 +224,8 @@ def test_parties_refuse_it_where_people_are_to_be_protected_and_numbers_without_
         replies = answer(Party("anna", X, y, policy=open_minded), plan, ("scores", 0, bad))
         assert [frame.kind for frame in replies] == ["accept", "refuse"]
     for number in (math.nan, math.inf):  # no frame carries them
-        assert FORM.objection(plan, "scores", 0, {"sum": fine, "others": np.full(RECORDS, number)}) is not None
+        told = {"sum": fine, "others": np.full(RECORDS, number)}
+        assert query_of(plan, "scores").objection(plan, 0, told) is not None
     good = {"sum": fine, "others": fine}
     replies = answer(Party("anna", X, y, policy=open_minded), plan, ("scores", 0, good), ("scores", 9, good))
     assert [frame.kind for frame in replies] == ["accept", "answer", "refuse"]
@@ -232,13 +241,15 @@ def test_bad_input_is_told_and_sizes_are_known() -> None:
     with pytest.raises(InputError, match="models='shared'"):
         plan_for(options={"models": "shared"})
     with pytest.raises(InputError, match="the curvature of the loss"):
-        check_numbers(get("sigmoid"), {"rho": 0.01, "ridge": 1.0, "column_norm": 1.0, "slope_bound": 1.0}, 3)
+        check_numbers(
+            problem_for(loss="sigmoid"), FeatureNumbers(rho=0.01, ridge=1.0, column_norm=1.0, slope_bound=1.0)
+        )
     assert CONDITION == 2.0**32
     generator = np.random.default_rng(4)
     parts = [generator.uniform(-1, 1, (RECORDS, width)) for width in COLUMNS]
-    model = sv.PrivateRidge(
-        1.0, 1e-5, entry_bound=1.0, label_bound=1.0, alpha=1.0, solver="admm", unit="feature", insecure_seed=0
-    ).fit(sv.Federation.by_columns(parts, np.zeros(RECORDS), labels="public"))
+    shared: dict[str, Any] = {"entry_bound": 1.0, "label_bound": 1.0, "alpha": 1.0, "insecure_seed": 0}
+    federation = sv.Federation.by_columns(parts, np.zeros(RECORDS), labels="public")
+    model = sv.PrivateRidge(1.0, 1e-5, solver=by_name("admm", unit="feature"), **shared).fit(federation)
     cost, done = cost_of(model.plan_, FORM), model.communication_
     assert (cost.rounds, cost.uplink_bytes, cost.downlink_bytes) == (5, done.uplink_bytes, done.downlink_bytes)
     strict = sv.Federation.by_columns(

@@ -12,12 +12,15 @@ import pytest
 from scipy.stats import beta, binom, norm
 
 import sottovoce as sv
-from sottovoce.algorithms.sharing.admm_published import PublishedSharing, per_round
+from sottovoce.algorithms.sharing.admm_published import PublishedADMM, per_round
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.federation.party import Policy
+from sottovoce.federation.policy import Policy
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.accounting import Unbounded, mu_for
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.events import Unbounded
+from sottovoce.solvers import by_name
+from support import events_of, world_events_of
 
 RECORDS, WIDTHS = 120, (3, 4)
 ALARM = 1e-6  # of every threshold below: how often a sound mechanism may fail it
@@ -32,7 +35,8 @@ def people(seed: int, records: int = RECORDS) -> tuple[list[np.ndarray], np.ndar
 
 def fitted(parts: list[np.ndarray], y: np.ndarray, seed: int, labels: Any = "shared", **parameters: Any) -> Any:
     defaults: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "entry_bound": 1.0, "classes": (-1, 1)}
-    defaults |= {"solver": "admm", "fit_intercept": False, "insecure_seed": seed}
+    options = {name: parameters.pop(name) for name in ("rounds", "rows", "unit") if name in parameters}
+    defaults |= {"solver": by_name("admm", **options), "fit_intercept": False, "insecure_seed": seed}
     model = sv.PrivateLogisticRegression(**{**defaults, **parameters})
     return model.fit(sv.Federation.by_columns(parts, y, labels=labels, record=True))
 
@@ -186,7 +190,7 @@ def test_the_noise_is_as_published() -> None:
     parts = [generator.uniform(-1, 1, (150, 66)) for _ in range(2)]
     total = math.sqrt(2 * 10 * math.log(2 / 2e-4)) + 10 * (math.e - 1)
     model = PUBLISHED(parts, np.where(parts[0][:, 0] > 0, 1, -1), 0, rounds=10, epsilon=total, delta=2e-4)
-    assert model.plan_.vector_of["noise"] == pytest.approx((0.66, 0.66), abs=2e-3)
+    assert model.plan_.numbers.noise == pytest.approx((0.66, 0.66), abs=2e-3)
     assert model.plan_.claimed_epsilon == total
     # one first message from each of 40 runs: 39 x 66 squares, so 14 % is five standard deviations; nothing outside
     y, runs = np.ones(150), range(40)
@@ -194,7 +198,7 @@ def test_the_noise_is_as_published() -> None:
     plan = PUBLISHED(parts, y, 0, rounds=1).plan_
     span = basis(columns(plan, "party-1", parts[0]), 66)
     variance = float(np.mean((span.T @ seen).var(axis=1, ddof=1)))
-    assert variance == pytest.approx(plan.vector_of["noise"][0] ** 2, rel=0.14)
+    assert variance == pytest.approx(plan.numbers.noise[0] ** 2, rel=0.14)
     assert outside(seen, span) < 1e-10
 
 
@@ -204,8 +208,8 @@ def test_it_says_that_it_protects_nobody_and_needs_to_be_asked_for_by_name() -> 
     report = model.privacy_
     assert report.world.epsilon == report.coordinator.epsilon == report.parties.epsilon == math.inf
     assert report.coordinator.claimed_epsilon == 1.0
-    form = PublishedSharing()
-    for events in (form.events(model.plan_, "zero-out", "party-1"), form.world_events(model.plan_, "replace-one")):
+    form = PublishedADMM()
+    for events in (events_of(model.plan_, "zero-out"), world_events_of(model.plan_, "replace-one")):
         assert all(isinstance(event, Unbounded) for event in events)
     strict = sv.Federation.by_columns(parts, y, policy=Policy(max_epsilon=100.0))
     with pytest.raises(RefusedError, match="without noise"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 from typing import Any
 
@@ -13,19 +15,23 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.base import public_coin
-from sottovoce.algorithms.cd.private import ColumnSquares, CoordinateWalk, Moves, Scores, most_squares, shrunk, visits
+from sottovoce.algorithms.cd.walk import ColumnSquares, CoordinateWalk, Moves, Scores, most_squares, shrunk, visits
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.kernels import coordinates as coordinate_kernels
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate
-from sottovoce.errors import InputError, RefusedError
-from sottovoce.plan.plan import Named, Plan
-from sottovoce.privacy.accounting import Gaussian, epsilon_of, mu_for
+from sottovoce.door.query import Round
+from sottovoce.errors import InputError, WireError
+from sottovoce.federation.party import Party
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.solvers import by_name
+from support import at, epsilons_of, events_of, forged, plan_of, query_of
 
-CD = algorithms.REGISTRY["cd"]
 RECORDS, FEATURES = 60, 5
 LOSSES = {
     "squared": Named(name="squared"),
@@ -43,7 +49,7 @@ PENALTIES = {
 
 def problem_for(loss: str = "logistic", penalty: str = "none", **fields: Any) -> Problem:
     classification = loss in ("logistic", "smoothed_hinge", "hinge", "sigmoid")
-    declared: dict[str, Any] = {
+    usual: dict[str, Any] = {
         "loss": LOSSES.get(loss, Named(name=loss)),
         "regulariser": PENALTIES.get(penalty, Named(name=penalty, parameters={"radius": 1.0})),
         "split": "central",
@@ -54,12 +60,11 @@ def problem_for(loss: str = "logistic", penalty: str = "none", **fields: Any) ->
         "delta": 1e-5,
         "classes": (-1, 1) if classification else None,
     }
-    return Problem(**declared | fields)
+    return Problem(**usual | fields)
 
 
-def plan_for(solver: str = "cd", coin: str = "coin", **fields: Any) -> Plan:
-    problem = problem_for(**fields)
-    return make_plan(solver, problem, algorithms.REGISTRY[solver].design(problem), run="run", coin=coin)
+def plan_for(solver: str = "cd", coin: str = "coin", options: Any = None, **fields: Any) -> Plan:
+    return plan_of(problem_for(**fields), solver, coin=coin, **options or {})
 
 
 def rows_for(plan: Plan, seed: int = 0, count: int = RECORDS) -> tuple[np.ndarray, np.ndarray]:
@@ -82,10 +87,15 @@ def neighbour(X: np.ndarray, y: np.ndarray, relation: str, seed: int) -> tuple[n
     return X, y
 
 
-def walk(plan: Plan, block: Block, noise: Any, step: float, weights: Any, curvatures: Any, start: int = 0) -> Any:
-    query = CoordinateWalk(plan, len(noise))
-    order = visits(plan, start, len(noise))
-    return query.walk(block, noise, step, weights, curvatures, Scores(plan, block), order)
+def asked_at(plan: Plan, block: Block, memory: Scores, weights: Any, curvatures: Any) -> Round:
+    """The first round of the walk."""
+    told = {"weights": weights, "curvatures": curvatures}
+    return Round(plan, plan.release("coordinates").first, told, block, memory)
+
+
+def walk(plan: Plan, block: Block, noise: Any, step: float, weights: Any, curvatures: Any) -> Any:
+    query = CoordinateWalk(plan.dimension, len(noise))
+    return query.walk(asked_at(plan, block, Scores(block), weights, curvatures), noise, step)
 
 
 # --- sensitivities ------------------------------------------------------------------------------------------------
@@ -106,7 +116,7 @@ def test_given_what_was_released_before_a_record_moves_each_number_by_its_bound(
 ) -> None:
     length, step = 14, 2.0**-10
     plan = plan_for(loss=loss, penalty=penalty, options={"inner": length})
-    limit = CoordinateWalk(plan, 1).sensitivity(relation)
+    limit = CoordinateWalk(plan.dimension, 1).sensitivity(relation)
     moved = []
     for seed, (name, weights_of) in enumerate(HOSTILE.items()):
         rng = np.random.default_rng(seed)
@@ -123,7 +133,7 @@ def test_given_what_was_released_before_a_record_moves_each_number_by_its_bound(
         np.testing.assert_array_equal(walk(plan, other, answers, step, weights, curvatures), released)
         moved.append(np.abs(answers - noise) * step)
     assert np.max(moved) <= limit + step
-    assert np.linalg.norm(moved, axis=1).max() <= CoordinateWalk(plan, length).sensitivity(relation) * (1 + step)
+    assert np.linalg.norm(moved, axis=1).max() <= query_of(plan, "coordinates").sensitivity(relation) * (1 + step)
 
 
 def test_blanking_a_record_attains_the_bound() -> None:
@@ -158,11 +168,10 @@ def test_a_null_row_adds_nothing_even_where_scores_overflow(loss: str, kind: str
     block = Block.prepare(sp.csr_matrix(X) if kind == "sparse" else X, y, plan.preparation)
     noise = np.zeros(6, dtype=np.int64)
     for scores in (0.0, math.inf, -math.inf, math.nan):
-        memory = Scores(plan, block)
+        memory = Scores(block)
         memory.values[:] = scores
-        order = visits(plan, 0, 6)
-        arguments = (np.zeros(plan.dimension), np.ones(plan.dimension), memory, order)
-        found = CoordinateWalk(plan, 6).walk(block, noise, 2.0**-10, *arguments)
+        round_ = asked_at(plan, block, memory, np.zeros(plan.dimension), np.ones(plan.dimension))
+        found = query_of(plan, "coordinates").walk(round_, noise, 2.0**-10)
         assert not found.any()
 
 
@@ -178,7 +187,7 @@ def test_a_null_row_adds_nothing_even_where_scores_overflow(loss: str, kind: str
 )
 def test_squares_of_columns_move_within_their_bound(bounds: Any, relation: Any) -> None:
     plan = plan_for(bounds=Bounds.declare(**bounds))
-    query = ColumnSquares(plan)
+    query = query_of(plan, "curvatures")
     limit = query.sensitivity(relation)
     furthest = 0.0
     for seed in range(40):
@@ -186,7 +195,7 @@ def test_squares_of_columns_move_within_their_bound(bounds: Any, relation: Any) 
         if seed % 2:
             X[: RECORDS // 2] = 1e9 * np.sign(X[: RECORDS // 2]) * (np.arange(FEATURES) == seed % FEATURES)
         values = [
-            query.value(Block.prepare(rows, labels, plan.preparation))
+            at(query, Block.prepare(rows, labels, plan.preparation))
             for rows, labels in ((X, y), neighbour(X, y, relation, seed))
         ]
         furthest = max(furthest, float(np.linalg.norm(values[0] - values[1])))
@@ -200,7 +209,7 @@ def test_squares_of_columns_move_within_their_bound(bounds: Any, relation: Any) 
         left = math.sqrt(max(left**2 - row[j] ** 2, 0.0)) if math.isfinite(left) else left
     X, y = np.zeros((RECORDS, FEATURES)), rows_for(plan)[1]
     X[0] = row
-    value = query.value(Block.prepare(X, y, plan.preparation))
+    value = at(query, Block.prepare(X, y, plan.preparation))
     assert value.sum() == pytest.approx(most_squares(plan.bounds, FEATURES), rel=1e-6)
     assert np.linalg.norm(value) <= query.sensitivity("zero-out")
 
@@ -211,28 +220,19 @@ def test_constants_of_the_squares() -> None:
     assert most_squares(Bounds.declare(row_norm=3.0, entry_bound=1.0), 20) == pytest.approx(9.0)
     assert most_squares(Bounds.declare(row_norm=9.0, entry_bound=1.0), 20) == 20.0
     assert most_squares(Bounds.declare(row_norm=2.5, entry_bound=(1.0, 2.0, 3.0)), 3) == pytest.approx(2.2)
-    whole = ColumnSquares(plan_for(bounds=Bounds.declare(entry_bound=1.0)))
+    whole = ColumnSquares(Bounds.declare(entry_bound=1.0), FEATURES)
     assert whole.sensitivity("zero-out") == pytest.approx(math.sqrt(FEATURES), rel=1e-5)
     assert whole.sensitivity("replace-one") == math.sqrt(FEATURES)
-    narrow = ColumnSquares(plan_for(bounds=Bounds.declare(row_norm=1.0)))
+    narrow = ColumnSquares(Bounds.declare(row_norm=1.0), FEATURES)
     assert narrow.sensitivity("zero-out") == pytest.approx(1.0, rel=1e-5)
     assert narrow.sensitivity("replace-one") == pytest.approx(math.sqrt(2), rel=1e-5)
-
-
-def test_every_compiled_loop_says_what_it_may_reorder() -> None:
-    """A loop that says nothing is compiled with its first caller's leave, and results would depend on the order."""
-    compiled = {name: loop for name, loop in vars(coordinate_kernels).items() if hasattr(loop, "targetoptions")}
-    assert len(compiled) > 15
-    for name, loop in compiled.items():
-        assert "fastmath" in loop.targetoptions, name
 
 
 # --- the walk -----------------------------------------------------------------------------------------------------
 
 
 def gate_for(plan: Plan, seed: int = 0) -> Gate:
-    releases = {release.query: release for release in plan.releases}
-    return Gate(plan.digest, releases, plan.records, SeededRandomness(seed), None)
+    return Gate(plan, SeededRandomness(seed))
 
 
 @pytest.mark.parametrize("order", ["cyclic", "shuffled", "random"])
@@ -241,16 +241,16 @@ def test_a_walk_is_what_its_prefix_says_and_the_coordinator_ends_where_the_party
     plan = plan_for(loss="squared", penalty=penalty, options={"inner": 36, "order": order, "averaged": 0.0})
     X, y = rows_for(plan)
     block = Block.prepare(X, y, plan.preparation)
-    memory, gate = CD.remember(plan, block), gate_for(plan)
-    text = CD.coordinate(plan)
-    next(text)
-    squares = gate.gaussian(CD.queries(plan)["curvatures"], 0, block)
+    form, query = algorithms.of(plan), query_of(plan, "coordinates")
+    memory, gate, text = form.remember(plan, block), gate_for(plan), form.coordinate(plan)
+    assert next(text).query == "curvatures"
+    squares = gate.release(query_of(plan, "curvatures"), Round(plan, 0, {}, block))
     ask = text.send({"data": squares.arrays["grid"] * plan.release("curvatures").step})
     release = plan.release("coordinates")
-    released = CD.answer(plan, CD.queries(plan)["coordinates"], block, gate, 1, ask.arrays, memory).arrays["grid"]
+    released = gate.release(query, Round(plan, 1, ask.arrays, block, memory)).arrays["grid"]
     with pytest.raises(StopIteration) as stop:
         text.send({"data": released * release.step})
-    np.testing.assert_array_equal(stop.value.value.weights, memory.weights)
+    np.testing.assert_array_equal(stop.value.value, memory.weights)
 
     curvatures = ask.arrays["curvatures"]
     moves = Moves(plan, curvatures)
@@ -270,9 +270,9 @@ def test_a_walk_is_what_its_prefix_says_and_the_coordinator_ends_where_the_party
         w[j] = new
     np.testing.assert_array_equal(w, memory.weights)
     again = gate_for(plan)
-    again.gaussian(CD.queries(plan)["curvatures"], 0, block)
+    again.release(query_of(plan, "curvatures"), Round(plan, 0, {}, block))
     null = Block.prepare(np.full_like(X, math.nan), y, plan.preparation)
-    silent = CD.answer(plan, CD.queries(plan)["coordinates"], null, again, 1, ask.arrays, CD.remember(plan, null))
+    silent = again.release(query, Round(plan, 1, ask.arrays, null, form.remember(plan, null)))
     np.testing.assert_array_equal(silent.arrays["grid"], noise)  # null rows say the noise alone, and it is the same
 
 
@@ -293,7 +293,7 @@ def test_orders_are_derived_from_the_plan_alone() -> None:
     passes = visits(shuffled, 0, 36).reshape(6, d)
     np.testing.assert_array_equal(np.sort(passes), np.tile(np.arange(d), (6, 1)))
     assert not np.array_equal(passes[0], passes[1])
-    drawn = public_coin(chance, "coordinates of pass 0").integers(d, size=d)
+    drawn = chance.public_coin("coordinates of pass 0").integers(d, size=d)
     np.testing.assert_array_equal(visits(chance, 0, d), drawn)
     assert not np.array_equal(visits(shuffled, 0, 36), visits(plan_for(coin="o", options={"order": "shuffled"}), 0, 36))
 
@@ -304,17 +304,17 @@ def test_the_mean_of_the_last_iterates(outer: int, inner: int, averaged: float, 
     split = {} if parties == 1 else {"split": "rows", "parties": tuple((f"p{k}", 20) for k in range(parties))}
     options = {"rounds": outer, "inner": inner, "averaged": averaged, "curvature_share": 0.0}
     plan = plan_for(loss="squared", penalty="l1", options=options, **split)
-    text, rng = CD.coordinate(plan), np.random.default_rng(1)
+    text, rng = algorithms.of(plan).coordinate(plan), np.random.default_rng(1)
     ask, said = next(text), []
     names = [name for name, _ in plan.parties]
-    length = int(plan["stride"])
+    length = plan.numbers.stride
     try:
         while True:
             values = {name: 5 * rng.standard_normal(length) for name in names}
             said.extend(sum(values.values()))
             ask = text.send(values)
     except StopIteration as stop:
-        found = stop.value.weights
+        found = stop.value
     assert len(said) == outer * inner
     moves = Moves(plan, ask.arrays["curvatures"])
     w, kept = np.zeros(plan.dimension), max(1, round(averaged * inner))
@@ -378,7 +378,7 @@ def test_without_noise_a_box_holds_the_coefficients(solver: str, order: str) -> 
     y = y + X @ [1.0, -1.0, 0.2, 0.0, 0.3]
     party = sv.Federation.central(X, y)
     coordinator = party.coordinator(without_privacy=True)
-    solution, _ = coordinator.run(plan, algorithms.REGISTRY[solver])
+    solution, _ = coordinator.run(plan, algorithms.of(plan))
     coef, intercept = plan.preparation.unprepare(solution.weights)
     one = np.column_stack([X, np.ones(RECORDS)])
     limits = [(-0.1, 0.3)] * FEATURES + [(None, None)]
@@ -425,10 +425,10 @@ def test_without_a_release_the_bounds_say_the_curvatures() -> None:
     ):
         plan = plan_for(bounds=Bounds.declare(**bounds), options={"curvature_share": 0.0})
         assert [release.query for release in plan.releases] == ["coordinates"]
-        curvatures = next(CD.coordinate(plan)).arrays["curvatures"]
+        curvatures = next(algorithms.of(plan).coordinate(plan)).arrays["curvatures"]
         np.testing.assert_allclose(curvatures, 0.25 * np.array([mean] * FEATURES + [1.0]))
     known = plan_for(options={"curvatures": [0.4, 1, 2, 40.0, 1e-30]}, bounds=Bounds.declare(entry_bound=2.0))
-    curvatures = next(CD.coordinate(known)).arrays["curvatures"]
+    curvatures = next(algorithms.of(known).coordinate(known)).arrays["curvatures"]
     np.testing.assert_allclose(curvatures, 0.25 * np.array([0.1, 0.25, 0.5, 1.0, 1e-12, 1.0]))
     assert [release.query for release in known.releases] == ["coordinates"]
 
@@ -442,16 +442,16 @@ def test_the_cost_is_that_of_all_steps(relation: Any, distance: float, parties: 
     split = {} if parties == 1 else {"split": "rows", "parties": tuple((f"p{k}", 15) for k in range(parties))}
     plan = plan_for(relation=relation, options={"rounds": 3, "inner": 30}, **split)
     walked = plan.release("coordinates")
-    assert walked.count * plan["stride"] == 90
-    assert plan["stride"] == (1 if parties > 1 else 30)
+    assert walked.count * plan.numbers.stride == 90
+    assert plan.numbers.stride == (1 if parties > 1 else 30)
     mu = mu_for(2.0, 0.99e-5)
-    squares, steps = CD.events(plan, relation, plan.parties[0][0])
+    squares, steps = events_of(plan, relation)
     assert isinstance(steps, Gaussian)
     assert isinstance(squares, Gaussian)
     assert steps.mu**2 == pytest.approx(90 * (distance * (1 + walked.step / distance)) ** 2 / walked.std**2)
     assert squares.mu**2 == pytest.approx(0.1 * mu**2)
     assert squares.mu**2 + steps.mu**2 == pytest.approx(mu**2)
-    epsilons = CD.epsilons(plan, relation)
+    epsilons = epsilons_of(plan, relation)
     assert epsilons["coordinator"] == pytest.approx(2.0, rel=1e-6)
     assert epsilons["world"] == pytest.approx(epsilon_of([Gaussian(mu / math.sqrt(parties))], 0.99e-5, relation))
 
@@ -467,11 +467,8 @@ def test_the_published_calibration(records: int, epsilon: float, counted: str, r
         epsilon=epsilon,
         delta=float(records) ** -2,
         relation="replace-one",
-        solver="cd",
+        solver=by_name("cd", counted=counted, rounds=rounds, inner=100),
         calibration="paper",
-        counted=counted,
-        rounds=rounds,
-        inner=100,
         entry_bound=3.0,
         insecure_seed=0,
     ).fit(X, y)
@@ -500,8 +497,8 @@ def test_the_published_calibration(records: int, epsilon: float, counted: str, r
         ({"averaged": 1.5}, "averaged=1.5 must be a number from 0.0 to 1.0"),
         ({"curvature_share": 1.0}, "curvature_share=1.0 must be a number from 0.0 to 0.9"),
         ({"curvatures": [1.0, 2.0]}, r"curvatures=\[1.0, 2.0\] must be the mean square of each of the 5 features"),
-        ({"curvatures": [1.0, 2.0, 3.0, 4.0, -1.0]}, "positive and public knowledge; leave it out"),
-        ({"curvatures": "many"}, "curvatures='many' must be the mean square"),
+        ({"curvatures": [1.0, 2.0, 3.0, 4.0, -1.0]}, "must be a list of positive finite numbers, one for each feature"),
+        ({"curvatures": "many"}, "curvatures='many' must be a list of positive finite numbers"),
         ({"curvatures": [1.0] * 5, "curvature_share": 0.2}, "curvature_share=0.2: curvatures are given"),
     ],
 )
@@ -516,19 +513,64 @@ def test_what_it_cannot_serve_is_told_before_data_is_touched() -> None:
     from sottovoce import losses
 
     with pytest.raises(InputError, match="solver='cd' needs a smooth loss and 'hinge' is not"):
-        algorithms.get("cd", losses.get("hinge"), "central")
+        algorithms.check("cd", losses.get("hinge"), "central")
     with pytest.raises(InputError, match="serves the losses squared, huber, smoothed_hinge, logistic, not 'sigmoid'"):
-        algorithms.get("cd", losses.get("sigmoid"), "central")
+        algorithms.check("cd", losses.get("sigmoid"), "central")
+
+
+def proposed(plan: Plan, **fields: Any) -> Frame:
+    """What a party says to the plan with other fields."""
+    digest, text = forged(plan, **fields)
+    party = Party("data", *rows_for(plan), randomness=SeededRandomness(0))
+    return decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data)
+
+
+def answered(plan: Plan, query: str, number: int = 1, **arrays: Any) -> Frame:
+    """What a party that took the plan says to a message."""
+    party = Party("data", *rows_for(plan), randomness=SeededRandomness(0))
+    assert decode(party.handle(encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data).kind == "accept"
+    return decode(party.handle(encode(Frame("ask", 2, plan.digest, number, query, arrays))).data)
+
+
+def refused(plan: Plan, query: str, number: int = 1, **arrays: Any) -> str:
+    """Why a message is refused: by its query and, if a frame can carry it at all, by a real party."""
+    reason = query_of(plan, query).objection(plan, number, arrays)
+    assert reason is not None
+    with contextlib.suppress(WireError):
+        reply = answered(plan, query, number, **arrays)
+        assert reply.kind == "refuse"
+        assert reason in json.loads(reply.text)["refused"]
+    return str(reason)
 
 
 @pytest.mark.parametrize(
-    "changed", [{"stride": 0.0}, {"stride": 1.5}, {"stride": math.nan}, {"clip": 0.0}, {"step": math.inf}]
+    "changed",
+    [
+        {"stride": 0},
+        {"stride": 1.5},
+        {"stride": math.nan},
+        {"stride": 2**31},
+        {"clip": 0.0},
+        {"clip": math.nan},
+        {"step": math.inf},
+        {"order": "backwards"},
+        {"order": 1},
+    ],
 )
-def test_a_plan_with_absurd_numbers_is_refused(changed: dict[str, float]) -> None:
+def test_a_plan_with_absurd_numbers_is_refused(changed: dict[str, Any]) -> None:
     plan = plan_for()
-    numbers = tuple(sorted((plan.number_of | changed).items()))
-    with pytest.raises(InputError, match="must be a"):
-        CD.queries(plan.model_copy(update={"numbers": numbers}))
+    reply = proposed(plan, numbers=plan.numbers.model_dump() | changed)
+    assert reply.kind == "refuse"
+    assert f"not a plan of this version: {next(iter(changed))}: Input should be" in reply.text
+
+
+def test_a_plan_that_walks_further_than_it_pays_for_is_refused() -> None:
+    plan = plan_for(options={"inner": 12})
+    reply = proposed(plan, numbers=plan.numbers.model_dump() | {"stride": 13})
+    assert reply.kind == "refuse"
+    assert "more sensitive than the plan charged for" in reply.text
+    for fields in ({"layout": "rows"}, {"loss": {"name": "hinge", "parameters": {}}}):
+        assert proposed(plan, **fields).kind == "refuse"
 
 
 @pytest.mark.parametrize(
@@ -545,22 +587,16 @@ def test_a_plan_with_absurd_numbers_is_refused(changed: dict[str, float]) -> Non
     ],
 )
 def test_a_message_without_usable_curvatures_is_refused(curvatures: Any) -> None:
-    plan = plan_for()
-    X, y = rows_for(plan)
-    block = Block.prepare(X, y, plan.preparation)
     arrays = {"weights": np.zeros(FEATURES + 1)}
     if curvatures is not None:
         arrays["curvatures"] = curvatures
-    with pytest.raises(RefusedError, match="6 positive float64 curvatures"):
-        CD.answer(plan, CD.queries(plan)["coordinates"], block, gate_for(plan), 1, arrays, CD.remember(plan, block))
+    assert "needs 'curvatures': 6 float64 numbers" in refused(plan_for(), "coordinates", **arrays)
 
 
 @pytest.mark.parametrize("round_", [0, 2, 10**6])
 def test_a_round_outside_the_plan_is_refused(round_: int) -> None:
-    plan = plan_for()
-    X, y = rows_for(plan)
-    block = Block.prepare(X, y, plan.preparation)
-    arrays = {"weights": np.zeros(FEATURES + 1), "curvatures": np.ones(FEATURES + 1)}
-    query = CD.queries(plan)["coordinates"]
-    with pytest.raises(RefusedError, match="not in the plan"):
-        CD.answer(plan, query, block, gate_for(plan), round_, arrays, CD.remember(plan, block))
+    plan, usual = plan_for(), {"weights": np.zeros(FEATURES + 1), "curvatures": np.ones(FEATURES + 1)}
+    assert answered(plan, "coordinates", 1, **usual).kind == "answer"
+    reply = answered(plan, "coordinates", round_, **usual)
+    assert reply.kind == "refuse"
+    assert "is not this party's turn in the plan" in reply.text

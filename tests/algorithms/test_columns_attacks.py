@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce import algorithms
-from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.sharing.admm_feature import FeatureSharing
+from sottovoce.algorithms.sharing.admm_feature import FeatureADMM
 from sottovoce.app.page import page
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.estimators import privacy_report
-from sottovoce.plan.plan import Named, Plan
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.solvers import by_name
+from support import at, plan_of, query_of
 
 RECORDS, WIDTH = 60, 20
 
@@ -34,19 +34,18 @@ def feature_plan() -> Plan:
         delta=1e-5,
         labels="public",
         fit_intercept=False,
-        options={"unit": "feature"},
     )
-    return make_plan("admm", problem, FeatureSharing().design(problem), run="run", coin="coin")
+    return plan_of(problem, "admm", unit="feature")
 
 
 def said(plan: Plan, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The message of party a before its noise, and the weights that it keeps."""
-    form = FeatureSharing()
+    form = FeatureADMM()
     block = Block.prepare(X, np.ones(RECORDS), plan.part("a").preparation)
     memory = form.remember(plan, block)
     silence = np.zeros(RECORDS)
-    query: Any = form.queries_of(plan, "a")["scores"]
-    return query.value(block, silence, silence, memory), form.kept_weights(plan, memory)
+    message = at(query_of(plan, "scores", "a"), block, plan=plan, memory=memory, sum=silence, others=silence)
+    return message, form.own_weights(plan, memory)
 
 
 def test_protection_of_a_feature_names_what_it_rests_on() -> None:
@@ -60,7 +59,7 @@ def test_protection_of_a_feature_names_what_it_rests_on() -> None:
     assert np.linalg.norm(message - without) <= 1.0
     assert abs(shown[3]) < 1e-12 < 1e-6 < abs(weights[3])
     assert np.linalg.norm(message - said(plan, missing)[0]) > 1.0
-    rests = "; ".join(privacy_report(plan, algorithms.of(plan), seeded=False).assumptions)
+    rests = "; ".join(privacy_report(plan, seeded=False).assumptions)
     assert "nobody is shown the weights" in rests
     assert "predictions made with them" in rests
     assert "which records a party cannot use" in rests
@@ -70,9 +69,8 @@ def test_protection_of_a_feature_names_what_it_rests_on() -> None:
 def test_no_page_promises_a_person_what_a_feature_has(unit: str | None) -> None:
     X = np.random.default_rng(0).uniform(-1, 1, (RECORDS, 4))
     people = sv.Federation.by_columns([X[:, :2], X[:, 2:]], np.sign(X[:, 0]), labels="public")
-    model = sv.PrivateRidge(
-        epsilon=1.0, delta=1e-5, alpha=1.0, entry_bound=1.0, label_bound=1.0, solver="admm", rounds=2, unit=unit
-    )
+    solver = by_name("admm", rounds=2, unit=unit)
+    model = sv.PrivateRidge(1.0, delta=1e-5, alpha=1.0, entry_bound=1.0, label_bound=1.0, solver=solver)
     text, told = page(model.fit(people)), model.privacy_.to_dict()
     person = unit is None
     assert ("Whatever anybody concludes about a person" in text) == person

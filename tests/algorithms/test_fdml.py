@@ -16,18 +16,23 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.sharing.fdml import Batches, ExactSteps, Fdml, KeptSteps, MeanView, batch_size
-from sottovoce.algorithms.sharing.gradients import RIDGE, joined
+from sottovoce.algorithms.sharing.fdml_exact import Batches, ExactFDML, batch_size
+from sottovoce.algorithms.sharing.fdml_noisy_rows import MeanSteps, NoisyRowsFDML
+from sottovoce.algorithms.sharing.gradients import RIDGE, joined_means
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.plan.plan import Labels, Named, Plan
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Relation, mu_for
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Labels, Named, Problem
+from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.ledger import Account
+from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
+from sottovoce.solvers import by_name
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from support import at, epsilons_of, forged, plan_of, query_of
 
 INF = math.inf
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
@@ -65,6 +70,7 @@ def columns_of(X: Any, y: np.ndarray, parties: int, **options: Any) -> sv.Federa
 
 def plan_for(columns: tuple[int, ...], records: int, loss: str = "logistic", **fields: Any) -> Plan:
     bounds = fields.pop("bounds", Bounds.declare(row_norm=2.0, label_bound=1.0))
+    options = fields.pop("options", {})
     declared: dict[str, Any] = {
         "loss": Named(name=loss),
         "regulariser": Named(name="none"),
@@ -78,8 +84,7 @@ def plan_for(columns: tuple[int, ...], records: int, loss: str = "logistic", **f
         "delta": 1e-5,
         "classes": None if loss in ("squared", "huber") else (-1, 1),
     }
-    problem = Problem(**declared | fields)
-    return make_plan("fdml", problem, Fdml().design(problem), run="run", coin="coin")
+    return plan_of(Problem(**declared | fields), "fdml", **options)
 
 
 # --- without privacy ----------------------------------------------------------------------------------------------
@@ -141,8 +146,8 @@ def test_it_is_the_central_run_of_the_same_batches(name: str, parties: int, wide
     X, classes, numbers = wide
     model, slope, bend, prox = MODELS[name]
     y = numbers if slope is squared else classes
-    model.set_params(solver="fdml", rounds=67, rate=0.06, insecure_seed=4)
-    model.fit(columns_of(X, y, parties, holder=parties - 1))
+    model.set_params(solver=by_name("fdml", rounds=67, rate=0.06), insecure_seed=4)
+    model.fit(columns_of(X, y, parties, label_party=parties - 1))
     expected = central(X, y, slope, bend, prox, 67, 17, "seed 4")
     found = np.append(model.coef_, model.intercept_)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
@@ -154,7 +159,7 @@ def test_it_is_the_central_run_of_the_same_batches(name: str, parties: int, wide
 def test_sparse_rows_are_the_dense_ones(wide: Data) -> None:
     X, y, _ = wide
     X = np.where(np.abs(X) > 0.15, X, 0.0)
-    options = {"solver": "fdml", "rounds": 40, "alpha": 0.01, "insecure_seed": 4}
+    options = {"solver": by_name("fdml", rounds=40), "alpha": 0.01, "insecure_seed": 4}
     found = [
         sv.PrivateLogisticRegression(INF, **options).fit(columns_of(rows, y, 3)).coef_
         for rows in (X, sp.csr_matrix(X), sp.csc_matrix(X))
@@ -177,16 +182,16 @@ def test_where_it_ends(kind: Any, parties: int, wide: Data) -> None:
     y = classes if kind is sv.PrivateLogisticRegression else numbers
     best = kind(INF, alpha=0.01, solver="newton").fit(X, y)
     federation = columns_of(X, y, parties)
-    full = kind(INF, alpha=0.01, solver="fdml", rate=1.0, rounds=1000).fit(federation)
+    full = kind(INF, alpha=0.01, solver=by_name("fdml", rate=1.0, rounds=1000)).fit(federation)
     np.testing.assert_allclose(np.ravel(full.coef_), np.ravel(best.coef_), rtol=0, atol=1e-6)
     np.testing.assert_allclose(full.intercept_, best.intercept_, rtol=0, atol=1e-6)
     assert full.certificates_ == {}
     if parties > 2:
         return  # the rest is the same run, as tested above
     model = kind(INF, alpha=0.01, solver="fdml", insecure_seed=1).fit(federation)
-    assert model.plan_["rate"] == 0.08  # 32 of 400 records
+    assert model.plan_.numbers.rate == 0.08  # 32 of 400 records
     assert 0 < objective(model, X, y, 0.01) - objective(best, X, y, 0.01) < 1e-3
-    few = kind(INF, alpha=0.01, solver="fdml", insecure_seed=1, rounds=20).fit(federation)
+    few = kind(INF, alpha=0.01, solver=by_name("fdml", rounds=20), insecure_seed=1).fit(federation)
     assert objective(few, X, y, 0.01) - objective(best, X, y, 0.01) > 1e-3
 
 
@@ -196,7 +201,7 @@ def test_other_units_and_ranges(wide: Data) -> None:
     X, y = 40 * X + 3, 2 * numbers + 5
     options = {"alpha": 0.01, "feature_ranges": (X.min(0), X.max(0)), "label_bound": (3, 7)}
     best = sv.PrivateRidge(INF, solver="newton", **options).fit(X, y)
-    model = sv.PrivateRidge(INF, solver="fdml", rate=1.0, **options).fit(columns_of(X, y, 3))
+    model = sv.PrivateRidge(INF, solver=by_name("fdml", rate=1.0), **options).fit(columns_of(X, y, 3))
     np.testing.assert_allclose(model.coef_, best.coef_, rtol=0, atol=1e-6)
     np.testing.assert_allclose(model.intercept_, best.intercept_, rtol=0, atol=1e-5)
 
@@ -206,7 +211,7 @@ def test_a9a_in_ten_epochs(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SOTTOVOCE_DATA", str(data_folder))
     train, test = sv.load("a9a", split="train"), sv.load("a9a", split="test")
     parts = [train.X[:, :66], train.X[:, 66:]]
-    model = sv.PrivateLogisticRegression(INF, solver="fdml", rounds=1000, insecure_seed=1)
+    model = sv.PrivateLogisticRegression(INF, solver=by_name("fdml", rounds=1000), insecure_seed=1)
     model.fit(sv.Federation.by_columns(parts, train.y))
     margins = np.where(test.y > 0, 1, -1) * model.decision_function(test.X)
     assert np.logaddexp(0, -margins).mean() < 0.3246
@@ -224,7 +229,7 @@ def test_over_grpc(wide: Data, tmp_path: Path) -> None:
     for name, part in zip(names, parts, strict=True):
         arguments = (sv.Party(name, part, y, policy=policy), f"localhost:{wire.port}", Credentials.load(tmp_path, name))
         threads.append(threading.Thread(target=serve_party, args=arguments, kwargs={"stop": stop}))
-    options = {"solver": "fdml", "alpha": 0.01, "rounds": 30, "classes": (-1, 1)}
+    options = {"solver": by_name("fdml", rounds=30), "alpha": 0.01, "classes": (-1, 1)}
     try:
         for thread in threads:
             thread.start()
@@ -269,7 +274,7 @@ def test_without_privacy_labels_that_are_held_are_refused(wide: Data) -> None:
         plan_for((2, 2), 100, epsilon=INF, regulariser=Named(name="product"))
     plan = plan_for((12, 12), len(y), epsilon=INF, bounds=Bounds.declare(), options={"rounds": 1, "rate": 1.0})
     coordinator = columns_of(X, y, 2, record=True).coordinator(without_privacy=True)
-    coordinator.run(plan, ExactSteps())
+    coordinator.run(plan, ExactFDML())
     (slopes,) = [message.payload for message in coordinator.transcript or () if message.name == "slopes"]
     assert (np.sign(slopes) == -y[Batches(plan)[0]]).all()
 
@@ -277,33 +282,48 @@ def test_without_privacy_labels_that_are_held_are_refused(wide: Data) -> None:
 def test_steps_that_are_too_long_are_told(wide: Data) -> None:
     X, _, y = wide
     with pytest.raises(InputError, match=r"step=50: the scores diverge; take a smaller one"):
-        sv.PrivateRidge(INF, solver="fdml", step=50.0).fit(columns_of(X, y, 2))
+        sv.PrivateRidge(INF, solver=by_name("fdml", step=50.0)).fit(columns_of(X, y, 2))
+
+
+def say(party: sv.Party, plan: Plan, query: str = "", number: int = 0, **told: np.ndarray) -> Frame:
+    kind, text = ("ask", "") if query else ("plan", plan.to_json())
+    return decode(party.handle(encode(Frame(kind, 1, plan.digest, number, query, told, text))).data)
 
 
 def test_what_a_party_refuses_without_privacy(wide: Data) -> None:
     X, y, _ = wide
-    form = ExactSteps()
+    form = ExactFDML()
     plan = plan_for((12, 12), len(y), epsilon=INF, bounds=Bounds.declare(), options={"rate": 0.3, "rounds": 6})
     assert [batch_size(plan, t) for t in range(5)] == [100, 100, 100, 100, 100]
     uneven = plan_for((12, 12), 10, epsilon=INF, bounds=Bounds.declare(), options={"rate": 0.3})
     assert [batch_size(uneven, t) for t in range(5)] == [2, 3, 2, 3, 2]
-    assert form.serves(plan, "party-1", "slopes", 0)
-    assert not form.serves(plan, "party-2", "slopes", 0)
-    assert form.serves(plan, "party-2", "scores", 5)
-    assert not form.serves(plan, "party-2", "scores", 6)
+    policy = sv.Policy(allow_without_privacy=True)
     good = np.zeros(100)
-    asks = (("scores", 0, "step", good[:1]), ("scores", 1, "slopes", good), ("slopes", 0, "scores", good))
-    for query, round_, name, vector in (*asks, ("weights", 0, "slopes", good)):
-        assert form.objection(plan, query, round_, {name: vector}) is None
-        for bad in ({}, {name: np.append(vector, 0.0)}, {name: vector.astype(np.int64)}, {"other": vector}):
-            assert f"needs {len(vector)} float64 numbers, called '{name}'" in str(
-                form.objection(plan, query, round_, bad)
-            )
+    asks = [("sizes", 0, {}), ("scores", 0, {"step": good[:1]}), ("slopes", 0, {"scores": good})]
+    asks += [("scores", t, {"slopes": good}) for t in range(1, 6)] + [("weights", 0, {"slopes": good})]
+    first, second = (sv.Party(f"party-{m + 1}", part, y, policy=policy) for m, part in enumerate(split(X, 2)))
+    for party in (first, second):
+        assert say(party, plan).kind == "accept"
+    for query, number, told in asks:
+        mine = (first,) if query == "slopes" else (first, second)
+        for party in mine:
+            for name, vector in told.items():
+                for bad in ({}, {name: np.append(vector, 0.0)}, {name: vector.astype(np.int64)}, {"other": vector}):
+                    refused = say(party, plan, query, number, **bad)
+                    assert refused.kind == "refuse"
+                    assert f"needs '{name}': {len(vector)} float64 numbers" in refused.text
+            assert say(party, plan, query, number, **told).kind == "answer"
+    assert say(second, plan, "slopes", 0, scores=good).kind == "refuse"  # the labels are with the first
+    assert say(second, plan, "scores", 6, slopes=good).kind == "refuse"
+    for numbers in ({"rate": 0.0, "step": 1.0}, {"rate": 1.5, "step": 1.0}, {"rate": 0.5, "step": -1.0}, {"rate": 0.5}):
+        digest, text = forged(plan, numbers=numbers)
+        reply = second.handle(encode(Frame("plan", 1, digest, text=text)))
+        assert decode(reply.data).kind == "refuse"
     with pytest.raises(RefusedError, match="without noise"):
         columns_of(X, y, 2).coordinator().run(plan, form)
 
 
-# --- on kept rows -------------------------------------------------------------------------------------------------
+# --- on noisy rows -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -311,21 +331,20 @@ def test_what_a_party_refuses_without_privacy(wide: Data) -> None:
 @pytest.mark.parametrize("columns", [(5, 5), (2, 4, 3), (7,)])
 def test_what_is_spent_is_what_was_declared(columns: tuple[int, ...], labels: Labels, relation: Relation) -> None:
     """The rest is lost to grids: a thousandth of each sensitivity."""
-    form = KeptSteps()
     for options in ({}, {"world_epsilon": 0.3}, {"row_share": 0.2}):
         plan = plan_for(columns, 500, relation=relation, labels=labels, options=options)
-        found = form.epsilons(plan, relation)
+        found = epsilons_of(plan, relation)
         assert 0.997 < found["coordinator"] <= 1.0
         assert found["parties"] == found["coordinator"]
         assert found["world"] < 0.99 * found["coordinator"]
         if "world_epsilon" in options:
             assert 0.997 * 0.3 < found["world"] <= 0.3
-        worse = form.epsilons(plan, "replace-one")["coordinator"]
+        worse = epsilons_of(plan, "replace-one")["coordinator"]
         assert worse > 1.9 if relation == "zero-out" else worse <= 1.0
         quiet = next(k for k, release in enumerate(plan.releases) if release.query == "gradient")
         releases = list(plan.releases)
-        releases[quiet] = releases[quiet].model_copy(update={"std": releases[quiet].std * 0.5})
-        assert form.epsilons(plan.model_copy(update={"releases": tuple(releases)}), relation)["coordinator"] > 1.1
+        releases[quiet] = releases[quiet].changed(std=releases[quiet].std * 0.5)
+        assert epsilons_of(plan.changed(releases=tuple(releases)), relation)["coordinator"] > 1.1
 
 
 def test_shares_and_rounds() -> None:
@@ -353,17 +372,17 @@ def test_rows_are_paid_once_and_shared_with_admm(tmp_path: Path, many: Any) -> N
     X, y = many
     X, y = X[:600], y[:600]
     accounts = ledgers(tmp_path, 2)
-    options = {"epsilon": 1.0, "entry_bound": 1.0, "classes": (-1, 1), "rounds": 3}
+    options = {"epsilon": 1.0, "entry_bound": 1.0, "classes": (-1, 1)}
     mu2 = mu_for(1.0, 1e-5 * (1 - SAMPLER_SHARE)) ** 2
     for solver in ("fdml", "fdml", "admm"):
-        model = sv.PrivateLogisticRegression(solver=solver, **options)
+        model = sv.PrivateLogisticRegression(solver=by_name(solver, rounds=3), **options)
         model.fit(columns_of(X, y, 2, ledgers=accounts))
         assert model.privacy_.coordinator.epsilon == pytest.approx(1.0, abs=2e-3)
     for account in accounts:
         costs = [known.cost / mu2 for known in account.book().reservations]
         assert costs == pytest.approx([1.0, 0.4, 0.4], rel=5e-3)
         assert len(account.rows()) == 1
-    other = sv.PrivateLogisticRegression(solver="fdml", **options | {"entry_bound": 2.0})
+    other = sv.PrivateLogisticRegression(solver=by_name("fdml", rounds=3), **options | {"entry_bound": 2.0})
     other.fit(columns_of(X, y, 2, ledgers=accounts))
     assert accounts[0].book().reservations[-1].cost / mu2 == pytest.approx(1.0, rel=5e-3)
 
@@ -372,8 +391,8 @@ def test_rows_are_paid_once_and_shared_with_admm(tmp_path: Path, many: Any) -> N
 @pytest.mark.parametrize("parties", [1, 2, 3])
 def test_bytes_and_rounds_are_told_exactly(parties: int, labels: Labels, many: Any) -> None:
     X, y = many
-    federation = columns_of(X[:70], y[:70], parties, labels=labels, holder=parties - 1)
-    model = sv.PrivateLogisticRegression(2.0, solver="fdml", entry_bound=1.0, rounds=5, classes=(-1, 1))
+    federation = columns_of(X[:70], y[:70], parties, labels=labels, label_party=parties - 1)
+    model = sv.PrivateLogisticRegression(2.0, solver=by_name("fdml", rounds=5), entry_bound=1.0, classes=(-1, 1))
     model.fit(federation)
     told, done = cost_of(model.plan_, algorithms.of(model.plan_)), model.communication_
     assert (told.uplink_bytes, told.downlink_bytes) == (done.uplink_bytes, done.downlink_bytes)
@@ -412,9 +431,9 @@ def test_how_long_a_step_is() -> None:
     """1 / (f k N B^2 + ridge), f at least M / 2, and more where a party's columns stand for others."""
     plan = plan_for((1,) * 8, 100, bounds=Bounds.declare(entry_bound=1.0))
     gradient = np.array([1.0, -2.0])
-    for wider, factor in ((1.0, 4.0), (5.0, 5.0)):
-        view = MeanView(plan, "party-3", np.zeros(1))
-        view.wider = wider
+    for share, factor in ((1.0, 4.0), (5.0, 5.0)):
+        view = MeanSteps(plan, "party-3", np.zeros(1))
+        view.own_share = share
         length = 1 / (factor * 0.25 * 100 * 2 + RIDGE * 100 * 8)
         view.move(0, gradient)
         np.testing.assert_allclose(view.weights, -length * gradient, rtol=1e-6)
@@ -429,10 +448,10 @@ def test_the_intercept_is_that_of_the_view_that_says_most() -> None:
     plan = plan_for((2, 3), 100, bounds=Bounds.declare(entry_bound=1.0))
     sums = (np.array([10.0, 20.0]), np.array([30.0, 0.0, 0.0]))
     for wide, other in ((0, 1), (1, 0)):
-        views = [MeanView(plan, f"party-{m + 1}", total) for m, total in enumerate(sums)]
+        views = [MeanSteps(plan, f"party-{m + 1}", total) for m, total in enumerate(sums)]
         for m, view in enumerate(views):
             view.move(plan.rounds, np.full(view.width + 1, 50.0 if m == wide else 1.0))
-        weights = joined(plan, {f"party-{m + 1}": view for m, view in enumerate(views)})
+        weights = joined_means(plan, {f"party-{m + 1}": view for m, view in enumerate(views)})
         centre = float(sums[other] @ views[other].weights[:-1]) / 100
         assert centre != 0
         assert weights[-1] == pytest.approx(views[wide].weights[-1] - centre)
@@ -447,12 +466,12 @@ def test_steps_of_a_view_end_at_the_minimum(penalty: str, wide: Data) -> None:
     plan = plan_for((24,), records, "squared", options={"rounds": 4000}, **fields)
     block = Block.prepare(X, y, plan.part("party-1").preparation)
     rows = np.hstack([np.asarray(block.rows)[:, :24], np.ones((records, 1))])
-    view = MeanView(plan, "party-1", rows[:, :24].sum(0))
+    view = MeanSteps(plan, "party-1", rows[:, :24].sum(0))
     for t in range(plan.rounds):
-        view.move(t, rows.T @ (rows @ view.weights - block.labels) / plan["slope_bound"])
+        view.move(t, rows.T @ (rows @ view.weights - block.labels) / plan.numbers.slope_bound)
     w = view.answer
     scale = float(plan.preparation.scale)
-    ridge_ = RIDGE * (2.0 / plan.unit) ** 2
+    ridge_ = RIDGE * (2.0 / plan.entry_scale) ** 2
     gradient = rows.T @ (rows @ w - block.labels) / records + ridge_ * np.append(w[:-1], 0.0)
     if penalty == "l2":
         assert np.abs(gradient + alpha * scale**2 * np.append(w[:-1], 0.0)).max() < 1e-8
@@ -470,7 +489,7 @@ def test_steps_of_a_view_end_at_the_minimum(penalty: str, wide: Data) -> None:
 def test_one_record_moves_the_gradient_by_its_own_term(loss: str, labels: Labels, relation: Relation) -> None:
     """At weights and offsets of all sizes. A canary moves it by nearly all that is charged: no bound is idle."""
     records, columns = 50, (4, 6, 3)
-    plan, form = plan_for(columns, records, loss, labels=labels, relation=relation), KeptSteps()
+    plan, form = plan_for(columns, records, loss, labels=labels, relation=relation), NoisyRowsFDML()
     rng, most = np.random.default_rng(1), 0.0
     for trial in range(40):
         X = rng.standard_normal((records, 13)) * 10.0 ** rng.uniform(-2, 2, (records, 1))
@@ -487,17 +506,14 @@ def test_one_record_moves_the_gradient_by_its_own_term(loss: str, labels: Labels
             Z[7] = X[7] if trial % 2 else rng.uniform(-1, 1, 13)
         noisy = rng.standard_normal(records) * 3
         for name, start, stop in (("party-1", 0, 4), ("party-2", 4, 10), ("party-3", 10, 13)):
-            query = form.queries_of(plan, name)["gradient"]
+            query = query_of(plan, "gradient", name)
             weights = rng.standard_normal(stop - start)
             values = []
             for rows, known, said in ((X, y, offset), (Z, z, others)):
                 block = Block.prepare(rows[:, start:stop], known, plan.part(name).preparation)
-                scores = np.asarray(block.rows)[:, : query.width] @ weights + said
-                blurred = labels == "held" and name != "party-1"
-                told = noisy if blurred else block.labels
-                values.append(
-                    query.value(block, form.slopes(plan, scores, told, form.remember(plan, block), blurred=blurred))
-                )
+                told = {"labels": noisy} if labels == "held" and name != "party-1" else {}
+                assert query.objection(plan, 0, told | {"weights": weights, "offset": said}) is None
+                values.append(at(query, block, memory=form.remember(plan, block), weights=weights, offset=said, **told))
             moved = float(np.linalg.norm(values[0] - values[1])) / query.sensitivity(relation)
             assert moved <= 1 + 1e-12
             most = max(most, moved)
@@ -507,20 +523,35 @@ def test_one_record_moves_the_gradient_by_its_own_term(loss: str, labels: Labels
 def test_what_a_party_refuses(many: Any) -> None:
     X, y = many
     X, y = X[:200], y[:200]
-    form, plan = KeptSteps(), plan_for((5, 5), 200, labels="held", options={"rounds": 4})
+    plan = plan_for((5, 5), 200, labels="held", options={"rounds": 4})
+    first, second = sv.Party("party-1", X[:, :5], y), sv.Party("party-2", X[:, 5:], None)
+    for party in (first, second):
+        assert say(party, plan).kind == "accept"
     good = {"weights": np.zeros(5), "offset": np.zeros(200), "labels": np.zeros(200)}
-    assert form.objection(plan, "scores", 0, {"weights": good["weights"]}) is None
-    assert form.objection(plan, "gradient", 0, good) is None
+    assert say(second, plan, "scores", 0, weights=good["weights"]).kind == "answer"
     for name, vector in good.items():
-        broken = [np.append(vector, 0.0), vector.astype(np.int64), vector + math.nan, vector + math.inf]
-        for bad in broken:
-            assert "needs float64 weights" in str(form.objection(plan, "gradient", 0, good | {name: bad}))
+        for bad in (np.append(vector, 0.0), vector.astype(np.int64), vector + 1e101):
+            refused = say(second, plan, "gradient", 0, **good | {name: bad})
+            assert refused.kind == "refuse"
+            assert f"needs '{name}': {len(vector)} float64 numbers" in refused.text
+        for number in (math.nan, math.inf):  # no frame carries them
+            told = good | {name: vector + number}
+            assert query_of(plan, "gradient", "party-2").objection(plan, 0, told) is not None
+        assert say(second, plan, "gradient", 0, **{key: good[key] for key in good if key != name}).kind == "refuse"
+    assert say(second, plan, "gradient", 0, **good).kind == "answer"
+    assert say(second, plan, "gradient", 1, **good).kind == "refuse"  # labels are told once
+    assert say(first, plan, "gradient", 0, **good).kind == "refuse"  # and not to who has them
+    del good["labels"]
+    assert say(first, plan, "gradient", 0, **good).kind == "answer"
+    assert say(second, plan, "gradient", 1, **good).kind == "answer"
+    assert say(first, plan, "labels").kind == "answer"
+    assert say(second, plan, "labels").kind == "refuse"
+    assert say(first, plan, "rows").kind == "refuse"
+    assert say(first, plan, "gradient", 4, **good).kind == "refuse"
     shared = plan_for((5, 5), 200, options={"rounds": 4})
-    assert "needs float64" in str(form.objection(shared, "gradient", 0, good))
-    assert form.serves(plan, "party-1", "labels", 0)
-    assert not form.serves(plan, "party-2", "labels", 0)
-    assert not form.serves(plan, "party-1", "rows", 0)
-    assert not form.serves(plan, "party-1", "gradient", 4)
-    cheap = plan.model_copy(update={"releases": tuple(r for r in plan.releases if r.query != "rows")})
-    with pytest.raises(RefusedError):
-        columns_of(X, y, 2, labels="held").coordinator().run(cheap, form)
+    other = sv.Party("party-2", X[:, 5:], y)
+    assert say(other, shared).kind == "accept"
+    assert say(other, shared, "gradient", 0, **good, labels=np.zeros(200)).kind == "refuse"
+    cheap = plan.changed(releases=tuple(r for r in plan.releases if r.query != "rows"))
+    with pytest.raises(RefusedError, match="does not release 'rows'"):
+        columns_of(X, y, 2, labels="held").coordinator().run(cheap, NoisyRowsFDML())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import json
 import math
 import threading
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,45 +21,47 @@ from sklearn.linear_model import Lasso
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms import Problem, make_plan
 from sottovoce.algorithms.base import Ask
-from sottovoce.algorithms.frank_wolfe.atoms import ROOM, Iterate, column
-from sottovoce.algorithms.frank_wolfe.columns import (
-    FeatureSketch,
-    LabelSketch,
-    PartScores,
-    SketchedFrankWolfe,
-    candidates,
-    clipped_slopes,
-    sketch_room,
-    step,
-    turns,
-)
-from sottovoce.algorithms.frank_wolfe.published import PublishedFrankWolfe, PublishedScores, considered
-from sottovoce.algorithms.frank_wolfe.sketches import SKETCHES, make_sketch, sketch_of
+from sottovoce.algorithms.frank_wolfe.atoms import ROOM
+from sottovoce.algorithms.frank_wolfe.columns import candidates, clipped_slopes, step_length, turns
+from sottovoce.algorithms.frank_wolfe.published import PublishedColumnNumbers, considered
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate
+from sottovoce.door.query import Round
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
-from sottovoce.plan.plan import Named, Plan
-from sottovoce.privacy.accounting import Gaussian, Selection, epsilon_of, rho_for
+from sottovoce.penalties.points import SparsePoint
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.calibration import rho_for
+from sottovoce.privacy.events import Gaussian, Selection
 from sottovoce.privacy.mechanisms import largest_signed
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.queries.sketches import (
+    FeatureSketch,
+    Kind,
+    LabelSketch,
+    gaussian_sketch,
+    make_sketch,
+    sketch_of,
+    sketch_room,
+)
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 from sottovoce.transports.in_process import InProcess
+from support import at, epsilons_of, events_of, plan_of, query_of, world_events_of
 
 RECORDS, COLUMNS, NAMES = 60, (3, 2, 4), ("anna", "ben", "cleo")
 FEATURES = sum(COLUMNS)
 EDGES = np.cumsum([0, *COLUMNS])
 FALSE_ALARM = 1e-7
-FW = algorithms.REGISTRY["frank-wolfe"]
 
 
-def problem_for(loss: str = "squared", **fields: Any) -> Problem:
+def plan_for(loss: str = "squared", coin: str = "coin", options: Any = None, **fields: Any) -> Plan:
     classification = loss != "squared"
     declared: dict[str, Any] = {
         "loss": Named(name=loss),
@@ -70,14 +74,9 @@ def problem_for(loss: str = "squared", **fields: Any) -> Problem:
         "epsilon": 2.0,
         "delta": 1e-5,
         "classes": (-1, 1) if classification else None,
-        "options": {"rounds": 6},
     }
-    return Problem(**declared | fields)
-
-
-def plan_for(coin: str = "coin", **fields: Any) -> Plan:
-    problem = problem_for(**fields)
-    return make_plan("frank-wolfe", problem, FW.design(problem), run="run", coin=coin)
+    given = {"rounds": 6} if options is None else options
+    return plan_of(Problem(**declared | fields), "frank-wolfe", coin=coin, **given)
 
 
 def with_norm(row_norm: float, norms: tuple[float, ...] | None = None) -> dict[str, Any]:
@@ -86,18 +85,29 @@ def with_norm(row_norm: float, norms: tuple[float, ...] | None = None) -> dict[s
     return {"bounds": Bounds.declare(entry_bound=1.0, row_norm=row_norm, label_bound=1.0), "norms": shares}
 
 
-def changed(plan: Plan, *, numbers: Mapping[str, float | None] | None = None, **fields: Any) -> Plan:
-    kept = {**dict(plan.numbers), **(numbers or {})}
-    listed = tuple((name, value) for name, value in kept.items() if value is not None)
-    return plan.model_copy(update={"numbers": listed, **fields})
+def changed(plan: Plan, **numbers: Any) -> Plan:
+    return plan.model_copy(update={"numbers": plan.numbers.model_dump() | numbers})
 
 
 def with_release(plan: Plan, query: str, **fields: Any) -> Plan:
-    releases = tuple(
-        type(release).model_validate(release.model_dump() | fields) if release.query == query else release
-        for release in plan.releases
-    )
-    return plan.model_copy(update={"releases": releases})
+    return plan.model_copy(update={"releases": releases_with(plan, query, **fields)})
+
+
+def releases_with(plan: Plan, query: str, **fields: Any) -> list[dict[str, Any]]:
+    return [r.model_dump(mode="json") | (fields if r.query == query else {}) for r in plan.releases]
+
+
+def named(plan: Plan) -> list[str]:
+    """The party of each round."""
+    return [plan.names[place] for place in turns(plan)]
+
+
+def scores_at(plan: Plan, name: str, block: Block, said: Mapping[str, Any], sketch: Any, number: int = 0) -> np.ndarray:
+    return at(query_of(plan, "atom", name), block, plan=plan, number=number, memory=sketch, **said)
+
+
+def sketched_feature(plan: Plan, name: str, block: Block, place: int, sketch: Any) -> np.ndarray:
+    return at(query_of(plan, "feature", name), block, plan=plan, memory=sketch, place=place_of(place))
 
 
 def people(plan: Plan, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -131,8 +141,8 @@ def message(plan: Plan, rng: np.random.Generator, *, scale: float = 1.0, full: b
     """A point of the ball and whatever sketch, as a coordinator could say them."""
     places = rng.permutation(plan.dimension)[: rng.integers(1, plan.dimension + 1)]
     values = rng.standard_normal(len(places))
-    values *= plan["radius"] * (1.0 if full else 0.2) / np.abs(values).sum()
-    size = int(plan["sketch_size"])
+    values *= plan.numbers.radius * (1.0 if full else 0.2) / np.abs(values).sum()
+    size = plan.numbers.sketch_size
     return {"places": places, "values": values, "sketch": scale * rng.standard_normal(size)}
 
 
@@ -142,7 +152,7 @@ def parties_of(plan: Plan, seed: int | None = 0, ledgers: Mapping[str, Any] | No
         name: Party(
             name,
             X[:, EDGES[k] : EDGES[k + 1]],
-            y if plan.labels != "held" or k == plan.holder else None,
+            y if plan.labels != "held" or k == plan.label_party else None,
             account=(ledgers or {}).get(name),
             randomness=None if seed is None else SeededRandomness(seed, name),
         )
@@ -150,8 +160,10 @@ def parties_of(plan: Plan, seed: int | None = 0, ledgers: Mapping[str, Any] | No
     }
 
 
-def propose(party: Party, plan: Plan) -> Frame:
-    return decode(party.handle(encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
+def propose(party: Party, plan: Plan, **changes: Any) -> Frame:
+    """Have a party consider a plan; with changes it is one that nobody else has checked."""
+    text = json.dumps(json.loads(plan.to_json()) | changes, sort_keys=True, separators=(",", ":"))
+    return decode(party.handle(encode(Frame("plan", 1, hashlib.sha256(text.encode()).digest(), text=text))).data)
 
 
 def ask(party: Party, plan: Plan, query: str, round_: int, **arrays: np.ndarray) -> Frame:
@@ -174,7 +186,7 @@ LABELS = ("public", "shared", "held")
 def test_a_record_moves_every_score_by_its_bound_at_most(loss: str, labels: Any, relation: Any, kind: Any) -> None:
     for seed, slope_bound in enumerate((1.0, 0.3, 700.0)):
         plan = plan_for(loss=loss, labels=labels, options={"rounds": 6, "slope_bound": slope_bound})
-        plan = changed(plan, numbers={"blurred_bound": 3.0 * slope_bound})
+        plan = changed(plan, noisy_slope_bound=3.0 * slope_bound)
         rng = np.random.default_rng(seed)
         X, y = people(plan, seed)
         one = blocks(plan, X, y, kind)
@@ -185,8 +197,8 @@ def test_a_record_moves_every_score_by_its_bound_at_most(loss: str, labels: Any,
             if labels == "held":
                 said["labels"] = rng.standard_normal(len(said["sketch"]))
             for name in NAMES:
-                query = PartScores(plan, plan.part(name))
-                first, second = (query.value(b[name], said, sketch) for b in (one, other))
+                query = query_of(plan, "atom", name)
+                first, second = (scores_at(plan, name, b[name], said, sketch) for b in (one, other))
                 assert len(first) == plan.columns[NAMES.index(name)] + plan.part(name).constant + 1
                 # no rounding to speak of: not even the room that the sensitivity has for it is used
                 assert np.abs(first - second).max() <= query.sensitivity(relation) / ROOM + 1e-10
@@ -203,18 +215,14 @@ def test_a_far_record_attains_the_bound_of_every_score(loss: str, labels: Any, r
     there = X.copy()
     there[3] = math.nan if relation == "zero-out" else -1.0
     sketch = sketch_of(plan)
-    said = {"places": np.zeros(0, np.int64), "values": np.zeros(0), "sketch": np.full(len(sketch_bins(plan)), -1e4)}
+    said = {"places": np.zeros(0, np.int64), "values": np.zeros(0), "sketch": np.full(plan.numbers.sketch_size, -1e4)}
     if labels == "held":
         said["labels"] = -said["sketch"]
     for name in NAMES:
-        query = PartScores(plan, plan.part(name))
-        first, second = (query.value(blocks(plan, Z, y, kind)[name], said, sketch) for Z in (X, there))
+        query = query_of(plan, "atom", name)
+        first, second = (scores_at(plan, name, blocks(plan, Z, y, kind)[name], said, sketch) for Z in (X, there))
         # the slope of the record may be cut to either bound; the entry has both signs, or none
         assert np.abs(first - second)[:-1].min() > 0.99 * query.sensitivity(relation)
-
-
-def sketch_bins(plan: Plan) -> range:
-    return range(int(plan["sketch_size"]))
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
@@ -229,14 +237,16 @@ def test_a_far_record_attains_the_bound_of_the_score_of_staying(labels: Any, rel
         there[3] = math.nan
     else:
         labels_there[3] = -1.0
-    said = {"places": place_of(0), "values": np.array([plan["radius"]]), "sketch": np.zeros(len(sketch_bins(plan)))}
-    query = PartScores(plan, plan.part("anna"))
-    values = [
-        query.value(blocks(plan, *data)["anna"], said, sketch_of(plan)) for data in ((X, y), (there, labels_there))
-    ]
+    said = {
+        "places": place_of(0),
+        "values": np.array([plan.numbers.radius]),
+        "sketch": np.zeros(plan.numbers.sketch_size),
+    }
+    query, sketch, pair = query_of(plan, "atom", "anna"), sketch_of(plan), ((X, y), (there, labels_there))
+    values = [scores_at(plan, "anna", blocks(plan, *data)["anna"], said, sketch) for data in pair]
     assert abs(values[0][-1] - values[1][-1]) > 0.99 * query.sensitivity(relation)
-    roomy = {**said, "values": np.array([0.1 * plan["radius"]])}
-    values = [query.value(blocks(plan, *d)["anna"], roomy, sketch_of(plan)) for d in ((X, y), (there, labels_there))]
+    roomy = {**said, "values": np.array([0.1 * plan.numbers.radius])}
+    values = [scores_at(plan, "anna", blocks(plan, *data)["anna"], roomy, sketch) for data in pair]
     assert values[0][-1] == values[1][-1] == plan.release("atom").std * math.log(6 * plan.rounds)
 
 
@@ -248,12 +258,12 @@ def test_a_null_row_adds_nothing_to_the_score_of_staying() -> None:
     said = message(plan, np.random.default_rng(0), scale=1e3)
     said["labels"] = np.zeros(len(said["sketch"]))
     for name in NAMES:
-        query, sketch = PartScores(plan, plan.part(name)), sketch_of(plan)
-        before = query.value(blocks(plan, X, y)[name], said, sketch)
+        sketch = sketch_of(plan)
+        before = scores_at(plan, name, blocks(plan, X, y)[name], said, sketch)
         block = blocks(plan, X, y)[name]
         for signs in (-1.0, 1.0):
             block.labels[3] = signs
-            np.testing.assert_array_equal(query.value(block, said, sketch), before)
+            np.testing.assert_array_equal(scores_at(plan, name, block, said, sketch), before)
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
@@ -265,16 +275,16 @@ def test_published_scores(relation: Any, kind: Any) -> None:
     furthest = 0.0
     for trial in range(30):
         rng = np.random.default_rng(trial)
-        said = 10.0 ** rng.integers(-1, 5) * rng.standard_normal(int(plan["sketch_size"]))
+        said = 10.0 ** rng.integers(-1, 5) * rng.standard_normal(plan.numbers.sketch_size)
         X[3], y[3] = 1.0, 1.0
         there, labels_there = neighbour(X, y, relation, trial)
         if trial == 0:  # the canary
             there, labels_there = X.copy(), y
             there[3] = math.nan if relation == "zero-out" else -1.0
         for name in NAMES:
-            query = PublishedScores(plan, plan.part(name))
+            query = query_of(plan, "atom", name)
             values = [
-                query.value(blocks(plan, *data, kind)[name], said, trial % 6, sketch)
+                scores_at(plan, name, blocks(plan, *data, kind)[name], {"sketch": said}, sketch, trial % 6)
                 for data in ((X, y), (there, labels_there))
             ]
             assert values[0].shape == (2,)
@@ -285,11 +295,19 @@ def test_published_scores(relation: Any, kind: Any) -> None:
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
-@pytest.mark.parametrize("name", SKETCHES)
+@pytest.mark.parametrize("name", get_args(Kind))
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_a_sketched_feature_and_the_sketched_labels(loss: str, name: str, kind: Any, relation: Any) -> None:
-    plan = changed(plan_for(loss=loss, labels="held"), numbers={"sketch": float(SKETCHES.index(name))})
-    sketch = sketch_of(plan)
+    plan = plan_for(loss=loss, labels="held")
+    size = plan.numbers.sketch_size
+    numbers: Any
+    sketch: Any
+    if name == "gaussian":  # only the published form has it
+        numbers = PublishedColumnNumbers(radius=1.0, slope_bound=1.0, sketch=name, sketch_size=size, candidates=1)
+        sketch = gaussian_sketch(size, RECORDS)
+    else:
+        plan = changed(plan, sketch=name)
+        numbers, sketch = plan.numbers, sketch_of(plan)
     # the record whose column of J is longest is the canary
     columns = np.array([np.linalg.norm(sketch.apply(e)) for e in np.eye(RECORDS)])
     record = int(columns.argmax())
@@ -301,18 +319,17 @@ def test_a_sketched_feature_and_the_sketched_labels(loss: str, name: str, kind: 
     labels_there[record] = math.nan if relation == "zero-out" else 1.0
     pairs = [(there, labels_there), *(neighbour(X, y, relation, seed) for seed in range(20))]
     furthest = np.zeros(2)
-    feature, labels = FeatureSketch(plan, plan.part("cleo")), LabelSketch(plan)
+    feature, labels = FeatureSketch(plan, numbers, "cleo"), LabelSketch(plan, numbers)
     for data in pairs:
-        one, two = blocks(plan, X, y, kind), blocks(plan, *data, kind)
-        moved = [
-            np.linalg.norm(feature.value(one["cleo"], 2, sketch) - feature.value(two["cleo"], 2, sketch)),
-            np.linalg.norm(labels.value(one["anna"], sketch) - labels.value(two["anna"], sketch)),
-        ]
+        sides = (blocks(plan, X, y, kind), blocks(plan, *data, kind))
+        features = [at(feature, side["cleo"], memory=sketch, place=place_of(2)) for side in sides]
+        told = [at(labels, side["anna"], memory=sketch) for side in sides]
+        moved = [np.linalg.norm(one - two) for one, two in (features, told)]
         furthest = np.maximum(furthest, moved)
     limits = np.array([feature.sensitivity(relation), labels.sensitivity(relation)])
     assert (furthest <= limits).all()
     assert (furthest > 0.99 * limits).all()
-    assert feature.entries == (1 if name == "count" else plan["sketch_size"]) == labels.entries
+    assert feature.rounding_entries == (1 if name == "count" else size) == labels.rounding_entries
 
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
@@ -321,9 +338,10 @@ def test_a_sketched_feature_and_the_sketched_labels(loss: str, name: str, kind: 
 def test_without_a_cap_all_features_together_move_by_the_row_norm(norms: Any, row_norm: float, relation: Any) -> None:
     if row_norm == 100.0:  # more than entries of at most 1 can have
         norms = None
-    plan = changed(plan_for(**with_norm(row_norm, norms), options={"rounds": 6, "cap": 50_000}))
-    assert plan["cap"] == 0.0
-    sketch, query = sketch_of(plan), FeatureSketch(plan, None)
+    plan = plan_for(**with_norm(row_norm, norms), options={"rounds": 6, "cap": 50_000})
+    assert plan.numbers.cap is None
+    sketch, query = sketch_of(plan), query_of(plan, "feature")
+    assert {query_of(plan, "feature", name).sensitivity(relation) for name in NAMES} == {query.sensitivity(relation)}
     X, y = people(plan)
     limit = query.sensitivity(relation)
     assert limit == pytest.approx(min(row_norm, math.sqrt(FEATURES)) * (2 if relation == "replace-one" else 1))
@@ -335,8 +353,7 @@ def test_without_a_cap_all_features_together_move_by_the_row_norm(norms: Any, ro
             there, labels_there = X.copy(), y
             there[3] = math.nan if relation == "zero-out" else -5.0
         moved = [
-            FeatureSketch(plan, plan.part(name)).value(one, local, sketch)
-            - FeatureSketch(plan, plan.part(name)).value(two, local, sketch)
+            sketched_feature(plan, name, one, local, sketch) - sketched_feature(plan, name, two, local, sketch)
             for (name, one), two in zip(
                 blocks(plan, X, y).items(), blocks(plan, there, labels_there).values(), strict=True
             )
@@ -345,7 +362,7 @@ def test_without_a_cap_all_features_together_move_by_the_row_norm(norms: Any, ro
         assert len(moved) == FEATURES
         furthest = max(furthest, float(np.linalg.norm(moved)))
     assert 0.99 * limit < furthest <= limit
-    assert query.entries == FEATURES
+    assert query.rounding_entries == FEATURES
 
 
 @pytest.mark.parametrize("records", [2, 60, 3000])
@@ -353,21 +370,22 @@ def test_without_a_cap_all_features_together_move_by_the_row_norm(norms: Any, ro
 def test_sums_are_exact(records: int, bound: float) -> None:
     """Against fractions, at bounds that are no powers of two."""
     plan = plan_for(parties=tuple((name, records) for name in NAMES), labels="held", fit_intercept=False)
-    plan = changed(plan, numbers={"slope_bound": bound, "blurred_bound": bound})
+    plan = changed(plan, slope_bound=bound, noisy_slope_bound=bound)
     rng = np.random.default_rng(records)
     X = np.clip(rng.standard_normal((records, FEATURES)) / 3, -1, 1)
     block = Block.prepare(X[:, EDGES[2] :], np.zeros(records), plan.part("cleo").preparation)
     said, sketch = message(plan, rng, scale=10.0), sketch_of(plan)
     said |= {
         "places": place_of(0),
-        "values": np.array([plan["radius"]]),
+        "values": np.array([plan.numbers.radius]),
         "labels": rng.standard_normal(len(said["sketch"])),
     }
-    query = PartScores(plan, plan.part("cleo"))
-    found = query.value(block, said, sketch) * -bound
-    theta = min(1.0, 0.7 * bound / math.sqrt((plan.release("feature").std ** 2 + records / plan["sketch_size"]) * 0.25))
+    found = scores_at(plan, "cleo", block, said, sketch) * -bound
+    theta = min(
+        1.0, 0.7 * bound / math.sqrt((plan.release("feature").std ** 2 + records / plan.numbers.sketch_size) * 0.25)
+    )
     scores = sketch.back(theta * said["sketch"])
-    slopes = clipped_slopes(plan, block, scores, said["labels"], sketch, bound)
+    slopes = clipped_slopes(plan.scaled_loss, block, scores, sketch.back(said["labels"]), bound)
     assert np.abs(slopes).max() <= bound
     exact = [
         sum(
@@ -379,14 +397,14 @@ def test_sums_are_exact(records: int, bound: float) -> None:
     np.testing.assert_allclose(found[:-1], [float(value) for value in exact], rtol=4e-16)
     assert all(float(value) == value for value in exact)
     bits = block.bits or 0
-    ratio = np.trunc(np.clip(scores / plan["radius"], -1, 1) * 2.0**bits) / 2.0**bits
+    ratio = np.trunc(np.clip(scores / plan.numbers.radius, -1, 1) * 2.0**bits) / 2.0**bits
     staying = sum((Fraction(float(a)) * Fraction(float(b)) for a, b in zip(slopes, ratio, strict=True)), Fraction(0))
     bonus = plan.release("atom").std * (math.log(2 * COLUMNS[2]) + math.log(plan.rounds))
     assert found[-1] == pytest.approx(float(staying) - bound * bonus, rel=1e-13, abs=1e-9)
     assert float(staying) == staying
 
 
-@pytest.mark.parametrize("kind", SKETCHES)
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_sums_of_a_sketch_are_exact(kind: str) -> None:
     """But for one division: so a record's part does not depend on the others, and the room is enough."""
     records = 5000
@@ -417,39 +435,37 @@ def test_the_cost_by_its_formula(cap: int | None, labels: Any, relation: Any) ->
     delta = 2.0 if relation == "replace-one" else 1.0
     size = math.sqrt(1 if cap else FEATURES)  # entries that the grid can move
     atom, feature = plan.release("atom"), plan.release("feature")
-    far = delta * (1.0 if cap else 1.5) * sketch_room(plan, 1 if cap else FEATURES) + feature.step * size
+    far = delta * (1.0 if cap else 1.5) * sketch_room(RECORDS, 1 if cap else FEATURES) + feature.step * size
     times = cap * len(NAMES) if cap else 1
     expected = 6 * ((delta * ROOM + atom.step) / atom.std) ** 2 / 2 + times * (far / feature.std) ** 2 / 2
     assert (atom.count, feature.count) == (6, cap or max(COLUMNS))
     if labels == "held":
         release = plan.release("labels")
-        expected += ((delta * sketch_room(plan) + release.step) / release.std) ** 2 / 2
+        expected += ((delta * sketch_room(RECORDS) + release.step) / release.std) ** 2 / 2
     assert ("labels" in {release.query for release in plan.releases}) == (labels == "held")
     for name in NAMES:
-        events = algorithms.of(plan).events(plan, relation, name)
+        events = events_of(plan, relation, name)
         rho = math.fsum(rho_of(event) for event in events)
         assert rho == pytest.approx(expected, rel=1e-12)
-        assert events == algorithms.of(plan).world_events(plan, relation)
+        assert events == world_events_of(plan, relation)
     assert rho == pytest.approx(rho_for(2.0, 1e-5 * 0.99), rel=1e-9)
-    assert algorithms.of(plan).epsilons(plan, relation)["world"] == pytest.approx(2.0, rel=1e-9)
+    assert epsilons_of(plan, relation)["world"] == pytest.approx(2.0, rel=1e-9)
 
 
 def test_the_other_relation_is_charged_too() -> None:
     plan = plan_for()
-    twice = [
-        event.rho for event in algorithms.of(plan).events(plan, "replace-one", "ben") if isinstance(event, Selection)
-    ]
-    once = [event.rho for event in algorithms.of(plan).events(plan, "zero-out", "ben") if isinstance(event, Selection)]
+    twice = [event.rho for event in events_of(plan, "replace-one", "ben") if isinstance(event, Selection)]
+    once = [event.rho for event in events_of(plan, "zero-out", "ben") if isinstance(event, Selection)]
     assert twice[0] == pytest.approx(4 * once[0], rel=0.01)
 
 
 def test_a_cap_or_the_row_norm_whichever_is_cheaper() -> None:
-    assert plan_for(**with_norm(2.0), options={"rounds": 6, "cap": 2})["cap"] == 0.0  # 4 < 6
-    assert plan_for(**with_norm(2.6), options={"rounds": 6, "cap": 2})["cap"] == 2.0  # 6.76 > 6
+    assert plan_for(**with_norm(2.0), options={"rounds": 6, "cap": 2}).numbers.cap is None  # 4 < 6
+    assert plan_for(**with_norm(2.6), options={"rounds": 6, "cap": 2}).numbers.cap == 2  # 6.76 > 6
 
 
 def test_no_cap_beyond_the_columns_by_default() -> None:
-    assert plan_for()["cap"] == max(COLUMNS)
+    assert plan_for().numbers.cap == max(COLUMNS)
 
 
 def test_every_ledger_is_charged_for_all_parties(tmp_path: Path) -> None:
@@ -459,7 +475,7 @@ def test_every_ledger_is_charged_for_all_parties(tmp_path: Path) -> None:
     Coordinator(InProcess(list(parties.values()))).run(plan, algorithms.of(plan))
     for account in accounts.values():
         assert account.balance().spent == pytest.approx(
-            epsilon_of(algorithms.of(plan).events(plan, "zero-out", "anna"), 1e-5, "zero-out"), rel=1e-3
+            epsilon_of(events_of(plan, "zero-out", "anna"), 1e-5, "zero-out"), rel=1e-3
         )
 
 
@@ -469,11 +485,11 @@ def test_every_ledger_is_charged_for_all_parties(tmp_path: Path) -> None:
 def test_a_choice_is_for_the_party_that_the_coin_names() -> None:
     plan = plan_for(options={"rounds": 60})
     parties = parties_of(plan)
-    said = {"places": np.zeros(0, np.int64), "values": np.zeros(0), "sketch": np.zeros(int(plan["sketch_size"]))}
+    said = {"places": np.zeros(0, np.int64), "values": np.zeros(0), "sketch": np.zeros(plan.numbers.sketch_size)}
     assert {propose(party, plan).kind for party in parties.values()} == {"accept"}
-    assert set(turns(plan)) == set(NAMES)
-    assert turns(plan) != turns(plan_for(coin="other", options={"rounds": 60}))
-    for t, turn in enumerate(turns(plan)):
+    assert set(named(plan)) == set(NAMES)
+    assert named(plan) != named(plan_for(coin="other", options={"rounds": 60}))
+    for t, turn in enumerate(named(plan)):
         kinds = {name: ask(party, plan, "atom", t, **said).kind for name, party in parties.items()}
         assert kinds == {name: "answer" if name == turn else "refuse" for name in NAMES}
     assert all(ask(party, plan, "atom", 60, **said).kind == "refuse" for party in parties.values())
@@ -516,7 +532,7 @@ def test_one_message_for_each_feature_however_often_it_is_chosen(cap: int | None
     transcript = coordinator.transcript or []
     atoms = [m for m in transcript if m.name == "atom"]
     features = [m for m in transcript if m.name == "feature"]
-    assert [m.sender for m in atoms] == turns(plan)
+    assert [m.sender for m in atoms] == named(plan)
     assert len({(m.sender, m.round) for m in features}) == len(features)
     chosen = set(np.flatnonzero(solution.weights).tolist()) - {FEATURES}
     assert len(chosen) <= len(features)  # a weight may be 0 again
@@ -528,7 +544,7 @@ def test_one_message_for_each_feature_however_often_it_is_chosen(cap: int | None
 
 
 def test_a_party_whose_cap_is_used_up_chooses_among_what_it_released() -> None:
-    plan = plan_for(options={"rounds": 6, "cap": 2}, holder=2)
+    plan = plan_for(options={"rounds": 6, "cap": 2}, label_party=2)
     part = plan.part("cleo")  # columns 5 to 8, and the intercept
     nobody = np.zeros(0, dtype=np.int64)
     assert candidates(plan, part, nobody).tolist() == [0, 1, 2, 3, 4]
@@ -537,14 +553,14 @@ def test_a_party_whose_cap_is_used_up_chooses_among_what_it_released() -> None:
     assert candidates(plan, plan.part("anna"), np.array([7, 0, 5, 2])).tolist() == [0, 2]
     X, y = people(plan)
     said = message(plan, np.random.default_rng(0)) | {"places": np.array([7, 5]), "values": np.array([0.1, -0.1])}
-    value = PartScores(plan, part).value(blocks(plan, X, y)["cleo"], said, sketch_of(plan))
+    value = scores_at(plan, "cleo", blocks(plan, X, y)["cleo"], said, sketch_of(plan))
     assert value.shape == (4,)
     uncapped = plan_for(**with_norm(1.5))
     assert candidates(uncapped, uncapped.part("ben"), np.arange(FEATURES)).tolist() == [0, 1]
 
 
 def test_the_labels_are_for_their_holder_to_give() -> None:
-    plan = plan_for(labels="held", holder=1)
+    plan = plan_for(labels="held", label_party=1)
     parties = parties_of(plan)
     for party in parties.values():
         propose(party, plan)
@@ -592,9 +608,7 @@ def test_a_party_that_was_stopped_goes_on_with_what_it_had_released(tmp_path: Pa
     half = len(said) // 2
     assert said[:half] == said[half:]
     spent = {account.balance().spent for account in accounts.values()}
-    assert max(spent) == pytest.approx(
-        epsilon_of(algorithms.of(plan).events(plan, "zero-out", "anna"), 1e-5, "zero-out"), rel=1e-3
-    )
+    assert max(spent) == pytest.approx(epsilon_of(events_of(plan, "zero-out", "anna"), 1e-5, "zero-out"), rel=1e-3)
 
 
 @pytest.mark.parametrize("labels", ["shared", "held"])
@@ -634,56 +648,82 @@ def test_over_grpc_the_same_seeds_give_the_same_run(labels: Any, tmp_path: Path)
 
 # --- hostile plans and messages -----------------------------------------------------------------------------------
 
-PLANS: dict[str, Callable[[Plan], Plan]] = {
-    "sketch below": lambda p: changed(p, numbers={"sketch": -1.0}),
-    "sketch beyond": lambda p: changed(p, numbers={"sketch": 3.0}),
-    "sketch between": lambda p: changed(p, numbers={"sketch": 0.5}),
-    "sketch no number": lambda p: changed(p, numbers={"sketch": math.nan}),
-    "no sketch": lambda p: changed(p, numbers={"sketch": None}),
-    "size 0": lambda p: changed(p, numbers={"sketch_size": 0.0}),
-    "size negative": lambda p: changed(p, numbers={"sketch_size": -5.0}),
-    "size broken": lambda p: changed(p, numbers={"sketch_size": 16.5}),
-    "size huge": lambda p: changed(p, numbers={"sketch_size": 1e12}),
-    "size infinite": lambda p: changed(p, numbers={"sketch_size": math.inf}),
-    "radius 0": lambda p: changed(p, numbers={"radius": 0.0}),
-    "radius nan": lambda p: changed(p, numbers={"radius": math.nan}),
-    "bound negative": lambda p: changed(p, numbers={"slope_bound": -1.0}),
-    "bound huge": lambda p: changed(p, numbers={"blurred_bound": 1e300}),
-    "no bound": lambda p: changed(p, numbers={"slope_bound": None}),
-    "no reach": lambda p: changed(p, numbers={"reach": None}),
-    "no cap": lambda p: changed(p, numbers={"cap": None}),
-    "no cap, no norm": lambda p: changed(p, numbers={"cap": 0.0}),
-    "more choices than rounds": lambda p: with_release(p, "atom", count=7),
-    "choices after the rounds": lambda p: with_release(p, "atom", first=1),
-    "too many rounds": lambda p: p.model_copy(update={"rounds": 2**30}),
-    "no choices": lambda p: p.model_copy(update={"releases": p.releases[1:]}),
-    "cheaper than it is": lambda p: with_release(p, "feature", charged_zero_out=0.5),
-    "cheaper in the other relation": lambda p: with_release(p, "feature", charged_replace_one=1.5),
-    "cheaper choices": lambda p: with_release(p, "atom", charged_zero_out=0.5, charged_replace_one=1.0),
-    "choices without noise": lambda p: with_release(p, "atom", std=0.0),
-    "features without noise": lambda p: with_release(p, "feature", std=0.0),
-    "a secret sample": lambda p: with_release(p, "feature", rate=0.01),
-    "a grid that is none": lambda p: with_release(p, "feature", step=0.3),
-    "rows": lambda p: p.model_copy(update={"layout": "rows"}),
-    "labels that cleo knows": lambda p: p.model_copy(update={"labels": "held"}),
-    "other columns": lambda p: p.model_copy(update={"columns": (2, 3, 4)}),
+NUMBERS: dict[str, dict[str, Any]] = {
+    "sketch below": {"sketch": -1},
+    "sketch beyond": {"sketch": "gaussian"},
+    "sketch between": {"sketch": 0.5},
+    "sketch no number": {"sketch": math.nan},
+    "no sketch": {"sketch": None},
+    "size 0": {"sketch_size": 0},
+    "size negative": {"sketch_size": -5},
+    "size broken": {"sketch_size": 16.5},
+    "size huge": {"sketch_size": 1e12},
+    "size infinite": {"sketch_size": math.inf},
+    "radius 0": {"radius": 0.0},
+    "radius nan": {"radius": math.nan},
+    "bound negative": {"slope_bound": -1.0},
+    "bound huge": {"noisy_slope_bound": 1e300},
+    "bound nan": {"noisy_slope_bound": math.nan},
+    "steps nan": {"total_step": math.nan},
+    "steps negative": {"total_step": -1.0},
+    "no cap, no norm": {"cap": None},
+    "cap below": {"cap": -1},
+    "cap 0": {"cap": 0},
+    "cap small": {"cap": 1e-9},
+    "cap broken": {"cap": 0.5},
+    "cap nan": {"cap": math.nan},
+    "cap huge": {"cap": 1e300},
+    "a number of another form": {"candidates": 2},
+}
+PLANS: dict[str, Callable[[Plan], dict[str, Any]]] = {
+    **{
+        f"no {name}": lambda p, name=name: {"numbers": {k: v for k, v in p.numbers.model_dump().items() if k != name}}
+        for name in ("sketch", "sketch_size", "radius", "slope_bound", "noisy_slope_bound", "total_step", "cap")
+    },
+    "more choices than rounds": lambda p: {"releases": releases_with(p, "atom", count=7)},
+    "choices after the rounds": lambda p: {"releases": releases_with(p, "atom", first=1)},
+    "too many rounds": lambda p: {"rounds": 2**30},
+    "no choices": lambda p: {"releases": releases_with(p, "")[1:]},
+    "choices by another mechanism": lambda p: {"releases": releases_with(p, "atom", mechanism="noisy-max")},
+    "choices as numbers": lambda p: {"releases": releases_with(p, "atom", mechanism="gaussian")},
+    "features as choices": lambda p: {"releases": releases_with(p, "feature", mechanism="selection")},
+    "cheaper than it is": lambda p: {"releases": releases_with(p, "feature", charged_zero_out=0.5)},
+    "cheaper in the other relation": lambda p: {"releases": releases_with(p, "feature", charged_replace_one=1.5)},
+    "cheaper choices": lambda p: {"releases": releases_with(p, "atom", charged_zero_out=0.5, charged_replace_one=1.0)},
+    "choices without noise": lambda p: {"releases": releases_with(p, "atom", std=0.0)},
+    "features without noise": lambda p: {"releases": releases_with(p, "feature", std=0.0)},
+    "a secret sample": lambda p: {"releases": releases_with(p, "feature", rate=0.01)},
+    "a grid that is none": lambda p: {"releases": releases_with(p, "feature", step=0.3)},
+    "rows": lambda p: {"layout": "rows"},
+    "another form": lambda p: {"form": "published-columns"},
+    "the form for one place": lambda p: {"form": "private"},
+    "labels that cleo knows": lambda p: {"labels": "held"},
+    "other columns": lambda p: {"columns": [2, 3, 4]},
 }
 
 
 @pytest.mark.parametrize("case", PLANS)
 def test_a_plan_that_says_nothing_sound_is_refused_before_it_is_charged(case: str) -> None:
-    parties = parties_of(plan_for())
-    plan = PLANS[case](plan_for())
-    names = ("anna",) if case == "other columns" else ("cleo",)
-    for name in names:
-        frame = propose(parties[name], plan)
-        assert frame.kind == "refuse", frame.text
+    plan = plan_for()
+    party = parties_of(plan)["anna" if case == "other columns" else "cleo"]
+    frame = propose(party, plan, **PLANS[case](plan))
+    assert frame.kind == "refuse", frame.text
+    assert propose(party, plan).kind == "accept"
 
 
-@pytest.mark.parametrize("cap", [-1.0, 1e-9, 0.5, math.nan, 1e300])
-def test_whatever_cap_a_plan_names_its_slots_are_what_is_charged(cap: float) -> None:
-    plan = changed(plan_for(options={"rounds": 6, "cap": 2}), numbers={"cap": cap})
-    (event,) = (event for event in algorithms.of(plan).events(plan, "zero-out", "cleo") if isinstance(event, Gaussian))
+@pytest.mark.parametrize("case", NUMBERS)
+def test_a_plan_with_absurd_numbers_is_refused(case: str) -> None:
+    plan = plan_for()
+    numbers = plan.numbers.model_dump() | NUMBERS[case]
+    frame = propose(parties_of(plan)["cleo"], plan, numbers=numbers)
+    assert frame.kind == "refuse", frame.text
+    assert next(iter(NUMBERS[case])) in frame.text
+
+
+@pytest.mark.parametrize("cap", [1, 7, 2**31 - 1])
+def test_whatever_cap_a_plan_names_its_slots_are_what_is_charged(cap: int) -> None:
+    plan = changed(plan_for(options={"rounds": 6, "cap": 2}), cap=cap)
+    (event,) = (event for event in events_of(plan, "zero-out", "cleo") if isinstance(event, Gaussian))
     feature = plan.release("feature")
     assert event.mu == pytest.approx(feature.charged_zero_out * math.sqrt(2 * len(NAMES)) / feature.std)
     party = parties_of(plan)["cleo"]
@@ -697,7 +737,7 @@ def test_whatever_cap_a_plan_names_its_slots_are_what_is_charged(cap: float) -> 
     [
         {"columns": (3, 2, 3)},
         {"columns": (9,)},
-        {"holder": 3},
+        {"label_party": 3},
         {"norms": (1.0, 1.0, 1.0)},
         {"parties": (("anna", 60), ("ben", 60), ("cleo", 61))},
         {"parties": (("anna", 60), ("anna", 60), ("cleo", 60))},
@@ -714,7 +754,7 @@ def test_norms_that_do_not_sum_to_the_row_norm_are_refused() -> None:
         plan.model_copy(update={"norms": (1.5, 1.5, 1.5)})
 
 
-SIZE = int(plan_for()["sketch_size"])
+SIZE = plan_for().numbers.sketch_size
 GOOD = {"places": np.array([0, 4]), "values": np.array([0.2, -0.3]), "sketch": np.zeros(SIZE)}
 MESSAGES: dict[str, dict[str, np.ndarray]] = {
     "a place twice": {"places": np.array([4, 4])},
@@ -735,7 +775,7 @@ MESSAGES: dict[str, dict[str, np.ndarray]] = {
 @pytest.mark.parametrize("case", MESSAGES)
 def test_a_message_that_is_no_point_is_refused(case: str) -> None:
     plan = plan_for()
-    (turn, *_) = turns(plan)
+    (turn, *_) = named(plan)
     party = parties_of(plan)[turn]
     propose(party, plan)
     assert ask(party, plan, "atom", 0, **GOOD | MESSAGES[case]).kind == "refuse"
@@ -745,7 +785,7 @@ def test_a_message_that_is_no_point_is_refused(case: str) -> None:
 @pytest.mark.parametrize("name", ["places", "values", "sketch"])
 def test_a_message_that_lacks_something_is_refused(name: str) -> None:
     plan = plan_for()
-    party = parties_of(plan)[turns(plan)[0]]
+    party = parties_of(plan)[named(plan)[0]]
     propose(party, plan)
     assert ask(party, plan, "atom", 0, **{key: GOOD[key] for key in GOOD if key != name}).kind == "refuse"
 
@@ -764,23 +804,47 @@ def test_a_feature_that_is_none_is_refused(place: np.ndarray) -> None:
 
 def test_the_column_of_the_intercept_is_not_released_where_the_row_norm_pays() -> None:
     """It would show who is a null row, and no part of the row norm is charged for it."""
-    plan = plan_for(**with_norm(1.5), holder=1)
+    plan = plan_for(**with_norm(1.5), label_party=1)
     party = parties_of(plan)["ben"]  # two columns, and the intercept
     propose(party, plan)
     assert ask(party, plan, "feature", 1, place=place_of(1)).kind == "answer"
     assert ask(party, plan, "feature", 2, place=place_of(2)).kind == "refuse"
 
 
-def test_labels_said_to_a_party_that_knows_them_move_no_score_further() -> None:
+def test_labels_said_to_a_party_that_knows_them_are_refused_and_move_no_score() -> None:
     plan = plan_for()
     X, y = people(plan)
-    said = message(plan, np.random.default_rng(0), scale=1e6) | {"labels": np.full(SIZE, 1e90)}
-    query, sketch = PartScores(plan, plan.part("ben")), sketch_of(plan)
+    said = message(plan, np.random.default_rng(0), scale=1e6)
+    absurd = said | {"labels": np.full(SIZE, 1e90)}
+    sketch, query = sketch_of(plan), query_of(plan, "atom", "ben")
     for seed in range(10):
-        one, two = (
-            query.value(blocks(plan, *d)["ben"], said, sketch) for d in ((X, y), neighbour(X, y, "replace-one", seed))
-        )
+        there = [blocks(plan, *data)["ben"] for data in ((X, y), neighbour(X, y, "replace-one", seed))]
+        one, two = (scores_at(plan, "ben", block, absurd, sketch) for block in there)
         assert np.abs(one - two).max() <= query.sensitivity("replace-one")
+        np.testing.assert_array_equal(one, scores_at(plan, "ben", there[0], said, sketch))
+    party = parties_of(plan)[named(plan)[0]]
+    propose(party, plan)
+    refused = ask(party, plan, "atom", 0, **GOOD, labels=np.zeros(SIZE))
+    assert (refused.kind, "labels for a party that knows them" in refused.text) == ("refuse", True)
+
+
+@pytest.mark.parametrize(
+    "labels", [None, np.zeros(1), np.full(10_000, 1.0), np.zeros(0, dtype=np.int64), math.inf, 1e101, "whole"]
+)
+def test_a_party_that_does_not_know_the_labels_needs_their_sketch(labels: Any) -> None:
+    plan = plan_for(labels="held")
+    number, name = next((t, name) for t, name in enumerate(named(plan)) if name != plan.label_party_name)
+    size = plan.numbers.sketch_size
+    if isinstance(labels, float):
+        labels = np.full(size, min(labels, 1e300))
+    if isinstance(labels, str):
+        labels = np.zeros(size, dtype=np.int64)
+    party = parties_of(plan)[name]
+    propose(party, plan)
+    said = {"places": np.zeros(0, np.int64), "values": np.zeros(0), "sketch": np.zeros(size)}
+    wrong = {} if labels is None else {"labels": labels}
+    assert ask(party, plan, "atom", number, **said, **wrong).kind == "refuse"
+    assert ask(party, plan, "atom", number, **said, labels=np.zeros(size)).kind == "answer"
 
 
 def test_answers_have_one_size_whatever_they_say() -> None:
@@ -805,8 +869,7 @@ def test_answers_have_one_size_whatever_they_say() -> None:
 
 
 def gate_for(plan: Plan, seed: int) -> Gate:
-    releases = {release.query: release for release in plan.releases}
-    return Gate(plan.digest, releases, plan.records, SeededRandomness(seed, "gate"), None)
+    return Gate(plan, SeededRandomness(seed, "gate"))
 
 
 def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
@@ -821,12 +884,13 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
 def test_choices_have_the_probabilities_of_the_exponential_mechanism() -> None:
     """Among both signs of each column and staying; a run of this test gives a false alarm with probability 1e-7."""
     draws = 20_000
-    plan = with_release(plan_for(fit_intercept=False, options={"rounds": 2}), "atom", std=4.0, count=draws)
+    short = plan_for(fit_intercept=False, options={"rounds": 2})
+    plan = with_release(short, "atom", std=4.0, count=draws)
     X, y = people(plan)
     block, sketch = blocks(plan, X, y)["anna"], sketch_of(plan)
-    said = {"places": np.array([0, 5]), "values": np.array([0.3, -0.2]), "sketch": np.zeros(len(sketch_bins(plan)))}
-    query, gate = PartScores(plan, plan.part("anna")), gate_for(plan, 1)
-    codes = np.array([gate.select_signed(query, t, block, said, sketch).arrays["grid"][0] for t in range(draws)])
+    said = {"places": np.array([0, 5]), "values": np.array([0.3, -0.2]), "sketch": np.zeros(plan.numbers.sketch_size)}
+    query, gate = query_of(short, "atom", "anna"), gate_for(plan, 1)
+    codes = np.array([gate.release(query, Round(plan, t, said, block, sketch)).arrays["grid"][0] for t in range(draws)])
     # by hand: clean columns of the party's own, the slopes of the squared loss, and p = score / radius
     clean = block.rows.astype(np.float64)
     score = 0.3 * clean[:, 0]
@@ -853,12 +917,11 @@ def test_the_noise_of_a_feature_has_the_stated_size(sketch: str) -> None:
     """Chi-square on 4,000 draws and more, false alarm 1e-7; noise that is a tenth larger is found out."""
     plan = plan_for(options={"rounds": 6, "sketch": sketch, "cap": 80, "sketch_size": 60})
     X, y = people(plan)
-    block, query, gate = blocks(plan, X, y)["cleo"], FeatureSketch(plan, plan.part("cleo")), gate_for(plan, 2)
-    release, known = plan.release("feature"), sketch_of(plan)
-    exact = query.value(block, 1, known)
-    noise = np.array(
-        [gate.gaussian(query, t, block, 1, known).arrays["grid"] * release.step - exact for t in range(80)]
-    )
+    block, query, gate = blocks(plan, X, y)["cleo"], query_of(plan, "feature", "cleo"), gate_for(plan, 2)
+    release, known, told = plan.release("feature"), sketch_of(plan), {"place": place_of(1)}
+    exact = sketched_feature(plan, "cleo", block, 1, known)
+    drawn = [gate.release(query, Round(plan, t, told, block, known)).arrays["grid"] for t in range(80)]
+    noise = np.array(drawn) * release.step - exact
     statistic = float((noise**2).sum()) / release.std**2
     low, high = (float(stats.chi2.ppf(q, noise.size)) for q in (FALSE_ALARM / 2, 1 - FALSE_ALARM / 2))
     assert low < statistic < high
@@ -870,7 +933,7 @@ def test_the_noise_of_a_feature_has_the_stated_size(sketch: str) -> None:
 # --- sketches -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", SKETCHES)
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_sketches(kind: str) -> None:
     size, records = 40, 200
     rng = np.random.default_rng(0)
@@ -891,7 +954,7 @@ def test_sketches(kind: str) -> None:
         assert sketch.norm == 1.0
 
 
-@pytest.mark.parametrize("kind", SKETCHES)
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_on_average_a_sketch_keeps_inner_products(kind: str) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((2, 50))
@@ -932,29 +995,26 @@ class Whole:
         return np.array(sketched)
 
 
-def exact_run(algorithm: Any, plan: Plan, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+def exact_run(plan: Plan, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The coordinator's text, answered without noise and without a sketch."""
     prepared, whole = blocks(plan, X, y), Whole()
-    text = algorithm.coordinate(plan)
+    text = algorithms.of(plan).coordinate(plan)
     ask_: Ask = next(text)
-    queries = {name: algorithm.queries_of(plan, name) for name in NAMES}
+    queries = {(name, kind): query_of(plan, kind, name) for name in NAMES for kind in ("atom", "feature")}
     try:
         while True:
             answers = {}
             for name in ask_.to or NAMES:
-                arrays, block = {**ask_.arrays, **ask_.each.get(name, {})}, prepared[name]
-                query = queries[name][ask_.query]
-                if ask_.query == "feature":
-                    answers[name] = query.value(block, int(arrays["place"][0]), whole)
-                elif query.stays:
-                    value = query.value(block, arrays, whole)
-                    answers[name] = np.array([largest_signed(value[:-1], value[-1])])
-                else:
-                    value = query.value(block, arrays["sketch"], ask_.round, whole)
-                    answers[name] = np.array([largest_signed(value)])
+                query, arrays = queries[name, ask_.query], {**ask_.arrays, **ask_.each.get(name, {})}
+                number = ask_.round or 0
+                assert query.objection(plan, number, arrays) is None
+                value = at(query, prepared[name], plan=plan, number=number, memory=whole, **arrays)
+                if ask_.query == "atom":
+                    value = np.array([largest_signed(*((value[:-1], value[-1]) if query.stays else (value,)))])
+                answers[name] = value
             ask_ = text.send(answers)
     except StopIteration as stop:
-        return np.asarray(stop.value.weights)
+        return np.asarray(stop.value)
 
 
 def objective(plan: Plan, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
@@ -999,7 +1059,8 @@ def lasso_case() -> tuple[np.ndarray, np.ndarray, float, float, float]:
 
 def quiet(plan: Plan, **numbers: float) -> Plan:
     """Without noise, without a cut and with the whole column for a sketch."""
-    plan = changed(plan, numbers={"sketch_size": float(RECORDS), "slope_bound": 1e3, "blurred_bound": 1e3, **numbers})
+    cuts = {name: 1e3 for name in ("slope_bound", "noisy_slope_bound") if name in type(plan.numbers).model_fields}
+    plan = changed(plan, sketch_size=RECORDS, **cuts, **numbers)
     for release in plan.releases:
         plan = with_release(plan, release.query, std=1e-9)
     return plan
@@ -1011,8 +1072,8 @@ def test_without_noise_the_limit_is_the_solution_on_the_ball() -> None:
     assert product - best > 0.1 * (start - best)
     ball = Named(name="l1_ball", parameters={"radius": radius})
     plan = plan_for(regulariser=ball, fit_intercept=False, options={"rounds": 3000, "cap": 50})
-    found = exact_run(SketchedFrankWolfe(), quiet(plan, reach=30.0), X, y)
-    assert np.abs(found).sum() <= plan["radius"] * (1 + 1e-9)
+    found = exact_run(quiet(plan, total_step=30.0), X, y)
+    assert np.abs(found).sum() <= plan.numbers.radius * (1 + 1e-9)
     assert best - 1e-9 <= objective(plan, X, y, found) < best + 0.01 * (start - best)
 
 
@@ -1020,12 +1081,12 @@ def test_the_published_form_ends_on_a_product_of_balls() -> None:
     X, y, radius, _, product = lasso_case()
     ball = Named(name="l1_ball", parameters={"radius": radius})
     plan = plan_for(regulariser=ball, fit_intercept=False, calibration="paper", options={"rounds": 1500})
-    plan = quiet(changed(plan, numbers={"candidates": 4.0}))  # all of them
-    found = exact_run(PublishedFrankWolfe(), plan, X, y)
+    plan = quiet(plan, candidates=4)  # all of them
+    found = exact_run(plan, X, y)
     start = float(np.mean(y**2) / 2)
     assert objective(plan, X, y, found) == pytest.approx(product, abs=0.02 * (start - product))
     for a, b in itertools.pairwise(EDGES):
-        assert np.abs(found[a:b]).sum() <= plan["radius"] / 3 * (1 + 1e-9)
+        assert np.abs(found[a:b]).sum() <= plan.numbers.radius / 3 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -1034,20 +1095,20 @@ def test_with_exact_scores_no_move_is_worse_than_its_curvature(seed: int) -> Non
     X, y, radius, best, _ = lasso_case()
     ball = Named(name="l1_ball", parameters={"radius": radius})
     plan = plan_for(regulariser=ball, coin=str(seed), fit_intercept=False, options={"rounds": 400, "cap": 50})
-    plan = quiet(plan, reach=12.0)
+    plan = quiet(plan, total_step=12.0)
     prepared, whole = blocks(plan, X, y), Whole()
     rows = np.column_stack([block.rows.astype(float) for block in prepared.values()])
-    a, point = step(plan), Iterate(plan["radius"])
-    curvature = 4 * plan["radius"] ** 2 * float((rows**2).mean(axis=0).max())
+    a, point = step_length(plan), SparsePoint(plan.numbers.radius)
+    curvature = 4 * plan.numbers.radius**2 * float((rows**2).mean(axis=0).max())
     kept = 0
-    for name in turns(plan):
+    for name in named(plan):
         weights = point.dense(FEATURES)
         before = objective(plan, X, y, weights) - best
         gradient = rows.T @ (rows @ weights - y)
         part = plan.part(name)
         others = rows @ np.where((np.arange(FEATURES) >= part.start) & (np.arange(FEATURES) < part.stop), 0.0, weights)
         said = {"places": np.array(point.places, dtype=np.int64), "values": point.values, "sketch": others}
-        value = PartScores(plan, part).value(prepared[name], said, whole)
+        value = scores_at(plan, name, prepared[name], said, whole)
         code = largest_signed(value[:-1], value[-1])
         kept += code == 0
         if code:
@@ -1084,11 +1145,11 @@ def test_published_noise_as_printed(radius: float) -> None:
     """
     ball = Named(name="l1_ball", parameters={"radius": radius})
     plan = plan_for(calibration="paper", regulariser=ball, epsilon=1.0, options={"rounds": 9})
-    units = RECORDS / plan["slope_bound"]  # of the mean gradient, in units of the scores
-    scale = 2 * plan["slope_bound"] * plan["radius"] / (3 * RECORDS) * math.sqrt(32 * 9 * math.log(2e5)) / 1.0
+    units = RECORDS / plan.numbers.slope_bound  # of the mean gradient, in units of the scores
+    scale = 2 * plan.numbers.slope_bound * plan.numbers.radius / (3 * RECORDS) * math.sqrt(32 * 9 * math.log(2e5)) / 1.0
     assert plan.release("atom").std == pytest.approx(scale * units)
-    assert plan["slope_bound"] == pytest.approx(1 + radius)
-    size = plan["sketch_size"]
+    assert plan.numbers.slope_bound == pytest.approx(1 + radius)
+    size = plan.numbers.sketch_size
     pi = (1 + math.sqrt(RECORDS / size)) * math.sqrt(3 * 9) * math.sqrt(2 * (math.log(1e5) + 0.5)) / 0.5
     assert plan.release("feature").std == pytest.approx(pi)
     assert size == math.ceil(100 * math.log(3))
@@ -1100,10 +1161,10 @@ def test_published_noise_as_printed(radius: float) -> None:
 def test_published_costs_of_all_parties_and_rounds(relation: Any) -> None:
     plan = plan_for(calibration="paper", options={"rounds": 9})
     atom, feature = plan.release("atom"), plan.release("feature")
-    choices, features = algorithms.of(plan).events(plan, relation, "ben")
+    choices, features = events_of(plan, relation, "ben")
     assert choices == Selection(rho=27 * (2 * atom.charged(relation) / atom.std) ** 2 / 2)
     assert features == Gaussian(mu=feature.charged(relation) * math.sqrt(27) / feature.std)
-    assert (choices, features) == algorithms.of(plan).world_events(plan, relation)
+    assert (choices, features) == world_events_of(plan, relation)
     assert feature.charged_zero_out == pytest.approx(sketch_of(plan).norm, rel=0.01)
 
 
@@ -1138,9 +1199,7 @@ def test_the_true_cost_of_the_published_choices(parties: int, rounds: int, low: 
         fit_intercept=False,
         options={"rounds": rounds},
     )
-    (choices,) = (
-        event for event in algorithms.of(plan).events(plan, "replace-one", "p0") if isinstance(event, Selection)
-    )
+    (choices,) = (event for event in events_of(plan, "replace-one", "p0") if isinstance(event, Selection))
     account = epsilon_of([choices], 5e-6, "replace-one")
     canary = two_candidates(plan.release("atom").std, parties * rounds, 5e-6)
     assert canary == pytest.approx(low, rel=0.05)
@@ -1151,7 +1210,7 @@ def test_the_true_cost_of_the_published_choices(parties: int, rounds: int, low: 
 
 def test_the_report_has_the_true_epsilon_beside_the_claim() -> None:
     plan = plan_for(calibration="paper", relation="replace-one", epsilon=1.0, options={"rounds": 50})
-    found = algorithms.of(plan).epsilons(plan, "replace-one")
+    found = epsilons_of(plan, "replace-one")
     assert found["world"] == found["parties"] == found["coordinator"]
     assert found["world"] > 1.5 * plan.claimed_epsilon  # type: ignore[operator]
 
@@ -1162,17 +1221,16 @@ def test_a_published_run_sends_an_index_and_a_feature_from_everybody_in_every_ro
     solution, _ = coordinator.run(plan, algorithms.of(plan))
     names = [(m.round, m.name, m.sender) for m in coordinator.transcript or [] if m.name in ("atom", "feature")]
     assert names == [(t, query, name) for t in range(5) for query in ("atom", "feature") for name in NAMES]
-    assert np.abs(solution.weights).sum() <= plan["radius"] * (1 + 1e-9)
+    assert np.abs(solution.weights).sum() <= plan.numbers.radius * (1 + 1e-9)
 
 
 def test_the_published_form_may_choose_the_intercept() -> None:
     """Its column is a feature like the others there."""
-    plan = plan_for(calibration="paper", options={"rounds": 5}, holder=2)
-    part = plan.part("cleo")
+    plan = plan_for(calibration="paper", options={"rounds": 5}, label_party=2)
     X, y = people(plan)
     X[7] = math.nan
     block = blocks(plan, X, y)["cleo"]
-    found = FeatureSketch(plan, part).value(block, 4, sketch_of(plan))
+    found = sketched_feature(plan, "cleo", block, 4, sketch_of(plan))
     np.testing.assert_allclose(found, sketch_of(plan).apply(np.where(np.arange(RECORDS) == 7, 0.0, 1.0)))
     party = parties_of(plan)["cleo"]
     propose(party, plan)
@@ -1189,12 +1247,21 @@ def test_published_candidates_are_drawn_by_the_coin() -> None:
     assert len({tuple(some.tolist()) for some in rounds}) > 3
 
 
-@pytest.mark.parametrize("number", ["candidates", "slope_bound", "sketch"])
-def test_a_published_plan_that_lacks_a_number_is_refused(number: str) -> None:
-    plan = changed(plan_for(calibration="paper", options={"rounds": 5}), numbers={number: None})
-    frame = propose(parties_of(plan)["anna"], plan)
+@pytest.mark.parametrize("number", ["candidates", "slope_bound", "radius", "sketch", "sketch_size"])
+@pytest.mark.parametrize("value", [None, math.nan, 0, -1, "count"])
+def test_a_published_plan_that_lacks_a_number_is_refused(number: str, value: Any) -> None:
+    plan = plan_for(calibration="paper", options={"rounds": 5})
+    lacking = {name: kept for name, kept in plan.numbers.model_dump().items() if name != number}
+    frame = propose(parties_of(plan)["anna"], plan, numbers=lacking | ({} if value is None else {number: value}))
     assert frame.kind == "refuse"
-    assert "lacks the number" in frame.text
+    assert number in frame.text
+
+
+@pytest.mark.parametrize("mechanism", ["selection", "gaussian"])
+def test_published_choices_by_another_mechanism_are_refused(mechanism: str) -> None:
+    plan = plan_for(calibration="paper", options={"rounds": 5})
+    party = parties_of(plan)["anna"]
+    assert propose(party, plan, releases=releases_with(plan, "atom", mechanism=mechanism)).kind == "refuse"
 
 
 # --- bad input ----------------------------------------------------------------------------------------------------
@@ -1207,7 +1274,7 @@ def test_a_published_plan_that_lacks_a_number_is_refused(number: str) -> None:
         ({"options": {"rounds": 2.5}}, "rounds=2.5"),
         ({"options": {"rounds": 2**30}}, "rounds="),
         ({"options": {"cap": 0}}, "cap=0"),
-        ({"options": {"sketch_size": 8}}, "at least 16 for"),
+        ({"options": {"sketch_size": 8}}, "sketch_size=8 must be from 16 to"),
         ({"options": {"rounds": 6, "sketch_size": 61}}, "sketch_size=61"),
         ({"options": {"sketch": "gaussian"}}, "'count', 'rademacher'"),
         ({"options": {"sketch": "none"}}, "sketch='none'"),
@@ -1216,7 +1283,7 @@ def test_a_published_plan_that_lacks_a_number_is_refused(number: str) -> None:
         ({"options": {"candidates": 2}}, "candidates=2 means nothing"),
         ({"options": {"rounds": 6}, "epsilon": 60.0}, "rounds=6.*error"),
         ({"regulariser": Named(name="l1", parameters={"alpha": 0.1})}, "needs the l1 ball"),
-        ({"loss": "hinge"}, "squared or the logistic"),
+        ({"loss": "hinge"}, "needs a smooth loss and 'hinge' is not"),
         ({"loss": "smoothed_hinge"}, "squared or the logistic"),
         ({"calibration": "paper", "labels": "held"}, "labels='shared'"),
         ({"calibration": "paper", "loss": "logistic"}, "squared loss"),
@@ -1227,16 +1294,12 @@ def test_a_published_plan_that_lacks_a_number_is_refused(number: str) -> None:
 )
 def test_bad_input(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        FW.design(problem_for(**fields))
+        plan_for(**fields)
 
 
 def test_the_hinge_loss_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="smooth"):
-        algorithms.get("frank-wolfe", problem_loss_of("hinge"), "columns")
-
-
-def problem_loss_of(name: str) -> Any:
-    return sv.losses.get(name)
+        algorithms.check("frank-wolfe", sv.losses.get("hinge"), "columns")
 
 
 def test_a_column_of_a_block_is_read_alike_from_dense_and_sparse_rows() -> None:
@@ -1246,7 +1309,7 @@ def test_a_column_of_a_block_is_read_alike_from_dense_and_sparse_rows() -> None:
     for name in NAMES:
         dense, sparse = (blocks(plan, X, y, kind)[name] for kind in (np.asarray, sp.csr_matrix))
         for local in range(dense.dimension):
-            values, records = column(sparse, local)
+            values, records = sparse.column(local)
             whole = np.zeros(RECORDS)
             whole[records] = values
-            np.testing.assert_array_equal(whole, column(dense, local)[0])
+            np.testing.assert_array_equal(whole, dense.column(local)[0])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms.newton.private import Metric
 from sottovoce.penalties import get
-from sottovoce.plan.plan import ScaledRegulariser
+from sottovoce.penalties.quadratic import Metric
+from sottovoce.penalties.scaled import ScaledRegulariser
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_untuned_rule(classification: Any) -> None:
     assert mu_gram**2 / (mu_gram**2 + mu_gradient**2) == pytest.approx(0.10, rel=1e-9)
     assert gradient.count == plan.rounds == 64
     s0, d = gradient.std / 8, plan.dimension
-    assert plan["damping"] == pytest.approx(
+    assert plan.numbers.damping == pytest.approx(
         max(64 * s0 * d / 200, 0.35 * gram.std * math.sqrt(d), gradient.std**2 * d / 1200)
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,18 +15,24 @@ from sklearn.linear_model import Lasso, LinearRegression, Ridge
 
 import sottovoce as sv
 from sottovoce import algorithms, losses
-from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.one_shot.private import LABEL_SHARE, LabelValues, RowSketch, minimise
+from sottovoce.algorithms.one_shot.private import LABEL_SHARE, LabelValues, RowSketch
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, LeakError
 from sottovoce.federation.party import Party
-from sottovoce.plan.plan import Labels, Named, Plan
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Relation, epsilon_of, mu_for
+from sottovoce.penalties.quadratic import minimise
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Labels, Named, Problem
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.events import Gaussian
+from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
+from sottovoce.solvers import by_name
+from support import at, epsilons_of, events_of, plan_of, query_of, world_events_of
 
-ONE_SHOT = algorithms.REGISTRY["one-shot"]
+ONE_SHOT = algorithms.FORMS["one-shot", "private"]
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
 RECORDS, COLUMNS = 60, (5, 40, 1)
 
@@ -32,6 +40,7 @@ RECORDS, COLUMNS = 60, (5, 40, 1)
 def plan_for(**fields: Any) -> Plan:
     """A plan of three parties, or of what the arguments say instead."""
     bounds = fields.pop("bounds", Bounds.declare(entry_bound=2.0, label_bound=1.0))
+    options = fields.pop("options", {})
     columns, records = fields.get("columns", COLUMNS), fields.pop("records", RECORDS)
     declared: dict[str, Any] = {
         "loss": Named(name="squared"),
@@ -45,8 +54,11 @@ def plan_for(**fields: Any) -> Plan:
         "epsilon": 1.0,
         "delta": 1e-5,
     }
-    problem = Problem(**declared | fields)
-    return make_plan("one-shot", problem, ONE_SHOT.design(problem), run="run", coin="coin")
+    return plan_of(Problem(**declared | fields), "one-shot", **options)
+
+
+def sketch_of(plan: Plan, party: str) -> RowSketch:
+    return RowSketch(plan, party, plan.numbers.sketch_size)
 
 
 def parts_of(generator: np.random.Generator, records: int = RECORDS) -> tuple[list[np.ndarray], np.ndarray]:
@@ -93,10 +105,9 @@ def test_one_record_moves_its_own_rows_within_the_sensitivity(sketch: str, bound
                 blank = relation == "zero-out"
                 neighbour[person] = math.nan if blank else -mine[person] if trial % 2 else other[person]
                 label[person] = math.nan if blank else z[person]
-                queries = ONE_SHOT.queries_of(plan, name)
                 here, there = prepared(plan, name, mine, y), prepared(plan, name, neighbour, label)
-                for query in queries.values():
-                    change = (query.value(here) - query.value(there)).reshape(RECORDS, -1)
+                for query in ONE_SHOT.queries(plan, name):
+                    change = (at(query, here, plan=plan) - at(query, there, plan=plan)).reshape(RECORDS, -1)
                     assert np.count_nonzero(np.delete(change, person, axis=0)) == 0
                     assert np.linalg.norm(change) <= query.sensitivity(relation)
                     moved += float(np.sum(change**2)) if query.name == "rows" or name == "party-0" else 0.0
@@ -110,30 +121,29 @@ def test_a_canary_moves_every_party_as_far_as_is_charged() -> None:
     name, width = "party-1", COLUMNS[1]
     X, y = np.zeros((RECORDS, width)), np.zeros(RECORDS)
     X[7], y[7] = 1e6, 1.0
-    query, empty = RowSketch(plan, plan.part(name)), prepared(plan, name, np.zeros((RECORDS, width)), y)
-    value = query.value(prepared(plan, name, X, y)) - query.value(empty)
-    assert math.isclose(np.linalg.norm(value), 1.0, rel_tol=1e-6)
-    opposite = query.value(prepared(plan, name, -X, y)) - query.value(prepared(plan, name, X, y))
-    assert math.isclose(np.linalg.norm(opposite), 2.0, rel_tol=1e-6)
+    there, empty, opposite = (
+        at(sketch_of(plan, name), prepared(plan, name, rows, y), plan=plan) for rows in (X, np.zeros_like(X), -X)
+    )
+    assert math.isclose(np.linalg.norm(there - empty), 1.0, rel_tol=1e-6)
+    assert math.isclose(np.linalg.norm(opposite - there), 2.0, rel_tol=1e-6)
 
 
 def test_sketched_rows_are_cut_though_the_sketch_lengthens_them() -> None:
     plan = plan_for(options={"sketch_size": 2})
-    part = plan.part("party-1")
-    query = RowSketch(plan, part)
-    signs = np.sign(query.matrix.sum(axis=1))  # the row that the sketch lengthens most
+    query = sketch_of(plan, "party-1")
+    signs = np.sign(query.matrix(plan).sum(axis=1))  # the row that the sketch lengthens most
     block = prepared(plan, "party-1", np.tile(signs * 2.0, (RECORDS, 1)), np.zeros(RECORDS))
-    longest = np.linalg.norm(block.rows[0, : COLUMNS[1]].astype(float) @ query.matrix)
+    longest = np.linalg.norm(block.rows[0, : COLUMNS[1]].astype(float) @ query.matrix(plan))
     assert longest > 2
-    np.testing.assert_allclose(np.linalg.norm(query.value(block).reshape(RECORDS, 2), axis=1), 1.0)
+    np.testing.assert_allclose(np.linalg.norm(at(query, block, plan=plan).reshape(RECORDS, 2), axis=1), 1.0)
 
 
 def test_dense_and_sparse_rows_give_the_same_value() -> None:
     plan = plan_for()
     parts, y = parts_of(np.random.default_rng(2))
     X = np.where(np.random.default_rng(3).random(parts[1].shape) < 0.3, parts[1], 0.0)
-    query = RowSketch(plan, plan.part("party-1"))
-    dense, sparse = (query.value(prepared(plan, "party-1", rows, y)) for rows in (X, sp.csr_matrix(X)))
+    query = sketch_of(plan, "party-1")
+    dense, sparse = (at(query, prepared(plan, "party-1", rows, y), plan=plan) for rows in (X, sp.csr_matrix(X)))
     np.testing.assert_allclose(dense, sparse, rtol=0, atol=1e-12)
 
 
@@ -141,7 +151,7 @@ def test_the_constant_of_the_intercept_is_not_sent() -> None:
     plan = plan_for()
     block = prepared(plan, "party-0", np.zeros((RECORDS, COLUMNS[0])), np.zeros(RECORDS))
     assert block.dimension == COLUMNS[0] + 1
-    np.testing.assert_array_equal(RowSketch(plan, plan.part("party-0")).value(block), 0.0)
+    np.testing.assert_array_equal(at(sketch_of(plan, "party-0"), block, plan=plan), 0.0)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -153,10 +163,10 @@ def test_the_joint_cost_is_the_budget(relation: Relation, epsilon: float) -> Non
     mu = mu_for(epsilon, 1e-5 * (1 - SAMPLER_SHARE))
     assert math.isclose(rows.std, reach * math.sqrt(3 / (1 - LABEL_SHARE)) / mu, rel_tol=2e-3)
     assert math.isclose(labels.std, reach / math.sqrt(LABEL_SHARE) / mu, rel_tol=2e-3)
-    spent = [epsilon_of(ONE_SHOT.events(plan, relation, name), 1e-5, relation) for name in dict(plan.parties)]
+    spent = [epsilon_of(events_of(plan, relation, name), 1e-5, relation) for name in dict(plan.parties)]
     assert len(set(spent)) == 1
     assert 0.985 * epsilon < spent[0] <= epsilon
-    found = ONE_SHOT.epsilons(plan, relation)
+    found = epsilons_of(plan, relation)
     assert found["world"] == found["coordinator"] == found["parties"]
     assert 0.985 * epsilon < found["world"] <= epsilon
 
@@ -170,7 +180,7 @@ def test_noise_has_the_planned_deviation() -> None:
     assert set(sent) == {("party-1", "rows"), ("party-2", "rows"), ("party-1", "labels")}
     for (sender, name), value in sent.items():
         block = prepared(plan, sender, parts[0] if sender == "party-1" else parts[1], y)
-        noise = value - ONE_SHOT.queries_of(plan, sender)[name].value(block)
+        noise = value - at(query_of(plan, name, sender), block, plan=plan)
         # 4,000 draws or more: five standard errors of a deviation are 5.6 %
         assert abs(noise.std() / plan.release(name).std - 1) < 0.056
         assert abs(noise.mean()) < 5 * plan.release(name).std / math.sqrt(noise.size)
@@ -190,7 +200,7 @@ def test_every_ledger_is_charged_what_all_parties_release(tmp_path: Path) -> Non
 @pytest.mark.parametrize("labels", ["public", "shared", "held"])
 def test_labels_leave_once_with_noise_from_their_holder(labels: Labels) -> None:
     parts, _, y = problem_of(3, 6)
-    federation = sv.Federation.by_columns(parts, y, labels=labels, holder=2, record=True)
+    federation = sv.Federation.by_columns(parts, y, labels=labels, label_party=2, record=True)
     model = lasso(epsilon=4.0, insecure_seed=1).fit(federation)
     ((sender, sent),) = [(m.sender, m.payload) for m in model.transcript_ if m.name == "labels"]
     assert sender == "party-3"
@@ -200,7 +210,7 @@ def test_labels_leave_once_with_noise_from_their_holder(labels: Labels) -> None:
 
 def test_a_party_answers_nothing_but_its_own_part() -> None:
     parts, _, y = problem_of(2, 6)
-    plan = lasso(epsilon=1.0).plan(sv.Federation.by_columns(parts, y, holder=1))
+    plan = lasso(epsilon=1.0).plan(sv.Federation.by_columns(parts, y, label_party=1))
     party = Party("party-1", parts[0], y)
 
     def ask(serial: int, query: str, round_: int = 0, text: str = "", kind: str = "ask") -> Frame:
@@ -218,7 +228,7 @@ def test_a_party_answers_nothing_but_its_own_part() -> None:
 def test_size_on_the_wire(columns: tuple[int, ...], size: int | None) -> None:
     (X,), _, y = problem_of(1, sum(columns), records=300)
     federation = sv.Federation.by_columns(np.split(X, np.cumsum(columns)[:-1], axis=1), y)
-    model = lasso(epsilon=1.0, sketch_size=size, insecure_seed=0).fit(federation)
+    model = lasso(epsilon=1.0, solver=by_name("one-shot", sketch_size=size), insecure_seed=0).fit(federation)
 
     def answer(query: str, count: int) -> int:
         return len(encode(Frame("answer", 0, bytes(32), 0, query, {"grid": np.zeros(count, dtype=np.int64)})))
@@ -243,8 +253,8 @@ def test_without_noise_the_post_processing_is_the_regression() -> None:
         plan = plan_for(
             regulariser=named, columns=(6,), records=len(y), bounds=Bounds.declare(entry_bound=1.0, label_bound=1.0)
         )
-        solution = minimise(rows.T @ rows, rows.T @ y, sp.eye(7, format="csr"), plan.scaled_regulariser, len(y))
-        np.testing.assert_allclose(solution.weights, [*found.coef_, found.intercept_], atol=1e-7)
+        weights = minimise(rows.T @ rows, rows.T @ y, sp.eye(7, format="csr"), plan.scaled_regulariser, len(y))
+        np.testing.assert_allclose(weights, [*found.coef_, found.intercept_], atol=1e-7)
 
 
 def test_a_sketch_keeps_the_penalty_of_the_weights_themselves() -> None:
@@ -257,9 +267,9 @@ def test_a_sketch_keeps_the_penalty_of_the_weights_themselves() -> None:
         fit_intercept=False,
         options={"sketch_size": 4},
     )
-    back = RowSketch(plan, plan.part("party-0")).matrix
+    back = sketch_of(plan, "party-0").matrix(plan)
     Z = X @ back
-    found = minimise(Z.T @ Z, Z.T @ y, sp.csr_matrix(back), plan.scaled_regulariser, len(y)).weights
+    found = minimise(Z.T @ Z, Z.T @ y, sp.csr_matrix(back), plan.scaled_regulariser, len(y))
 
     def objective(v: np.ndarray) -> float:
         w = back @ v
@@ -311,15 +321,17 @@ def test_small_budgets_do_no_harm() -> None:
 def test_bad_input_is_told() -> None:
     parts, X, y = problem_of(2, 6)
     federation = sv.Federation.by_columns(parts, y)
-    with pytest.raises(InputError, match=r"epsilon=inf: .*take solver='frank-wolfe'"):
+    with pytest.raises(
+        InputError, match="epsilon=inf: solver='one-shot' has no form without noise; solvers that have: "
+    ):
         lasso(epsilon=math.inf).fit(federation)
     for size in (0, 2.5, "many"):
         with pytest.raises(InputError, match=r"sketch_size=.* must be a whole number"):
-            lasso(sketch_size=size).fit(federation)
+            by_name("one-shot", sketch_size=size)
     with pytest.raises(InputError, match=r"sketch='gaussian' must be one of 'count', 'rademacher'"):
-        lasso(sketch="gaussian").fit(federation)
-    with pytest.raises(InputError, match="means nothing to solver='one-shot'"):
-        lasso(rounds=3).fit(federation)
+        by_name("one-shot", sketch="gaussian")
+    with pytest.raises(InputError, match="'rounds' is no option of solver='one-shot'"):
+        by_name("one-shot", rounds=3)
     with pytest.raises(InputError, match="has no published calibration"):
         lasso(calibration="paper").fit(federation)
     with pytest.raises(InputError, match="does not serve data in one place"):
@@ -329,7 +341,7 @@ def test_bad_input_is_told() -> None:
     logistic = sv.PrivateLogisticRegression(entry_bound=1.0, classes=(-1, 1), solver="one-shot")
     with pytest.raises(InputError, match="needs the squared loss, not 'logistic'"):
         logistic.fit(sv.Federation.by_columns(parts, np.sign(y)))
-    assert ONE_SHOT.mismatch(losses.get("squared"), "columns") is None
+    assert algorithms.mismatch("one-shot", losses.get("squared"), "columns") is None
     with pytest.raises(InputError, match=r"too many for one message; .*take sketch_size=8 or less"):
         plan_for(records=2_000_000)
 
@@ -337,13 +349,80 @@ def test_bad_input_is_told() -> None:
 def test_plans_that_are_not_its_own_are_refused() -> None:
     plan = plan_for()
     with pytest.raises(LeakError, match="were not prepared"):
-        RowSketch(plan.model_copy(update={"layout": "rows"}), plan.part("party-0"))
+        sketch_of(plan.model_copy(update={"layout": "rows"}), "party-0")
     rows, labels = plan.releases
     short = rows.model_copy(update={"charged_zero_out": 0.5})
     with pytest.raises(LeakError, match="more sensitive"):
-        short.check(RowSketch(plan, plan.part("party-1")), RECORDS)
+        short.check(sketch_of(plan, "party-1"), RECORDS)
     labels.check(LabelValues(plan), RECORDS)
-    party = Party("party-0", np.zeros((RECORDS, COLUMNS[0])), np.zeros(RECORDS))
-    cheap = plan.model_copy(update={"releases": (short, labels)})
-    frame = Frame("plan", 1, cheap.digest, text=cheap.to_json())
-    assert decode(party.handle(encode(frame)).data).kind == "refuse"
+    for update in (
+        {"releases": (short, labels)},
+        {"layout": "rows"},
+        {"releases": (rows.model_copy(update={"rate": 0.5}), labels)},
+    ):
+        assert proposed(plan.model_copy(update=update)).kind == "refuse"
+
+
+def proposed(plan: Plan, text: str = "", **options: Any) -> Frame:
+    """What a party says to a plan, or to a text that says it is the plan."""
+    party = Party("party-0", np.zeros((RECORDS, COLUMNS[0])), np.zeros(RECORDS), **options)
+    digest = hashlib.sha256(text.encode()).digest() if text else plan.digest
+    return decode(party.handle(encode(Frame("plan", 1, digest, text=text or plan.to_json()))).data)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"sketch_size": 0},
+        {"sketch_size": 2.5},
+        {"sketch": "gaussian"},
+        {"sketch": 1},
+        {"damping": math.inf},
+        {"damping": -1.0},
+        {"surprise": 1},
+    ],
+)
+def test_numbers_that_no_design_makes_are_refused(lie: dict[str, Any]) -> None:
+    plan = plan_for()
+    assert proposed(plan).kind == "accept"
+    fields = json.loads(plan.to_json())
+    fields["numbers"] |= lie
+    answer = proposed(plan, json.dumps(fields, sort_keys=True, separators=(",", ":")))
+    assert answer.kind == "refuse"
+    assert f"numbers.{next(iter(lie))}" in answer.text or next(iter(lie)) in answer.text
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_plan_with_300_rounds_is_charged_300_times(relation: Relation, tmp_path: Path) -> None:
+    plan = plan_for(relation=relation)
+    rows, labels = plan.releases
+    forged = plan.model_copy(update={"releases": (rows.times(300), labels)})
+    for name in plan.names:
+        for priced in (events_of, world_events_of):
+            (one, label), (many, same) = priced(plan, relation, name), priced(forged, relation, name)
+            assert isinstance(one, Gaussian)
+            assert isinstance(many, Gaussian)
+            assert label == same
+            each = rows.charged(relation) / rows.std
+            assert math.isclose(one.mu**2, len(COLUMNS) * each**2, rel_tol=1e-12)
+            assert math.isclose(many.mu**2, 300 * len(COLUMNS) * each**2, rel_tol=1e-12)
+    # so a ledger that can pay for the plan cannot pay for the forged one, of which all 300 rounds would be served
+    account = sv.Ledger(tmp_path / "ledger.db").open("anna", 1.01, 1e-4, relation=relation)
+    answer = proposed(forged, account=account)
+    assert answer.kind == "refuse"
+    assert account.balance().spent == 0.0
+    assert proposed(plan, account=account).kind == "accept"
+
+
+def test_a_blank_record_has_no_label_though_a_plan_has_classes() -> None:
+    """A plan may name classes for a squared loss: a null row's label must not count as one of them."""
+    plan = plan_for().model_copy(update={"classes": (-1, 1)})
+    party = plan.label_party_name
+    recipe = plan.part(party).preparation
+    X, y = np.zeros((plan.records, recipe.features)), np.full(plan.records, -1.0)
+    blank = X.copy()
+    blank[0] = math.nan
+    query = query_of(plan, "labels", party)
+    values = [at(query, Block.prepare(rows, y, recipe)) for rows in (X, blank)]
+    assert values[1][0] == 0.0
+    assert np.linalg.norm(values[0] - values[1]) <= query.sensitivity("zero-out")

@@ -11,31 +11,23 @@ import pytest
 import scipy.sparse as sp
 
 from sottovoce import losses
-from sottovoce.algorithms import Problem
-from sottovoce.algorithms.base import draft
-from sottovoce.algorithms.sharing.parts import (
-    Joint,
-    PartGradient,
-    PartGram,
-    PartLabels,
-    PartQuery,
-    PartRows,
-    PartSums,
-    RowScores,
-    cut,
-    exact_scores,
-    slopes_of,
-    usable,
-    usable_rows,
-)
-from sottovoce.algorithms.sharing.updates import nearest
+from sottovoce.algorithms.score.queries import LabelProducts
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, Bounds, party_norms
 from sottovoce.door.gate import Gate
+from sottovoce.door.query import Reals, Round, Together
 from sottovoce.errors import InputError, LeakError
-from sottovoce.plan.plan import Named, Plan, Release
-from sottovoce.privacy.accounting import Relation, Unbounded
+from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.plan.release import Release
+from sottovoce.privacy.events import Unbounded
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.relation import Relation
+from sottovoce.queries.labels import NoisyLabels
+from sottovoce.queries.parts import FLOAT, PartGradient, PartGram, PartRows, PartSums, RowScores, Slopes, cut
+from sottovoce.queries.pricing import together_event
+from sottovoce.queries.sketches import LabelSketch
+from support import at
 
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
 RECORDS, COLUMNS = 40, (4, 3)
@@ -47,7 +39,7 @@ BOUNDS = {
 }
 
 
-def plan_for(bounds: str = "entries", records: int = RECORDS, **fields: Any) -> Plan:
+def problem_for(bounds: str = "entries", records: int = RECORDS, **fields: Any) -> Problem:
     declared: dict[str, Any] = {
         "loss": Named(name="squared"),
         "regulariser": Named(name="none"),
@@ -59,16 +51,33 @@ def plan_for(bounds: str = "entries", records: int = RECORDS, **fields: Any) -> 
         "bounds": BOUNDS[bounds],
         "epsilon": 1.0,
         "delta": 1e-5,
+        "layout": "entries",
     }
-    plan = draft(Problem(**declared | fields), layout="entries")
-    noise = Release.at_mu(PartSums(plan, plan.part("anna")), 0, 1, 1.0, "zero-out")  # so that it counts as private
-    return plan.model_copy(update={"releases": (noise,)})
+    return Problem(**declared | fields)
 
 
-def queries_of(plan: Plan, party: str, slope_bound: float = 0.7) -> list[Any]:
-    part = plan.part(party)
-    made = [make(plan, part) for make in (PartRows, PartGram, PartSums, PartLabels)]
-    return [*made, PartGradient(plan, part, slope_bound)]
+def queries_of(problem: Problem, party: str, slope_bound: float = 0.7) -> list[Any]:
+    made = [make(problem, party) for make in (PartRows, PartGram, PartSums)]
+    return [*made, NoisyLabels(problem, FLOAT), PartGradient(problem, party, slope_bound)]
+
+
+class Given(Slopes):
+    """Slopes that a test has chosen."""
+
+    def __init__(self, slopes: np.ndarray) -> None:
+        super().__init__(losses.get("squared"))
+        self.slopes = slopes
+
+    def made(self, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        del scores, labels
+        return self.slopes
+
+
+def value(query: Any, rows: Block, *slopes: Any) -> np.ndarray:
+    """Of a query, at these slopes if it is a gradient."""
+    if not slopes:
+        return at(query, rows)
+    return at(query, rows, memory=Given(*slopes), weights=np.zeros(query.width), offset=np.zeros(len(rows)))
 
 
 def raw(generator: np.random.Generator, width: int, records: int = RECORDS) -> tuple[np.ndarray, np.ndarray]:
@@ -78,14 +87,14 @@ def raw(generator: np.random.Generator, width: int, records: int = RECORDS) -> t
     return X, generator.uniform(-2, 2, records)
 
 
-def prepared(plan: Plan, party: str, X: Any, y: np.ndarray) -> Block:
-    return Block.prepare(X, y, plan.part(party).preparation)
+def prepared(problem: Problem, party: str, X: Any, y: np.ndarray) -> Block:
+    return Block.prepare(X, y, problem.part(party).preparation)
 
 
 def moved(query: Any, here: Block, there: Block, *said: Any) -> float:
     own = [(s, s) if not isinstance(s, tuple) else s for s in said]
-    change = query.value(here, *(a for a, _ in own)) - query.value(there, *(b for _, b in own))
-    return float(np.linalg.norm(np.ravel(change * query.weights)))
+    change = value(query, here, *(a for a, _ in own)) - value(query, there, *(b for _, b in own))
+    return float(np.linalg.norm(np.ravel(change * query.noise_weights)))
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
@@ -96,122 +105,122 @@ def test_one_record_moves_every_query_within_its_sensitivity(
     bounds: str, intercept: bool, sparse: bool, relation: Relation
 ) -> None:
     """Two thousand pairs in all, and five queries for each."""
-    plan = plan_for(bounds, fit_intercept=intercept)
+    problem = problem_for(bounds, fit_intercept=intercept)
     generator = np.random.default_rng(1)
     shape = sp.csr_matrix if sparse else np.asarray
     for trial in range(32):
-        for party, width in zip(dict(plan.parties), COLUMNS, strict=True):
+        for party, width in zip(dict(problem.parties), COLUMNS, strict=True):
             X, y = raw(generator, width)
             other, z = raw(generator, width)
             person, blank = int(generator.integers(RECORDS)), relation == "zero-out"
             neighbour, label = X.copy(), y.copy()
             neighbour[person] = math.nan if blank else -X[person] if trial % 2 else other[person]
             label[person] = math.nan if blank else z[person]
-            here, there = (prepared(plan, party, shape(rows), of) for rows, of in ((X, y), (neighbour, label)))
+            here, there = (prepared(problem, party, shape(rows), of) for rows, of in ((X, y), (neighbour, label)))
             slopes = 10.0 ** generator.uniform(-2, 2) * generator.standard_normal(RECORDS)
             changed = slopes.copy()
             changed[person] = math.nan if trial % 3 else -slopes[person]
-            for query in queries_of(plan, party):
+            for query in queries_of(problem, party):
                 said = [(slopes, changed)] if query.name == "gradient" else []
                 assert moved(query, here, there, *said) <= query.sensitivity(relation)
                 if query.name in ("rows", "labels"):
-                    change = np.reshape(query.value(here) - query.value(there), (RECORDS, -1))
+                    change = np.reshape(value(query, here) - value(query, there), (RECORDS, -1))
                     assert np.count_nonzero(np.delete(change, person, axis=0)) == 0
 
 
-def canary(plan: Plan, party: str, row: Any = None, label: float = 1.0) -> Block:
+def canary(problem: Problem, party: str, row: Any = None, label: float = 1.0) -> Block:
     """Null rows and one record; without a row it is null too."""
-    X = np.full((RECORDS, plan.part(party).stop - plan.part(party).start), math.nan)
+    X = np.full((RECORDS, problem.part(party).stop - problem.part(party).start), math.nan)
     y = np.ones(RECORDS)
     if row is not None:
         X[7], y[7] = row, label
-    return prepared(plan, party, X, y)
+    return prepared(problem, party, X, y)
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_canary_attains_every_sensitivity(bounds: str, intercept: bool, relation: Relation) -> None:
-    plan = plan_for(bounds, fit_intercept=intercept)
+    problem = problem_for(bounds, fit_intercept=intercept)
     up, down = np.full(RECORDS, 9.0), np.full(RECORDS, -9.0)
-    for party, width in zip(dict(plan.parties), COLUMNS, strict=True):
+    for party, width in zip(dict(problem.parties), COLUMNS, strict=True):
         row = 1e6 * np.ones(width) if bounds != "ranges" else np.ones(width)
-        for query in queries_of(plan, party):
-            here, there, said = canary(plan, party, row), canary(plan, party, -row, -1.0), []
+        for query in queries_of(problem, party):
+            here, there, said = canary(problem, party, row), canary(problem, party, -row, -1.0), []
             if query.name == "gradient":
-                there, said = canary(plan, party, row), [(up, down)]
+                there, said = canary(problem, party, row), [(up, down)]
             if query.name == "gram" and relation == "replace-one":
                 # [x, 1] and [x', 1] are at right angles where the part is long enough: x'x = -1, or 0 without the 1
-                norm, sizes = query.norm, canary(plan, party, row).rows[7, :width]
+                norm, sizes = query.norm, canary(problem, party, row).rows[7, :width]
                 if norm < 1.001:
                     continue
                 squares = np.cumsum(np.asarray(sizes, dtype=float) ** 2)
                 aim = (squares[-1] - (1.0 if intercept else 0.0)) / 2
                 place = int(np.searchsorted(squares, aim))
                 signs = np.where(np.arange(width) <= place, 1.0, -1.0)
-                there = canary(plan, party, row * signs)
+                there = canary(problem, party, row * signs)
                 inner = float(sizes @ there.rows[7, :width]) + intercept
-                exact = math.sqrt(2 * query.long**4 - 2 * inner**2)
+                exact = math.sqrt(2 * query.norm_with_intercept**4 - 2 * inner**2)
                 assert moved(query, here, there) == pytest.approx(exact, rel=1e-3)
                 continue
             if relation == "zero-out":
-                there = canary(plan, party)
+                there = canary(problem, party)
             assert 0.99 * query.sensitivity(relation) <= moved(query, here, there, *said)
             assert moved(query, here, there, *said) <= query.sensitivity(relation)
 
 
 def test_a_gram_matrix_attains_the_root_of_two() -> None:
-    plan = plan_for("entries", fit_intercept=False)
-    query = PartGram(plan, plan.part("ben"))  # bounds 0.25, 1, 1 over 2
+    problem = problem_for("entries", fit_intercept=False)
+    query = PartGram(problem, "ben")  # bounds 0.25, 1, 1 over 2
     rows = np.array([[1e6, 1e6, 1e6], [0.0, 1e6, -1e6]])
-    here, there = (canary(plan, "ben", row) for row in rows)
+    here, there = (canary(problem, "ben", row) for row in rows)
     assert moved(query, here, there) >= 0.95 * query.sensitivity("replace-one")
 
 
 @pytest.mark.parametrize("records", [40, 3000, 70_000])
 def test_sums_are_exact_for_dense_and_sparse_rows(records: int) -> None:
     """In any order and to the last bit. Sparse rows are stored as float32: their products must not be."""
-    plan = plan_for(records=records)
+    problem = problem_for(records=records)
     generator = np.random.default_rng(3)
     X, y = raw(generator, 4, records)
     X[:, 0] = generator.uniform(-2, 2, records)
     order = generator.permutation(records)
-    dense, mixed = prepared(plan, "anna", X, y), prepared(plan, "anna", X[order], y[order])
-    sparse = prepared(plan, "anna", sp.csr_matrix(X), y)
+    dense, mixed = prepared(problem, "anna", X, y), prepared(problem, "anna", X[order], y[order])
+    sparse = prepared(problem, "anna", sp.csr_matrix(X), y)
     assert dense.rows.dtype == sparse.rows.dtype == np.float32
     slopes = generator.standard_normal(records)
-    for query in queries_of(plan, "anna"):
+    for query in queries_of(problem, "anna"):
         if query.name in ("rows", "labels"):
             continue
         said = [slopes] if query.name == "gradient" else []
-        value = query.value(dense, *said)
-        np.testing.assert_array_equal(query.value(sparse, *said), value)
-        np.testing.assert_array_equal(query.value(mixed, *(s[order] for s in said)), value)
+        found = value(query, dense, *said)
+        np.testing.assert_array_equal(value(query, sparse, *said), found)
+        np.testing.assert_array_equal(value(query, mixed, *(s[order] for s in said)), found)
         if records == 40 and query.name == "gram":
-            rows = np.column_stack([dense.rows[:, :4], usable_rows(dense)]).tolist()
+            rows = np.column_stack([dense.rows[:, :4], dense.usable_rows]).tolist()
             exact = [sum(Fraction(r[i]) * Fraction(r[j]) for r in rows) for i, j in zip(*query.places, strict=True)]
-            np.testing.assert_array_equal(value, [float(v) for v in exact])
+            np.testing.assert_array_equal(found, [float(v) for v in exact])
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("size", [1e-90, 1e-3, 1.0, 1e90])
 def test_a_score_is_exact_and_of_its_own_row_alone(sparse: bool, size: float) -> None:
-    plan = plan_for(records=3000)
+    problem = problem_for(records=3000)
     generator = np.random.default_rng(4)
     weights = size * generator.standard_normal(4)
     shape = sp.csr_matrix if sparse else np.asarray
     X, y = raw(generator, 4, 3000)
-    block = prepared(plan, "anna", shape(X), y)
-    scores = exact_scores(block, 4, weights)
+    block = prepared(problem, "anna", shape(X), y)
+    scores = block.scores(weights)
     dense = np.asarray(block.rows.toarray() if sparse else block.rows, dtype=np.float64)[:, :4]
     np.testing.assert_allclose(scores, dense @ weights, atol=1e-8 * size)
     turned = Block(np.asfortranarray(dense[:, ::-1]), block.labels, block.bits, layout="entries")
-    np.testing.assert_array_equal(exact_scores(turned, 4, weights[::-1]), scores)  # in whatever order it is added
+    np.testing.assert_array_equal(turned.scores(weights[::-1]), scores)  # in whatever order it is added
     assert np.any(dense[:, ::-1] @ weights[::-1] != dense @ weights)  # which plain products are not
     for _ in range(5):  # all other records are replaced: nothing of row 17 changes
         other, z = raw(generator, 4, 3000)
         other[17], z[17] = X[17], y[17]
-        assert exact_scores(prepared(plan, "anna", shape(other), z), 4, weights)[17] == scores[17]
+        assert prepared(problem, "anna", shape(other), z).scores(weights)[17] == scores[17]
 
 
 @pytest.mark.parametrize("width", [1, 3, 16, 33, 200])
@@ -221,12 +230,12 @@ def test_scores_of_kept_rows_are_of_their_own_rows(width: int) -> None:
     query = RowScores.__new__(RowScores)
     weights = generator.standard_normal(width)
     rows = (1e3 * generator.standard_normal((1031, width))).astype(np.float32)
-    first = query.derive(rows, weights)
+    first = query.derive(rows, {"weights": weights})
     for scale in (0.0, 1e-30, 1.0, 1e30):
         other = (scale * generator.standard_normal((1031, width))).astype(np.float32)
         kept = generator.permutation(1031)[:100]
         other[kept] = rows[kept]
-        np.testing.assert_array_equal(query.derive(other, weights)[kept], first[kept])
+        np.testing.assert_array_equal(query.derive(other, {"weights": weights})[kept], first[kept])
 
 
 LOSSES = [
@@ -247,14 +256,14 @@ def test_slopes_and_copies_of_a_record_are_its_own(loss: Any, rho: float) -> Non
     for _ in range(40):
         points = generator.standard_normal(count) * generator.choice([0.1, 1, 3, 10])
         labels = np.sign(generator.standard_normal(count))
-        start = nearest(loss, points, labels, rho, points) + 10.0 ** generator.uniform(-9, 0) * points
-        found = [nearest(loss, points, labels, rho, start), loss.derivative(points, labels)]
-        blurred = slopes_of(loss, points, 3 * labels, blurred=True)
+        start = loss.proximal(points, labels, rho, points) + 10.0 ** generator.uniform(-9, 0) * points
+        found = [loss.proximal(points, labels, rho, start), loss.derivative(points, labels)]
+        blurred = loss.noisy_label_slope(points, 3 * labels)
         person = int(generator.integers(count))
         points[person] = generator.standard_normal() * 10.0 ** generator.uniform(-3, 100)
         labels[person], start[person] = -labels[person], generator.standard_normal() * 10.0 ** generator.uniform(-3, 3)
-        again = [nearest(loss, points, labels, rho, start), loss.derivative(points, labels)]
-        again.append(slopes_of(loss, points, 3 * labels, blurred=True))
+        again = [loss.proximal(points, labels, rho, start), loss.derivative(points, labels)]
+        again.append(loss.noisy_label_slope(points, 3 * labels))
         for one, other in zip([*found, blurred], again, strict=True):
             assert np.count_nonzero(np.delete(one - other, person)) == 0
 
@@ -264,11 +273,11 @@ def test_slopes_of_noisy_labels_have_the_mean_of_slopes() -> None:
     scores = np.linspace(-3, 3, 7)
     for label in (-1.0, 1.0):
         for loss in (losses.get("squared"), losses.get("logistic")):
-            away = [slopes_of(loss, scores, np.full(7, label + noise), blurred=True) for noise in (-5.0, 5.0)]
+            away = [loss.noisy_label_slope(scores, np.full(7, label + noise)) for noise in (-5.0, 5.0)]
             np.testing.assert_allclose(np.mean(away, axis=0), loss.derivative(scores, np.full(7, label)), atol=1e-12)
         hinge = losses.get("hinge")
         np.testing.assert_array_equal(
-            slopes_of(hinge, scores, np.full(7, 4.0 * label), blurred=True), hinge.derivative(scores, np.full(7, label))
+            hinge.noisy_label_slope(scores, np.full(7, 4.0 * label)), hinge.derivative(scores, np.full(7, label))
         )
 
 
@@ -283,42 +292,71 @@ def test_what_is_cut_and_what_is_refused() -> None:
         np.array([1, 2, 3, math.nan]),
         2 * LARGEST * np.ones(4),
     ):
-        assert not usable({"a": values}, "a", 4)
-    assert usable({"a": np.ones(4)}, "a", 4)
-    assert not usable({}, "a", 4)
-    plan = plan_for()
+        assert not Reals((4,)).fits(values)
+    assert Reals((4,)).fits(np.ones(4))
+    problem = problem_for()
     for bound in (0.0, -1.0, math.nan, math.inf, 1e-200):
         with pytest.raises(InputError, match="slope_bound"):
-            PartGradient(plan, plan.part("anna"), bound)
+            PartGradient(problem, "anna", bound)
     with pytest.raises(LeakError, match="not prepared"):
-        PartQuery(plan.model_copy(update={"layout": "rows"}), plan.part("anna"))
+        PartSums(problem.changed(layout="rows"), "anna")
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_what_all_parties_release_adds(relation: Relation) -> None:
-    plan = plan_for()
-    queries = [PartSums(plan, plan.part(name)) for name in dict(plan.parties)]
-    joint = Joint(queries)
+    problem = problem_for()
+    queries = [PartSums(problem, name) for name in problem.names]
+    joint = Together(list(queries))
     assert joint.sensitivity(relation) == pytest.approx(math.hypot(*(q.sensitivity(relation) for q in queries)))
     release = Release.at_mu(joint, 0, 3, 0.7, relation)
-    event: Any = joint.event(release, relation)
+    event: Any = together_event(list(queries), release, relation, 3)
     assert event.mu == pytest.approx(0.7, rel=1e-9)
     each = [
-        (q.sensitivity(relation) + release.step * math.sqrt(q.entries)) * math.sqrt(3) / release.std for q in queries
+        (q.sensitivity(relation) + release.step * math.sqrt(q.rounding_entries)) * math.sqrt(3) / release.std
+        for q in queries
     ]
     assert math.hypot(*each) <= event.mu
-    cheap = release.model_copy(update={"charged_zero_out": 1e-9, "charged_replace_one": 1e-9, "std": release.std / 2})
-    doubled: Any = joint.event(cheap, relation)
-    assert doubled.mu == pytest.approx(1.4, rel=1e-9)  # by the queries, whatever the plan says
-    assert isinstance(joint.event(release.model_copy(update={"std": 0.0}), relation), Unbounded)
+    cheap = release.changed(charged_zero_out=1e-9, charged_replace_one=1e-9, std=release.std / 2)
+    doubled: Any = together_event(list(queries), cheap, relation, 3)
+    assert doubled.mu == pytest.approx(1.4, rel=1e-9)  # by the queries, whatever the problem says
+    assert isinstance(together_event(list(queries), release.changed(std=0.0), relation, 3), Unbounded)
+
+
+class Matrix(PartSums):
+    """A row for every person under the name and the price of a sum."""
+
+    def value(self, round: Round) -> np.ndarray:
+        return round.rows.dense_rows(self.width)
 
 
 def test_a_gate_lets_no_matrix_out() -> None:
     """One draw of noise would be spread over many numbers, whose differences are then exact."""
-    plan = plan_for(columns=(1, 6))
-    query = PartRows(plan, plan.part("anna"))
-    release = Release.at_mu(query, 0, 1, 1.0, "zero-out")
-    block = prepared(plan, "anna", np.linspace(-1, 1, RECORDS)[:, None], np.ones(RECORDS))
-    gate = Gate(plan.digest, {"rows": release}, RECORDS, SeededRandomness(0), None)
-    with pytest.raises(LeakError, match="no vector"):
-        gate.gaussian(query, 0, block)
+    problem = problem_for(columns=(1, 6))
+    block = prepared(problem, "anna", np.linspace(-1, 1, RECORDS)[:, None], np.ones(RECORDS))
+    for query, match in ((Matrix(problem, "anna"), "no vector"), (PartRows(problem, "anna"), "charged as a gaussian")):
+        design = Design(rounds=1, releases=(Release.at_mu(query, 0, 1, 1.0, "zero-out"),))
+        plan = Plan.of(problem, design, run="run", coin="coin", algorithm="admm", form="noisy rows")
+        with pytest.raises(LeakError, match=match):
+            Gate(plan, SeededRandomness(0)).release(query, Round(plan, 0, {}, block))
+
+
+def test_a_query_that_must_know_null_rows_refuses_a_batch() -> None:
+    """Those of admm and fdml, of score and of frank-wolfe alike: else a null row of a batch would count."""
+    problem = problem_for()
+    block = prepared(problem, "anna", *raw(np.random.default_rng(0), 4))
+    slopes, sketch = np.ones(len(block)), LabelSketch.__new__(LabelSketch)
+    asks: list[Any] = [
+        lambda rows: at(NoisyLabels(problem), rows),
+        lambda rows: PartGradient(problem, "anna", 1.0).dots(rows, slopes),
+        lambda rows: at(LabelProducts(problem, "anna"), rows, columns=slopes[None], centre=np.zeros(1)),
+        lambda rows: at(sketch, rows, memory=Identity()),
+    ]
+    for ask in asks:
+        ask(block)
+        with pytest.raises(LeakError):
+            ask(block.take(np.arange(3)))
+
+
+class Identity:
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        return values

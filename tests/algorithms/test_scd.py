@@ -23,24 +23,28 @@ from sklearn.svm import LinearSVC
 
 import sottovoce as sv
 from sottovoce import algorithms, losses
-from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.scd.primal import Minimisers
-from sottovoce.algorithms.scd.private import CODES, DualSteps, PublishedState
-from sottovoce.algorithms.scd.sequential import LotSteps
+from sottovoce.algorithms.scd.private import DualSteps
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.query import Round
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.party import Party, Policy
-from sottovoce.plan.plan import Named, Plan
-from sottovoce.privacy.accounting import Gaussian, PoissonGaussian, Relation, epsilon_of
+from sottovoce.federation.party import Party
+from sottovoce.federation.policy import Policy
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.events import Gaussian, PoissonGaussian
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import poisson_sample
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.relation import Relation
+from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
+from support import at, declared, epsilons_of, events_of, forged, plan_of, query_of, world_events_of
 
-LOSSES = tuple(CODES)
+LOSSES = tuple(loss.name for loss in losses.coded())
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
 serials = itertools.count(1)
 
@@ -49,7 +53,8 @@ def plan_for(algorithm: str = "scd", *, records: int = 40, run: str = "run", **f
     """A plan of a small problem, or of what the arguments say instead."""
     loss = fields.pop("loss", "logistic")
     classes = (-1, 1) if losses.get(loss).kind == "classification" else None
-    declared: dict[str, Any] = {
+    options = fields.pop("options", {})
+    usual: dict[str, Any] = {
         "loss": Named(name=loss),
         "regulariser": Named(name="l2", parameters={"alpha": fields.pop("alpha", 0.1)}),
         "split": "central",
@@ -60,8 +65,7 @@ def plan_for(algorithm: str = "scd", *, records: int = 40, run: str = "run", **f
         "delta": 1e-5,
         "classes": classes,
     }
-    problem = Problem(**declared | fields)
-    return make_plan(algorithm, problem, algorithms.REGISTRY[algorithm].design(problem), run=run, coin="coin")
+    return plan_of(Problem(**usual | fields), algorithm, run=run, **options)
 
 
 def in_messages_of(batches: int, plan: Plan) -> Plan:
@@ -93,6 +97,16 @@ def block_of(plan: Plan, X: np.ndarray, y: np.ndarray, *, sparse: bool = False) 
     return Block.prepare(sp.csr_matrix(X) if sparse else X, y, plan.preparation)
 
 
+def at_weights(plan: Plan, block: Block, weights: Any, duals: np.ndarray) -> Round:
+    """A round in which the holder of these duals is told these weights."""
+    return Round(plan, 0, {"weights": weights}, block, duals)
+
+
+def steps_of(plan: Plan, block: Block, weights: Any, duals: np.ndarray) -> np.ndarray:
+    """The sum of dual steps, without noise; the duals move."""
+    return at(query_of(plan, "steps"), block, plan=plan, weights=weights, memory=duals)
+
+
 def fractions(values: np.ndarray) -> list[Fraction]:
     return [Fraction(float(value)) for value in values]
 
@@ -120,7 +134,7 @@ def test_a_record_moves_the_sum_by_its_own_clipped_step_alone(loss: str, sparse:
             fit_intercept=bool(generator.integers(2)),
             options={"clip": clip, "dual_step": dual_step, "rounds": 5},
         )
-        query = DualSteps(plan)
+        query = query_of(plan, "steps")
         j = int(generator.integers(records))
         X, y = raw_rows(plan, generator)
         blocks = [block_of(plan, *pair, sparse=sparse) for pair in ((X, y), other(X, y, j, relation, generator))]
@@ -130,7 +144,7 @@ def test_a_record_moves_the_sum_by_its_own_clipped_step_alone(loss: str, sparse:
         sums, duals = [], []
         for block in blocks:
             own = before.copy()
-            sums.append(query.value(block.take(batch), weights, own))
+            sums.append(steps_of(plan, block.take(batch), weights, own))
             duals.append(own)
         others = np.delete(np.arange(records), j)
         np.testing.assert_array_equal(duals[0][others], duals[1][others])
@@ -138,12 +152,12 @@ def test_a_record_moves_the_sum_by_its_own_clipped_step_alone(loss: str, sparse:
         assert squared_distance(*sums) <= limit**2
         # Without the record the sum is that of the others, exactly; so its term is what its dual moved by times x.
         rest = before.copy()
-        without = query.value(blocks[0].take(batch[batch != j]), weights, rest)
+        without = steps_of(plan, blocks[0].take(batch[batch != j]), weights, rest)
         np.testing.assert_array_equal(rest[others], duals[0][others])
         for block, value in zip(blocks, sums, strict=True):
             alone = np.zeros(records)
             alone[j] = before[j]
-            z_x = fractions(query.value(block.take(np.array([j])), weights, alone))
+            z_x = fractions(steps_of(plan, block.take(np.array([j])), weights, alone))
             assert [a + b for a, b in zip(fractions(without), z_x, strict=True)] == fractions(value)
             assert sum(entry**2 for entry in z_x) <= Fraction(clip) ** 2
 
@@ -151,12 +165,12 @@ def test_a_record_moves_the_sum_by_its_own_clipped_step_alone(loss: str, sparse:
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_canary_attains_the_sensitivity(loss: str) -> None:
     plan = plan_for(loss=loss, options={"clip": 0.01, "rounds": 5})
-    query = DualSteps(plan)
+    query = query_of(plan, "steps")
     for size in (1.0, 1e-3):
         X, y = np.full((40, 3), math.nan), np.ones(40)
         X[5] = [size, 0.0, 0.0]
         weights = np.array([-1e4, 0.0, 0.0, 0.0])
-        found = [query.value(block_of(plan, X, s * y), s * weights, np.zeros(40)) for s in (1.0, -1.0)]
+        found = [steps_of(plan, block_of(plan, X, s * y), s * weights, np.zeros(40)) for s in (1.0, -1.0)]
         assert np.linalg.norm(found[0]) >= 0.99 * query.sensitivity("zero-out")
         assert np.linalg.norm(found[0] - found[1]) >= 0.99 * query.sensitivity("replace-one")
 
@@ -166,17 +180,16 @@ def test_a_canary_attains_the_sensitivity(loss: str) -> None:
 def test_the_place_in_a_batch_does_not_matter(loss: str, sparse: bool) -> None:
     generator = np.random.default_rng(2)
     plan = plan_for(loss=loss, records=300, features=9, options={"clip": 0.2, "rounds": 5})
-    query = DualSteps(plan)
     X, y = raw_rows(plan, generator)
     block, dense = block_of(plan, X, y, sparse=sparse), block_of(plan, X, y)
     assert dense.rows.dtype == np.float32
     weights, before = generator.standard_normal(10), 0.1 * generator.standard_normal(300)
     duals = before.copy()
-    expected = query.value(dense.take(np.arange(300)), weights, duals)
+    expected = steps_of(plan, dense.take(np.arange(300)), weights, duals)
     for _ in range(10):
         order, again = generator.permutation(300), before.copy()
         cut = int(generator.integers(300))
-        pieces = [query.value(block.take(part), weights, again) for part in (order[:cut], order[cut:])]
+        pieces = [steps_of(plan, block.take(part), weights, again) for part in (order[:cut], order[cut:])]
         np.testing.assert_array_equal(pieces[0] + pieces[1], expected)
         np.testing.assert_array_equal(again, duals)
 
@@ -192,16 +205,17 @@ def test_only_the_batch_moves_and_null_rows_never(loss: str) -> None:
     batch, before = np.array([2, 3, 8]), generator.standard_normal(40)
     duals = before.copy()
     block = block_of(plan, X, y)
-    assert DualSteps(plan).value(block.take(batch), np.ones(4), duals).shape == (4,)
+    assert steps_of(plan, block.take(batch), np.ones(4), duals).shape == (4,)
     assert set(np.flatnonzero(duals != before)) <= {2, 8}
-    np.testing.assert_array_equal(DualSteps(plan).value(block.take(batch[:0]), np.ones(4), duals), 0.0)
+    np.testing.assert_array_equal(steps_of(plan, block.take(batch[:0]), np.ones(4), duals), 0.0)
     duals = before.copy()
-    LotSteps(lots).value(block_of(lots, X, y), np.ones(4), duals, 4)  # the first of four lots comes round again
+    whole = block_of(lots, X, y)  # the first of its four lots comes round again
+    at(query_of(lots, "lot"), whole, plan=lots, number=4, weights=np.ones(4), memory=duals)
     assert set(np.flatnonzero(duals != before)) <= set(range(10)) - {3}
-    duals, query = before.copy(), PublishedState(paper)
+    duals, query = before.copy(), query_of(paper, "state")
     noise = np.zeros(query.length, dtype=np.int64)
     step = paper.releases[0].step
-    sent = query.walk(block_of(paper, X, y).take(batch), noise, step, np.ones(4), duals)
+    sent = query.walk(at_weights(paper, block_of(paper, X, y).take(batch), np.ones(4), duals), noise, step)
     assert set(np.flatnonzero(sent[4:])) <= {2, 8}
     assert set(np.flatnonzero(duals != before)) <= {2, 8}
 
@@ -214,7 +228,7 @@ def test_the_published_state_is_as_sensitive_as_is_charged(loss: str, relation: 
     for clip, sparse in itertools.product((1e-3, 0.05, 2.0), (False, True)):
         options = {"rounds": 5, "rate": 0.5, "clip": clip}
         plan = plan_for(loss=loss, relation=relation, calibration="paper", options=options)
-        query, step = PublishedState(plan), plan.releases[0].step
+        query, step = query_of(plan, "state"), plan.releases[0].step
         j = int(generator.integers(40))
         X, y = raw_rows(plan, generator)
         batch = np.union1d(np.flatnonzero(generator.random(40) < 0.3), [j])
@@ -223,7 +237,7 @@ def test_the_published_state_is_as_sensitive_as_is_charged(loss: str, relation: 
         for pair in ((X, y), other(X, y, j, relation, generator)):
             block = block_of(plan, *pair, sparse=sparse)
             noise = np.zeros(query.length, dtype=np.int64)
-            sent.append(query.walk(block.take(batch), noise, step, weights, before.copy()))
+            sent.append(query.walk(at_weights(plan, block.take(batch), weights, before.copy()), noise, step))
         differ = np.flatnonzero(sent[0] != sent[1])
         assert set(differ) <= {0, 1, 2, 3, 4 + j}
         assert step * np.linalg.norm((sent[0] - sent[1]).astype(float)) <= plan.releases[0].charged(relation)
@@ -232,9 +246,10 @@ def test_the_published_state_is_as_sensitive_as_is_charged(loss: str, relation: 
 def test_published_noise_sits_on_the_sampled_duals_and_enters_them() -> None:
     plan = plan_for(calibration="paper", options={"rounds": 5, "rate": 0.5})
     X, y = raw_rows(plan, np.random.default_rng(0))
-    query, step, duals = PublishedState(plan), plan.releases[0].step, np.zeros(40)
+    query, step, duals = query_of(plan, "state"), plan.releases[0].step, np.zeros(40)
     noise = np.arange(1, query.length + 1, dtype=np.int64) * 1000
-    sent = query.walk(block_of(plan, X, y).take(np.array([1, 6])), noise, step, np.zeros(4), duals)
+    batch = block_of(plan, X, y).take(np.array([1, 6]))
+    sent = query.walk(at_weights(plan, batch, np.zeros(4), duals), noise, step)
     np.testing.assert_array_equal(np.flatnonzero(sent[4:]), [1, 6])
     np.testing.assert_array_equal(duals, sent[4:] * step)
 
@@ -247,7 +262,7 @@ def test_a_record_of_a_lot_moves_it_by_the_charged_bound_and_no_other_lot(loss: 
     for lot, clip, alpha in itertools.product((1, 3, 8), (0.01, 0.5), (1e-4, 0.1)):
         options = {"lot": lot, "clip": clip, "rounds": 3}
         plan = plan_for("scd-sequential", records=24, loss=loss, relation=relation, alpha=alpha, options=options)
-        query = LotSteps(plan)
+        query = query_of(plan, "lot")
         assert query.sensitivity("zero-out") == pytest.approx((2 * lot - 1) * clip)
         assert query.sensitivity("replace-one") == pytest.approx(2 * lot * clip)
         X, y = raw_rows(plan, generator)
@@ -257,7 +272,10 @@ def test_a_record_of_a_lot_moves_it_by_the_charged_bound_and_no_other_lot(loss: 
         duals = [np.zeros(24), np.zeros(24)]
         for round_ in range(3 * query.lots):
             weights = 3 * generator.standard_normal(plan.dimension)
-            sums = [query.value(b, weights, own, round_) for b, own in zip(blocks, duals, strict=True)]
+            sums = [
+                at(query, block, plan=plan, number=round_, weights=weights, memory=own)
+                for block, own in zip(blocks, duals, strict=True)
+            ]
             moved = squared_distance(*sums)
             if round_ % query.lots == j // lot:
                 widest = max(widest, math.sqrt(moved) / clip)
@@ -272,17 +290,18 @@ def test_minimisers_move_by_their_cut_at_most_and_can(loss: str) -> None:
     generator = np.random.default_rng(6)
     for lot in (1, 2, 3):
         plan = plan_for("scd-primal", loss=loss, records=1, alpha=0.0, fit_intercept=False, options={"lot": lot})
-        algorithm, query = algorithms.REGISTRY["scd-primal"], Minimisers(plan)
+        algorithm, query = algorithms.of(plan), query_of(plan, "minimisers")
         bound = query.sensitivity("zero-out")
-        assert bound == query.sensitivity("replace-one") == pytest.approx(2 * plan["clip"] * math.sqrt(lot))
+        assert bound == query.sensitivity("replace-one") == pytest.approx(2 * plan.numbers.clip * math.sqrt(lot))
         furthest = 0.0
         for _ in range(20):
             found = []
-            order, weights = np.arange(lot, dtype=np.int64), 0.01 * generator.standard_normal(3)
+            weights = 0.01 * generator.standard_normal(3)
             row = generator.choice([-0.5, 0.5], (1, 3))
             for sign in (-1, 1):
                 block = Block.prepare(row, np.array([sign]), plan.preparation)
-                found.append(query.value(block, weights, algorithm.remember(plan, block), order))
+                memory = algorithm.remember(plan, block)
+                found.append(at(query, block, plan=plan, weights=weights, memory=memory))
             furthest = max(furthest, float(np.linalg.norm(found[0] - found[1])))
             assert furthest <= bound * (1 + 1e-15)  # the square root is rounded
         assert furthest >= 0.99 * bound
@@ -295,14 +314,15 @@ def send(party: Party, kind: str, **fields: Any) -> bytes:
     return party.handle(encode(Frame(kind, next(serials), **fields))).data
 
 
-def propose(party: Party, plan: Plan) -> Frame:
-    return decode(send(party, "plan", plan=plan.digest, text=plan.to_json()))
+def propose(party: Party, plan: Plan | tuple[bytes, str]) -> Frame:
+    digest, text = (plan.digest, plan.to_json()) if isinstance(plan, Plan) else plan
+    return decode(send(party, "plan", plan=digest, text=text))
 
 
-def ask(party: Party, plan: Plan, round_: int, weights: Any = None) -> bytes:
+def ask(party: Party, plan: Plan, round_: int, weights: Any = None, digest: bytes = b"") -> bytes:
     given = np.zeros(plan.dimension) if weights is None else weights
     query = plan.releases[0].query
-    return send(party, "ask", plan=plan.digest, round=round_, query=query, arrays={"weights": given})
+    return send(party, "ask", plan=digest or plan.digest, round=round_, query=query, arrays={"weights": given})
 
 
 def party_of(plan: Plan, seed: int = 0, **options: Any) -> Party:
@@ -349,7 +369,7 @@ def test_an_empty_batch_is_noise_and_moves_nothing() -> None:
 def test_the_transcript_has_no_duals_in_the_tight_form_and_has_them_in_the_published_one(classification: Any) -> None:
     X, y = classification
     model = sv.PrivateLogisticRegression(
-        solver="scd", alpha=0.01, row_norm=1.0, rounds=30, classes=(-1, 1), epsilon=2.0, insecure_seed=0
+        **declared("scd", alpha=0.01, row_norm=1.0, rounds=30, classes=(-1, 1), epsilon=2.0, insecure_seed=0)
     )
     tight = model.fit(sv.Federation.central(X, y, record=True))
     sent = [message.payload for message in tight.transcript_ or [] if message.name == "steps"]
@@ -368,12 +388,12 @@ def test_the_transcript_has_no_duals_in_the_tight_form_and_has_them_in_the_publi
 def test_the_result_is_the_mean_of_the_last_part_of_the_rounds() -> None:
     for rounds, last, batches in ((1, 1, 1), (2, 1, 1), (10, 3, 1), (10, 3, 5), (40, 12, 1), (40, 12, 20), (40, 12, 8)):
         plan = in_messages_of(batches, plan_for(options={"rounds": rounds}))
-        assert plan["averaged"] == last
-        text = algorithms.REGISTRY["scd"].coordinate(plan)
+        assert plan.numbers.averaged == last
+        text = algorithms.of(plan).coordinate(plan)
         asked, seen, ended = next(text), [], False
         for t in range(0, rounds, batches):
-            np.testing.assert_allclose(asked.arrays["weights"], t / (plan["ridge"] * 40))
-            seen += [(t + k + 1) / (plan["ridge"] * 40) for k in range(batches)]
+            np.testing.assert_allclose(asked.arrays["weights"], t / (plan.numbers.ridge * 40))
+            seen += [(t + k + 1) / (plan.numbers.ridge * 40) for k in range(batches)]
             try:
                 asked = text.send({"anna": np.ones(batches * plan.dimension)})
             except StopIteration as stop:
@@ -394,7 +414,8 @@ def test_a_message_of_several_rounds_is_as_many_messages(loss: str, sparse: bool
     found, duals = [], []
     for batches in (1, 3, 4, 12):
         plan = in_messages_of(batches, whole)
-        query, release = DualSteps(plan), plan.releases[0]
+        query, release = query_of(plan, "steps"), plan.releases[0]
+        block = block_of(plan, X, y)
         party = Party("anna", sp.csr_matrix(X) if sparse else X, y, randomness=SeededRandomness(3, "anna"))
         assert propose(party, plan).kind == "accept"
         weights, said = np.zeros(plan.dimension), []
@@ -402,7 +423,7 @@ def test_a_message_of_several_rounds_is_as_many_messages(loss: str, sparse: bool
             grids = decode(ask(party, plan, t, weights)).arrays["grid"].reshape(batches, plan.dimension)
             for grid in grids:
                 said.append(grid.tolist())
-                weights, _ = query.follow(grid * release.step, weights, np.zeros(0))
+                weights = query.follow(grid * release.step, Round(plan, t, {"weights": weights}, block)).told["weights"]
         found.append(said)
         assert party._run is not None
         duals.append(party._run.memory)
@@ -419,7 +440,7 @@ def test_the_model_does_not_depend_on_the_rounds_in_a_message() -> None:
     found = []
     for batches in (1, 6, 20):
         plan = in_messages_of(batches, whole)
-        solution, messages = Coordinator(InProcess([party_of(plan)])).run(plan, algorithms.REGISTRY["scd"])
+        solution, messages = Coordinator(InProcess([party_of(plan)])).run(plan, algorithms.of(plan))
         assert messages == 60 // batches
         found.append(solution.weights)
     for weights in found[1:]:
@@ -456,24 +477,23 @@ def test_rounds_in_a_message(batches: int, rounds: int, fields: dict[str, Any]) 
 
 @pytest.mark.parametrize("rate", [0.2, 1.0])
 def test_rounds_cost_the_same_in_any_number_of_messages(rate: float, tmp_path: Path) -> None:
-    scd = algorithms.REGISTRY["scd"]
     whole = plan_for(options={"rounds": 60, "rate": rate})
     spent = set()
     for batches in (1, 6, 20, 60):
         plan = in_messages_of(batches, whole)
         for relation in RELATIONS:
-            assert scd.events(plan, relation, "anna") == scd.events(whole, relation, "anna")
-            assert scd.world_events(plan, relation) == scd.world_events(whole, relation)
-            assert scd.epsilons(plan, relation) == scd.epsilons(whole, relation)
+            assert events_of(plan, relation) == events_of(whole, relation)
+            assert world_events_of(plan, relation) == world_events_of(whole, relation)
+            assert epsilons_of(plan, relation) == epsilons_of(whole, relation)
         account = Ledger(tmp_path / f"{batches}.db").open("rows", epsilon=3.0, delta=1e-5)
         assert propose(party_of(plan, account=account), plan).kind == "accept"
         spent.add(account.balance().left)
         # as many messages of several rounds cost more than messages of one
         more = plan.model_copy(update={"releases": (plan.releases[0].model_dump() | {"count": 60},)})
-        dearer = epsilon_of(scd.events(more, "zero-out", "anna"), 1e-5, "zero-out")
+        dearer = epsilon_of(events_of(more, "zero-out"), 1e-5, "zero-out")
         assert dearer > (1.5 if batches > 1 else 0.5) * whole.epsilon
     assert len(spent) == 1
-    (event,) = scd.events(whole, "zero-out", "anna")
+    (event,) = events_of(whole, "zero-out")
     assert isinstance(event, Gaussian) if rate == 1.0 else event.rounds == 60  # type: ignore[union-attr]
 
 
@@ -498,12 +518,12 @@ def test_a_message_has_a_limited_number_of_rounds(batches: Any) -> None:
 def test_weights_inside_a_message_stay_where_scores_are_exact(ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator cannot send weights above 1e100, nor have a holder make them."""
     loud = {"std": 2.0**39, "step": 1.0, "charged_zero_out": 10.0, "charged_replace_one": 20.0}
-    plan = tampered(plan_for(loss="squared", options={"rounds": 8}), ridge=ridge, release=loud)
+    plan = Plan.from_json(tampered(plan_for(loss="squared", options={"rounds": 8}), ridge=ridge, release=loud)[1])
     seen, honest = [], DualSteps.value
 
-    def value(query: DualSteps, block: Block, *arguments: Any) -> Any:
-        seen.append(np.array(arguments[0]))
-        return honest(query, block, *arguments)
+    def value(query: DualSteps, round: Round) -> Any:
+        seen.append(np.array(round.told["weights"]))
+        return honest(query, round)
 
     monkeypatch.setattr(DualSteps, "value", value)
     party = party_of(plan)
@@ -512,34 +532,35 @@ def test_weights_inside_a_message_stay_where_scores_are_exact(ridge: float, monk
     assert len(seen) == 8
     assert all((np.abs(weights) <= 1e100).all() for weights in seen)
     assert max(np.abs(weights).max() for weights in seen[1:]) == 1e100
-    query = DualSteps(plan)
+    query, block = query_of(plan, "steps"), block_of(plan, *raw_rows(plan, np.random.default_rng(0)))
     released = np.array([math.inf, -math.inf, 1e308, 0.0])
     for weights in (np.zeros(4), np.full(4, 1e100), np.full(4, -1e100)):
         with np.errstate(all="ignore"):  # as inside the gate
-            moved, duals = query.follow(released, weights, np.zeros(3))
+            following = query.follow(released, at_weights(plan, block, weights, np.zeros(3)))
+        moved = following.told["weights"]
         assert (np.abs(moved) <= 1e100).all()
         assert moved[3] == weights[3]
-        assert duals.tolist() == [0.0, 0.0, 0.0]
+        assert following.memory.tolist() == [0.0, 0.0, 0.0]
+        assert following.rows is block
 
 
 # What it costs.
 
 
 def test_the_cost_is_that_of_sampled_rounds_of_sensitivity_clip() -> None:
-    scd = algorithms.REGISTRY["scd"]
     plan = plan_for(split="rows", parties=(("anna", 40), ("ben", 60)), options={"rounds": 50, "rate": 0.2})
     release = plan.releases[0]
-    assert release.charged_zero_out == pytest.approx(plan["clip"], rel=2e-3)
-    assert release.charged_zero_out >= plan["clip"] + release.step * 2
+    assert release.charged_zero_out == pytest.approx(plan.numbers.clip, rel=2e-3)
+    assert release.charged_zero_out >= plan.numbers.clip + release.step * 2
     multiplier = release.std / release.charged_zero_out
     for relation in RELATIONS:
         for name in ("anna", "ben"):
-            assert scd.events(plan, relation, name) == (PoissonGaussian(0.2, multiplier, 50),)
-        (world,) = scd.world_events(plan, relation)
+            assert events_of(plan, relation, name) == (PoissonGaussian(0.2, multiplier, 50),)
+        (world,) = world_events_of(plan, relation)
         assert isinstance(world, PoissonGaussian)
         assert world.noise_multiplier == pytest.approx(multiplier * math.sqrt(2))
     full = plan_for(options={"rounds": 50, "rate": 1.0})
-    (event,) = scd.events(full, "zero-out", "anna")
+    (event,) = events_of(full, "zero-out")
     assert isinstance(event, Gaussian)
 
 
@@ -571,7 +592,6 @@ def test_the_published_claim_of_one_is_far_above_one(relation: Relation, true: f
     X = generator.standard_normal((200, 3))
     y = np.where(X[:, 0] > 0, 1, -1)
     parameters: dict[str, Any] = {
-        "solver": "scd",
         "calibration": "paper",
         "epsilon": 1.0,
         "delta": 1e-5,
@@ -582,35 +602,34 @@ def test_the_published_claim_of_one_is_far_above_one(relation: Relation, true: f
         "row_norm": 4.0,
         "insecure_seed": 0,
     }
-    model = sv.PrivateLogisticRegression(**parameters).fit(X, y)
+    model = sv.PrivateLogisticRegression(**declared("scd", **parameters)).fit(X, y)
     report = model.privacy_
     assert report.claimed_epsilon == 1.0
     assert report.coordinator.epsilon == pytest.approx(true, rel=0.01)
     assert report.epsilon == report.coordinator.epsilon
     # v alone: Poisson rounds of sensitivity C under noise sqrt 2 sigma C
     release = model.plan_.releases[0]
-    alone = PoissonGaussian(0.01, release.std / (model.plan_["clip"] + release.step * 2), 1000)
+    alone = PoissonGaussian(0.01, release.std / (model.plan_.numbers.clip + release.step * 2), 1000)
     assert report.parties.epsilon == pytest.approx(epsilon_of([alone], 0.99e-5, relation))
     assert report.world.epsilon == report.parties.epsilon < 1.05
     parts = [(X[:100], y[:100]), (X[100:], y[100:])]
-    split = sv.PrivateLogisticRegression(**parameters).fit(sv.Federation.by_rows(parts)).privacy_
+    split = sv.PrivateLogisticRegression(**declared("scd", **parameters)).fit(sv.Federation.by_rows(parts)).privacy_
     assert split.world.epsilon < 0.75 * split.parties.epsilon
     assert split.parties.epsilon < split.coordinator.epsilon
     # a ledger and a policy count every round, sampled or not
-    (event,) = algorithms.REGISTRY["scd"].events(model.plan_, relation, "data")
+    (event,) = events_of(model.plan_, relation)
     assert event == Gaussian(release.charged(relation) * math.sqrt(1000) / release.std)
     assert epsilon_of([event], 1e-5, relation) > report.coordinator.epsilon
 
 
 def test_lots_pay_once_an_epoch() -> None:
-    sequential = algorithms.REGISTRY["scd-sequential"]
     plan = plan_for("scd-sequential", split="rows", parties=(("anna", 40), ("ben", 7)), options={"rounds": 5, "lot": 4})
     release = plan.releases[0]
-    assert (release.count, plan["lots"]) == (50, 10)
+    assert (release.count, plan.numbers.lots) == (50, 10)
     for relation in RELATIONS:
         mu = release.charged(relation) * math.sqrt(5) / release.std
-        assert sequential.events(plan, relation, "ben") == (Gaussian(mu),)
-        (world,) = sequential.world_events(plan, relation)
+        assert events_of(plan, relation, "ben") == (Gaussian(mu),)
+        (world,) = world_events_of(plan, relation)
         assert isinstance(world, Gaussian)
         assert world.mu == pytest.approx(mu / math.sqrt(2))
 
@@ -678,7 +697,7 @@ def test_primal_steps_reach_the_same_optimum(regression: Any) -> None:
     options: dict[str, Any] = {"epsilon": math.inf, "alpha": 0.05, "fit_intercept": False}
     dual = sv.PrivateRidge(solver="scd", **options).fit(X, y)
     for lot in (1, 3):
-        primal = sv.PrivateRidge(solver="scd-primal", lot=lot, **options).fit(X, y)
+        primal = sv.PrivateRidge(**declared("scd-primal", lot=lot, **options)).fit(X, y)
         np.testing.assert_allclose(primal.coef_, dual.coef_, atol=1e-8)
 
 
@@ -686,7 +705,8 @@ def test_primal_steps_reach_the_same_optimum(regression: Any) -> None:
 @pytest.mark.parametrize("solver", ["scd", "scd-sequential", "scd-primal"])
 def test_one_record_is_enough(solver: str) -> None:
     for epsilon in (1.0, math.inf):
-        model = sv.PrivateRidge(epsilon=epsilon, solver=solver, alpha=0.1, row_norm=1.0, label_bound=1.0, rounds=3)
+        options = declared(solver, epsilon=epsilon, alpha=0.1, row_norm=1.0, label_bound=1.0, rounds=3)
+        model = sv.PrivateRidge(**options)
         assert np.isfinite(model.fit(np.array([[0.5, 0.5]]), np.array([0.3])).coef_).all()
 
 
@@ -694,7 +714,7 @@ def test_one_record_is_enough(solver: str) -> None:
 @pytest.mark.parametrize("solver", ["scd", "scd-sequential"])
 def test_any_penalty_within_reason_gives_a_finite_model(solver: str, alpha: float, classification: Any) -> None:
     X, y = classification
-    model = sv.PrivateLogisticRegression(solver=solver, alpha=alpha, row_norm=1.0, insecure_seed=0, rounds=3)
+    model = sv.PrivateLogisticRegression(**declared(solver, alpha=alpha, row_norm=1.0, insecure_seed=0, rounds=3))
     assert np.isfinite(model.fit(X[:200], y[:200]).coef_).all()
 
 
@@ -750,10 +770,10 @@ def test_a_coordinator_whose_party_restarts(algorithm: str, goes_on: bool, tmp_p
 
     run = Coordinator(wire).run
     if goes_on:
-        assert run(plan, algorithms.REGISTRY[algorithm], restart)[1] == 5
+        assert run(plan, algorithms.of(plan), restart)[1] == 5
     else:
         with pytest.raises(RefusedError, match="Start a new fit"):
-            run(plan, algorithms.REGISTRY[algorithm], restart)
+            run(plan, algorithms.of(plan), restart)
     assert account.balance().plans == 1
 
 
@@ -761,8 +781,8 @@ def failing_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of steps fails once, at its `call`-th time, after it has moved the duals."""
     calls, honest = itertools.count(1), DualSteps.value
 
-    def value(query: DualSteps, block: Block, *arguments: Any) -> Any:
-        found = honest(query, block, *arguments)
+    def value(query: DualSteps, round: Round) -> Any:
+        found = honest(query, round)
         if next(calls) == call:
             raise MemoryError
         return found
@@ -880,7 +900,7 @@ def canary_scores(plan: Plan, noise: float, seed: int, runs: int) -> tuple[np.nd
         rows[np.arange(half, plan.features), np.arange(half, plan.features)] = 0.0
     release = plan.releases[0]
     altered = release.model_copy(update={"std": noise * release.std})
-    rate, clip, variance = plan["rate"], plan["clip"], altered.std**2
+    rate, clip, variance = plan.numbers.rate, plan.numbers.clip, altered.std**2
     scores = []
     for number in range(runs):
         copy = plan.model_copy(update={"releases": (altered,), "run": f"{seed} {number}"})
@@ -954,10 +974,9 @@ def test_an_audit_finds_no_more_than_is_claimed_and_finds_half_the_noise(relatio
         ("scd", {"rate": 1.5}, r"rate=1.5 must be a number from .* to 1.0; leave it out"),
         ("scd", {"rate": "often"}, r"rate='often' must be a number from .* to 1.0; leave it out"),
         ("scd", {"dual_step": "bold"}, r"dual_step='bold' must be one of 'slope', 'exact', 'newton'"),
-        ("scd-sequential", {"lot": 41}, r"lot=41 must be a whole number from 1 to 40; leave it out"),
-        ("scd-sequential", {"lot": 0}, r"lot=0 must be a whole number from 1 to 40; leave it out"),
-        ("scd-primal", {"lot": 9}, r"lot=9 must be a whole number from 1 to 4; leave it out"),
-        ("scd", {"lot": 3}, r"lot=3 means nothing to solver='scd'; it takes rounds, rate, clip, dual_step"),
+        ("scd-sequential", {"lot": 41}, r"lot=41 must be from 1 to 40 here; leave it out"),
+        ("scd-sequential", {"lot": 0}, r"lot=0 must be a whole number from 1 to .*; leave it out"),
+        ("scd-primal", {"lot": 9}, r"lot=9 must be from 1 to 4 here; leave it out"),
         ("scd-sequential", {"calibration": "paper"}, r"solver='scd-sequential' has no published calibration"),
         ("scd", {"calibration": "paper", "epsilon": 1e-3}, r"epsilon=0.001.*use calibration='tight'"),
     ],
@@ -965,83 +984,105 @@ def test_an_audit_finds_no_more_than_is_claimed_and_finds_half_the_noise(relatio
 def test_bad_arguments_are_named_with_a_remedy(solver: str, parameters: dict[str, Any], told: str) -> None:
     generator = np.random.default_rng(0)
     X, y = generator.standard_normal((40, 3)), generator.choice([-1, 1], 40)
-    options: dict[str, Any] = {"solver": solver, "alpha": 0.1, "row_norm": 1.0, "classes": (-1, 1)}
+    options: dict[str, Any] = {"alpha": 0.1, "row_norm": 1.0, "classes": (-1, 1)}
     with pytest.raises(InputError, match=told):
-        sv.PrivateLogisticRegression(**options | parameters).fit(X, y)
+        sv.PrivateLogisticRegression(**declared(solver, **options | parameters)).fit(X, y)
+
+
+def test_an_option_of_another_solver_is_told() -> None:
+    with pytest.raises(InputError, match=r"'lot' is no option of solver='scd'.*It takes rounds, rate, clip, dual_step"):
+        by_name("scd", lot=3)
 
 
 @pytest.mark.parametrize("algorithm", ["scd", "scd-sequential"])
 def test_a_loss_without_a_dual_is_told(algorithm: str) -> None:
     with pytest.raises(InputError, match=f"solver={algorithm!r} needs a loss with a dual step.*not 'sigmoid'"):
-        algorithms.get(algorithm, losses.get("sigmoid"), "central")
+        algorithms.check(algorithm, losses.get("sigmoid"), "central")
 
 
 def test_primal_steps_by_rows_are_told() -> None:
-    with pytest.raises(InputError, match=r"serves data in one place.*take 'cd'"):
-        algorithms.get("scd-primal", losses.get("logistic"), "rows")
+    with pytest.raises(InputError, match=r"'scd-primal' does not serve data split by rows.*solvers that fit: .*\bcd,"):
+        algorithms.check("scd-primal", losses.get("logistic"), "rows")
 
 
 # A coordinator that sends what it likes.
 
 
-def tampered(plan: Plan, *, release: dict[str, Any] | None = None, **numbers: Any) -> Plan:
-    """The plan with other numbers; None takes one away."""
-    changed = {name: value for name, value in (plan.number_of | numbers).items() if value is not None}
+def tampered(
+    plan: Plan, *, form: str | None = None, release: dict[str, Any] | None = None, **numbers: Any
+) -> tuple[bytes, str]:
+    """Digest and text of the plan with other numbers; None takes one away."""
+    changed = {name: value for name, value in (plan.numbers.model_dump() | numbers).items() if value is not None}
     releases = [plan.releases[0].model_dump() | (release or {})]
-    return plan.model_copy(update={"numbers": tuple(sorted(changed.items())), "releases": tuple(releases)})
+    return forged(plan, form=form or plan.form, numbers=changed, releases=releases)
 
 
 DUAL: dict[str, Any] = {"algorithm": "scd", "options": {"rounds": 5, "rate": 0.1}}
 PAPER: dict[str, Any] = {"algorithm": "scd", "calibration": "paper", "options": {"rounds": 5}}
 LOTS: dict[str, Any] = {"algorithm": "scd-sequential", "options": {"rounds": 2, "lot": 4}}
 PRIMAL: dict[str, Any] = {"algorithm": "scd-primal", "options": {"rounds": 5}}
+EXACT = {"form": "exact", "clip": None, "rate": None, "stretch": None, "averaged": None}
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a huge clip": (DUAL, {"clip": 1000.0}, "more sensitive than the plan charged for"),
-    "a clip without end": (DUAL, {"clip": math.inf}, "clip=inf must be a number"),
-    "a negative clip": (DUAL, {"clip": -1.0}, "clip=-1.0 must be a number"),
-    "a negative clip, published": (PAPER, {"clip": -1.0}, "clip=-1.0 must be a number"),
-    "a negative clip, lots": (LOTS, {"clip": -1.0}, "clip=-1.0 must be a number"),
-    "a negative clip, primal": (PRIMAL, {"clip": -1.0}, "clip=-1.0 must be a number"),
-    "a clip that is no number": (PAPER, {"clip": math.nan}, "clip=nan must be a number"),
+    "a clip without end": (DUAL, {"clip": math.inf}, "clip: Input should be less than or equal to 1024"),
+    "a negative clip": (DUAL, {"clip": -1.0}, "clip: Input should be greater than"),
+    "a negative clip, published": (PAPER, {"clip": -1.0}, "clip: Input should be greater than"),
+    "a negative clip, lots": (LOTS, {"clip": -1.0}, "clip: Input should be greater than"),
+    "a negative clip, primal": (PRIMAL, {"clip": -1.0}, "clip: Input should be greater than"),
+    "a clip that is no number": (PAPER, {"clip": math.nan}, "clip: Input should be"),
     "a huge clip, published": (PAPER, {"clip": 1000.0}, "more sensitive than the plan charged for"),
-    "no ridge": (DUAL, {"ridge": None}, "lacks the number 'ridge'"),
-    "no ridge, published": (PAPER, {"ridge": None}, "lacks the number 'ridge'"),
-    "no ridge, lots": (LOTS, {"ridge": None}, "lacks the number 'ridge'"),
-    "no rate": (DUAL, {"rate": None}, "lacks the number 'rate'"),
-    "no reach": (DUAL, {"reach": None}, "lacks the number 'reach'"),
-    "no word on the step": (DUAL, {"dual_step": None}, "lacks the number 'dual_step'"),
-    "a step out of the list": (DUAL, {"dual_step": 7.0}, "dual_step=7.0 must be a whole number"),
-    "a step that is no number": (LOTS, {"dual_step": math.nan}, "dual_step=nan must be a whole number"),
-    "sampled lots": (LOTS, {"release": {"rate": 0.1}}, "cannot"),
-    "a NaN ridge": (DUAL, {"ridge": math.nan}, "ridge=nan must be a positive finite number"),
-    "a NaN ridge, lots": (LOTS, {"ridge": math.nan}, "ridge=nan must be a positive finite number"),
-    "a ridge of zero": (DUAL, {"ridge": 0.0}, "ridge=0.0 must be a positive finite number"),
-    "a negative reach": (DUAL, {"reach": -1.0}, "reach=-1.0 must be a positive finite number"),
-    "larger lots": (LOTS, {"lot": 5.0}, "more sensitive than the plan charged for"),
-    "lots of half a record": (LOTS, {"lot": 0.5}, "lot=0.5 must be a whole number"),
-    "lots that are no number": (LOTS, {"lots": math.nan}, "lots=nan must be a whole number"),
-    "no lots": (LOTS, {"lots": None}, "lacks the number 'lots'"),
-    "one lot that comes round often": (LOTS, {"lots": 1.0}, "above this party's limit"),
-    "more coordinates": (PRIMAL, {"lot": 2.0}, "more sensitive than the plan charged for"),
-    "all coordinates of all mankind": (PRIMAL, {"lot": 1e9}, "lot=1000000000.0 must be a whole number"),
-    "no order": (PRIMAL, {"step": None}, "lacks the number 'step'"),
+    "no ridge": (DUAL, {"ridge": None}, "ridge: Field required"),
+    "no ridge, published": (PAPER, {"ridge": None}, "ridge: Field required"),
+    "no ridge, lots": (LOTS, {"ridge": None}, "ridge: Field required"),
+    "no rate": (DUAL, {"rate": None}, "rate: Field required"),
+    "no stretch": (DUAL, {"stretch": None}, "stretch: Field required"),
+    "no word on the step": (DUAL, {"dual_step": None}, "dual_step: Field required"),
+    "a step out of the list": (DUAL, {"dual_step": "bold"}, "dual_step: Input should be 'slope', 'exact' or 'newton'"),
+    "a step that is no word": (LOTS, {"dual_step": math.nan}, "dual_step: Input should be 'slope'"),
+    "sampled lots": (LOTS, {"release": {"rate": 0.1}}, "which needs all of them"),
+    "sampled minimisers": (PRIMAL, {"release": {"rate": 0.1}}, "which needs all of them"),
+    "a NaN ridge": (DUAL, {"ridge": math.nan}, "ridge: Input should be"),
+    "a NaN ridge, lots": (LOTS, {"ridge": math.nan}, "ridge: Input should be"),
+    "a ridge of zero": (DUAL, {"ridge": 0.0}, "ridge: Input should be greater than 0"),
+    "a ridge without end": (DUAL, {"ridge": math.inf}, "ridge: Input should be a finite number"),
+    "a negative stretch": (DUAL, {"stretch": -1.0}, "stretch: Input should be greater than 0"),
+    "a negative rate": (PAPER, {"rate": -1.0}, "rate: Input should be greater than 0"),
+    "larger lots": (LOTS, {"lot": 5}, "more sensitive than the plan charged for"),
+    "lots of half a record": (LOTS, {"lot": 0.5}, "lot: Input should be a valid integer"),
+    "lots that are no number": (LOTS, {"lots": math.nan}, "lots: Input should be a finite number"),
+    "no lots": (LOTS, {"lots": None}, "lots: Field required"),
+    "lots of nothing": (LOTS, {"lots": 0}, "lots: Input should be greater than or equal to 1"),
+    "one lot that comes round often": (LOTS, {"lots": 1}, "above this party's limit"),
+    "more coordinates": (PRIMAL, {"lot": 2}, "more sensitive than the plan charged for"),
+    "all coordinates of all mankind": (PRIMAL, {"lot": 10**9}, "lot=1000000000 must be at most 4"),
+    "no coordinates": (PRIMAL, {"lot": None}, "lot: Field required"),
+    "numbers of its own": (PRIMAL, {"depth": 1.0}, "depth: Extra inputs are not permitted"),
     "less noise": (DUAL, {"release": {"std": 1e-3}}, "above this party's limit"),
     "no sampling": (DUAL, {"release": {"rate": None}}, "above this party's limit"),
-    "no noise": (DUAL, {"release": {"std": 0.0}}, "does not have"),
+    "no noise": (DUAL, {"release": {"std": 0.0}}, "without noise"),
+    "no noise, published": (PAPER, {"release": {"std": 0.0}}, "without noise"),
     "duals where none were charged": (DUAL, {"release": {"query": "state"}}, "which scd does not have"),
+    "the published form": (DUAL, {"form": "published"}, "Extra inputs are not permitted"),
+    "published duals, priced as hidden": (PAPER, {"form": "private", "stretch": 1.0}, "which scd does not have"),
     "more rounds a message": (DUAL, {"release": {"batches": 10}}, "above this party's limit"),
     "more messages": (DUAL, {"release": {"count": 2}}, "above this party's limit"),
     "duals of several rounds": (PAPER, {"release": {"batches": 2}}, "which follows no released value"),
     "several lots at once": (LOTS, {"release": {"batches": 2}}, "which follows no released value"),
     "several minimisers at once": (PRIMAL, {"release": {"batches": 2}}, "which follows no released value"),
     "an exact pass": (DUAL, {"release": {"query": "epoch"}}, "which scd does not have"),
+    "an exact pass with noise": (
+        DUAL,
+        EXACT | {"release": {"query": "epoch", "rate": None, "batches": 1}},
+        "more sensitive than the plan charged for",
+    ),
+    "an exact pass of a sample": (DUAL, EXACT | {"release": {"query": "epoch"}}, "which needs all of them"),
 }
 
 
 @pytest.mark.parametrize(("start", "changes", "reason"), REFUSED.values(), ids=REFUSED)
 def test_a_plan_that_asks_for_more_is_refused(start: dict[str, Any], changes: dict[str, Any], reason: str) -> None:
     plan = plan_for(**start)
-    limit = epsilon_of(algorithms.of(plan).events(plan, "zero-out", "anna"), plan.delta, "zero-out")
+    limit = epsilon_of(events_of(plan, "zero-out"), plan.delta, "zero-out")
     policy = Policy(max_epsilon=1.01 * limit, max_delta=1e-5)
     assert propose(party_of(plan, policy=policy), plan).kind == "accept"
     bad = tampered(plan, **changes)
@@ -1049,7 +1090,7 @@ def test_a_plan_that_asks_for_more_is_refused(start: dict[str, Any], changes: di
     answer = propose(party, bad)
     assert answer.kind == "refuse"
     assert reason in json.loads(answer.text)["refused"]
-    assert decode(ask(party, bad, 0)).kind == "unknown-plan"
+    assert decode(ask(party, plan, 0, digest=bad[0])).kind == "unknown-plan"
 
 
 def test_rows_prepared_for_columns_are_no_rows_for_dual_steps() -> None:
@@ -1057,17 +1098,17 @@ def test_rows_prepared_for_columns_are_no_rows_for_dual_steps() -> None:
     party = party_of(plan)
     answer = propose(party, plan.model_copy(update={"layout": "columns"}))
     assert answer.kind == "refuse"
-    assert "not by columns" in json.loads(answer.text)["refused"]
+    assert "does not take rows as 'columns'" in json.loads(answer.text)["refused"]
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rate": 1e-9}, {"rate": 1e9}, {"ridge": 1e-300}, {"ridge": 1e300}, {"reach": 1e9}]
+    "changes", [{"rate": 1e-9}, {"rate": 1e9}, {"ridge": 1e-300}, {"ridge": 1e300}, {"stretch": 1e9}]
 )
 def test_odd_numbers_change_the_steps_and_not_their_bound(changes: dict[str, Any]) -> None:
     """The rate of the coins is the release's; the rate among the numbers only sets the length of a step."""
-    plan = tampered(plan_for(loss="squared", options={"rounds": 5, "rate": 0.3}), **changes)
+    plan = Plan.from_json(tampered(plan_for(loss="squared", options={"rounds": 5, "rate": 0.3}), **changes)[1])
     assert plan.releases[0].rate == 0.3
-    (event,) = algorithms.REGISTRY["scd"].events(plan, "zero-out", "anna")
+    (event,) = events_of(plan, "zero-out")
     assert isinstance(event, PoissonGaussian)
     assert event.rate == 0.3
     party = party_of(plan)
@@ -1076,8 +1117,8 @@ def test_odd_numbers_change_the_steps_and_not_their_bound(changes: dict[str, Any
     run = party._run
     assert run is not None
     X, y = raw_rows(plan, np.random.default_rng(0))
-    query, block = DualSteps(plan), block_of(plan, X, y)
+    block = block_of(plan, X, y)
     for j in range(40):
         for weights in (np.zeros(4), np.full(4, 1e100), np.full(4, -1e100)):
-            found = query.value(block.take(np.array([j])), weights, np.zeros(40))
-            assert sum(entry**2 for entry in fractions(found)) <= Fraction(plan["clip"]) ** 2
+            found = steps_of(plan, block.take(np.array([j])), weights, np.zeros(40))
+            assert sum(entry**2 for entry in fractions(found)) <= Fraction(plan.numbers.clip) ** 2

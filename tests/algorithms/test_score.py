@@ -14,31 +14,25 @@ from sklearn.linear_model import LinearRegression
 
 import sottovoce as sv
 from sottovoce import algorithms, losses
-from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.score.private import (
-    FIT,
-    HELD,
-    SHARES,
-    Correlations,
-    Products,
-    Score,
-    combine,
-    expectations,
-    in_order,
-    scores_of,
-    starts,
-    within,
-)
+from sottovoce.algorithms.score.combination import Correlations, combine, expectations
+from sottovoce.algorithms.score.private import FIT, HELD, SHARES, PrivateScore
+from sottovoce.algorithms.score.queries import Products, cut_scores, in_order, within
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block, exact_weights
 from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.door.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, LeakError
 from sottovoce.federation.party import Party
-from sottovoce.plan.plan import Labels, Named, Plan
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Relation, epsilon_of, mu_for
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Labels, Named, Problem
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
+from sottovoce.queries.pricing import queries_of
+from sottovoce.solvers import by_name
+from support import at, epsilons_of, events_of, plan_of, query_of
 
-SCORE = Score()
+SCORE = PrivateScore()
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
 RECORDS, COLUMNS = 50, (4, 6, 3)
 LOSSES = {"logistic": (-1, 1), "squared": None}
@@ -60,10 +54,9 @@ def plan_for(loss: str = "logistic", **fields: Any) -> Plan:
         "epsilon": 1.0,
         "delta": 1e-5,
         "classes": LOSSES[loss],
-        "holder": 1,
+        "label_party": 1,
     }
-    problem = Problem(**declared | fields)
-    return make_plan("score", problem, SCORE.design(problem), run="run", coin="coin")
+    return plan_of(Problem(**declared | fields), "score")
 
 
 def parts_of(generator: np.random.Generator, loss: str) -> tuple[list[np.ndarray], np.ndarray]:
@@ -78,25 +71,21 @@ def prepared(plan: Plan, party: str, X: Any, y: np.ndarray) -> Block:
     return Block.prepare(X, y, plan.part(party).preparation)
 
 
-def told(plan: Plan, query: Any, generator: np.random.Generator) -> list[Any]:
+def answered(plan: Plan, party: str) -> list[Any]:
+    """The queries that a party answers."""
+    return [query for query in SCORE.queries(plan, party) if query.answered_by(plan, party, 0)]
+
+
+def told(plan: Plan, query: Any, generator: np.random.Generator) -> dict[str, np.ndarray]:
     """What a coordinator, honest or not, may say with a query: weights and numbers of all sizes."""
     size = 10.0 ** generator.uniform(-2, 3)
-    columns = size * generator.standard_normal((getattr(query, "columns", 1), plan.records))
-    weights = size * generator.standard_normal(getattr(query, "dimension", 1))
-    return {
-        "gram": [],
-        "gradient": [weights],
-        "moments": [weights],
-        "scores": [weights],
-        "products": [weights, columns],
-        "labels": [],
-        "pull": [size * generator.standard_normal(plan.records)],
-        "slopes": [columns, generator.uniform(-1, 1, 1)],
-    }[query.name]
+    shapes = {name: wanted.shape for name, wanted in query.takes(plan, 0).items()}
+    said = {name: size * generator.standard_normal(shape) for name, shape in shapes.items()}
+    return {**said, "centre": generator.uniform(-1, 1, 1)} if "centre" in said else said
 
 
 def weighted(query: Any, change: np.ndarray) -> float:
-    return float(np.linalg.norm(change * query.weights))
+    return float(np.linalg.norm(change * query.noise_weights))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -115,11 +104,9 @@ def test_one_record_moves_every_query_within_its_sensitivity(loss: str, labels: 
             neighbour[person] = math.nan if blank else -mine[person] if trial % 2 else other[person]
             label[person] = math.nan if blank else -y[person] if trial % 2 else z[person]
             here, there = prepared(plan, name, mine, y), prepared(plan, name, neighbour, label)
-            for query in SCORE.queries_of(plan, name).values():
-                if name not in SCORE.turn(plan, query.name):
-                    continue
+            for query in answered(plan, name):
                 said = told(plan, query, generator)
-                moved = query.value(here, *said) - query.value(there, *said)
+                moved = at(query, here, **said) - at(query, there, **said)
                 assert weighted(query, moved) <= query.sensitivity(relation) * (1 + 1e-12)
                 if query.name in ("scores", "labels"):
                     assert np.count_nonzero(np.delete(moved, person)) == 0
@@ -147,30 +134,22 @@ def test_a_canary_attains_every_sensitivity(loss: str, labels: Labels, relation:
         apart, tilted = np.zeros(width), 1e3 * np.eye(width)[1] + 1e6 * np.eye(width)[0]
         apart[:2] = 1e6, -1e6  # at a right angle to the two first entries
         tilt = 1e6 * np.eye(width)[1]  # on one side of it the slope is at its bound, on the other at minus its bound
-        for query in SCORE.queries_of(plan, name).values():
-            if name not in SCORE.turn(plan, query.name):
-                continue
-            columns = np.ones((getattr(query, "columns", 1), RECORDS))
-            weights = 1e3 * np.ones(width)
-            said: list[Any] = {
-                "gram": [],
-                "gradient": [tilt],
-                "moments": [weights],
-                "scores": [weights],
-                "products": [weights, columns],
-                "labels": [],
-                "pull": [np.ones(RECORDS)],
-                "slopes": [columns, np.zeros(1)],
-            }[query.name]
+        for query in answered(plan, name):
+            said = {name: np.ones(wanted.shape) for name, wanted in query.takes(plan, 0).items()}
+            if "weights" in said:
+                own = slice(query.start, query.start + width)
+                said["weights"][own] = tilt if query.name == "gradient" else 1e3
+            if "centre" in said:
+                said["centre"][:] = 0.0
             first, second = one_canary(plan, name, row), one_canary(plan, name, -row, -1.0)
             if query.name == "gram":
                 first, second = one_canary(plan, name, np.abs(apart)), one_canary(plan, name, apart)
             if query.name == "gradient":
                 mirrored = tilted * np.where(np.arange(width) == 1, -1, 1)
                 first, second = one_canary(plan, name, tilted, -1.0), one_canary(plan, name, mirrored, 1.0)
-            if relation == "zero-out" or (query.name == "products" and not columns.size):  # z^2 lies in [0, 1]
+            if relation == "zero-out" or (query.name == "products" and not query.columns):  # z^2 lies in [0, 1]
                 second = one_canary(plan, name)
-            moved = weighted(query, query.value(first, *said) - query.value(second, *said))
+            moved = weighted(query, at(query, first, **said) - at(query, second, **said))
             half = query.name == "gradient" and loss == "logistic" and name not in informed(plan)
             # psi reaches 1/2; its release has the noise of a slope, which reaches 1
             assert math.isclose(moved, query.sensitivity(relation) / (2 if half else 1), rel_tol=1e-3), query.name
@@ -184,7 +163,7 @@ def informed(plan: Plan) -> tuple[str, ...]:
 @pytest.mark.parametrize("columns", [0, 1, 2, 5])
 def test_products_of_scores_and_columns_that_both_change(columns: int) -> None:
     """The world tier: with the noise of the scores public, a record also moves the numbers its scores meet."""
-    query = Products(1, 0, columns)
+    query = Products(plan_for(), "party-0", columns)
     generator = np.random.default_rng(0)
     z = np.concatenate([generator.uniform(-1, 1, (20_000, 2)), [[1, -1], [1, 0], [0.5, -1]]])
     c = np.sign(generator.standard_normal((len(z), 2, columns)))
@@ -205,16 +184,15 @@ def test_sums_do_not_depend_on_the_order_of_the_records() -> None:
     for name, mine in zip(dict(plan.parties), (X[:, :3], X[:, 3:]), strict=True):
         here, there = prepared(plan, name, mine, y), prepared(plan, name, mine[order], y[order])
         sparse = prepared(plan, name, sp.csr_matrix(mine), y)
-        for query in SCORE.queries_of(plan, name).values():
-            if name not in SCORE.turn(plan, query.name):
-                continue
+        for query in answered(plan, name):
             said = told(plan, query, generator)
-            mixed = [s[..., order] if np.shape(s)[-1:] == (2000,) else s for s in said]
-            value = query.value(here, *said)
-            np.testing.assert_array_equal(query.value(sparse, *said), value)
+            mixed = {key: s[..., order] if s.shape[-1] == 2000 else s for key, s in said.items()}
+            value = at(query, here, **said)
+            assert value.shape == (query.length,)
+            np.testing.assert_array_equal(at(query, sparse, **said), value)
             if query.name in ("scores", "labels"):
                 value = value[order]
-            np.testing.assert_array_equal(query.value(there, *mixed), value)
+            np.testing.assert_array_equal(at(query, there, **mixed), value)
 
 
 def test_scores_are_exact_before_they_are_cut() -> None:
@@ -227,7 +205,7 @@ def test_scores_are_exact_before_they_are_cut() -> None:
         exact = [Fraction(float(w)) for w in exact_weights(weights, bits)]
         sums = [sum(Fraction(float(x)) * w for x, w in zip(row, exact, strict=True)) for row in block.rows]
         cut = [max(min(value, Fraction(1)), Fraction(-1)) for value in sums]
-        np.testing.assert_array_equal(scores_of(block, weights), [int(v * 2**bits) / 2**bits for v in cut])
+        np.testing.assert_array_equal(cut_scores(block, weights), [int(v * 2**bits) / 2**bits for v in cut])
 
 
 @pytest.mark.parametrize("labels", ["public", "shared", "held"])
@@ -238,10 +216,10 @@ def test_the_joint_cost_is_the_budget_and_the_world_pays_less(
 ) -> None:
     plan = plan_for(labels=labels, relation=relation, epsilon=epsilon)
     delta = 1e-5 * (1 - SAMPLER_SHARE)
-    spent = [epsilon_of(SCORE.events(plan, relation, name), delta, relation) for name in dict(plan.parties)]
+    spent = [epsilon_of(events_of(plan, relation, name), delta, relation) for name in dict(plan.parties)]
     assert len(set(spent)) == 1
     assert 0.999 * epsilon < spent[0] <= epsilon
-    found = SCORE.epsilons(plan, relation)
+    found = epsilons_of(plan, relation)
     assert found["coordinator"] == found["parties"] == spent[0]
     total = FIT + sum(SHARES.values()) + (sum(HELD.values()) if labels == "held" else 0.0)
     free = SHARES["scores"] + (HELD["labels"] if labels == "held" else 0.0)
@@ -266,14 +244,13 @@ def test_scores_and_noisy_labels_enter_the_model_by_cut_sums_alone(
             said += [array for name, array in ask.arrays.items() if name not in ("columns", "labels")]
             values = {}
             for name in ask.to or dict(plan.parties):
-                query: Any = SCORE.queries_of(plan, name)[ask.query]
-                size = query.length if hasattr(query, "length") else query.dimension * (query.dimension + 1) // 2
                 source = other if ask.query in tainted else fixed
+                size = query_of(plan, ask.query, name).length
                 values[name] = plan.release(ask.query).std * source.standard_normal(size)
             try:
                 ask = text.send(values)
             except StopIteration as stop:
-                return [*said, stop.value.weights]
+                return [*said, stop.value]
 
     first, second = (talk(seed, ("scores", "labels")) for seed in (1, 2))
     assert len(first) > plan.rounds
@@ -286,7 +263,7 @@ def test_half_the_noise_is_seen_in_the_cost(query: str) -> None:
     plan = plan_for(labels="held")
     less = [r.model_copy(update={"std": r.std / 2}) if r.query == query else r for r in plan.releases]
     halved = plan.model_copy(update={"releases": tuple(less)})
-    assert SCORE.epsilons(halved, "zero-out")["coordinator"] > 1.01 * SCORE.epsilons(plan, "zero-out")["coordinator"]
+    assert epsilons_of(halved)["coordinator"] > 1.01 * epsilons_of(plan)["coordinator"]
 
 
 def problem_of(
@@ -343,7 +320,7 @@ def test_scores_of_all_parties_beat_one_party_with_the_whole_budget(columns: tup
 @pytest.mark.parametrize("labels", ["shared", "held"])
 def test_ridge_over_columns(labels: Labels) -> None:
     parts, X, y = problem_of((3, 3), 12_000, task="squared")
-    federation = sv.Federation.by_columns(parts, y, labels=labels, holder=1)
+    federation = sv.Federation.by_columns(parts, y, labels=labels, label_party=1)
     found = [ridge(epsilon=8.0, insecure_seed=s).fit(federation) for s in range(3)]
     alone = min(np.mean((LinearRegression().fit(part, y).predict(part) - y) ** 2) for part in parts)
     assert np.mean([(model.predict(X) - y) ** 2 for model in found]) < 0.7 * alone
@@ -353,9 +330,9 @@ def test_ridge_over_columns(labels: Labels) -> None:
 def test_without_noise_the_factors_are_the_least_squares_ones(holder: int) -> None:
     parts, X, y = problem_of((2, 3, 4), 4_000, task="squared")
     ranges = (np.full(9, -1.5), np.linspace(1.0, 2.0, 9))
-    federation = sv.Federation.by_columns(parts, 7 * y + 3, holder=holder)
+    federation = sv.Federation.by_columns(parts, 7 * y + 3, label_party=holder)
     model = sv.PrivateRidge(
-        epsilon=math.inf, feature_ranges=ranges, label_bound=(-4, 10), solver="score", rounds=300
+        epsilon=math.inf, feature_ranges=ranges, label_bound=(-4, 10), solver=by_name("score", rounds=300)
     ).fit(federation)
     own = np.column_stack([LinearRegression().fit(part, y).predict(part) for part in parts])
     best = LinearRegression().fit(own, y)
@@ -427,7 +404,7 @@ def test_what_leaves_and_its_size_do_not_depend_on_the_data(labels: Labels, colu
     strange[0][:3] = 1e9
     seen = []
     for own in (parts, strange):
-        federation = sv.Federation.by_columns(own, y, labels=labels, holder=1, record=True)
+        federation = sv.Federation.by_columns(own, y, labels=labels, label_party=1, record=True)
         model = logistic(epsilon=1.0, insecure_seed=0).fit(federation)
         assert np.all(np.isfinite(model.coef_))
         messages = [m for m in model.transcript_ or () if m.name in {r.query for r in model.plan_.releases}]
@@ -452,12 +429,14 @@ def test_one_label_that_is_held_moves_nothing_beyond_its_sensitivity() -> None:
     other[11] = -y[11]
     runs = []
     for labels in (y, other):
-        federation = sv.Federation.by_columns(parts, labels, labels="held", holder=1, record=True)
-        model = logistic(epsilon=1.0, insecure_seed=4, rounds=2).fit(federation)
+        federation = sv.Federation.by_columns(parts, labels, labels="held", label_party=1, record=True)
+        model = logistic(epsilon=1.0, insecure_seed=4, solver=by_name("score", rounds=2)).fit(federation)
         runs.append({(m.name, m.round, m.sender): m.payload for m in model.transcript_ or () if m.name != "facts"})
     plan = model.plan_
     moved = {
-        key: np.asarray(runs[0][key]) - np.asarray(runs[1][key]) for key in runs[0] if key[0] in SCORE.queries(plan)
+        key: np.asarray(runs[0][key]) - np.asarray(runs[1][key])
+        for key in runs[0]
+        if key[0] in queries_of(SCORE, plan, "party-1")
     }
     change = moved["labels", 0, "party-2"]
     assert np.count_nonzero(change) == 1
@@ -505,7 +484,7 @@ def test_every_ledger_is_charged_what_all_parties_release(tmp_path: Path) -> Non
 
 def test_a_party_answers_its_own_turn_and_what_it_can_read() -> None:
     parts, _, y = problem_of((2, 3), 200)
-    plan = logistic(epsilon=1.0).plan(sv.Federation.by_columns(parts, y, labels="held", holder=1))
+    plan = logistic(epsilon=1.0).plan(sv.Federation.by_columns(parts, y, labels="held", label_party=1))
     party = Party("party-1", parts[0], None)
 
     def ask(serial: int, query: str, round_: int = 0, *, kind: str = "ask", text: str = "", **arrays: Any) -> Frame:
@@ -523,16 +502,31 @@ def test_a_party_answers_its_own_turn_and_what_it_can_read() -> None:
     assert ask(10, "gradient", weights=weights).arrays["grid"].shape == (3,)
     assert ask(11, "scores", weights=weights).arrays["grid"].shape == (200,)
     assert ask(12, "products", weights=weights, columns=np.zeros((0, 200))).arrays["grid"].shape == (1,)
-    assert starts(plan) == {"party-1": 0, "party-2": 3}
+    assert [query_of(plan, "scores", name).start for name in plan.names] == [0, 3]
 
 
 def test_a_plan_of_one_party_is_refused_with_a_reason() -> None:
-    alone = {"parties": (("party-0", RECORDS),), "columns": (4,), "features": 4, "norms": (2.0,), "holder": 0}
+    alone = {"parties": (("party-0", RECORDS),), "columns": (4,), "features": 4, "norms": (2.0,), "label_party": 0}
     plan = plan_for().model_copy(update=alone)
     party = Party("party-0", np.zeros((RECORDS, 4)), np.ones(RECORDS))
     answer = decode(party.handle(encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
     assert answer.kind == "refuse"
     assert "several parties, and the plan has one" in answer.text
+
+
+def test_a_party_takes_its_own_weights_alone() -> None:
+    plan = plan_for()
+    generator = np.random.default_rng(6)
+    parts, y = parts_of(generator, "logistic")
+    for name, mine in zip(plan.names, parts, strict=True):
+        block = prepared(plan, name, mine, y)
+        for query in (query for query in answered(plan, name) if "weights" in query.takes(plan, 0)):
+            said = told(plan, query, generator)
+            others = np.ones(len(said["weights"]), dtype=bool)
+            others[query.start : query.start + query.dimension] = False
+            value = at(query, block, **said)
+            np.testing.assert_array_equal(at(query, block, **said | {"weights": said["weights"] * ~others}), value)
+            assert query.dimension == block.dimension
 
 
 def test_numbers_are_cut_and_put_on_the_grid() -> None:
@@ -543,7 +537,7 @@ def test_batches_are_refused() -> None:
     plan = plan_for(labels="held")
     block = one_canary(plan, "party-1").take(np.arange(5))
     with pytest.raises(LeakError, match="which of its rows are null"):
-        SCORE.queries(plan)["labels"].value(block)
+        at(query_of(plan, "labels"), block)
 
 
 def test_penalties_and_sets() -> None:
@@ -588,10 +582,10 @@ def test_bad_input_is_told() -> None:
         logistic().fit(X, y)
     with pytest.raises(InputError, match=r"there is one; fit its rows with solver='newton'"):
         logistic().fit(sv.Federation.by_columns([X], y))
-    with pytest.raises(InputError, match="means nothing to solver='score'"):
-        logistic(rate=0.5).fit(federation)
+    with pytest.raises(InputError, match="'rate' is no option of solver='score'"):
+        by_name("score", rate=0.5)
     with pytest.raises(InputError, match=r"rounds=1 must be a whole number from 2"):
-        logistic(rounds=1).fit(federation)
+        by_name("score", rounds=1)
     with pytest.raises(InputError, match="too many for one message"):
         plan_for(records=MAX_BYTES // 32 + 1)
     with pytest.raises(InputError, match="row_norm=None"):
@@ -599,5 +593,7 @@ def test_bad_input_is_told() -> None:
 
 
 def test_it_is_registered() -> None:
-    assert isinstance(algorithms.REGISTRY["score"], Score)
-    assert algorithms.get("score", losses.get("squared"), "columns") is algorithms.REGISTRY["score"]
+    assert isinstance(algorithms.FORMS["score", "private"], PrivateScore)
+    algorithms.check("score", losses.get("squared"), "columns")
+    plan = plan_for()
+    assert algorithms.of(plan) is algorithms.FORMS["score", "private"]

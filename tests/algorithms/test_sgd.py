@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce import algorithms
-from sottovoce.algorithms import Problem, make_plan
-from sottovoce.algorithms.sgd.private import _called, _named_records
+from sottovoce.algorithms.sgd.private import named_parties
+from sottovoce.algorithms.sgd.published import named_records
 from sottovoce.data.bounds import Bounds
-from sottovoce.plan.plan import Named, Plan
-from sottovoce.privacy.accounting import Gaussian, PoissonGaussian
-
-SGD = algorithms.REGISTRY["sgd"]
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.events import Gaussian, PoissonGaussian
+from sottovoce.solvers import by_name
+from support import epsilons_of, events_of, plan_of, query_of
 
 
 def plan_for(calibration: Any = "tight", **options: Any) -> Plan:
@@ -30,23 +30,23 @@ def plan_for(calibration: Any = "tight", **options: Any) -> Plan:
         calibration=calibration,
         relation="replace-one",
         classes=(-1, 1),
-        options=options,
     )
-    return make_plan("sgd", problem, SGD.design(problem), run="test", coin="test")
+    return plan_of(problem, "sgd", run="test", coin="test", **options)
 
 
 def test_one_party_a_round_is_accounted_by_its_realised_calls() -> None:
     plan = plan_for(schedule="one-party", rounds=400)
     counts = {}
     for place, (name, _) in enumerate(plan.parties):
-        (event,) = SGD.events(plan, "zero-out", name)
+        (event,) = events_of(plan, "zero-out", name)
         assert isinstance(event, PoissonGaussian)
         counts[name] = event.rounds
-        turns = [t for t in range(plan.rounds) if SGD.serves(plan, name, "gradient", t)]
-        assert len(turns) == event.rounds == int((_called(plan) == place).sum())
+        answered_by = query_of(plan, "gradient", name).answered_by
+        turns = [t for t in range(-3, plan.rounds + 3) if answered_by(plan, name, t)]
+        assert len(turns) == event.rounds == int((named_parties(plan) == place).sum())
     assert sum(counts.values()) == 400
     assert 220 < counts["north"] < 340  # 280 expected, sd 9
-    epsilons = SGD.epsilons(plan, "zero-out")
+    epsilons = epsilons_of(plan, "zero-out")
     assert epsilons["world"] == epsilons["coordinator"]
 
 
@@ -54,7 +54,7 @@ def test_one_party_a_round_learns(classification: Any) -> None:
     X, y = classification
     parts = [(X[:900], y[:900]), (X[900:], y[900:])]
     model = sv.PrivateLogisticRegression(
-        epsilon=8.0, row_norm=1.0, solver="sgd", schedule="one-party", insecure_seed=1
+        epsilon=8.0, row_norm=1.0, solver=by_name("sgd", schedule="one-party"), insecure_seed=1
     ).fit(sv.Federation.by_rows(parts, record=True))
     assert model.score(X, y) > 0.75
     senders = [message.sender for message in model.transcript_ if message.name == "gradient"]
@@ -67,16 +67,16 @@ def test_published_sgd1_names_records_and_is_not_amplified() -> None:
     assert plan.rounds == 1000**2
     release = plan.release("record")
     assert release.std == pytest.approx(4 * 1000 * math.log(1.25e6 / 1e-10))
-    true = SGD.epsilons(plan, "replace-one")
+    true = epsilons_of(plan, "replace-one")
     assert plan.claimed_epsilon == 1.0
     assert true["coordinator"] == pytest.approx(2.6, abs=0.1)
     assert true["world"] < 0.2
     for name in ("north", "south"):
-        (event,) = SGD.events(plan, "replace-one", name)
+        (event,) = events_of(plan, "replace-one", name)
         assert isinstance(event, Gaussian)
-    owners, inside = _named_records(plan)
+    owners, inside = named_records(plan)
     uses = np.bincount(inside[owners == 0], minlength=700)
-    assert SGD.events(plan, "replace-one", "north")[0].mu == pytest.approx(
+    assert events_of(plan, "replace-one", "north")[0].mu == pytest.approx(
         release.charged("replace-one") * math.sqrt(uses.max()) / release.std
     )
 
@@ -95,12 +95,31 @@ def test_published_sgd1_runs() -> None:
 
 
 def test_published_sgd2_is_over_noised(classification: Any) -> None:
-    federation = sv.Federation.central(*classification)
+    federation, solver = sv.Federation.central(*classification), by_name("gradient", rounds=50)
     model = sv.PrivateLogisticRegression(
-        epsilon=1.0, delta=1e-5, row_norm=1.0, solver="gradient", calibration="paper", rounds=50, insecure_seed=0
+        epsilon=1.0, delta=1e-5, row_norm=1.0, solver=solver, calibration="paper", insecure_seed=0
     ).fit(federation)
     assert model.privacy_.claimed_epsilon == 1.0
     assert model.privacy_.epsilon < 0.2
-    tight = sv.PrivateLogisticRegression(epsilon=1.0, delta=1e-5, row_norm=1.0, solver="gradient", rounds=50)
+    tight = sv.PrivateLogisticRegression(epsilon=1.0, delta=1e-5, row_norm=1.0, solver=solver)
     ratio = model.plan_.release("gradient").std / tight.plan(federation).release("gradient").std
     assert 5.0 < ratio < 6.6
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+def test_published_sgd1_serves_the_record_that_the_coin_names_and_no_other(relation: Any) -> None:
+    plan = plan_for("paper", rounds=300).model_copy(update={"relation": relation})
+    owners, inside = named_records(plan)
+    assert len(owners) == 300
+    for place, name in enumerate(plan.names):
+        query = query_of(plan, "record", name)
+        assert query.uses(plan, 300) == np.bincount(inside[owners == place]).max()
+        for t in range(300):
+            assert query.answered_by(plan, name, t) == (owners[t] == place)
+        told = {"weights": np.zeros(plan.dimension)}
+        assert query.objection(plan, 7, told | {"index": inside[7:8]}) is None
+        for wrong in (inside[7:8] + 1, inside[7:9], inside[7:7], inside[7:8].astype(float), np.array([-1])):
+            assert query.objection(plan, 7, told | {"index": wrong}) is not None
+        assert query.objection(plan, 7, told) is not None
+        assert query.objection(plan, 7, {"index": inside[7:8]}) is not None
+        assert query.objection(plan, 300, told | {"index": inside[:0]}) is not None

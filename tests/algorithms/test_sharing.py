@@ -11,11 +11,13 @@ import scipy.sparse as sp
 
 from sottovoce import losses, penalties
 from sottovoce.algorithms.sharing import updates as sharing
-from sottovoce.algorithms.sharing.updates import PRECISION, Products, XUpdate, nearest, square_of
+from sottovoce.algorithms.sharing.updates import square_of
+from sottovoce.data.matrix import Products
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
+from sottovoce.penalties.quadratic import PRECISION, PenalisedStep
+from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.penalties.separable import NormPenalty
-from sottovoce.plan.plan import ScaledRegulariser
 
 LOSSES = [
     losses.get("logistic"),
@@ -59,10 +61,10 @@ def test_the_slope_changes_sign_at_the_z_update(loss: Loss, rho: float) -> None:
     points, labels = cases(loss)
     if not rho > (0.0 if loss.convex else loss.curvature_bound):
         with pytest.raises(InputError, match=r"must be above 0\.09623"):
-            nearest(loss, points, labels, rho, points)
+            loss.proximal(points, labels, rho, points)
         return
     for start in (np.zeros(len(points)), points, -1e4 * labels, 1e4 * labels):
-        z = nearest(loss, points, labels, rho, start)
+        z = loss.proximal(points, labels, rho, start)
         for sign in (-1, 1):
             near = z + sign * 1e-12 * (1 + np.abs(z))
             there = slope(loss, near, labels) + rho * (near.astype(np.longdouble) - points)
@@ -77,7 +79,7 @@ def test_a_far_start_needs_the_bracket() -> None:
         s -= (s - t - q / rho) / (1 + q * (1 - q) / rho)
     assert abs(s - t - 1 / rho / (1 + math.exp(min(s, 700)))) > 1.0
     loss = losses.get("logistic")
-    z = nearest(loss, np.array([t]), np.ones(1), rho, np.array([30.0]))[0]
+    z = loss.proximal(np.array([t]), np.ones(1), rho, np.array([30.0]))[0]
     assert z - t - 1 / rho / (1 + math.exp(z)) == pytest.approx(0, abs=1e-12)
 
 
@@ -133,9 +135,9 @@ def test_the_x_update_is_the_minimum(name: str, kind: str, monkeypatch: pytest.M
     assert np.abs(expected - start).max() > 0.1
     if kind != "matrix":
         monkeypatch.setattr(sharing, "GRAM", FEATURES)
-    given = square_of(sp.csc_matrix(rows) if kind == "sparse" else rows)
+    given = square_of(Products(sp.csc_matrix(rows) if kind == "sparse" else rows))
     assert isinstance(given, np.ndarray if kind == "matrix" else Products)
-    update = XUpdate(given, regulariser, RECORDS, FACTOR)
+    update = PenalisedStep(given, regulariser, RECORDS, FACTOR)
     found = update(start, gradient)
     np.testing.assert_allclose(found, expected, atol=30 * PRECISION * np.abs(expected - start).max())
     # The next updates mend what the first left: the same problem, seen from the last point.
@@ -153,7 +155,7 @@ def test_columns_that_are_equal_or_empty(name: str, monkeypatch: pytest.MonkeyPa
     square = rows.T @ rows
     for columns in (2000, FEATURES):
         monkeypatch.setattr(sharing, "GRAM", columns)
-        update = XUpdate(square_of(rows), regulariser, RECORDS, FACTOR)
+        update = PenalisedStep(square_of(Products(rows)), regulariser, RECORDS, FACTOR)
         found = start
         for _ in range(200):
             found = update(found, gradient + FACTOR * square @ (found - start))
@@ -168,10 +170,10 @@ def test_many_columns_of_conjugate_gradients() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((30, 2100))
     regulariser = ScaledRegulariser(penalties.get("l2", alpha=0.5), 2100, 1.0, 1.0)
-    square = square_of(rows)
+    square = square_of(Products(rows))
     assert isinstance(square, Products)
     start, v = rng.standard_normal(2100) / 40, rng.standard_normal(30)
-    update = XUpdate(square, regulariser, 30, FACTOR)
+    update = PenalisedStep(square, regulariser, 30, FACTOR)
     found = update(start, rows.T @ v)
     ridge = 30 * 0.5
     left = rows.T @ v + ridge * start

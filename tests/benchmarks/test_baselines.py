@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from peers import baselines
 from scipy.special import expit
 
-from sottovoce.privacy.accounting import mu_for
+from sottovoce.privacy.calibration import mu_for
 
 Array = NDArray[np.float64]
 EPSILON, DELTA = 1.0, 1e-5

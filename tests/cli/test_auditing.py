@@ -29,7 +29,7 @@ def test_a_broken_claim_ends_with_code_1(invoke, monkeypatch):
 def test_the_plan_of_a_job_is_attacked_without_its_data(write_job, invoke, tmp_path):
     pytest.importorskip("matplotlib")
     path = write_job(
-        model={"solver": '"gradient"', "rounds": "3"},
+        solver={"name": '"gradient"', "rounds": "3"},
         data={"file": '"not-there.csv"', "records": "900", "features": "4"},
     )
     picture = tmp_path / "audit.svg"

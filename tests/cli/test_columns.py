@@ -15,10 +15,11 @@ from sottovoce.app.model_file import load
 from sottovoce.app.runs import planned
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
-from sottovoce.federation.party import Policy
+from sottovoce.federation.policy import Policy
 
 RECORDS = 2000
-MODEL = {"estimator": '"lasso"', "radius": "2.0", "rounds": "12", "cap": "2"}
+MODEL = {"estimator": '"lasso"', "radius": "2.0"}
+SOLVER = {"name": '"frank-wolfe"', "rounds": "12", "cap": "2"}
 BOUNDS = {"entry_bound": "1.0", "classes": None, "label_bound": "[-2, 2]"}
 
 
@@ -59,7 +60,7 @@ def write(write_job):
     """A job by columns."""
 
     def made(more: str, columns: dict[str, str] | None = None, **changes: dict[str, str | None] | None):
-        given = {"model": MODEL, "bounds": BOUNDS, **changes}
+        given = {"model": MODEL, "solver": SOLVER, "bounds": BOUNDS, **changes}
         return write_job(data=None, columns=columns or {}, more=more, **given)
 
     return made
@@ -71,7 +72,7 @@ def test_labels_that_all_know(write, invoke, folder, open_ledger):
     shown = json.loads(invoke("plan", path, "--json").stdout)
     assert shown["split"] == "columns"
     assert shown["parties"] == {"clinic": RECORDS, "lab": RECORDS}
-    assert (shown["columns"], shown["labels"], shown["holder"]) == ({"clinic": 2, "lab": 1}, "shared", "clinic")
+    assert (shown["columns"], shown["labels"], shown["label_party"]) == ({"clinic": 2, "lab": 1}, "shared", "clinic")
     spent = [charge["after"]["spent"] for charge in shown["ledgers"]]
     assert spent == pytest.approx([1.0, 1.0], rel=1e-2)  # what both release, at each of them
 
@@ -101,12 +102,12 @@ def test_labels_that_all_know(write, invoke, folder, open_ledger):
 def test_labels_that_one_party_holds(write, invoke, folder):
     path = write(
         party("lab") + party("clinic", label="kind"),
-        {"labels": '"held"', "holder": '"clinic"'},
-        model={**MODEL, "estimator": '"logistic"', "solver": '"frank-wolfe"'},
+        {"labels": '"held"', "label_party": '"clinic"'},
+        model={**MODEL, "estimator": '"logistic"'},
         bounds={"entry_bound": "1.0", "classes": None},
     )
     shown = json.loads(invoke("plan", path, "--json").stdout)
-    assert (shown["labels"], shown["holder"], shown["columns"]) == ("held", "clinic", {"lab": 1, "clinic": 2})
+    assert (shown["labels"], shown["label_party"], shown["columns"]) == ("held", "clinic", {"lab": 1, "clinic": 2})
     assert "labels" in {release["query"] for release in shown["releases"]}
     invoke("fit", path, "--quiet")
     model = load(folder / "model.json")
@@ -151,7 +152,7 @@ def test_a_plan_of_declared_facts_opens_no_file(write, invoke):
 
 
 def test_without_privacy(write, invoke, folder):
-    path = write(shared(), privacy={"epsilon": "inf"}, model={"estimator": '"lasso"', "radius": "2.0"})
+    path = write(shared(), privacy={"epsilon": "inf"}, solver=None)
     assert "NO PROMISE" in invoke("plan", path).stdout
     invoke("fit", path, "--quiet")
     np.testing.assert_allclose(load(folder / "model.json").coef_, [1.0, 0.0, -1.0], atol=0.02)
@@ -161,7 +162,11 @@ BAD = {
     "one file": ({}, '[data]\nfile = "both.csv"\nlabel = "y"\n', ["[columns] and [data]", "[[party]]"]),
     "mistyped key": ({"label": '"held"'}, shared(), ["[columns] has no key 'label'", "did you mean 'labels'"]),
     "labels": ({"labels": '"secret"'}, shared(), ["columns.labels = 'secret'", '"held"']),
-    "holder": ({"holder": '"labs"'}, shared(), ["columns.holder = 'labs'", "did you mean 'lab'", "clinic, lab"]),
+    "label_party": (
+        {"label_party": '"labs"'},
+        shared(),
+        ["columns.label_party = 'labs'", "did you mean 'lab'", "clinic, lab"],
+    ),
     "norms": ({"norms": "{ clinic = 1.0, shop = 1.0 }"}, shared(), ["columns.norms names clinic, shop", "clinic, lab"]),
     "norms no numbers": ({"norms": '{ clinic = "1" }'}, shared(), ["columns.norms = '1'", "{ clinic = 0.8"]),
     "norms without a row norm": ({"norms": "{ clinic = 1, lab = 1 }"}, shared(), ["norms=(1.0, 1.0)", "row_norm"]),

@@ -12,7 +12,7 @@ from sottovoce import __version__
 from sottovoce.app import cli
 from sottovoce.app.cli.console import exit_code, seconds_text
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, WireError
-from sottovoce.privacy.accounting import Gaussian
+from sottovoce.privacy.events import Gaussian
 
 
 def test_version_and_help(invoke):

@@ -10,10 +10,12 @@ import re
 import numpy as np
 import pytest
 
+import sottovoce as sv
 from sottovoce import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression
 from sottovoce.app.costs import readable_size
 from sottovoce.app.model_file import load, save
 from sottovoce.app.page import page, posterior
+from sottovoce.data.block import Block
 from sottovoce.errors import InputError
 from sottovoce.privacy.ledger import Balance
 
@@ -33,10 +35,10 @@ def fitted(**changes):
         fitted(epsilon=math.inf),
         fitted(feature_ranges=([-1, -1], [1, 1]), entry_bound=None, classes=("ill", "<well>")),
         fitted(entry_bound=[1.0, 0.5]),
-        fitted(entry_bound=np.array([1.0, 0.5]), solver="cd", inner=6, curvatures=np.array([0.2, 0.1])),
-        fitted(entry_bound=(1.0, 0.5), solver="greedy-cd", rounds=4, fit_intercept=False),
+        fitted(entry_bound=np.array([1.0, 0.5]), solver=sv.solvers.CD(inner=6, curvatures=np.array([0.2, 0.1]))),
+        fitted(entry_bound=(1.0, 0.5), solver=sv.solvers.GreedyCD(rounds=4), fit_intercept=False),
         fitted(entry_bound=[1, 2], solver="cd", epsilon=math.inf),
-        fitted(solver="scd", alpha=0.01, rounds=5),
+        fitted(solver=sv.solvers.SCD(rounds=5), alpha=0.01),
         PrivateLinearSVC(entry_bound=1.0).fit(X, (X[:, 0] > 0).astype(int)),
         PrivateLasso(entry_bound=1.0, label_bound=(-2, 2), alpha=0.01).fit(X, X[:, 0]),
     ],
@@ -66,11 +68,12 @@ def test_a_loaded_model_is_the_saved_one(model, tmp_path):
     assert again.communication_ == model.communication_
     assert again.n_iter_ == model.n_iter_
     assert again.epsilon == model.epsilon
+    assert again.solver == model.solver
 
 
 def test_predictions_are_cut_by_the_bounds_of_each_feature(tmp_path):
     wide = np.array([[50.0, -50.0], [-3.0, 0.2]])
-    for changes in ({}, {"solver": "cd", "inner": 6}):
+    for changes in ({}, {"solver": sv.solvers.CD(inner=6)}):
         model = fitted(entry_bound=[1.0, 0.5], **changes)
         save(model, tmp_path / "model.json")
         expected = model.decision_function(np.array([[1.0, -0.5], [-1.0, 0.2]]))
@@ -78,22 +81,6 @@ def test_predictions_are_cut_by_the_bounds_of_each_feature(tmp_path):
             np.testing.assert_allclose(each.decision_function(wide), expected, rtol=1e-12)
             assert list(each.entry_bound) == [1.0, 0.5]
             assert each.plan_.bounds.entry_bound == (1.0, 0.5)
-
-
-def test_a_file_from_before_there_were_columns_still_loads(tmp_path):
-    model = fitted()
-    save(model, tmp_path / "model.json")
-    content = json.loads((tmp_path / "model.json").read_text())
-    del content["plan"]["layout"], content["plan"]["vectors"]
-    for release in content["plan"]["releases"]:
-        del release["mechanism"]
-    known = ("epsilon", "delta", "row_norm", "entry_bound", "classes", "insecure_seed", "rounds", "alpha", "penalty")
-    content["parameters"] = {name: content["parameters"][name] for name in known}
-    (tmp_path / "old.json").write_text(json.dumps(content))
-    again = load(tmp_path / "old.json")
-    np.testing.assert_array_equal(again.predict(X), model.predict(X))
-    assert again.plan_.layout == "rows"
-    assert again.clip is None
 
 
 def test_the_file_is_strict_json_and_has_no_ledger(tmp_path):
@@ -105,6 +92,16 @@ def test_the_file_is_strict_json_and_has_no_ledger(tmp_path):
     content = json.loads((tmp_path / "model.json").read_text(), parse_constant=refuse)
     assert content["plan"]["epsilon"] == "inf"
     assert "ledger" not in content["parameters"]
+
+
+def test_a_solver_is_saved_as_a_job_has_it(tmp_path):
+    save(fitted(solver=sv.solvers.CD(inner=6, curvatures=np.array([0.2, 0.1]))), tmp_path / "model.json")
+    content = json.loads((tmp_path / "model.json").read_text())
+    assert content["parameters"]["solver"] == {"name": "cd", "inner": 6, "curvatures": [0.2, 0.1]}
+    content["parameters"]["solver"]["inner"] = 0
+    (tmp_path / "model.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="inner=0 must be a whole number"):
+        load(tmp_path / "model.json")
 
 
 def test_an_unfitted_model_is_not_saved(tmp_path):
@@ -199,3 +196,16 @@ def test_the_posterior_is_bayes_rule():
 )
 def test_sizes_are_readable(count, text):
     assert readable_size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("solver", "promised", "longest"),
+    [("cd", "the norm of a row is not bounded", math.inf), ("newton", "Rows are scaled to a norm of at most 1", 1.0)],
+)
+def test_the_page_promises_of_rows_what_their_layout_does(solver, promised, longest):
+    model = fitted(solver=solver)
+    norms = np.sqrt(Block.prepare(X, LABELS, model.plan_.preparation).squares)
+    assert (norms.max() > 1.0) == (longest > 1.0)
+    text = page(model)
+    assert promised in text
+    assert ("Rows are scaled to a norm" in text) == (longest == 1.0)

@@ -6,24 +6,27 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce import solvers
 from sottovoce.app.jobs import load_job, load_party_job
+from sottovoce.app.runs import planned
 from sottovoce.errors import InputError
 
 
 def test_a_job_becomes_an_estimator(write_job):
     path = write_job(
-        model={"estimator": '"elastic-net"', "alpha": "0.1", "l1_ratio": "1", "solver": '"gradient"', "rounds": "7"},
+        model={"estimator": '"elastic-net"', "alpha": "0.1", "l1_ratio": "1"},
+        solver={"name": '"gradient"', "rounds": "7"},
         privacy={"epsilon": "0.5", "delta": "1e-6", "relation": '"replace-one"'},
         bounds={"entry_bound": "2", "classes": None, "label_bound": "3.0", "rescale": '"unit"'},
     )
-    model = load_job(path).estimator(("a", "b", "c"))
+    model = load_job(path).estimator()
     assert type(model).__name__ == "PrivateElasticNet"
     given = model.get_params()
     expected = {
         "alpha": 0.1,
         "l1_ratio": 1,
-        "solver": "gradient",
-        "rounds": 7,
+        "solver": solvers.Gradient(rounds=7),
+        "solver__rounds": 7,
         "epsilon": 0.5,
         "delta": 1e-6,
         "relation": "replace-one",
@@ -36,7 +39,7 @@ def test_a_job_becomes_an_estimator(write_job):
 
 def test_a_bound_for_each_feature(write_job):
     job = load_job(write_job(bounds={"entry_bound": "[1.0, 2, 0.5]"}))
-    assert job.estimator(("a", "b", "c")).entry_bound == [1.0, 2.0, 0.5]
+    assert job.estimator().entry_bound == [1.0, 2.0, 0.5]
     assert job.bounds.entry_bound == [1.0, 2.0, 0.5]
 
 
@@ -54,27 +57,28 @@ def test_a_bound_of_entries_out_of_range_costs_nothing(write_job, invoke, bound)
 
 def test_named_ranges_follow_the_columns(write_job):
     path = write_job(bounds={"entry_bound": None, "feature_ranges": "{ c = [4, 5], a = [0, 1], b = [2, 3] }"})
-    assert load_job(path).estimator(("a", "b", "c")).feature_ranges == ([0, 2, 4], [1, 3, 5])
+    plan = planned(load_job(path)).plan
+    assert (plan.bounds.feature_low, plan.bounds.feature_high) == ((0, 2, 4), (1, 3, 5))
 
 
 def test_ranges_in_the_order_of_the_columns(write_job):
     path = write_job(bounds={"entry_bound": None, "feature_ranges": "{ low = [0, 2, 4], high = [1, 3, 5] }"})
-    assert load_job(path).estimator(("a", "b", "c")).feature_ranges == ([0, 2, 4], [1, 3, 5])
+    assert load_job(path).estimator().feature_ranges == ([0, 2, 4], [1, 3, 5])
 
 
 @pytest.mark.parametrize(
     ("ranges", "says"),
     [
-        ("{ a = [0, 1], b = [0, 1] }", ["no range for: c", "[low, high]"]),
+        ("{ a = [0, 1], b = [0, 1] }", ["no range for: c", "its low and high"]),
         ("{ a = [0, 1], b = [0, 1], cc = [0, 1] }", ["'cc'", "did you mean 'c'", "a, b, c"]),
         ("{ a = [0], b = [0, 1], c = [0, 1] }", ["a = [0.0]", "pair"]),
     ],
 )
-def test_ranges_that_do_not_fit_the_columns(write_job, ranges, says):
-    job = load_job(write_job(bounds={"feature_ranges": ranges}))
-    with pytest.raises(InputError) as caught:
-        job.estimator(("a", "b", "c"))
-    assert all(part in str(caught.value) for part in says), caught.value
+def test_ranges_that_do_not_fit_the_columns(write_job, invoke, ranges, says):
+    path = write_job(bounds={"feature_ranges": ranges})
+    for command in ("plan", "fit"):
+        told = invoke(command, path, code=2).stderr
+        assert all(part in told for part in ("feature_ranges", *says)), told
 
 
 def test_paths_are_relative_to_the_job(write_job, monkeypatch, tmp_path):
@@ -89,7 +93,21 @@ def test_paths_are_relative_to_the_job(write_job, monkeypatch, tmp_path):
 BAD = {
     "mistyped key": ({"privacy": {"epsilon": None, "epsilonn": "1"}}, ["'epsilonn'", "did you mean 'epsilon'"]),
     "mistyped table": ({"outputs": {}}, ["'outputs'", "did you mean 'output'"]),
-    "mistyped parameter": ({"model": {"solvr": '"sgd"'}}, ["[model]", "'solvr'", "did you mean 'solver'"]),
+    "mistyped parameter": ({"model": {"alpa": "1.0"}}, ["[model]", "'alpa'", "did you mean 'alpha'"]),
+    "solver of a model": ({"model": {"solver": '"sgd"'}}, ["model.solver = 'sgd'", "belongs in [solver], as name"]),
+    "option of a model": ({"model": {"rounds": "5"}}, ["model.rounds = 5", "belongs in [solver]"]),
+    "unknown solver": ({"solver": {"name": '"newtn"'}}, ["solver.name = 'newtn'", "did you mean 'newton'", "auto, "]),
+    "solver without a name": ({"solver": {"rounds": "5"}}, ["lacks solver.name", "sottovoce solvers"]),
+    "options of no solver": ({"solver": {"name": '"auto"', "rounds": "5"}}, ["solver.rounds = 5", "name the solver"]),
+    "mistyped option": (
+        {"solver": {"name": '"cd"', "iner": "5"}},
+        ["[solver] of name = 'cd'", "'iner'", "did you mean 'inner'", "curvature_share"],
+    ),
+    "option out of its range": (
+        {"solver": {"name": '"cd"', "inner": "0"}},
+        ["solver.inner=0", "whole number from 1", "leave it out for the default rule"],
+    ),
+    "option of another type": ({"solver": {"name": '"cd"', "inner": '"5"'}}, ["solver.inner='5'", "whole number"]),
     "unknown estimator": ({"model": {"estimator": '"forest"'}}, ["model.estimator = 'forest'", "elastic-net"]),
     "key of another table": ({"model": {"epsilon": "1"}}, ["model.epsilon", "belongs in [privacy]"]),
     "wrong type of a parameter": ({"model": {"fit_intercept": '"yes"'}}, ["model.fit_intercept = 'yes'", "bool"]),
@@ -134,21 +152,21 @@ def test_two_parties_of_one_name(write_job, parties):
 def test_bounds_of_another_kind_of_model(write_job):
     job = load_job(write_job(bounds={"label_bound": "1.0"}))
     with pytest.raises(InputError, match=r"bounds.label_bound = 1.0 is for regression"):
-        job.estimator(("a", "b", "c"))
+        job.estimator()
 
 
 @pytest.mark.parametrize(
     ("columns", "holder", "labelled"),
     [
         ("", "north", ["north", "south"]),
-        ('labels = "public"\nholder = "south"', "south", ["north", "south"]),
+        ('labels = "public"\nlabel_party = "south"', "south", ["north", "south"]),
         ('labels = "held"', "north", ["north"]),
-        ('labels = "held"\nholder = "south"', "south", ["south"]),
+        ('labels = "held"\nlabel_party = "south"', "south", ["south"]),
     ],
 )
 def test_who_knows_the_labels(write_job, columns, holder, labelled):
     job = load_job(write_job(data=None, more=f"{FEDERATION}[columns]\n{columns}\n"))
-    assert (job.split, job.holder, job.parties) == ("columns", holder, ["north", "south"])
+    assert (job.split, job.label_party, job.parties) == ("columns", holder, ["north", "south"])
     assert [name for name in job.parties if job.labelled(name)] == labelled
 
 

@@ -40,8 +40,9 @@ def train(town, write_job, invoke):
     def fit(more: str, **privacy: str):
         path = write_job(
             data=None,
-            columns={"labels": '"held"', "holder": '"clinic"'},
-            model={"solver": '"frank-wolfe"', "radius": "5.0", "rounds": "20"},
+            columns={"labels": '"held"', "label_party": '"clinic"'},
+            model={"radius": "5.0"},
+            solver={"name": '"frank-wolfe"', "rounds": "20"},
             bounds={"entry_bound": "1.0", "classes": "[0, 1]"},
             privacy=privacy,
             more=more,

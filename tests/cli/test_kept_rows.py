@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce import algorithms
 from sottovoce.door import noisy_rows as rows
 from sottovoce.privacy.accounting import gaussian_epsilon
 
@@ -20,7 +19,7 @@ import kept_rows as program
 @pytest.fixture
 def accounts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(algorithms.REGISTRY, program.SOLVER.name, program.SOLVER)
+    program.register(monkeypatch.setattr)
     rng = np.random.default_rng(0)
     data = [rng.normal(size=(50, 3)) * 0.3, rng.normal(size=(50, 2)) * 0.3], rng.integers(0, 2, 50)
     found = program.accounts_in(tmp_path)

@@ -58,20 +58,20 @@ def test_the_plan_is_what_the_fit_does(write_job, invoke, folder, parties, open_
 
 
 @pytest.mark.parametrize(
-    "model",
+    "solver",
     [
-        {"solver": '"newton"', "rounds": "5"},
-        {"solver": '"gradient"', "rounds": "5"},
-        {"solver": '"sgd"', "rounds": "5", "rate": "0.5"},
-        {"solver": '"sgd"', "rounds": "5", "rate": "0.5", "schedule": '"one-party"'},
-        {"solver": '"scd"', "rounds": "5", "alpha": "0.01"},
-        {"solver": '"cd"', "inner": "8"},
-        {"solver": '"greedy-cd"', "rounds": "5"},
+        {"name": '"newton"', "rounds": "5"},
+        {"name": '"gradient"', "rounds": "5"},
+        {"name": '"sgd"', "rounds": "5", "rate": "0.5"},
+        {"name": '"sgd"', "rounds": "5", "rate": "0.5", "schedule": '"one-party"'},
+        {"name": '"scd"', "rounds": "5"},
+        {"name": '"cd"', "inner": "8"},
+        {"name": '"greedy-cd"', "rounds": "5"},
     ],
     ids=["newton", "gradient", "sgd", "one party at a time", "scd", "cd", "greedy-cd"],
 )
-def test_bytes_are_told_exactly(write_job, invoke, parties, model):
-    path = write_job(data=None, model=model, more=parties())
+def test_bytes_are_told_exactly(write_job, invoke, parties, solver):
+    path = write_job(data=None, model={"alpha": "0.01"}, solver=solver, more=parties())
     shown = json.loads(invoke("plan", path, "--json").stdout)["cost"]
     done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)["communication"]
     assert {key: done[key] for key in ("uplink_bytes", "downlink_bytes", "rounds")} == {
@@ -198,8 +198,8 @@ def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeyp
     (folder / "results").mkdir()
     job = load_job(write_job(output={"model": '"results/model.json"'}))
     runs.check_outputs(job)
-    with runs.opened(job, print) as (federation, facts):
-        model = runs.fit(job, federation, facts)
+    with runs.opened(job, print) as run:
+        model = runs.fit(run)
     (folder / "results").rmdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     with pytest.raises(InputError, match="The fit is done and paid for: its results are in") as caught:
@@ -208,15 +208,23 @@ def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeyp
     np.testing.assert_array_equal(load(f"{rescued}/model.json").coef_, model.coef_)
 
 
+BALL = {"model": {"radius": "1.0", "penalty": '"l1"'}}
 BAD_DATA = {
     "no file": ({"data": {"file": '"nothing.csv"'}}, "there is no such file"),
     "no label column": ({"data": {"label": '"outcome"'}}, "label='outcome' is no column"),
     "no label": ({"data": {"label": None}}, "needs label"),
     "unknown format": ({"data": {"file": '"all.xls"'}}, "unknown suffix"),
     "a LIBSVM file without features": ({"data": {"file": '"all.svm"', "label": None}}, "all.svm needs features"),
-    "unknown solver": ({"model": {"solver": '"magic"'}}, "solver='magic' is unknown"),
+    "unknown solver": ({"solver": {"name": '"magic"'}}, "solver.name = 'magic' is unknown"),
+    "an option that the form has not": (
+        {"solver": {"name": '"frank-wolfe"', "cap": "2"}, **BALL},
+        "cap=2 means nothing",
+    ),
     "no bound": ({"bounds": {"entry_bound": None}}, "row_norm"),
-    "a knob of another solver": ({"model": {"solver": '"newton"', "rate": "0.5"}}, "rate=0.5 means nothing"),
+    "a knob of another solver": (
+        {"solver": {"name": '"newton"', "rate": "0.5"}},
+        "[solver] of name = 'newton' has no key 'rate'",
+    ),
 }
 
 

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sottovoce import losses
-from sottovoce.data import block as block_module
+from sottovoce.data import matrix
 from sottovoce.data.block import Block, Preparation, exact_bits, exact_weights
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.query import GradientSum, GramMatrix, clipped_derivative
 from sottovoce.errors import InputError, LeakError
 from sottovoce.federation.party import as_labels
+from sottovoce.queries.gradient import GradientSum, clipped_derivative
+from sottovoce.queries.gram import GramMatrix
+from support import at
 
 ABSURD = st.one_of(
     st.floats(width=64),  # NaN, infinities, subnormals and all
@@ -290,7 +292,7 @@ def test_sums_are_the_same_in_any_order_split_and_chunk(loss: str, form: Any, mo
     np.testing.assert_array_equal(sum(gradient(part, weights, loss) for part in split), expected)
     np.testing.assert_array_equal(sum(part.gram() for part in split), gram)
     for chunk in (1, 700, 10**9):
-        monkeypatch.setattr(block_module, "CHUNK", chunk)
+        monkeypatch.setattr(matrix, "CHUNK", chunk)
         again = Block.prepare(form(X), y, made)
         np.testing.assert_array_equal(gradient(again, weights, loss), expected)
         np.testing.assert_array_equal(again.gram(), gram)
@@ -467,7 +469,7 @@ def test_a_run_without_privacy_keeps_every_digit() -> None:
     Xw = dense(block) @ np.ones(4)
     slope = losses.get("squared").derivative(Xw.copy(), block.labels)
     query = GradientSum(4, 0.01, losses.get("squared"))
-    np.testing.assert_allclose(query.value(block, np.ones(4)), dense(block).T @ slope, rtol=1e-12)
+    np.testing.assert_allclose(at(query, block, weights=np.ones(4)), dense(block).T @ slope, rtol=1e-12)
 
 
 def test_a_missing_bound_is_told_before_rows_are_seen() -> None:
@@ -654,7 +656,7 @@ def test_a_query_of_row_norms_takes_no_columns(query: Any, exact: bool) -> None:
     block = Block.prepare(X, y, made)
     for rows in (block, block.take(np.arange(3))):
         with pytest.raises(LeakError, match="longer than the query's sensitivity"):
-            query.value(rows, np.zeros(5))
+            at(query, rows, weights=np.zeros(5))
 
 
 @pytest.mark.parametrize("form", [np.array, sp.csr_matrix])
@@ -701,7 +703,7 @@ def test_squares_of_rows_are_exact(form: Any, records: int, monkeypatch: pytest.
     block = Block.prepare(form(X), y, recipe(5, records=records, row_norm=2.0))
     assert [Fraction(square) for square in block.squares] == exact_square_norms(block)
     assert block.squares[3] == 0.0
-    monkeypatch.setattr(block_module, "CHUNK", 1)
+    monkeypatch.setattr(matrix, "CHUNK", 1)
     again = Block.prepare(form(X), y, recipe(5, records=records, row_norm=2.0))
     np.testing.assert_array_equal(again.squares, block.squares)
 
@@ -721,3 +723,42 @@ def test_rows_are_given_back_when_nobody_holds_them(sparse: bool) -> None:
         assert rows() is None
     finally:
         gc.enable()
+
+
+def test_a_batch_refuses_to_say_which_rows_are_null() -> None:
+    """Of the parts of a row (admm), of labels with noise (score) and of sketches (frank-wolfe) alike."""
+    recipe = Preparation(Bounds.declare(entry_bound=1.0), 2, True, 8, classes=(0, 1), layout="entries")
+    X = np.ones((4, 2))
+    X[1] = np.nan
+    block = Block.prepare(X, np.array([0, 1, 1, 7]), recipe)
+    np.testing.assert_array_equal(block.usable_rows, [True, False, True, False])
+    np.testing.assert_array_equal(block.null_rows, [False, True, False, True])
+    batch = block.take(np.array([0, 1]))
+    for ask in (lambda: batch.usable_rows, lambda: batch.null_rows):
+        with pytest.raises(LeakError, match="which of its rows are null rows"):
+            ask()
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_rows_and_columns_are_added_alike(form: Any) -> None:
+    rng = np.random.default_rng(3)
+    recipe = Preparation(Bounds.declare(entry_bound=2.0), 5, False, 64, classes=(0, 1), layout="entries")
+    X = rng.uniform(-1, 1, (60, 5)) * (rng.random((60, 5)) < 0.4)
+    block = Block.prepare(form(X), rng.integers(0, 2, 60), recipe)
+    rows = dense(block).astype(np.float64)
+    scores, touched = np.zeros(60), np.nonzero(rows[:, [0, 3]].any(axis=1))[0]
+    found = block.add_chosen_columns([(0, 0.5), (3, -2.0)], scores)
+    np.testing.assert_allclose(scores, 0.5 * rows[:, 0] - 2.0 * rows[:, 3], atol=1e-15)
+    if found is not None:
+        np.testing.assert_array_equal(np.sort(found), touched)
+    total, places = np.ones(5), np.array([4, 9, 9], dtype=np.int64)
+    block.add_rows(places, np.array([1.0, 0.25, -2.0]), total)
+    np.testing.assert_array_equal(total, 1.0 + rows[4] + 0.25 * rows[9] - 2.0 * rows[9])
+    np.testing.assert_array_equal(block.dense_rows(3), rows[:, :3])
+    P = rng.standard_normal((4, 2))
+    np.testing.assert_allclose(block.times(P), rows[:, :4] @ P, atol=1e-14)
+    batch = block.take(np.arange(3))
+    with pytest.raises(LeakError, match="never of a batch"):
+        batch.products  # noqa: B018
+    with pytest.raises(LeakError, match="not prepared for steps by coordinates"):
+        batch.column_dots(np.ones(3))

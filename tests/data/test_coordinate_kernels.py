@@ -11,19 +11,23 @@ from scipy.special import expit
 
 from sottovoce import losses
 from sottovoce.data.block import exact_weights, toward_zero
-from sottovoce.data.kernels import coordinates as kernels
+from sottovoce.data.kernels import atoms, rows, selection
+from sottovoce.data.kernels import columns as kernels
+from sottovoce.data.kernels import duals as dual_kernels
+from sottovoce.losses import kernels as codes
+from sottovoce.penalties import kernels as sharing
 
 BITS = 17
 DUAL = {
-    kernels.SQUARED: losses.get("squared"),
-    kernels.HUBER: losses.get("huber", threshold=0.4),
-    kernels.HINGE: losses.get("hinge"),
-    kernels.SMOOTHED_HINGE: losses.get("smoothed_hinge", smoothing=0.7),
-    kernels.LOGISTIC: losses.get("logistic"),
-    kernels.LOGISTIC_EXACT: losses.get("logistic"),
+    codes.SQUARED: losses.get("squared"),
+    codes.HUBER: losses.get("huber", threshold=0.4),
+    codes.HINGE: losses.get("hinge"),
+    codes.SMOOTHED_HINGE: losses.get("smoothed_hinge", smoothing=0.7),
+    codes.LOGISTIC: losses.get("logistic"),
+    codes.LOGISTIC_EXACT: losses.get("logistic"),
 }
-PARAMETER = {kernels.HUBER: 0.4, kernels.SMOOTHED_HINGE: 0.7}
-PRIMAL = [kernels.SQUARED, kernels.HUBER, kernels.SMOOTHED_HINGE, kernels.LOGISTIC]
+PARAMETER = {codes.HUBER: 0.4, codes.SMOOTHED_HINGE: 0.7}
+PRIMAL = [codes.SQUARED, codes.HUBER, codes.SMOOTHED_HINGE, codes.LOGISTIC]
 
 
 def problem(records: int = 150, dimension: int = 21, seed: int = 0) -> dict[str, Any]:
@@ -48,7 +52,7 @@ def problem(records: int = 150, dimension: int = 21, seed: int = 0) -> dict[str,
 
 def slopes_of(code: int, parameter: float, scores: Any, labels: Any) -> Any:
     slopes = np.empty(len(scores))
-    kernels.fill_slopes(code, parameter, scores, labels, slopes)
+    codes.fill_slopes(code, parameter, scores, labels, slopes)
     return slopes
 
 
@@ -56,14 +60,14 @@ def dual_rows(p: dict[str, Any], kind: str, duals: Any, code: int, *settings: fl
     rest = (p["chosen"], p["labels"], p["squares"], p["weights"] if weights is None else weights, duals, code)
     rest += (PARAMETER.get(code, 0.0), *settings)
     if kind == "sparse":
-        return kernels.dual_rows_sparse(p["csr"].indptr, p["csr"].indices, p["csr"].data, *rest)
-    return kernels.dual_rows_dense(p["rows"].astype(kind), *rest)
+        return dual_kernels.dual_rows_sparse(p["csr"].indptr, p["csr"].indices, p["csr"].data, *rest)
+    return dual_kernels.dual_rows_dense(p["rows"].astype(kind), *rest)
 
 
 def reference_step(p: dict[str, Any], code: int, i: Any, weights: Any, factor: float) -> Any:
     loss, a, y, m = DUAL[code], p["duals"][i], p["labels"][i], p["rows"][i] @ weights
-    step = loss.dual_step_exact if code == kernels.LOGISTIC_EXACT else loss.dual_step
-    start = y * np.clip(a * y, kernels.BOX, 1 - kernels.BOX) if code == kernels.LOGISTIC else a
+    step = loss.dual_step_exact if code == codes.LOGISTIC_EXACT else loss.dual_step
+    start = y * np.clip(a * y, codes.BOX, 1 - codes.BOX) if code == codes.LOGISTIC else a
     return start + step(a, y, m, factor * p["squares"][i]) - a
 
 
@@ -102,7 +106,7 @@ def test_the_clip_holds_without_rounding_to_a_grid() -> None:
     p = problem(2000)
     for clip in (0.1, 1 / 3, 1e-5, 0.7):
         duals = np.zeros(2000)
-        dual_rows(p, "float64", duals, kernels.SQUARED, 0.0, clip, -1, 0.0)
+        dual_rows(p, "float64", duals, codes.SQUARED, 0.0, clip, -1, 0.0)
         for step, square in zip(duals, p["squares"], strict=True):
             assert Fraction(float(step)) ** 2 * Fraction(float(square)) <= Fraction(clip) ** 2
 
@@ -149,7 +153,7 @@ def test_sequential_steps_see_the_weights_of_the_steps_before(code: int, kind: s
 def test_the_exact_logistic_step_is_stationary(s: float) -> None:
     for m in (-800.0, -30.0, -1.0, 0.0, 1.0, 30.0, 800.0):
         for a in (0.0, 1e-9, 0.3, 1.0):
-            z = kernels.dual_step(kernels.LOGISTIC_EXACT, a, 1.0, m, s, 0.0)
+            z = codes.dual_step(codes.LOGISTIC_EXACT, a, 1.0, m, s, 0.0)
             expected = losses.get("logistic").dual_step_exact(*np.array([[a], [1.0], [m], [s]]))
             np.testing.assert_allclose(z, expected[0], rtol=1e-9, atol=1e-13)
 
@@ -172,12 +176,12 @@ def test_a_slope_is_that_of_the_loss_wherever_its_record_stands(code: int) -> No
 
 
 def test_a_loss_without_slopes_here_has_none() -> None:
-    assert np.isnan(slopes_of(kernels.HINGE, 0.0, np.zeros(3), np.ones(3))).all()
+    assert np.isnan(slopes_of(codes.HINGE, 0.0, np.zeros(3), np.ones(3))).all()
 
 
 def test_the_logistic_slope_is_accurate_everywhere() -> None:
     t = np.linspace(-690, 690, 100_001)
-    np.testing.assert_allclose(-slopes_of(kernels.LOGISTIC, 0.0, t, np.ones_like(t)), expit(-t), rtol=2e-15)
+    np.testing.assert_allclose(-slopes_of(codes.LOGISTIC, 0.0, t, np.ones_like(t)), expit(-t), rtol=2e-15)
 
 
 def settings(dimension: int, seed: int = 3) -> dict[str, Any]:
@@ -292,11 +296,11 @@ def test_all_sums_are_those_of_the_walk(records: int) -> None:
     sparse = (p["csc"].indptr, p["csc"].indices, p["csc"].data)
     for kind in ("float32", "float64"):
         columns = np.ascontiguousarray(p["rows"].T.astype(kind))
-        np.testing.assert_array_equal(kernels.all_coordinate_sums_dense(columns, slopes, clip, bits), expected)
-        plain = kernels.all_coordinate_sums_dense(columns, slopes, clip, -1)
+        np.testing.assert_array_equal(kernels.clipped_column_sums_dense(columns, slopes, clip, bits), expected)
+        plain = kernels.clipped_column_sums_dense(columns, slopes, clip, -1)
         np.testing.assert_allclose(plain, slopes @ p["rows"], atol=1e-11)
-    np.testing.assert_array_equal(kernels.all_coordinate_sums_sparse(*sparse, slopes, clip, bits), expected)
-    plain = kernels.all_coordinate_sums_sparse(*sparse, slopes, clip, -1)
+    np.testing.assert_array_equal(kernels.clipped_column_sums_sparse(*sparse, slopes, clip, bits), expected)
+    plain = kernels.clipped_column_sums_sparse(*sparse, slopes, clip, -1)
     np.testing.assert_allclose(plain, slopes @ p["rows"], atol=1e-11)
 
 
@@ -304,9 +308,20 @@ def test_nothing_chosen_and_no_steps_change_nothing() -> None:
     p = {**problem(), "chosen": np.empty(0, dtype=np.int64)}
     for kind in ("float32", "sparse"):
         duals = p["duals"].copy()
-        assert not dual_rows(p, kind, duals, kernels.SQUARED, 1.0, 1.0, BITS, 0.0).any()
+        assert not dual_rows(p, kind, duals, codes.SQUARED, 1.0, 1.0, BITS, 0.0).any()
         np.testing.assert_array_equal(duals, p["duals"])
         v = {**settings(p["rows"].shape[1]), "order": np.empty(0, dtype=np.int64)}
-        released, weights, _ = walk(p, kind, v, kernels.SQUARED, np.empty(0, dtype=np.int64), 1.0, 30)
+        released, weights, _ = walk(p, kind, v, codes.SQUARED, np.empty(0, dtype=np.int64), 1.0, 30)
         assert len(released) == 0
         np.testing.assert_array_equal(weights, p["weights"])
+
+
+@pytest.mark.parametrize(
+    "module", [kernels, dual_kernels, atoms, rows, sharing, selection, codes], ids=lambda m: m.__name__
+)
+def test_every_compiled_loop_says_what_it_may_reorder(module: Any) -> None:
+    """A loop that says nothing is compiled with its first caller's leave, and results would depend on the order."""
+    compiled = {name: loop for name, loop in vars(module).items() if hasattr(loop, "targetoptions")}
+    assert compiled
+    for name, loop in compiled.items():
+        assert "fastmath" in loop.targetoptions, name

@@ -5,7 +5,9 @@ Statistical tests use fixed seeds; a correct gate fails one of them with probabi
 
 from __future__ import annotations
 
+import builtins
 import copy
+import dataclasses
 import itertools
 import json
 import math
@@ -14,8 +16,8 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,18 +25,22 @@ import pytest
 from scipy.stats import binom, chi2, laplace
 
 from sottovoce import losses
+from sottovoce.algorithms.newton.exact import Curvature
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gate_module
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import PUBLIC_NAMES, Declared, Gate, Outgoing, Released, declare_public, reply, value_of
-from sottovoce.door.query import Curvature, GradientSum, GramMatrix, Query
+from sottovoce.door.gate import Gate, value_of
+from sottovoce.door.query import Choice, Query, Round, Walk
+from sottovoce.door.sealed import PUBLIC_NAMES, Declared, Outgoing, Released, declare_public, reply
 from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
-from sottovoce.plan.plan import Release
-from sottovoce.privacy.accounting import Gaussian, Relation, Selection, Unbounded
+from sottovoce.plan.release import Release
+from sottovoce.privacy.events import Gaussian, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import rounded_gaussian
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.queries.gradient import GradientSum
+from sottovoce.queries.gram import GramMatrix
 from sottovoce.transports.in_process import InProcess
 
 PLAN = bytes(range(32))
@@ -52,9 +58,26 @@ def gradient(dimension: int) -> GradientSum:
     return GradientSum(dimension, 1.0, losses.get("logistic"))
 
 
-def gate_of(*releases: Release, seed: int = 0, records: int = 100, account: Account | None = None) -> Gate:
-    named = {release.query: release for release in releases}
-    return Gate(PLAN, named, records, SeededRandomness(seed, "gate"), account)
+class Door(Gate):
+    """The gate of a plan of which nothing is known but its digest, its releases and its records."""
+
+    def __init__(self, releases: tuple[Release, ...], records: int, randomness: Any, account: Account | None) -> None:
+        plan: Any = SimpleNamespace(digest=PLAN, releases=releases, records=records)
+        super().__init__(plan, randomness, account)
+
+    def ask(self, query: Query, number: int, rows: Block, weights: Any = None) -> Released:
+        told = {} if weights is None else {"weights": np.asarray(weights, dtype=np.float64)}
+        plan: Any = None
+        return self.release(query, Round(plan, number, told, rows))
+
+
+def gate_of(*releases: Release, seed: int = 0, records: int = 100, account: Account | None = None) -> Door:
+    return Door(releases, records, SeededRandomness(seed, "gate"), account)
+
+
+def value_at(query: Query, rows: Block, weights: Any) -> np.ndarray:
+    plan: Any = None
+    return query.value(Round(plan, 0, {"weights": weights}, rows))
 
 
 def charged_account(folder: Path) -> Account:
@@ -71,24 +94,24 @@ class TestOncePerKey:
     def test_a_repeat_gets_the_stored_bytes_whatever_it_carries(self, account: Account | None) -> None:
         query, block = gradient(3), rows_of(10, 3)
         gate = gate_of(Release.at_mu(query, 0, 5, 0.1, "zero-out"), account=account)
-        first = reply("answer", REQUEST, gate.gaussian(query, 2, block, np.zeros(3))).data
+        first = reply("answer", REQUEST, gate.ask(query, 2, block, np.zeros(3))).data
         for weights, rows in ((np.full(3, 9.0), block), (np.zeros(3), rows_of(4, 3, seed=5))):
-            assert reply("answer", REQUEST, gate.gaussian(query, 2, rows, weights)).data == first
-        assert reply("answer", REQUEST, gate.gaussian(query, 3, block, np.zeros(3))).data != first
+            assert reply("answer", REQUEST, gate.ask(query, 2, rows, weights)).data == first
+        assert reply("answer", REQUEST, gate.ask(query, 3, block, np.zeros(3))).data != first
 
     def test_a_round_outside_the_plan_is_refused(self, account: Account | None) -> None:
         query, block = gradient(3), rows_of(10, 3)
         gate = gate_of(Release.at_mu(query, 2, 5, 0.1, "zero-out"), account=account)
         for outside in (0, 1, 7, 8, 10**9):
             with pytest.raises(RefusedError, match="not in the plan"):
-                gate.gaussian(query, outside, block, np.zeros(3))
+                gate.ask(query, outside, block, np.zeros(3))
         for inside in range(2, 7):
-            gate.gaussian(query, inside, block, np.zeros(3))
+            gate.ask(query, inside, block, np.zeros(3))
 
     def test_a_query_outside_the_plan_is_refused(self, account: Account | None) -> None:
         gate = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=account)
         with pytest.raises(RefusedError, match="'gram' in round 0 is not in the plan"):
-            gate.gaussian(GramMatrix(3), 0, rows_of(10, 3))
+            gate.ask(GramMatrix(3), 0, rows_of(10, 3))
 
     def test_threads_that_ask_at_once_get_one_release(
         self, account: Account | None, monkeypatch: pytest.MonkeyPatch
@@ -99,12 +122,12 @@ class TestOncePerKey:
 
         monkeypatch.setattr(gate_module, "rounded_gaussian", slow)
         query, block = gradient(50), rows_of(400, 50)
-        gate = Gate(PLAN, {"gradient": Release.at_mu(query, 0, 5, 0.1, "zero-out")}, 400, SystemRandomness(), account)
+        gate = Door((Release.at_mu(query, 0, 5, 0.1, "zero-out"),), 400, SystemRandomness(), account)
         start, seen = threading.Barrier(8), []
 
         def ask(number: int) -> None:
             start.wait()
-            seen.append(gate.gaussian(query, 1, block, np.full(50, float(number))).arrays["grid"].tobytes())
+            seen.append(gate.ask(query, 1, block, np.full(50, float(number))).arrays["grid"].tobytes())
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
         for thread in threads:
@@ -118,22 +141,22 @@ class TestOncePerKey:
 def test_without_a_ledger_an_earlier_round_is_over() -> None:
     query, block = gradient(3), rows_of(10, 3)
     gate = gate_of(Release.at_mu(query, 0, 5, 0.1, "zero-out"))
-    gate.gaussian(query, 2, block, np.zeros(3))
-    gate.gaussian(query, 4, block, np.zeros(3))
+    gate.ask(query, 2, block, np.zeros(3))
+    gate.ask(query, 4, block, np.zeros(3))
     for earlier in (0, 2, 3):
         with pytest.raises(RefusedError, match="is over"):
-            gate.gaussian(query, earlier, block, np.zeros(3))
+            gate.ask(query, earlier, block, np.zeros(3))
 
 
 def test_a_restarted_gate_with_the_same_ledger_repeats_what_was_said(tmp_path: Path) -> None:
     query, block, account = gradient(3), rows_of(10, 3), charged_account(tmp_path)
     release = Release.at_mu(query, 0, 5, 0.1, "zero-out")
-    said = [gate_of(release, seed=1, account=account).gaussian(query, t, block, np.zeros(3)) for t in range(3)]
+    said = [gate_of(release, seed=1, account=account).ask(query, t, block, np.zeros(3)) for t in range(3)]
     restarted = gate_of(release, seed=2, account=Ledger(account.path).account())
     for t, earlier in enumerate(said):
-        again = restarted.gaussian(query, t, block, np.ones(3))
+        again = restarted.ask(query, t, block, np.ones(3))
         assert reply("answer", REQUEST, again).data == reply("answer", REQUEST, earlier).data
-    fresh = restarted.gaussian(query, 3, block, np.zeros(3))
+    fresh = restarted.ask(query, 3, block, np.zeros(3))
     assert fresh.arrays["grid"].tolist() not in [earlier.arrays["grid"].tolist() for earlier in said]
 
 
@@ -141,12 +164,12 @@ def test_nothing_leaves_that_was_not_reserved(tmp_path: Path) -> None:
     account = Ledger(tmp_path / "ledger.db").open("rows", epsilon=1.0, delta=1e-5)
     gate = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=account)
     with pytest.raises(LedgerError, match="no reservation"):
-        gate.gaussian(gradient(3), 0, rows_of(10, 3), np.zeros(3))
+        gate.ask(gradient(3), 0, rows_of(10, 3), np.zeros(3))
 
 
 def test_a_release_is_on_disk_before_anybody_has_it(tmp_path: Path) -> None:
     account = charged_account(tmp_path)
-    released = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=account).gaussian(
+    released = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=account).ask(
         gradient(3), 0, rows_of(10, 3), np.zeros(3)
     )
     stored = account.stored(PLAN.hex(), 0, "gradient")
@@ -157,13 +180,13 @@ def test_a_release_is_on_disk_before_anybody_has_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("account", ["without", "with"])
 @pytest.mark.parametrize(
     "query",
-    [GradientSum(3, 1.001, losses.get("logistic")), GradientSum(3, 1.0, losses.get("logistic"), row_norm=1.01)],
+    [GradientSum(3, 1.001, losses.get("logistic")), GradientSum(4, 1.0, losses.get("logistic"))],
 )
 def test_a_query_more_sensitive_than_charged_is_a_leak(query: Query, account: str, tmp_path: Path) -> None:
     held = charged_account(tmp_path) if account == "with" else None
     gate = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=held)
     with pytest.raises(LeakError, match="more sensitive than the plan charged for"):
-        gate.gaussian(query, 0, rows_of(10, 3), np.zeros(3))
+        gate.ask(query, 0, rows_of(10, 3), np.zeros(3))
     if held is not None:
         assert held.stored(PLAN.hex(), 0, "gradient") is None
 
@@ -174,7 +197,7 @@ def test_either_charge_too_small_is_a_leak(field: str) -> None:
     release = Release.at_mu(query, 0, 5, 0.1, "zero-out")
     release = Release.model_validate(release.model_dump() | {field: getattr(release, field) * (1 - 1e-9)})
     with pytest.raises(LeakError):
-        gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3))
+        gate_of(release).ask(query, 0, rows_of(10, 3), np.zeros(3))
 
 
 @pytest.mark.parametrize(
@@ -185,14 +208,14 @@ def test_a_grid_that_is_no_power_of_two_or_overflows_is_refused(change: dict[str
     release = Release.at_mu(query, 0, 5, 0.1, "zero-out")
     release = Release.model_validate(release.model_dump() | change)
     with pytest.raises(RefusedError, match="power of two"):
-        gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3))
+        gate_of(release).ask(query, 0, rows_of(10, 3), np.zeros(3))
 
 
 def test_rows_prepared_without_privacy_get_no_noisy_release() -> None:
     query = gradient(3)
     gate = gate_of(Release.at_mu(query, 0, 5, 0.1, "zero-out"))
     with pytest.raises(LeakError, match="without privacy"):
-        gate.gaussian(query, 0, rows_of(10, 3, exact=False), np.zeros(3))
+        gate.ask(query, 0, rows_of(10, 3, exact=False), np.zeros(3))
 
 
 def test_an_unbounded_query_gets_no_noisy_release() -> None:
@@ -201,14 +224,14 @@ def test_an_unbounded_query_gets_no_noisy_release() -> None:
         query="curvature", first=0, count=1, std=1.0, step=1.0, charged_zero_out=1e9, charged_replace_one=1e9
     )
     with pytest.raises(LeakError, match="more sensitive"):
-        gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3))
+        gate_of(release).ask(query, 0, rows_of(10, 3), np.zeros(3))
 
 
 def test_a_run_planned_without_privacy_releases_the_plain_value() -> None:
     query, block = gradient(3), rows_of(10, 3, exact=False)
-    released = gate_of(Release.at_mu(query, 0, 5, math.inf, "zero-out")).gaussian(query, 0, block, np.ones(3))
+    released = gate_of(Release.at_mu(query, 0, 5, math.inf, "zero-out")).ask(query, 0, block, np.ones(3))
     assert set(released.arrays) == {"value"}
-    np.testing.assert_array_equal(value_of(released.arrays, 1.0), query.value(block, np.ones(3)))
+    np.testing.assert_array_equal(value_of(released.arrays, 1.0), value_at(query, block, np.ones(3)))
 
 
 # The noise of the real gate.
@@ -217,9 +240,9 @@ def test_a_run_planned_without_privacy_releases_the_plain_value() -> None:
 def noise_of(query: Query, block: Block, release: Release, seed: int) -> np.ndarray:
     """What the gate added, in units of the plan's standard deviation: rounds x entries."""
     gate = gate_of(release, seed=seed, records=len(block))
-    exact = np.rint(query.value(block, np.zeros(block.dimension)) / release.step)
-    grids = [gate.gaussian(query, t, block, np.zeros(block.dimension)).arrays["grid"] for t in range(release.count)]
-    return (np.array(grids) - exact) * release.step * query.weights / release.std
+    exact = np.rint(value_at(query, block, np.zeros(block.dimension)) / release.step)
+    grids = [gate.ask(query, t, block, np.zeros(block.dimension)).arrays["grid"] for t in range(release.count)]
+    return (np.array(grids) - exact) * release.step * query.noise_weights / release.std
 
 
 def fits(noise: np.ndarray, scale: float, alarm: float = FALSE_ALARM) -> bool:
@@ -242,7 +265,7 @@ def test_the_noise_of_a_gram_matrix_is_smaller_off_the_diagonal() -> None:
     query, block = GramMatrix(70), rows_of(5, 70)
     release = Release.at_mu(query, 0, 100, 0.5, "zero-out")
     noise = noise_of(query, block, release, seed=2)
-    diagonal = query.weights == 1.0
+    diagonal = query.noise_weights == 1.0
     assert diagonal.sum() == 70
     assert fits(noise[:, diagonal], 1.0)
     assert fits(noise[:, ~diagonal], 1.0)
@@ -251,7 +274,7 @@ def test_the_noise_of_a_gram_matrix_is_smaller_off_the_diagonal() -> None:
     for wrong in (2 / 3, 3 / 2, 0.98, 1.02):
         assert not fits(noise[:, ~diagonal], wrong)
     # in plain units: std on the diagonal, std / sqrt 2 off it, and not the same on both
-    plain = noise / query.weights
+    plain = noise / query.noise_weights
     assert fits(plain[:, ~diagonal], math.sqrt(0.5))
     assert not fits(plain[:, ~diagonal], 1.0)
     assert not fits(plain[:, diagonal], math.sqrt(0.5))
@@ -275,39 +298,32 @@ def test_every_entry_has_noise_of_its_own() -> None:
 def test_rate_and_noise_are_drawn_from_the_systems_randomness_by_default() -> None:
     query, block = gradient(20), rows_of(5, 20)
     release = Release.at_mu(query, 0, 3, 0.5, "zero-out")
-    grids = [
-        Gate(PLAN, {"gradient": release}, 100, SystemRandomness(), None).gaussian(query, 0, block, np.zeros(20))
-        for _ in range(2)
-    ]
+    grids = [Door((release,), 100, SystemRandomness(), None).ask(query, 0, block, np.zeros(20)) for _ in range(2)]
     assert grids[0].arrays["grid"].tolist() != grids[1].arrays["grid"].tolist()
 
 
 # Several values a message, each a function of those before it.
 
 
-@dataclass(frozen=True)
-class Following:
+class Following(Query):
     """A place that follows what was released; `drawn` is who was in each batch."""
 
-    weights: Any = 1.0
-    size: int = 3
-    name: str = "following"
-    entries: float = 3.0
-    drawn: list[Any] = field(default_factory=list, compare=False)
-    places: list[Any] = field(default_factory=list, compare=False)
+    name, title, bound, rounding_entries, length = "following", "places", 1.0, 3.0, 3
+    samples = True
 
-    def sensitivity(self, relation: Relation) -> float:
-        return 2.0 if relation == "replace-one" else 1.0
+    def __init__(self, noise_weights: Any = 1.0) -> None:
+        self.noise_weights = noise_weights
+        self.size = 3
+        self.drawn: list[Any] = []
+        self.places: list[Any] = []
 
-    def value(self, block: Block, *arguments: Any) -> np.ndarray:
-        (place,) = arguments
-        self.drawn.append(block.places)
-        self.places.append(place)
-        return np.tanh(place)
+    def value(self, round: Round) -> np.ndarray:
+        self.drawn.append(round.rows.places)
+        self.places.append(round.told["weights"])
+        return np.tanh(round.told["weights"])
 
-    def follow(self, released: np.ndarray, *arguments: Any) -> tuple[Any, ...]:
-        (place,) = arguments
-        return (place + released,)
+    def follow(self, released: np.ndarray, round: Round) -> Round:
+        return dataclasses.replace(round, told={"weights": round.told["weights"] + released})
 
 
 def following_release(query: Following, count: int, batches: int, rate: float | None = None) -> Release:
@@ -317,7 +333,7 @@ def following_release(query: Following, count: int, batches: int, rate: float | 
 def test_every_batch_follows_what_the_one_before_released() -> None:
     query = Following()
     release = following_release(query, 2, 5)
-    grid = gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3)).arrays["grid"].reshape(5, 3)
+    grid = gate_of(release).ask(query, 0, rows_of(10, 3), np.zeros(3)).arrays["grid"].reshape(5, 3)
     assert len({row.tobytes() for row in grid}) == 5
     expected = np.cumsum(np.vstack([np.zeros(3), grid[:-1] * release.step]), axis=0)
     np.testing.assert_allclose(query.places, expected, atol=1e-12)
@@ -327,20 +343,22 @@ def test_every_batch_follows_what_the_one_before_released() -> None:
 def test_a_query_that_does_not_follow_has_no_second_batch() -> None:
     query, block = gradient(3), rows_of(10, 3)
     release = Release.of(query, 0, 3, 4.0, 2.0**-12, batches=2)
-    with pytest.raises(AttributeError, match="follow"):
-        gate_of(release).gaussian(query, 0, block, np.zeros(3))
+    with pytest.raises(LeakError, match="follows no released value"):
+        gate_of(release).ask(query, 0, block, np.zeros(3))
     walk = Steps(4)
     with pytest.raises(ValueError, match="unpack"):
-        gate_of(Release.of(walk, 0, 3, 4.0, 2.0**-12, batches=2)).walk(walk, 0, block, 0.0)
+        gate_of(Release.of(walk, 0, 3, 4.0, 2.0**-12, batches=2)).ask(walk, 0, block, 0.0)
 
 
 def noise_of_batches(query: Following, release: Release, seed: int) -> np.ndarray:
     """What the gate added, in units of the plan's standard deviation: messages x batches x entries."""
     gate, block, added = gate_of(release, seed=seed), rows_of(5, 3), []
     for t in range(release.count):
-        grid = gate.gaussian(query, t, block, np.zeros(query.size)).arrays["grid"].reshape(release.batches, query.size)
+        grid = gate.ask(query, t, block, np.zeros(query.size)).arrays["grid"].reshape(release.batches, query.size)
         places = np.cumsum(np.vstack([np.zeros(query.size), grid[:-1] * release.step]), axis=0)
-        added.append((grid - np.rint(np.tanh(places) / release.step)) * release.step * query.weights / release.std)
+        added.append(
+            (grid - np.rint(np.tanh(places) / release.step)) * release.step * query.noise_weights / release.std
+        )
     return np.array(added)
 
 
@@ -369,7 +387,7 @@ def coins_of(query: Following, release: Release, records: int, seed: int) -> np.
     """Whose coin came up: messages x batches x records."""
     gate, block = gate_of(release, seed=seed), rows_of(records, 3)
     for t in range(release.count):
-        gate.gaussian(query, t, block, np.zeros(3))
+        gate.ask(query, t, block, np.zeros(3))
     coins = np.zeros((release.count * release.batches, records))
     for k, drawn in enumerate(query.drawn):
         assert len(set(drawn.tolist())) == len(drawn)
@@ -413,28 +431,22 @@ def test_batches_of_few_or_no_records_are_answered_all() -> None:
 # Walks: numbers one after another, each a function of the noisy ones before it.
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(Walk):
     """A walk of `length` numbers, each at most 1; the holder's place moves with every noisy number."""
 
-    length: int
-    name: str = "steps"
-    fault: str = ""
-    places: list[float] = field(default_factory=list, compare=False)
+    name, title, samples = "steps", "steps", True
 
-    @property
-    def entries(self) -> float:
-        return float(self.length)
+    def __init__(self, length: int, fault: str = "") -> None:
+        self.length, self.fault = length, fault
+        self.bound, self.rounding_entries = math.sqrt(length), float(length)
+        self.places: list[float] = []
 
-    def sensitivity(self, relation: Relation) -> float:
-        return math.sqrt(self.length) * (2.0 if relation == "replace-one" else 1.0)
-
-    def walk(self, block: Block, noise: Any, step: float, *arguments: Any) -> Any:
-        (place,) = arguments
+    def walk(self, round: Round, noise: Any, step: float) -> Any:
+        place = float(round.told["weights"])
         found = np.zeros(self.length, dtype=np.float64 if noise is None else np.int64)
         for k in range(self.length):
-            value = math.tanh(place) * len(block) / 10
-            found[k] = value if noise is None else round(value / step) + noise[k]
+            value = math.tanh(place) * len(round.rows) / 10
+            found[k] = value if noise is None else builtins.round(value / step) + noise[k]
             place += found[k] * (1.0 if noise is None else step)
             self.places.append(place)
         if self.fault == "floats":
@@ -450,7 +462,7 @@ def noise_of_walk(query: Steps, block: Block, release: Release, seed: int) -> np
     """What the gate added in each round, in units of the plan's standard deviation, by walking again without it."""
     gate, added = gate_of(release, seed=seed, records=len(block)), []
     for t in range(release.count):
-        grid, place = gate.walk(query, t, block, 0.0).arrays["grid"], 0.0
+        grid, place = gate.ask(query, t, block, 0.0).arrays["grid"], 0.0
         for entry in grid:
             added.append(int(entry) - round(math.tanh(place) * len(block) / 10 / release.step))
             place += int(entry) * release.step
@@ -475,14 +487,14 @@ def test_a_walk_carries_the_planned_noise_on_every_step_afresh() -> None:
 def test_a_walk_follows_its_own_noisy_numbers() -> None:
     query, block = Steps(20), rows_of(5, 3)
     release = steps_release(query, 3)
-    grid = gate_of(release, records=5).walk(query, 0, block, 0.25).arrays["grid"]
+    grid = gate_of(release, records=5).ask(query, 0, block, 0.25).arrays["grid"]
     np.testing.assert_allclose(query.places, 0.25 + np.cumsum(grid) * release.step, rtol=1e-12)
-    np.testing.assert_array_equal(value_of({"grid": grid}, release.unit), grid * release.step)
+    np.testing.assert_array_equal(value_of({"grid": grid}, release.scale), grid * release.step)
 
 
 def test_a_walk_without_privacy_has_no_noise() -> None:
     query, block = Steps(3), rows_of(10, 3, exact=False)
-    released = gate_of(Release.at_mu(query, 0, 5, math.inf, "zero-out")).walk(query, 0, block, 1.0)
+    released = gate_of(Release.at_mu(query, 0, 5, math.inf, "zero-out")).ask(query, 0, block, 1.0)
     expected, place = [], 1.0
     for _ in range(3):
         expected.append(math.tanh(place))
@@ -496,7 +508,7 @@ def test_a_walk_that_is_not_made_of_its_noise_stays_inside(fault: str, tmp_path:
     query, account = Steps(4, fault=fault), charged_account(tmp_path)
     gate = gate_of(steps_release(Steps(4), 3), account=account)
     with pytest.raises(LeakError, match="no integers of its noise"):
-        gate.walk(query, 0, rows_of(10, 3), 0.0)
+        gate.ask(query, 0, rows_of(10, 3), 0.0)
     assert account.stored(PLAN.hex(), 0, "steps") is None
 
 
@@ -505,7 +517,7 @@ def test_a_walk_is_given_the_records_that_were_drawn() -> None:
     query, block = Steps(1), rows_of(50, 3)
     gate = gate_of(Release.of(query, 0, 200, 10.0, 2.0**-12, 0.3), records=50)
     counts = [
-        round(gate.walk(query, t, block, 30.0).arrays["grid"][0] * 2.0**-12 * 10 / math.tanh(30.0)) for t in range(200)
+        round(gate.ask(query, t, block, 30.0).arrays["grid"][0] * 2.0**-12 * 10 / math.tanh(30.0)) for t in range(200)
     ]
     assert FALSE_ALARM / 2 < binom.cdf(sum(counts), 200 * 50, 0.3) < 1 - FALSE_ALARM / 2
     assert len(set(counts)) > 5
@@ -514,20 +526,16 @@ def test_a_walk_is_given_the_records_that_were_drawn() -> None:
 # Choices.
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(Choice):
     """Public scores for every candidate, as if one record moved each by at most 1."""
 
-    name: str = "choice"
-    weights: float = 1.0
-    entries: float = 1.0
+    title, bound = "choices", 1.0
 
-    def sensitivity(self, relation: Relation) -> float:
-        return 2.0 if relation == "replace-one" else 1.0
+    def __init__(self, name: str = "choice") -> None:
+        self.name = name
 
-    def value(self, block: Block, *arguments: Any) -> Any:
-        (scores,) = arguments
-        return np.asarray(scores, dtype=np.float64)
+    def value(self, round: Round) -> Any:
+        return np.asarray(round.told["weights"], dtype=np.float64)
 
 
 def choice_release(count: int, mu: float, step: float | None = None) -> Release:
@@ -537,7 +545,7 @@ def choice_release(count: int, mu: float, step: float | None = None) -> Release:
 
 def choices(release: Release, scores: Any, seed: int = 0) -> np.ndarray:
     gate, block = gate_of(release, seed=seed, records=10), rows_of(10, 3)
-    made = [gate.select(Scores(), t, block, scores).arrays["grid"] for t in range(release.count)]
+    made = [gate.ask(Scores(), t, block, scores).arrays["grid"] for t in range(release.count)]
     assert all(grid.shape == (1,) and grid.dtype == np.int64 for grid in made)
     return np.array(made).ravel()
 
@@ -576,16 +584,16 @@ def test_scores_are_chosen_by_on_their_grid() -> None:
 
 def test_a_choice_without_privacy_is_the_largest_score() -> None:
     release = Release.at_mu(Scores(), 0, 5, math.inf, "zero-out", "selection")
-    released = gate_of(release).select(Scores(), 0, rows_of(10, 3, exact=False), [0.0, 2.0, 1.0])
+    released = gate_of(release).ask(Scores(), 0, rows_of(10, 3, exact=False), [0.0, 2.0, 1.0])
     assert set(released.arrays) == {"value"}
-    np.testing.assert_array_equal(value_of(released.arrays, release.unit), [1.0])
+    np.testing.assert_array_equal(value_of(released.arrays, release.scale), [1.0])
 
 
 def test_a_chosen_place_is_counted_in_places_not_in_steps() -> None:
     release = choice_release(5, 1.0)
-    assert release.unit == 1.0 != release.step
-    released = gate_of(release).select(Scores(), 0, rows_of(10, 3), [0.0, 1e9, 1.0])
-    np.testing.assert_array_equal(value_of(released.arrays, release.unit), [1.0])
+    assert release.scale == 1.0 != release.step
+    released = gate_of(release).ask(Scores(), 0, rows_of(10, 3), [0.0, 1e9, 1.0])
+    np.testing.assert_array_equal(value_of(released.arrays, release.scale), [1.0])
 
 
 def test_a_rate_makes_a_choice_no_cheaper() -> None:
@@ -597,11 +605,14 @@ def test_a_rate_makes_a_choice_no_cheaper() -> None:
 # Choices with a sign.
 
 
-@dataclass(frozen=True)
 class SignedScores(Scores):
     """Values with both signs; the last is the score of staying if the query stays."""
 
-    stays: bool = False
+    signed = True
+
+    def __init__(self, name: str = "choice", stays: bool = False) -> None:
+        super().__init__(name)
+        self.stays = stays  # type: ignore[misc]
 
 
 SIGNED = np.array([0.5, -1.5, 0.25, 1.0])
@@ -639,7 +650,7 @@ def test_a_choice_with_a_sign_has_the_law_of_its_price(door: str, stays: bool) -
     release = signed_release(mechanism, count, 1.2 * math.sqrt(count))
     gate, block, codes = gate_of(release, seed=4, records=10), rows_of(10, 3), signed_codes(stays)
     query = SignedScores(stays=stays)
-    made = [getattr(gate, door)(query, t, block, SIGNED).arrays["grid"] for t in range(count)]
+    made = [gate.ask(query, t, block, SIGNED).arrays["grid"] for t in range(count)]
     assert all(grid.shape == (1,) and grid.dtype == np.int64 for grid in made)
     found = np.bincount([codes.index(int(grid[0])) for grid in made], minlength=len(codes))
 
@@ -674,7 +685,7 @@ def test_a_noisy_maximum_costs_four_times_a_selection_of_its_scale() -> None:
         event = planned.event(relation)  # type: ignore[arg-type]
         assert isinstance(event, Selection)
         assert event.rho == pytest.approx(0.3**2 / 2)
-        assert planned.unit == 1.0 != planned.step
+        assert planned.scale == 1.0 != planned.step
     free = Release.at_mu(SignedScores(), 0, 1, math.inf, "zero-out", "noisy-max")
     assert isinstance(free.event("zero-out"), Unbounded)
 
@@ -684,9 +695,9 @@ def test_a_choice_with_a_sign_without_privacy_is_the_largest(door: str) -> None:
     release = signed_release("selection" if door == "select_signed" else "noisy-max", 5, math.inf)
     block, cases = rows_of(10, 3, exact=False), [(False, SIGNED, -2.0), (True, [1.0, -2.0, 0.5], -2.0)]
     for stays, values, code in [*cases, (True, [1.0, -2.0, 2.5], 0.0), (False, [0.0], 1.0), (True, [3.0], 0.0)]:
-        released = getattr(gate_of(release), door)(SignedScores(stays=stays), 0, block, values)
+        released = gate_of(release).ask(SignedScores(stays=stays), 0, block, values)
         assert set(released.arrays) == {"value"}
-        np.testing.assert_array_equal(value_of(released.arrays, release.unit), [code])
+        np.testing.assert_array_equal(value_of(released.arrays, release.scale), [code])
 
 
 @pytest.mark.parametrize("door", ["select_signed", "noisy_max"])
@@ -698,13 +709,13 @@ def test_values_with_a_sign_are_chosen_by_on_their_grid(door: str) -> None:
     for inside, other, same in (([0.51, -1.49, 1.2], [1.0, -1.0, 1.0], True), ([4.0, -1.0, 1.0], [1, -1, 1], False)):
         gates = gate_of(release, seed=5), gate_of(release, seed=5)
         one, two = (
-            [int(getattr(gate, door)(query, t, block, values).arrays["grid"][0]) for t in range(300)]
+            [int(gate.ask(query, t, block, values).arrays["grid"][0]) for t in range(300)]
             for gate, values in zip(gates, (inside, other), strict=True)
         )
         assert (one == two) is same
 
 
-# Five doors, one lock.
+# One door, five ways to answer.
 
 DOORS: dict[str, tuple[Any, str, tuple[Any, ...]]] = {
     "gaussian": (gradient(3), "gaussian", (np.zeros(3),)),
@@ -722,10 +733,9 @@ OTHER_ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def through(door: str, gate: Gate, round_: int, block: Block, *arguments: Any) -> Released:
+def through(door: str, gate: Door, round_: int, block: Block, *arguments: Any) -> Released:
     query, _, usual = DOORS[door]
-    made: Released = getattr(gate, door)(query, round_, block, *(arguments or usual))
-    return made
+    return gate.ask(query, round_, block, *(arguments or usual))
 
 
 def door_release(door: str, mu: float = 0.1, first: int = 2, count: int = 40) -> Release:
@@ -762,7 +772,9 @@ class TestEveryDoor:
 
     def test_another_mechanism_than_was_charged_is_a_leak(self, door: str, held: str, tmp_path: Path) -> None:
         query, mechanism, _ = DOORS[door]
-        others = [each for each in ("gaussian", "selection", "noisy-max") if each != mechanism]
+        # a choice with a sign may be made by either mechanism, as was charged
+        fitting = ("selection", "noisy-max") if door in ("select_signed", "noisy_max") else (mechanism,)
+        others = [each for each in ("gaussian", "selection", "noisy-max", "kept", "derived") if each not in fitting]
         # without privacy too: what leaves is what the plan says
         for other, mu in itertools.product(others, (0.1, math.inf)):
             release = Release.at_mu(query, 0, 5, mu, "zero-out", other)  # type: ignore[arg-type]
@@ -829,15 +841,15 @@ def test_a_gate_that_another_process_outran_says_what_that_one_said(
         late.setattr(second, "_stored", lambda *_: None)  # it looked before the other had stored
         assert through(door, second, 2, block).arrays["grid"].tolist() == said
     alone = through(door, gate_of(release, seed=7), 2, block).arrays["grid"].tolist()
-    assert second.unsaid == (alone != said)
-    assert door == "select" or second.unsaid
+    assert second.unreleased == (alone != said)
+    assert door == "select" or second.unreleased
     through(door, second, 3, block)
-    assert not second.unsaid
+    assert not second.unreleased
 
 
 @pytest.mark.parametrize("door", ["walk", "select"])
 def test_threads_that_ask_at_once_get_one_release_of_every_kind(door: str) -> None:
-    gate, block = Gate(PLAN, {DOORS[door][0].name: door_release(door)}, 100, SystemRandomness(), None), rows_of(10, 3)
+    gate, block = Door((door_release(door),), 100, SystemRandomness(), None), rows_of(10, 3)
     start, seen = threading.Barrier(6), []
 
     def ask(number: int) -> None:
@@ -876,7 +888,7 @@ def test_the_gate_itself_flips_a_fresh_coin_for_every_record() -> None:
     count, rounds, rate = 200, 400, 0.3
     query, block = gradient(count), one_column_each(count)
     gate = gate_of(sampled_release(query, rate, rounds), records=count)
-    drawn = np.array([gate.gaussian(query, t, block, np.zeros(count)).arrays["grid"] != 0 for t in range(rounds)])
+    drawn = np.array([gate.ask(query, t, block, np.zeros(count)).arrays["grid"] != 0 for t in range(rounds)])
 
     def plausible(hits: int, trials: int) -> bool:
         return bool(FALSE_ALARM / 2 < binom.cdf(hits, trials, rate) < 1 - FALSE_ALARM / 2)
@@ -897,7 +909,7 @@ def test_without_a_rate_every_record_counts() -> None:
     query, block = gradient(50), one_column_each(50)
     for rate in (None, 1.0):
         gate = gate_of(sampled_release(query, rate, 3), records=50)  # type: ignore[arg-type]
-        assert (gate.gaussian(query, 0, block, np.zeros(50)).arrays["grid"] != 0).all()
+        assert (gate.ask(query, 0, block, np.zeros(50)).arrays["grid"] != 0).all()
 
 
 def test_an_empty_batch_is_answered_with_noise_and_looks_like_any_other() -> None:
@@ -905,11 +917,11 @@ def test_an_empty_batch_is_answered_with_noise_and_looks_like_any_other() -> Non
     sizes = set()
     gate = gate_of(sampled_release(query, 0.02, 200), records=40, seed=3)
     for t in range(200):
-        released = gate.gaussian(query, t, block, np.zeros(30))
+        released = gate.ask(query, t, block, np.zeros(30))
         sizes.add(len(reply("answer", REQUEST, released).data))
         assert (released.arrays["grid"] != 0).any()
-    full = gate_of(sampled_release(query, 1.0, 1), records=40).gaussian(query, 0, block, np.zeros(30))
-    nobody = gate_of(sampled_release(query, 1e-12, 1), records=40).gaussian(query, 0, block, np.zeros(30))
+    full = gate_of(sampled_release(query, 1.0, 1), records=40).ask(query, 0, block, np.zeros(30))
+    nobody = gate_of(sampled_release(query, 1e-12, 1), records=40).ask(query, 0, block, np.zeros(30))
     sizes |= {len(reply("answer", REQUEST, released).data) for released in (full, nobody)}
     assert len(sizes) == 1
 
@@ -918,9 +930,7 @@ def test_an_empty_batch_is_answered_with_noise_and_looks_like_any_other() -> Non
 
 
 def a_release() -> Released:
-    return gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out")).gaussian(
-        gradient(3), 0, rows_of(10, 3), np.zeros(3)
-    )
+    return gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out")).ask(gradient(3), 0, rows_of(10, 3), np.zeros(3))
 
 
 def subclass(kind: type, **fields: Any) -> Any:
@@ -1100,4 +1110,4 @@ def test_a_gate_refuses_a_scale_beyond_its_sampler() -> None:
     query = gradient(3)
     release = Release.of(query, 0, 1, 2.0**45, 1.0)
     with pytest.raises(InputError, match="scale"):
-        gate_of(release).gaussian(query, 0, rows_of(10, 3), np.zeros(3))
+        gate_of(release).ask(query, 0, rows_of(10, 3), np.zeros(3))

@@ -1,4 +1,4 @@
-"""Kept rows: drawn once, stored, used again, and never for other data. Runs go through real ledgers and files."""
+"""Noisy rows: drawn once, stored, used again, and never for other data. Runs go through real ledgers and files."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ import scipy.sparse as sp
 from scipy import stats
 
 import sottovoce as sv
-from sottovoce import algorithms
 from sottovoce.data.block import Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import noisy_rows as kept_rows
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Gate, Kept, declare_public
+from sottovoce.door.gate import Gate
 from sottovoce.door.noisy_rows import Copy, Stock, bill, digests_of, draw, name_of, recipe_of, row_event
+from sottovoce.door.query import Round
+from sottovoce.door.sealed import Kept, declare_public
 from sottovoce.errors import LeakError, LedgerError, RefusedError
-from sottovoce.plan.plan import Release
-from sottovoce.privacy.accounting import Gaussian, Unbounded
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.release import Release
+from sottovoce.privacy.events import Gaussian, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.privacy.spending import Paid
+from sottovoce.solvers import by_name
+from support import events_of
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "kept_rows.py"
 sys.path.insert(0, str(PROGRAM.parent))
@@ -45,7 +49,7 @@ EACH_RUN = 2 * ((1 + 2.0**-10) / 100.0) ** 2  # what the solver's other release 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The solver of these tests is known while they run, and to nobody else's."""
-    monkeypatch.setitem(algorithms.REGISTRY, program.SOLVER.name, program.SOLVER)
+    program.register(monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -105,7 +109,7 @@ def test_the_report_counts_the_rows_in_every_run(data, accounts):
     program.run(*data, accounts, STD)
     again = program.planned(federation, std=STD, columns=(3, 2), records=N)
     assert [name for name, _ in again.kept] == [account.rows()[0].details["id"] for account in accounts]
-    full, _ = program.Shows().events(again, "zero-out", "party0")
+    full, _ = events_of(again, "zero-out", "party0")
     assert isinstance(full, Gaussian)
     assert full.mu == pytest.approx(1 / STD)
 
@@ -661,17 +665,22 @@ def test_a_process_that_is_overtaken_takes_the_rows_of_the_other(data, accounts,
 # ------------------------------------------------------------------------------------------------ the gate
 
 
-class Shown:
-    name = "shown"
-
-    def derive(self, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        return np.asarray(rows @ weights)
+def rows_of(norm: float = 1.0) -> program.Rows:
+    return program.Rows(norm, 3)
 
 
-def gate_of(block: Any, **changes: Any) -> Gate:
-    rows = Release.of(program.Rows(1.0, 3), 0, 1, 2.0, STEP, mechanism="kept")
-    releases = {"rows": rows, "shown": Release.derived("shown", 1, 2)} | changes
-    return Gate(b"p" * 32, releases, len(block), SeededRandomness(4), None)
+def gate_of(block: Any, plan: Plan, **changes: Any) -> Gate:
+    """A gate of a plan that keeps rows and derives scores from them in the rounds 1 and 2."""
+    rows = Release.of(rows_of(), 0, 1, 2.0, STEP, mechanism="kept")
+    releases = {"rows": rows, "scores": Release.derived("scores", 1, 2)} | changes
+    assert len(block) == plan.records
+    return Gate(plan.changed(releases=tuple(releases.values()), kept=()), SeededRandomness(4))
+
+
+def shown(gate: Gate, plan: Plan, block: Any, weights: np.ndarray, number: int = 1, norm: float = 1.0) -> np.ndarray:
+    """What a gate lets out of the rows."""
+    released = gate.release(program.Scores(rows_of(norm)), Round(plan, number, {"weights": weights}, block))
+    return np.asarray(released.arrays["value"])
 
 
 @pytest.fixture
@@ -680,12 +689,15 @@ def block(data):
     return sv.data.block.Block.prepare(data[0][0], data[1], recipe)
 
 
-def test_kept_rows_are_made_once_by_the_gate(block):
-    gate, query = gate_of(block), program.Rows(1.0, 3)
-    kept = gate.keep(query, block)
+def test_noisy_rows_are_made_once_by_the_gate(block, plan):
+    gate = gate_of(block, plan)
+    first = np.column_stack([shown(gate, plan, block, unit) for unit in np.eye(3)])
+    (kept,) = gate._kept.values()
     assert kept.rows.shape == (N, 3)
     assert kept.rows.dtype == np.float32
-    assert gate.keep(query, block) is kept
+    assert (first == kept.rows).all()
+    assert (np.column_stack([shown(gate, plan, block, unit, 2) for unit in np.eye(3)]) == first).all()
+    assert list(gate._kept.values()) == [kept]
     with pytest.raises(ValueError, match="read-only"):
         kept.rows[0, 0] = 1.0
     with pytest.raises(LeakError):
@@ -696,42 +708,50 @@ def test_kept_rows_are_made_once_by_the_gate(block):
         pickle.dumps(kept)
 
 
-def test_what_is_derived_is_a_function_of_the_kept_rows(block):
-    gate = gate_of(block)
-    kept = gate.keep(program.Rows(1.0, 3), block)
-    weights = np.array([1.0, -1.0, 0.5])
-    released = gate.derived(Shown(), 1, kept, weights)
-    assert (released.arrays["value"] == kept.rows @ weights).all()
-    assert (gate.derived(Shown(), 1, kept, -weights).arrays["value"] == -released.arrays["value"]).all()
-    assert not gate.unsaid
-    for round_ in (0, 3):
+def test_what_is_derived_is_a_function_of_the_noisy_rows(block, plan):
+    gate, weights = gate_of(block, plan), np.array([1.0, -1.0, 0.5])
+    released = shown(gate, plan, block, weights)
+    (kept,) = gate._kept.values()
+    assert (released == kept.rows @ weights).all()
+    assert (shown(gate, plan, block, -weights) == -released).all()
+    assert not gate.unreleased
+    for number in (0, 3):
         with pytest.raises(RefusedError, match="not in the plan"):
-            gate.derived(Shown(), round_, kept, weights)
-    with pytest.raises(LeakError, match="rows that this gate keeps"):
-        gate_of(block).derived(Shown(), 1, kept, weights)
+            shown(gate, plan, block, weights, number)
+    other = shown(gate_of(block, plan.changed(run="other")), plan, block, weights)
+    assert (other == released).all(), "the same seed"
+    alone = Gate(
+        plan.changed(releases=(plan.releases[1], Release.derived("scores", 1, 2)), kept=()), SeededRandomness(4)
+    )
+    with pytest.raises(RefusedError, match="'rows' in round None is not in the plan"):
+        shown(alone, plan, block, weights)
 
 
-def test_no_other_door_lets_kept_rows_out(block):
+def test_no_other_way_lets_noisy_rows_out(block, plan):
     """With noise of its own, under the charge of the kept ones, it would be a second release."""
-    gate, query = gate_of(block), program.Rows(1.0, 3)
+    query, weights = rows_of(), np.ones(3)
+    told = Round(plan, 0, {}, block)
     with pytest.raises(LeakError, match="charged as a kept"):
-        gate.gaussian(query, 0, block)
+        gate_of(block, plan).release(query, told)
     plain = Release.of(query, 0, 1, 2.0, STEP)
-    with pytest.raises(LeakError, match="charged as a gaussian"):
-        gate_of(block, rows=plain).keep(query, block)
     cheap = Release.derived("rows", 0, 1)
-    with pytest.raises(LeakError, match="charged as a derived"):
-        gate_of(block, rows=cheap).gaussian(query, 0, block)
-    with pytest.raises(LeakError, match="charged as a derived"):
-        gate_of(block, rows=cheap).keep(query, block)
+    for release in (plain, cheap):
+        match = f"charged as a {release.mechanism}"
+        with pytest.raises(LeakError, match=match):
+            gate_of(block, plan, rows=release).release(query, told)
+        with pytest.raises(LeakError, match=match):
+            shown(gate_of(block, plan, rows=release), plan, block, weights)
     with pytest.raises(LeakError, match="more sensitive"):
-        gate_of(block).keep(program.Rows(1.1, 3), block)
+        shown(gate_of(block, plan), plan, block, weights, norm=1.1)
+    noisy = Release.of(program.Total(), 1, 2, 2.0, STEP).changed(query="scores")
+    with pytest.raises(LeakError, match="charged as a gaussian"):
+        shown(gate_of(block, plan, scores=noisy), plan, block, weights)
 
 
-def test_without_privacy_the_rows_are_kept_as_they_are(block):
-    exact = Release.of(program.Rows(1.0, 3), 0, 1, 0.0, 1.0, mechanism="kept")
-    kept = gate_of(block, rows=exact).keep(program.Rows(1.0, 3), block)
-    assert (kept.rows == block.rows).all()
+def test_without_privacy_the_rows_are_kept_as_they_are(block, plan):
+    exact = Release.of(rows_of(), 0, 1, 0.0, 1.0, mechanism="kept")
+    gate = gate_of(block, plan, rows=exact)
+    assert (np.column_stack([shown(gate, plan, block, unit) for unit in np.eye(3)]) == block.rows).all()
     assert isinstance(exact.event("zero-out"), Unbounded)
 
 
@@ -763,18 +783,24 @@ def test_plans_about_kept_rows(plan):
     assert plan.private
 
 
-def test_a_party_refuses_what_its_solver_does_not_keep(data, accounts, plan, monkeypatch):
+def test_a_party_refuses_what_its_solver_does_not_keep(data, accounts, plan):
     party = sv.Party("party0", data[0][0], data[1], account=accounts[0])
 
     def refusal(changed: Any) -> str:
         request = Frame("plan", 1, changed.digest, 0, "check", {}, changed.to_json())
         return str(json.loads(decode(party.handle(encode(request)).data).text).get("refused"))
 
-    rows, _, scores = plan.releases
-    free = Release.derived("total", 0, 1)
-    assert "no function of them" in refusal(plan.model_copy(update={"releases": (rows, free, scores)}))
-    monkeypatch.setattr(program.Shows, "keeps_rows", False)
-    assert "keeps rows with noise" in refusal(plan)
+    rows, total, scores = plan.releases
+    lies = {
+        "'total' as 'derived'": (rows, Release.derived("total", 0, 1), scores),
+        "'total' as 'kept'": (total.changed(mechanism="kept"), scores),
+        "'rows' as 'gaussian'": (rows.changed(mechanism="gaussian"), total, scores),
+        "'scores' as 'kept'": (scores.changed(mechanism="kept", count=1), total),
+    }
+    for words, releases in lies.items():
+        assert f"releases {words}, which it is not made for" in refusal(plan.changed(releases=releases, kept=()))
+    assert "noise on 'scores'" in refusal(plan.changed(releases=(rows, total, scores.changed(std=1.0))))
+    assert refusal(plan) == "None"
 
 
 def test_nobody_asks_for_kept_rows(data, accounts, plan):
@@ -812,7 +838,7 @@ def test_admm_on_kept_rows(tmp_path):
     def fit(entry_bound: float = 1.0) -> tuple[float, list[str]]:
         """The cost to the first ledger, and which files the parties use."""
         federation = sv.Federation.by_columns([X[:, :3], X[:, 3:]], y, ledgers=own)
-        options: dict[str, Any] = {"classes": (0, 1), "solver": "admm", "rows": "persistent", "rounds": 2}
+        options: dict[str, Any] = {"classes": (0, 1), "solver": by_name("admm", rows="persistent", rounds=2)}
         model = sv.PrivateLogisticRegression(epsilon=2.0, delta=1e-5, entry_bound=entry_bound, **options)
         model.fit(federation)
         assert model.privacy_.coordinator.epsilon == pytest.approx(2.0, rel=0.01)

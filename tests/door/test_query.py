@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,16 +16,20 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sottovoce import losses
+from sottovoce.algorithms.newton.exact import Curvature, LossSum
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gate_module
 from sottovoce.door.gate import Gate
-from sottovoce.door.query import Curvature, GradientSum, GramMatrix, LossSum, Query
+from sottovoce.door.query import Query, Round
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Loss
-from sottovoce.plan.plan import Release
-from sottovoce.privacy.accounting import Relation
+from sottovoce.plan.release import Release
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.relation import Relation
+from sottovoce.queries.gradient import GradientSum
+from sottovoce.queries.gram import GramMatrix
+from support import at
 
 FEATURES, RECORDS = 3, 6
 CLASSIFICATION = [name for name in losses.base.names() if losses.get(name).kind == "classification"]
@@ -51,23 +57,25 @@ class Silent:
         self.query = query
         self.recipe = recipe(loss, bounds)
         self.release = Release.at_mu(query, 0, 2**30, 1000.0, "zero-out")
-        self.gate = Gate(b"p" * 32, {query.name: self.release}, RECORDS, SeededRandomness(0), None)
+        self.plan: Any = SimpleNamespace(digest=b"p" * 32, releases=(self.release,), records=RECORDS)
+        self.gate = Gate(self.plan, SeededRandomness(0))
         self.round = 0
 
     def __call__(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
         self.round += 1
         block = Block.prepare(X, y, self.recipe)
-        return np.asarray(self.gate.gaussian(self.query, self.round, block, weights).arrays["grid"])
+        released = self.gate.release(self.query, Round(self.plan, self.round, {"weights": weights}, block))
+        return np.asarray(released.arrays["grid"])
 
     def squared(self, difference: np.ndarray) -> Fraction:
         """The squared weighted distance, without a rounding: squares of weights are 1 and 2."""
-        shares = np.rint(np.broadcast_to(np.square(self.query.weights), difference.shape)).astype(int)
+        shares = np.rint(np.broadcast_to(np.square(self.query.noise_weights), difference.shape)).astype(int)
         total = sum(int(share) * int(step) ** 2 for share, step in zip(shares, difference, strict=True))
         return Fraction(total) * Fraction(self.release.step) ** 2
 
     def check(self, difference: np.ndarray, relation: Relation) -> None:
         charged = self.release.charged(relation)
-        assert charged == self.query.sensitivity(relation) + self.release.step * math.sqrt(self.query.entries)
+        assert charged == self.query.sensitivity(relation) + self.release.step * math.sqrt(self.query.rounding_entries)
         assert self.squared(difference) <= Fraction(charged) ** 2
 
     def ratio(self, difference: np.ndarray, relation: Relation) -> float:
@@ -199,7 +207,7 @@ def test_any_slope_bound_is_enforced(bound: float) -> None:
 def test_a_record_causes_no_warning() -> None:
     loss = losses.get("smoothed_hinge", smoothing=1e-300)
     block = Block.prepare(np.tile([1.0, 0, 0], (RECORDS, 1)), np.ones(RECORDS), recipe(None))
-    total = GradientSum(FEATURES + 1, 1.0, loss).value(block, np.array([-1e90, 0, 0, 0.0]))
+    total = at(GradientSum(FEATURES + 1, 1.0, loss), block, weights=[-1e90, 0, 0, 0.0])
     np.testing.assert_array_equal(total, -block.rows.sum(axis=0, dtype=np.float64))
 
 
@@ -212,25 +220,32 @@ class Hostile(losses.classification.Logistic):
 
 def test_slopes_are_clipped_in_code_whatever_the_loss_says() -> None:
     block = Block.prepare(np.tile([1.0, 0, 0], (RECORDS, 1)), np.ones(RECORDS), recipe(None))
-    total = GradientSum(FEATURES + 1, 1.0, Hostile()).value(block, np.zeros(4))
+    total = at(GradientSum(FEATURES + 1, 1.0, Hostile()), block, weights=np.zeros(4))
     row = np.asarray(block.rows[0], dtype=np.float64)
     np.testing.assert_array_equal(total, row * (1 + 1 - 1 + 1 - 1 + 0.5))
 
 
 def test_constants_are_those_of_the_proof() -> None:
-    gradient = GradientSum(5, 0.7, losses.get("logistic"), row_norm=3.0)
-    assert gradient.sensitivity("zero-out") == 0.7 * 3.0
-    assert gradient.sensitivity("replace-one") == 2 * 0.7 * 3.0
-    assert gradient.entries == 5
-    gram = GramMatrix(5, row_norm=3.0)
-    assert gram.sensitivity("zero-out") == 9.0
-    assert gram.sensitivity("replace-one") == pytest.approx(9 * math.sqrt(2), rel=1e-15)
-    assert gram.entries == 25
-    assert np.square(gram.weights).sum() == pytest.approx(gram.entries)
-    for unbounded in (Curvature(losses.get("logistic"), 5), LossSum(losses.get("logistic"))):
-        assert (
-            unbounded.sensitivity("zero-out") == unbounded.sensitivity("replace-one") == unbounded.entries == math.inf
-        )
+    gradient = GradientSum(5, 0.7, losses.get("logistic"))
+    assert gradient.sensitivity("zero-out") == 0.7
+    assert gradient.sensitivity("replace-one") == 2 * 0.7
+    assert gradient.rounding_entries == 5
+    gram = GramMatrix(5)
+    assert gram.sensitivity("zero-out") == 1.0
+    assert gram.sensitivity("replace-one") == pytest.approx(math.sqrt(2), rel=1e-15)
+    assert gram.rounding_entries == 25
+    assert np.square(gram.noise_weights).sum() == pytest.approx(gram.rounding_entries)
+    for unbounded in (Curvature(losses.get("logistic"), 5), LossSum(losses.get("logistic"), 5)):
+        for relation in RELATIONS:
+            assert unbounded.sensitivity(relation) == unbounded.rounding_entries == math.inf
+
+
+@pytest.mark.parametrize("query", [GradientSum(5, 0.7, losses.get("logistic")), GramMatrix(5), Curvature])
+def test_a_relation_that_is_not_known_has_no_sensitivity(query: Any) -> None:
+    asked: Any = "add-or-remove"
+    made = query(losses.get("logistic"), 5) if query is Curvature else query
+    with pytest.raises(InputError, match="relation='add-or-remove'"):
+        made.sensitivity(asked)
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf, 1e101, 1e-101])
@@ -239,22 +254,20 @@ def test_a_slope_bound_is_a_positive_number(bound: float) -> None:
         GradientSum(2, bound, losses.get("logistic"))
 
 
-@pytest.mark.parametrize(
-    "query", [GradientSum(4, 1.0, losses.get("logistic"), row_norm=0.5), GramMatrix(4, row_norm=0.5)]
-)
-def test_rows_longer_than_the_query_counts_on_are_a_leak(query: Any) -> None:
-    block = Block.prepare(np.ones((2, 3)), np.ones(2), recipe(None))
-    with pytest.raises(LeakError):
-        query.value(block, np.zeros(4))
+@pytest.mark.parametrize("query", [GradientSum(4, 1.0, losses.get("logistic")), GramMatrix(4)])
+@pytest.mark.parametrize("layout", ["columns", "entries"])
+def test_rows_longer_than_the_query_counts_on_are_a_leak(query: Any, layout: Any) -> None:
+    block = Block.prepare(np.ones((2, 3)), np.ones(2), dataclasses.replace(recipe(None), layout=layout))
+    with pytest.raises(LeakError, match="longer"):
+        at(query, block, weights=np.zeros(4))
 
 
 def test_the_triangle_is_the_matrix() -> None:
     X = np.random.default_rng(0).standard_normal((RECORDS, FEATURES))
     block = Block.prepare(X, np.ones(RECORDS), recipe(None))
     query = GramMatrix(FEATURES + 1)
-    np.testing.assert_array_equal(query.matrix(query.value(block)), block.gram())
-    difference = query.value(block)
-    weighted = float(np.sum((query.weights * difference) ** 2))
+    np.testing.assert_array_equal(query.matrix(at(query, block)), block.gram())
+    weighted = float(np.sum((query.noise_weights * at(query, block)) ** 2))
     assert weighted == pytest.approx(float((block.gram() ** 2).sum()))
 
 
@@ -265,6 +278,6 @@ def test_without_privacy_curvature_and_loss_are_exact() -> None:
     w, loss = rng.standard_normal(FEATURES), losses.get("logistic")
     rows = block.rows
     bend = loss.curvature(rows @ w, y)
-    curvature = Curvature(loss, FEATURES).value(block, w)
+    curvature = at(Curvature(loss, FEATURES), block, weights=w)
     np.testing.assert_allclose(curvature, ((rows.T * bend) @ rows)[np.triu_indices(FEATURES)])
-    np.testing.assert_allclose(LossSum(loss).value(block, w), [loss.value(rows @ w, y).sum()])
+    np.testing.assert_allclose(at(LossSum(loss, FEATURES), block, weights=w), [loss.value(rows @ w, y).sum()])

@@ -18,10 +18,11 @@ NAN, INF = math.nan, math.inf
 POSITIVE = ("positive number", "float('inf') for no privacy")
 FRACTION = ("between 0 and 1", "1e-5")
 HOLDER = "sottovoce.holder"
+QUICK = sv.solvers.Newton(rounds=2)
 
 
 def bounds(kind: Any) -> dict[str, Any]:
-    return {"row_norm": 3.0, "rounds": 2} | ({"label_bound": 12.0} if "label_bound" in kind().get_params() else {})
+    return {"row_norm": 3.0, "solver": QUICK} | ({"label_bound": 12.0} if "label_bound" in kind().get_params() else {})
 
 
 def labels(kind: Any, data: Any) -> Any:
@@ -43,12 +44,8 @@ PARAMETERS: list[tuple[Any, str, Any, tuple[str, ...]]] = [
     (sv.PrivateRidge, "calibration", "loose", ("'tight' or 'paper'",)),
     (sv.PrivateRidge, "rescale", "unitary", ("'symmetric'", "'unit'")),
     (sv.PrivateRidge, "solver", "adam", ("unknown", "squared", "central", "newton, gradient, sgd")),
-    (sv.PrivateRidge, "solver", None, ("unknown", "newton, gradient, sgd")),
-    (sv.PrivateRidge, "rounds", 0, ("whole number", "leave it out for the default rule")),
-    (sv.PrivateRidge, "rounds", 2.5, ("whole number", "leave it out for the default rule")),
-    (sv.PrivateRidge, "rounds", "many", ("whole number", "leave it out for the default rule")),
-    (sv.PrivateRidge, "gram_share", 1.0, ("number from", "leave it out for the default rule")),
-    (sv.PrivateRidge, "slope_bound", -1.0, ("positive finite number",)),
+    *((sv.PrivateRidge, "solver", value, ("'auto'", "greedy-cd", "CD(inner=80)")) for value in (None, 3, ["cd"], {})),
+    (sv.PrivateRidge, "solver", sv.solvers.CD, ("a class: write CD()", "greedy-cd")),
     *((sv.PrivateRidge, "row_norm", value, ("positive number", "declare")) for value in (0.0, -1.0, NAN, INF, "1")),
     (sv.PrivateRidge, "row_norm", None, ("Euclidean norm", "entry_bound", "feature_ranges", "not from these data")),
     *((sv.PrivateRidge, "entry_bound", value, ("positive number", "declare")) for value in (0.0, -1.0, "1")),
@@ -86,12 +83,6 @@ class TestParameters:
     @pytest.mark.parametrize(
         ("kind", "parameters", "says"),
         [
-            (sv.PrivateRidge, {"solver": "newton", "rate": 0.1}, ("rate=0.1", "rounds, gram_share, slope_bound")),
-            (sv.PrivateRidge, {"solver": "newton", "step": 0.1}, ("step=0.1", "rounds, gram_share, slope_bound")),
-            (sv.PrivateRidge, {"schedule": "all", "gram_share": 0.2}, ("schedule='all'", "solver='newton'")),
-            (sv.PrivateRidge, {"solver": "sgd", "rate": 2.0}, ("rate=2.0", "number from", "to 1")),
-            (sv.PrivateRidge, {"solver": "sgd", "schedule": "most"}, ("schedule='most'", "'all' or 'one-party'")),
-            (sv.PrivateRidge, {"solver": "gradient", "step": -1.0}, ("step=-1.0", "number from", "leave it out")),
             (sv.PrivateRidge, {"calibration": "paper"}, ("solver='newton'", "gradient, sgd")),
             (sv.PrivateRidge, {"solver": "sgd", "calibration": "paper", "epsilon": INF}, ("epsilon=inf", "finite")),
             (sv.PrivateRidge, {"feature_ranges": 3}, ("feature_ranges", "(lows, highs)", "for example")),
@@ -117,18 +108,9 @@ class TestParameters:
             assert text in str(error.value)
         assert_untouched(model, account)
 
-    def test_a_solver_is_not_asked_what_another_one_takes(self, data: Any) -> None:
-        for solver, options in (
-            ("sgd", {"gram_share": 0.1}),
-            ("gradient", {"rate": 0.1}),
-            ("gradient", {"schedule": "all"}),
-        ):
-            with pytest.raises(sv.InputError, match=f"{next(iter(options))}=.* means nothing to solver='{solver}'"):
-                sv.PrivateRidge(solver=solver, **bounds(sv.PrivateRidge), **options).fit(data.X, data.y)
-
     def test_a_bound_of_any_kind_will_do(self, data: Any) -> None:
         for given in ({"row_norm": 3}, {"entry_bound": 3}, {"feature_ranges": ([-3] * 5, [3] * 5)}):
-            assert hasattr(sv.PrivateRidge(label_bound=12, rounds=2, **given).fit(data.X, data.y), "coef_")
+            assert hasattr(sv.PrivateRidge(label_bound=12, solver=QUICK, **given).fit(data.X, data.y), "coef_")
 
     @pytest.mark.parametrize("epsilon", [1e-6, 1e6])
     def test_budgets_at_the_edge_of_sense(self, data: Any, epsilon: float) -> None:
@@ -232,7 +214,9 @@ class TestUnusableRecords:
     """They count as null rows: the model is the one of blank rows, and the holder's own log alone is told."""
 
     def fitted(self, X: Any, y: Any, classes: Any = (0, 1), epsilon: float = 1.0) -> Any:
-        model = sv.PrivateLogisticRegression(epsilon, classes=classes, row_norm=3.0, rounds=4, insecure_seed=9)
+        model = sv.PrivateLogisticRegression(
+            epsilon, classes=classes, row_norm=3.0, solver=sv.solvers.Newton(rounds=4), insecure_seed=9
+        )
         federation = sv.Federation.by_rows([(X[:100], y[:100]), (X[100:], y[100:])], record=True)
         return model.fit(federation)
 
@@ -317,7 +301,9 @@ class TestBudget:
 
     def test_an_account_of_the_other_relation_is_charged_in_its_own(self, data: Any, ledger: sv.Ledger) -> None:
         account = ledger.open("strict", 1.0, 1e-5, relation="replace-one")
-        model = sv.PrivateRidge(0.9, ledger=account, solver="gradient", **bounds(sv.PrivateRidge))
+        model = sv.PrivateRidge(
+            0.9, ledger=account, **bounds(sv.PrivateRidge) | {"solver": sv.solvers.Gradient(rounds=2)}
+        )
         with pytest.raises(sv.BudgetError):
             model.fit(data.X, data.y)
         model.set_params(epsilon=0.4).fit(data.X, data.y)
@@ -420,7 +406,7 @@ class TestFederations:
         federation = sv.Federation.by_columns(
             [data.X[:, :2], data.X[:, 2:]], data.y, ledgers=[account, None], record=True
         )
-        model = sv.PrivateRidge(solver=solver, **bounds(sv.PrivateRidge))
+        model = sv.PrivateRidge(**bounds(sv.PrivateRidge) | {"solver": solver})
         with pytest.raises(sv.InputError, match=f"'{solver}' does not serve data split by columns"):
             model.fit(federation)
         assert federation.transport.communication.uplink_bytes == 0
@@ -432,7 +418,7 @@ class TestFederations:
         federation = sv.Federation.by_columns(
             [data.X[:, :2], data.X[:, 2:]], data.y, ledgers=[account, None], record=True
         )
-        model = sv.PrivateRidge(solver="frank-wolfe", **bounds(sv.PrivateRidge))
+        model = sv.PrivateRidge(**bounds(sv.PrivateRidge) | {"solver": "frank-wolfe"})
         with pytest.raises(sv.InputError, match=r"'frank-wolfe' needs the l1 ball, not 'none': pass radius"):
             model.fit(federation)
         assert_untouched(model, account)
@@ -444,7 +430,7 @@ class TestFederations:
             sv.PrivateLogisticRegression(**bounds(sv.PrivateLogisticRegression)).fit(federation)
 
     def test_sparse_rows_and_ranges_that_would_fill_them(self, data: Any) -> None:
-        model = sv.PrivateRidge(label_bound=12, feature_ranges=([0] * 5, [1] * 5), rounds=2)
+        model = sv.PrivateRidge(label_bound=12, feature_ranges=([0] * 5, [1] * 5), solver=QUICK)
         with pytest.raises(sv.InputError, match=r"shift the zeros of a sparse matrix.*rescale='unit'"):
             model.fit(sp.csr_matrix(data.X), data.y)
         assert not hasattr(model, "coef_")

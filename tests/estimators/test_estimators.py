@@ -28,12 +28,15 @@ CLASSIFIERS = (sv.PrivateLogisticRegression, sv.PrivateLinearSVC)
 ALL = (*REGRESSORS, *CLASSIFIERS)
 
 
-def make(kind: Any, data: Any, epsilon: float = 1.0, **parameters: Any) -> Any:
-    """A quick estimator with the bounds that the data keep."""
+def make(kind: Any, data: Any, epsilon: float = 1.0, *, rounds: int = 3, **parameters: Any) -> Any:
+    """An estimator with the bounds that the data keep; one that names no solver has a quick one."""
     bounds = {"row_norm": data.row_norm}
     if kind in REGRESSORS:
         bounds["label_bound"] = data.label_bound
-    return kind(epsilon, **{"rounds": 3, **bounds, **parameters})
+    solver = parameters.pop("solver", "newton")
+    if solver != "auto":
+        solver = sv.solvers.by_name(solver, rounds=rounds)
+    return kind(epsilon, **{"solver": solver, **bounds, **parameters})
 
 
 def target(kind: Any, data: Any) -> Any:
@@ -220,7 +223,7 @@ class TestPrivateFits:
         ],
     )
     def test_with_a_large_budget_the_model_is_good(self, data: Any, kind: Any, score: float) -> None:
-        model = make(kind, data, 50.0, rounds=None, insecure_seed=5).fit(data.X, target(kind, data))
+        model = make(kind, data, 50.0, solver="auto", insecure_seed=5).fit(data.X, target(kind, data))
         assert model.score(data.X, target(kind, data)) > score
 
     def test_a_hinge_without_smoothing_is_served_by_gradient(self, data: Any) -> None:
@@ -416,7 +419,7 @@ class TestPipelines:
     def test_frames_name_the_features(self, people: Any) -> None:
         frame, y = people
         table = encoder(False).set_output(transform="pandas").fit_transform(frame)
-        model = sv.PrivateLogisticRegression(1.0, row_norm=1.8, rounds=2).fit(table, y)
+        model = sv.PrivateLogisticRegression(1.0, row_norm=1.8, solver=sv.solvers.Newton(rounds=2)).fit(table, y)
         assert model.feature_names_in_.tolist() == table.columns.tolist()
         assert model.n_features_in_ == 6
         with pytest.raises(ValueError, match="feature names"):
@@ -622,8 +625,8 @@ class TestFederation:
     @pytest.mark.parametrize("kind", ALL)
     def test_without_noise_the_split_is_central(self, data: Any, kind: Any) -> None:
         y = target(kind, data)
-        central = make(kind, data, INF, rounds=None, alpha=0.01).fit(data.X, y)
-        split = make(kind, data, INF, rounds=None, alpha=0.01).fit(sv.Federation.by_rows(self.parts(data, y)))
+        central = make(kind, data, INF, solver="auto", alpha=0.01).fit(data.X, y)
+        split = make(kind, data, INF, solver="auto", alpha=0.01).fit(sv.Federation.by_rows(self.parts(data, y)))
         assert_same_model(split, central, 1e-9)
 
     @pytest.mark.parametrize("solver", ["newton", "gradient", "sgd"])

@@ -11,9 +11,8 @@ from sklearn.base import clone
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms import Problem
 from sottovoce.data.bounds import Bounds
-from sottovoce.plan.plan import Named
+from sottovoce.plan.problem import Named, Problem
 
 DECLARED: dict[str, Any] = {"delta": 1e-6, "entry_bound": 1.0, "label_bound": 6.0}
 
@@ -78,6 +77,10 @@ class TestPath:
         assert model.get_params() == before
         assert not hasattr(model, "coef_")
 
+    def test_it_takes_the_options_of_newton(self, problem: Any) -> None:
+        model = sv.PrivateLasso(epsilon=1.0, solver=sv.solvers.Newton(rounds=5), **DECLARED)
+        assert model.path(*problem, alphas=3).plan.rounds == 5
+
     def test_a_plot(self, problem: Any) -> None:
         matplotlib = pytest.importorskip("matplotlib")
         matplotlib.use("Agg")
@@ -125,7 +128,7 @@ def public(
         "delta": 1e-6,
         "classes": None if loss == "squared" else (-1, 1),
     }
-    return algorithms.choose(Problem(**declared | changes)).name
+    return algorithms.choose(Problem(**declared | changes))
 
 
 class TestAuto:
@@ -162,13 +165,6 @@ class TestAuto:
         records = next(n for n in range(100, 10**6, 100) if public(records=n) == "newton")
         assert public(records=int(1.9 * records), relation="replace-one") == "scd"
         assert public(records=int(2.1 * records), relation="replace-one") == "newton"
-
-    def test_an_option_that_is_given_is_taken(self) -> None:
-        assert public(options={"rate": 0.1}) == "sgd"
-        assert public(options={"step": 0.1}) == "gradient"
-        assert public(options={"gram_share": 0.1}) == "newton"
-        assert public(epsilon=0.1, options={"gram_share": 0.1}) == "newton"
-        assert public(options={"rounds": None}) == "newton"
 
     def test_it_reads_nothing_of_the_data(self) -> None:
         generator = np.random.default_rng(0)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce import algorithms
 from sottovoce.estimators import privacy_report
 
 ADVERSARIES = ("world", "coordinator", "parties")
@@ -24,7 +23,7 @@ def federation(data: Any, split: str) -> sv.Federation:
 def planned(federation: sv.Federation, *budget: float, **parameters: Any) -> sv.PrivacyReport:
     """The report of the plan that a fit would run; no round of it is run."""
     plan = sv.PrivateLogisticRegression(*budget, row_norm=3.0, **parameters).plan(federation)
-    return privacy_report(plan, algorithms.of(plan), seeded=False)
+    return privacy_report(plan, seeded=False)
 
 
 class TestTight:
@@ -49,13 +48,13 @@ class TestTight:
     def test_a_fit_reports_the_plan_it_ran(self, data: Any, kind: Any, solver: str) -> None:
         bounds = {"label_bound": 12.0} if kind is sv.PrivateRidge else {}
         y = data.y if bounds else data.classes
-        model = kind(0.7, 1e-6, solver=solver, rounds=5, row_norm=3.0, **bounds).fit(data.X, y)
-        assert model.privacy_ == privacy_report(model.plan_, algorithms.of(model.plan_), seeded=False)
+        model = kind(0.7, 1e-6, solver=sv.solvers.by_name(solver, rounds=5), row_norm=3.0, **bounds).fit(data.X, y)
+        assert model.privacy_ == privacy_report(model.plan_, seeded=False)
         assert 0.99 * 0.7 <= model.privacy_.epsilon <= 0.7
         assert model.privacy_.delta == 1e-6
 
     def test_one_party_a_round_costs_at_most_the_budget(self, data: Any) -> None:
-        report = planned(federation(data, "rows"), 1.0, solver="sgd", schedule="one-party")
+        report = planned(federation(data, "rows"), 1.0, solver=sv.solvers.SGD(schedule="one-party"))
         assert report.world.epsilon == report.coordinator.epsilon == report.epsilon <= 1.0
 
     def test_without_privacy_nothing_is_promised(self, data: Any) -> None:
@@ -73,7 +72,11 @@ class TestPaper:
     @pytest.mark.parametrize("rounds", [10, 100])
     def test_full_gradients_are_over_noised(self, data: Any, relation: Any, rounds: int) -> None:
         report = planned(
-            federation(data, "rows"), 1.0, relation=relation, solver="gradient", calibration="paper", rounds=rounds
+            federation(data, "rows"),
+            1.0,
+            relation=relation,
+            solver=sv.solvers.Gradient(rounds=rounds),
+            calibration="paper",
         )
         assert report.claimed_epsilon == 1.0
         assert 0.1 < report.epsilon < 0.25  # five to six times less than claimed
@@ -98,7 +101,9 @@ class TestPaper:
 
     @pytest.mark.parametrize("solver", ["gradient", "sgd"])
     def test_a_fit_says_both(self, data: Any, solver: str) -> None:
-        model = sv.PrivateLogisticRegression(2.0, solver=solver, calibration="paper", rounds=20, row_norm=3.0)
+        model = sv.PrivateLogisticRegression(
+            2.0, solver=sv.solvers.by_name(solver, rounds=20), calibration="paper", row_norm=3.0
+        )
         report = model.fit(data.X, data.classes).privacy_
         assert report.claimed_epsilon == 2.0
         assert report.epsilon != 2.0
@@ -154,7 +159,9 @@ class TestWords:
 class TestSeed:
     def test_a_seed_voids_the_guarantee(self, data: Any) -> None:
         seeded, free = (
-            sv.PrivateLogisticRegression(1.0, row_norm=3.0, rounds=3, insecure_seed=seed).fit(data.X, data.classes)
+            sv.PrivateLogisticRegression(1.0, row_norm=3.0, solver=sv.solvers.Newton(rounds=3), insecure_seed=seed).fit(
+                data.X, data.classes
+            )
             for seed in (0, None)
         )
         for adversary in ADVERSARIES:

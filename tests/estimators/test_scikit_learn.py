@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import sottovoce as sv
 
 # The bounds hold for the data that the checks make; the budget is so large that noise decides no check.
-COMMON: dict[str, Any] = {"epsilon": 1e4, "row_norm": 10.0, "rounds": 4, "insecure_seed": 0}
+COMMON: dict[str, Any] = {"epsilon": 1e4, "row_norm": 10.0, "solver": sv.solvers.Newton(rounds=4), "insecure_seed": 0}
 ESTIMATORS = [
     sv.PrivateRidge(label_bound=300.0, **COMMON),
     sv.PrivateLasso(label_bound=300.0, **COMMON),

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce import algorithms
-from sottovoce.algorithms import Problem, make_plan
 from sottovoce.data.bounds import Bounds
-from sottovoce.plan.plan import Named, Plan
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator
+from support import plan_of
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "serve_party.py"
 
@@ -65,7 +65,7 @@ def sites_of(tmp_path: Path) -> Iterator[Callable[..., Sites]]:
 
 
 @pytest.fixture(scope="session")
-def plan_of() -> Callable[..., Plan]:
+def small_plan() -> Callable[..., Plan]:
     """A function that makes the plan of a small classification, or of what its arguments say instead."""
 
     def make(algorithm: str = "gradient", *, run: str = "run", coin: str = "coin", **fields: Any) -> Plan:
@@ -81,7 +81,6 @@ def plan_of() -> Callable[..., Plan]:
             "delta": 1e-5,
             "classes": (0, 1),
         }
-        problem = Problem(**declared | fields, options=options)
-        return make_plan(algorithm, problem, algorithms.REGISTRY[algorithm].design(problem), run=run, coin=coin)
+        return plan_of(Problem(**declared | fields), algorithm, run=run, coin=coin, **options)
 
     return make

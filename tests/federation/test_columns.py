@@ -23,11 +23,17 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, RefusedError, SottovoceError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.federation import Federation
-from sottovoce.federation.party import Party, Policy
-from sottovoce.plan.plan import Named, Plan
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Gaussian, epsilon_of
+from sottovoce.federation.party import Party
+from sottovoce.federation.policy import Policy
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.relation import inside
+from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
+from support import declared, events_of, query_of
 
 MakePlan = Callable[..., Plan]
 serials = itertools.count(1)
@@ -56,11 +62,11 @@ def federation_of(**options: Any) -> Federation:
 
 
 @pytest.fixture
-def columns_plan(plan_of: MakePlan) -> MakePlan:
+def columns_plan(small_plan: MakePlan) -> MakePlan:
     """A function that makes the plan of three parties with 3, 2 and 1 columns."""
 
     def make(**fields: Any) -> Plan:
-        declared: dict[str, Any] = {
+        usual: dict[str, Any] = {
             "regulariser": BALL,
             "split": "columns",
             "parties": tuple((name, PEOPLE) for name in NAMES),
@@ -69,7 +75,7 @@ def columns_plan(plan_of: MakePlan) -> MakePlan:
             "norms": NORMS,
             "options": {"rounds": 12},
         }
-        return plan_of("frank-wolfe", **declared | fields)
+        return small_plan("frank-wolfe", **usual | fields)
 
     return make
 
@@ -103,8 +109,8 @@ BAD_PLANS: dict[str, tuple[dict[str, Any], str]] = {
     "columns of nobody": ({"columns": (3, 3, 0)}, "columns"),
     "a column less than none": ({"columns": (4, 3, -1)}, "columns"),
     "other people": ({"parties": (("anna", 40), ("ben", 40), ("carl", 41))}, "the same people"),
-    "a holder beyond the last": ({"holder": 3}, "one of them holds the labels"),
-    "a holder before the first": ({"holder": -1}, "holder"),
+    "a holder beyond the last": ({"label_party": 3}, "one of them holds the labels"),
+    "a holder before the first": ({"label_party": -1}, "label_party"),
     "unknown labels": ({"labels": "secret"}, "labels"),
     "a row norm that nobody shares": ({"norms": ()}, "a row norm is shared among the parties"),
     "norms of no row norm": ({"bounds": {"entry_bound": 1.0}}, "only a declared one is"),
@@ -129,7 +135,11 @@ def test_a_plan_that_does_not_share_out_the_columns_is_refused(
 
 
 def test_the_plan_of_three_parties_is_accepted_by_each(columns_plan: MakePlan) -> None:
-    for fields in ({}, {"norms": (), "bounds": Bounds.declare(entry_bound=0.5)}, {"labels": "public", "holder": 2}):
+    for fields in (
+        {},
+        {"norms": (), "bounds": Bounds.declare(entry_bound=0.5)},
+        {"labels": "public", "label_party": 2},
+    ):
         plan = columns_plan(**fields)
         assert Plan.from_json(plan.to_json()) == plan
         for name in NAMES:
@@ -142,7 +152,7 @@ def test_the_plan_of_three_parties_is_accepted_by_each(columns_plan: MakePlan) -
 @pytest.mark.parametrize("fit_intercept", [False, True])
 @pytest.mark.parametrize("holder", [0, 1, 2])
 def test_the_parts_are_all_coefficients_each_once(holder: int, fit_intercept: bool, columns_plan: MakePlan) -> None:
-    plan = columns_plan(holder=holder, fit_intercept=fit_intercept)
+    plan = columns_plan(label_party=holder, fit_intercept=fit_intercept)
     parts = {name: plan.part(name) for name in NAMES}
     assert [(part.start, part.stop) for part in parts.values()] == [(0, 3), (3, 5), (5, 6)]
     assert [part.constant for part in parts.values()] == [fit_intercept and place == holder for place in range(3)]
@@ -159,14 +169,14 @@ def test_the_parts_are_all_coefficients_each_once(holder: int, fit_intercept: bo
 
 def test_a_part_says_how_its_rows_are_prepared(columns_plan: MakePlan) -> None:
     bounds = Bounds.declare(row_norm=1.0, entry_bound=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    plan = columns_plan(bounds=bounds, labels="held", holder=1)
+    plan = columns_plan(bounds=bounds, labels="held", label_party=1)
     recipes = [plan.part(name).preparation for name in NAMES]
     assert [recipe.features for recipe in recipes] == list(WIDTHS)
     assert [recipe.fit_intercept for recipe in recipes] == [False, True, False]
     assert [recipe.labelled for recipe in recipes] == [False, True, False]
     assert [recipe.bounds.entry_bound for recipe in recipes] == [(0.1, 0.2, 0.3), (0.4, 0.5), (0.6,)]
     assert [recipe.bounds.row_norm for recipe in recipes] == list(NORMS)
-    assert {recipe.unit for recipe in recipes} == {plan.unit} == {0.6}
+    assert {recipe.unit for recipe in recipes} == {plan.entry_scale} == {0.6}
     assert {recipe.records for recipe in recipes} == {PEOPLE}
     for labels in ("public", "shared"):
         assert all(columns_plan(labels=labels).part(name).preparation.labelled for name in NAMES)
@@ -183,8 +193,8 @@ def test_labels_are_scaled_alike_wherever_the_constant_column_is(fit_intercept: 
         np.testing.assert_array_equal(plan.part(name).preparation.labels([0.0, 1.0, 5.0])[0], expected)
 
 
-def test_by_rows_a_part_is_everything(plan_of: MakePlan) -> None:
-    plan = plan_of()
+def test_by_rows_a_part_is_everything(small_plan: MakePlan) -> None:
+    plan = small_plan()
     part = plan.part("ben")
     assert (part.start, part.stop, part.constant) == (0, 3, True)
     assert part.preparation == plan.preparation
@@ -224,12 +234,12 @@ def test_rows_without_labels_are_checked_like_others(X: Any) -> None:
 
 def test_the_classes_come_from_those_who_know_them() -> None:
     for labels in ("public", "shared", "held"):
-        federation = federation_of(labels=labels, holder=1)
+        federation = federation_of(labels=labels, label_party=1)
         facts = federation.coordinator().facts(classes=True)
         told = [fact["classes"] for fact in facts.values()]
         assert told == ([[], [0, 1], []] if labels == "held" else [[0, 1]] * 3)
-    remote = Federation.connect(InProcess(federation._parties), split="columns", labels="held", holder=1)
-    model = sv.PrivateLogisticRegression(radius=1.0, solver="frank-wolfe", row_norm=1.0, rounds=4)
+    remote = Federation.connect(InProcess(federation._parties), split="columns", labels="held", label_party=1)
+    model = sv.PrivateLogisticRegression(radius=1.0, solver=by_name("frank-wolfe", rounds=4), row_norm=1.0)
     assert model.fit(federation).classes_.tolist() == [0, 1]
     federation._parties[1]._policy = Policy()
     with pytest.raises(RefusedError, match="ben does not tell which labels"):
@@ -249,20 +259,20 @@ def test_the_classes_come_from_those_who_know_them() -> None:
 def test_a_plan_that_is_wrong_about_who_knows_the_labels_is_refused(
     labels: str, holder: int, labelled: bool, reason: str, columns_plan: MakePlan
 ) -> None:
-    plan = columns_plan(labels=labels, holder=holder)
+    plan = columns_plan(labels=labels, label_party=holder)
     answer = propose(party_of(labelled=labelled), plan)
     assert answer.kind == "refuse"
     assert said(answer)["refused"] == reason + "."
     assert propose(party_of(labelled=not labelled), plan).kind == "accept"
 
 
-def test_by_rows_a_party_needs_labels(plan_of: MakePlan) -> None:
-    answer = propose(Party("anna", rows()[0][:, :3], None), plan_of())
+def test_by_rows_a_party_needs_labels(small_plan: MakePlan) -> None:
+    answer = propose(Party("anna", rows()[0][:, :3], None), small_plan())
     assert "does not know the labels" in said(answer)["refused"]
 
 
 def test_labels_that_are_held_are_with_their_holder_alone() -> None:
-    federation = federation_of(labels="held", holder=1)
+    federation = federation_of(labels="held", label_party=1)
     assert [bool(np.any(party._labels)) for party in federation._parties] == [False, True, False]
     plan = model_of().plan(federation)
     blocks = [
@@ -277,29 +287,29 @@ GUARDED: dict[str, dict[str, Any]] = {
     "row norm": {"row_norm": 1.0},
     "caps": {"entry_bound": 0.5, "cap": 2},
     "replace-one": {"entry_bound": 0.5, "relation": "replace-one"},
-    "held": {"row_norm": 1.0, "labels": "held", "holder": 2},
+    "held": {"row_norm": 1.0, "labels": "held", "label_party": 2},
 }
 
 
 def model_of(**options: Any) -> Any:
-    declared = {"radius": 2.0, "solver": "frank-wolfe", "epsilon": 0.8, "classes": (0, 1), "rounds": 6}
+    usual = {"radius": 2.0, "epsilon": 0.8, "classes": (0, 1), "rounds": 6}
     if "entry_bound" not in options:
-        declared["row_norm"] = 1.0
-    return sv.PrivateLogisticRegression(**declared | options)
+        usual["row_norm"] = 1.0
+    return sv.PrivateLogisticRegression(**declared("frank-wolfe", **usual | options))
 
 
 @pytest.mark.parametrize("options", GUARDED.values(), ids=GUARDED)
 def test_the_joint_cost_is_charged_at_every_party(options: dict[str, Any], tmp_path: Path) -> None:
     options = dict(options)
-    who = {key: options.pop(key) for key in ("labels", "holder") if key in options}
+    who = {key: options.pop(key) for key in ("labels", "label_party") if key in options}
     relation = options.get("relation", "zero-out")
     accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 1.0, 1e-5, relation=relation) for name in NAMES]
     federation = federation_of(ledgers=accounts, **who)
     fitted = model_of(**options).fit(federation)
     plan = fitted.plan_
-    costs = {name: algorithms.of(plan).events(plan, relation, name) for name in NAMES}
+    costs = {name: events_of(plan, relation, name) for name in NAMES}
     assert len(set(costs.values())) == 1
-    joint = epsilon_of(costs["anna"], plan.delta * (1 - SAMPLER_SHARE), relation)
+    joint = epsilon_of(costs["anna"], inside(plan.delta), relation)
     assert 0.7 < joint <= 0.8
     for account in accounts:
         assert account.balance().plans == 1
@@ -320,9 +330,9 @@ def test_as_published_every_party_pays_for_all_messages_of_all(tmp_path: Path) -
     accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 1e6, 1e-5) for name in NAMES]
     federation = Federation.by_columns(split(X), y, names=NAMES, ledgers=accounts)
     options = {"row_norm": 1.0, "label_bound": 1.0, "calibration": "paper", "rounds": 3}
-    fitted = sv.PrivateLasso(radius=2.0, solver="frank-wolfe", **options).fit(federation)
+    fitted = sv.PrivateLasso(radius=2.0, **declared("frank-wolfe", **options)).fit(federation)
     one = sum(release.event("zero-out", count=1).rho for release in fitted.plan_.releases[:1])  # type: ignore[union-attr]
-    (choices, features) = algorithms.of(fitted.plan_).events(fitted.plan_, "zero-out", "anna")
+    (choices, features) = events_of(fitted.plan_, "zero-out", "anna")
     assert choices.rho == pytest.approx(3 * 3 * one)  # type: ignore[union-attr]
     assert features == fitted.plan_.releases[1].event("zero-out", count=9)
     spent = [account.balance().spent for account in accounts]
@@ -358,15 +368,15 @@ WIRE = InProcess([Party(name, np.zeros((4, 1)), np.zeros(4)) for name in NAMES])
         ({"split": None}, "split=None must be 'rows'"),
         ({"labels": "secret"}, "'public', 'shared' or 'held'"),
         ({"labels": None}, "'public', 'shared' or 'held'"),
-        ({"holder": 3}, "holder=3 must be the number of a party, 0 to 2"),
-        ({"holder": -1}, "holder=-1 must be the number of a party"),
-        ({"holder": True}, "holder=True must be the number of a party"),
-        ({"holder": "anna"}, "holder='anna' must be the number of a party"),
-        ({"holder": None}, "holder=None must be the number of a party"),
+        ({"label_party": 3}, "label_party=3 must be the number of a party, 0 to 2"),
+        ({"label_party": -1}, "label_party=-1 must be the number of a party"),
+        ({"label_party": True}, "label_party=True must be the number of a party"),
+        ({"label_party": "anna"}, "label_party='anna' must be the number of a party"),
+        ({"label_party": None}, "label_party=None must be the number of a party"),
         ({"norms": ["wide"]}, "norms=.*one positive number per party"),
         ({"norms": 0.5}, "norms=0.5 must be one positive number per party"),
         ({"split": "rows", "labels": "held"}, "for split='columns'"),
-        ({"split": "rows", "holder": 1}, "for split='columns'"),
+        ({"split": "rows", "label_party": 1}, "for split='columns'"),
         ({"split": "rows", "norms": [1.0, 1.0, 1.0]}, "for split='columns'"),
     ],
 )
@@ -376,8 +386,8 @@ def test_bad_arguments_of_a_connection_are_told_by_name(options: dict[str, Any],
 
 
 def test_a_connection_keeps_what_was_declared() -> None:
-    federation = Federation.connect(WIRE, split="columns", labels="held", holder=2, norms=[0.6, 0.48, 0.64])
-    assert (federation.split, federation.labels, federation.holder) == ("columns", "held", 2)
+    federation = Federation.connect(WIRE, split="columns", labels="held", label_party=2, norms=[0.6, 0.48, 0.64])
+    assert (federation.split, federation.labels, federation.label_party) == ("columns", "held", 2)
     assert federation.party_norms(1.0, [1, 1, 1]) == [0.6, 0.48, 0.64]
     plain = Federation.connect(WIRE)
     assert (plain.split, plain.norms) == ("rows", None)
@@ -408,12 +418,12 @@ def test_parties_elsewhere_without_common_rows_are_told_how_many_each_has(epsilo
 
 
 def test_a_fit_over_a_connection_is_that_of_one_process() -> None:
-    federation = federation_of(labels="held", holder=1)
-    remote = Federation.connect(InProcess(federation._parties), split="columns", labels="held", holder=1)
+    federation = federation_of(labels="held", label_party=1)
+    remote = Federation.connect(InProcess(federation._parties), split="columns", labels="held", label_party=1)
     fitted = model_of().fit(remote)
     assert fitted.coef_.shape == (1, 6)
     assert np.isfinite(fitted.coef_).all()
-    assert (fitted.plan_.labels, fitted.plan_.holder, fitted.plan_.columns) == ("held", 1, WIDTHS)
+    assert (fitted.plan_.labels, fitted.plan_.label_party, fitted.plan_.columns) == ("held", 1, WIDTHS)
     assert "who is in the data is known to all parties" in fitted.privacy_.assumptions
 
 
@@ -431,7 +441,7 @@ def test_a_fitted_model_goes_into_a_file_and_comes_back(tmp_path: Path) -> None:
 
 
 def sketched_atom(plan: Plan, **changes: Any) -> dict[str, Any]:
-    size = int(plan["sketch_size"])
+    size = plan.numbers.sketch_size
     arrays = {"places": np.zeros(0, dtype=np.int64), "values": np.zeros(0), "sketch": np.zeros(size)}
     return {name: value for name, value in (arrays | changes).items() if value is not None}
 
@@ -461,13 +471,13 @@ SKETCHED: Messages = {
     "a place beyond": lambda p: sketched_atom(p, places=integers(7), values=np.zeros(1)),
     "a value more": lambda p: sketched_atom(p, places=integers(1), values=np.zeros(2)),
     "places in two dimensions": lambda p: sketched_atom(p, places=integers(1)[None], values=np.zeros((1, 1))),
-    "a point outside": lambda p: sketched_atom(p, places=integers(1, 2), values=np.full(2, 0.6 * p["radius"])),
+    "a point outside": lambda p: sketched_atom(p, places=integers(1, 2), values=np.full(2, 0.6 * p.numbers.radius)),
     "a point far outside": lambda p: sketched_atom(p, places=integers(1), values=np.array([-1e200])),
-    "a short sketch": lambda p: sketched_atom(p, sketch=np.zeros(int(p["sketch_size"]) - 1)),
-    "a sketch of integers": lambda p: sketched_atom(p, sketch=np.zeros(int(p["sketch_size"]), dtype=np.int64)),
-    "a huge sketch": lambda p: sketched_atom(p, sketch=np.full(int(p["sketch_size"]), 1.1e100)),
+    "a short sketch": lambda p: sketched_atom(p, sketch=np.zeros(p.numbers.sketch_size - 1)),
+    "a sketch of integers": lambda p: sketched_atom(p, sketch=np.zeros(p.numbers.sketch_size, dtype=np.int64)),
+    "a huge sketch": lambda p: sketched_atom(p, sketch=np.full(p.numbers.sketch_size, 1.1e100)),
     "short labels": lambda p: sketched_atom(p, labels=np.zeros(3)),
-    "huge labels": lambda p: sketched_atom(p, labels=np.full(int(p["sketch_size"]), -1e101)),
+    "huge labels": lambda p: sketched_atom(p, labels=np.full(p.numbers.sketch_size, -1e101)),
 }
 FEATURE: Messages = {
     "nothing": lambda _: {},
@@ -481,9 +491,9 @@ FEATURE: Messages = {
 }
 PUBLISHED: Messages = {
     "nothing": lambda _: {},
-    "short": lambda p: {"sketch": np.zeros(int(p["sketch_size"]) - 1)},
-    "integers": lambda p: {"sketch": np.zeros(int(p["sketch_size"]), dtype=np.int64)},
-    "huge": lambda p: {"sketch": np.full(int(p["sketch_size"]), 1.1e100)},
+    "short": lambda p: {"sketch": np.zeros(p.numbers.sketch_size - 1)},
+    "integers": lambda p: {"sketch": np.zeros(p.numbers.sketch_size, dtype=np.int64)},
+    "huge": lambda p: {"sketch": np.full(p.numbers.sketch_size, 1.1e100)},
 }
 POINT = {"scores": np.zeros(PEOPLE), "places": integers(), "values": np.zeros(0)}
 EXACT: Messages = {
@@ -492,7 +502,14 @@ EXACT: Messages = {
     "integers": lambda _: POINT | {"scores": np.zeros(PEOPLE, dtype=np.int64)},
     "a value more": lambda _: POINT | {"values": np.zeros(1)},
     "places in two dimensions": lambda _: POINT | {"places": integers(1)[None], "values": np.zeros((1, 1))},
+    "a place beyond": lambda _: POINT | {"places": integers(7), "values": np.zeros(1)},
+    "a huge score": lambda _: POINT | {"scores": np.full(PEOPLE, 1.1e100)},
+}
+SLOPES = {name: message for name, message in EXACT.items() if name in ("nothing", "scores of others", "integers")}
+HELD: Messages = {
+    "no slopes": lambda _: POINT,
     "slopes of others": lambda _: POINT | {"slopes": np.zeros(3)},
+    "slopes of integers": lambda _: POINT | {"slopes": np.zeros(PEOPLE, dtype=np.int64)},
 }
 FORMS: dict[str, tuple[dict[str, Any], str, Messages, Callable[[Plan], dict[str, Any]]]] = {
     "central": (
@@ -516,7 +533,7 @@ FORMS: dict[str, tuple[dict[str, Any], str, Messages, Callable[[Plan], dict[str,
     ),
     "atoms": ({}, "atom", SKETCHED, sketched_atom),
     "features": (
-        {"norms": (), "bounds": Bounds.declare(entry_bound=0.5), "holder": 0},
+        {"norms": (), "bounds": Bounds.declare(entry_bound=0.5), "label_party": 0},
         "feature",
         FEATURE,
         lambda _: {"place": integers(1)},
@@ -526,10 +543,16 @@ FORMS: dict[str, tuple[dict[str, Any], str, Messages, Callable[[Plan], dict[str,
         {"calibration": "paper"},
         "atom",
         PUBLISHED,
-        lambda p: {"sketch": np.zeros(int(p["sketch_size"]))},
+        lambda p: {"sketch": np.zeros(p.numbers.sketch_size)},
     ),
     "published features": ({"calibration": "paper"}, "feature", FEATURE, lambda _: {"place": integers(1)}),
-    "slopes": ({"epsilon": math.inf, "labels": "held", "holder": 1}, "slopes", EXACT, lambda _: POINT),
+    "slopes": ({"epsilon": math.inf, "labels": "held", "label_party": 1}, "slopes", SLOPES, lambda _: POINT),
+    "offers, labels held": (
+        {"epsilon": math.inf, "labels": "held", "label_party": 1},
+        "gap",
+        HELD,
+        lambda _: POINT | {"slopes": np.zeros(PEOPLE)},
+    ),
     "offers": ({"epsilon": math.inf}, "gap", EXACT, lambda _: POINT),
     "columns": ({"epsilon": math.inf}, "column", FEATURE, lambda _: {"place": integers(1)}),
 }
@@ -548,14 +571,14 @@ def test_a_message_that_says_something_else_is_refused(
     account = sv.Ledger(tmp_path / "a.db").open("rows", 5.0, 1e-5) if plan.private else None
     party = party_of("ben", account=account, policy=Policy(allow_without_privacy=True))
     assert propose(party, plan).kind == "accept"
-    turn = next(t for t in range(plan.rounds) if algorithms.of(plan).serves(plan, "ben", query, t))
+    turn = next(t for t in range(plan.rounds) if query_of(plan, query, "ben").answered_by(plan, "ben", t))
     if form.startswith("central"):
         turn = 0
     answer = send(party, "ask", plan=plan.digest, round=turn, query=query, arrays=messages[name](plan))
     assert answer.kind == "refuse", answer.text
     assert not answer.arrays
     reason = said(answer)["refused"]
-    assert query in reason or "no feature" in reason
+    assert f"query {query!r} in round {turn}" in reason
     assert account is None or not [entry for entry in account.history() if entry.kind == "release"]
     assert send(party, "ask", plan=plan.digest, round=turn, query=query, arrays=good(plan)).kind == "answer"
 
@@ -563,7 +586,7 @@ def test_a_message_that_says_something_else_is_refused(
 def test_a_feature_under_a_row_norm_is_that_of_the_round(columns_plan: MakePlan) -> None:
     """Each column leaves once: B bounds them together, and one of them twice would cost more."""
     plan = columns_plan()
-    assert plan["cap"] == 0
+    assert plan.numbers.cap is None
     party = party_of()
     propose(party, plan)
     for place in (0, 1):
@@ -574,12 +597,12 @@ def test_a_feature_under_a_row_norm_is_that_of_the_round(columns_plan: MakePlan)
 
 
 def test_under_a_row_norm_the_constant_column_is_no_feature(columns_plan: MakePlan) -> None:
-    plan = columns_plan(holder=1)
+    plan = columns_plan(label_party=1)
     party = party_of("ben")
     propose(party, plan)
     answer = send(party, "ask", plan=plan.digest, round=2, query="feature", arrays={"place": integers(2)})
     assert answer.kind == "refuse"
-    assert "no feature 2" in said(answer)["refused"]
+    assert "needs 'place'" in said(answer)["refused"]
 
 
 def test_a_party_sends_no_more_features_than_its_cap(columns_plan: MakePlan) -> None:
@@ -605,12 +628,12 @@ def test_a_choice_is_for_the_party_that_the_coin_names(columns_plan: MakePlan) -
 
 
 def test_labels_leave_their_holder_alone(columns_plan: MakePlan) -> None:
-    plan = columns_plan(labels="held", holder=1)
+    plan = columns_plan(labels="held", label_party=1)
     for name, kind in zip(NAMES, ("refuse", "answer", "refuse"), strict=True):
         party = party_of(name, labelled=name == "ben")
         propose(party, plan)
         assert send(party, "ask", plan=plan.digest, round=0, query="labels").kind == kind
-    shared = columns_plan(holder=1)
+    shared = columns_plan(label_party=1)
     party = party_of("ben")
     propose(party, shared)
     assert send(party, "ask", plan=shared.digest, round=0, query="labels").kind == "refuse"
@@ -634,8 +657,8 @@ class Recorded(InProcess):
 
 
 def published(federation: Federation, **options: Any) -> Any:
-    declared = {"row_norm": 1.0, "label_bound": 1.0, "calibration": "paper", "rounds": 5} | options
-    return sv.PrivateLasso(radius=2.0, solver="frank-wolfe", **declared).fit(federation)
+    usual = {"row_norm": 1.0, "label_bound": 1.0, "calibration": "paper", "rounds": 5} | options
+    return sv.PrivateLasso(radius=2.0, **declared("frank-wolfe", **usual)).fit(federation)
 
 
 def test_what_is_for_one_party_is_said_to_that_one() -> None:
@@ -653,8 +676,8 @@ def test_what_is_for_one_party_is_said_to_that_one() -> None:
         assert all(np.array_equal(sketch, shared[0]) for sketch in shared)
 
 
-def test_what_is_for_one_party_comes_with_what_is_for_all(plan_of: MakePlan) -> None:
-    plan = plan_of(parties=(("anna", PEOPLE), ("ben", PEOPLE)))
+def test_what_is_for_one_party_comes_with_what_is_for_all(small_plan: MakePlan) -> None:
+    plan = small_plan(parties=(("anna", PEOPLE), ("ben", PEOPLE)))
     X, y = rows()
     wire = Recorded([Party(name, X[:, :3], y) for name in ("anna", "ben")])
     coordinator = Coordinator(wire)
@@ -697,7 +720,7 @@ RUNS: dict[str, tuple[Callable[[Federation], Any], dict[str, Any], dict[str, set
     "row norm": (lambda f: model_of(rounds=20).fit(f), {}, {"indices": {"atom"}, "features": {"feature"}}),
     "held": (
         lambda f: model_of(rounds=20).fit(f),
-        {"labels": "held", "holder": 1},
+        {"labels": "held", "label_party": 1},
         {"indices": {"atom"}, "features": {"feature"}, "labels": {"labels"}},
     ),
     "published": (published, {}, {"indices": {"atom"}, "features": {"feature"}}),
@@ -727,7 +750,7 @@ def test_bytes_up_are_told_by_what_they_are(
 
 def test_other_solvers_name_their_bytes_by_their_queries() -> None:
     X, y = rows()
-    fitted = sv.PrivateLogisticRegression(solver="newton", row_norm=1.0, classes=(0, 1), rounds=3).fit(X, y)
+    fitted = sv.PrivateLogisticRegression(solver=by_name("newton", rounds=3), row_norm=1.0, classes=(0, 1)).fit(X, y)
     assert set(fitted.communication_.uplink) == {release.query for release in fitted.plan_.releases}
 
 
@@ -780,7 +803,7 @@ def test_entries_are_at_most_one_and_on_the_grid(fields: dict[str, Any], columns
 
 @pytest.mark.parametrize("fields", BOUNDS.values(), ids=BOUNDS)
 def test_null_rows_are_empty_and_known(fields: dict[str, Any], columns_plan: MakePlan) -> None:
-    plan = columns_plan(**fields, holder=1)
+    plan = columns_plan(**fields, label_party=1)
     X, y = hostile()
     blocks = entries_of(X, y, plan)
     usable = [np.ones(PEOPLE, dtype=bool) for _ in blocks]
@@ -819,7 +842,7 @@ def test_all_holders_divide_by_one_number(fields: dict[str, Any], columns_plan: 
     together = np.column_stack([dense(block) for block in blocks])
     rescaled = X if plan.bounds.feature_low is None else X.clip(-1, 1)
     step = 2.0 ** -(blocks[0].bits or 0)
-    np.testing.assert_allclose(together, rescaled / plan.unit, rtol=0, atol=1.01 * step)
+    np.testing.assert_allclose(together, rescaled / plan.entry_scale, rtol=0, atol=1.01 * step)
     whole = Block.prepare(X, y, plan.preparation)
     np.testing.assert_allclose(together, dense(whole), rtol=0, atol=1.01 * step)
     coef, _ = plan.preparation.unprepare(np.arange(6.0))
@@ -833,8 +856,10 @@ def test_each_holder_cuts_its_part_of_a_row_to_its_share_of_the_norm(columns_pla
     blocks = entries_of(100 * X, y, plan)
     for block, norm in zip(blocks, norms, strict=True):
         lengths = np.linalg.norm(dense(block), axis=1)
-        assert lengths.max() <= norm / plan.unit
-        np.testing.assert_allclose(lengths, norm / plan.unit, rtol=1e-5)
+        assert lengths.max() <= norm / plan.entry_scale
+        np.testing.assert_allclose(lengths, norm / plan.entry_scale, rtol=1e-5)
     assert np.linalg.norm(np.column_stack([dense(block) for block in blocks]), axis=1).max() <= 1.0
     within = entries_of(0.01 * X, y, plan)
-    np.testing.assert_allclose(np.column_stack([dense(b) for b in within]), 0.01 * X / plan.unit, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        np.column_stack([dense(b) for b in within]), 0.01 * X / plan.entry_scale, rtol=0, atol=1e-6
+    )

@@ -19,6 +19,7 @@ from sklearn.linear_model import Lasso
 import sottovoce as sv
 from sottovoce.errors import BudgetError, RefusedError
 from sottovoce.federation.federation import Federation
+from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
 
 CLOSE = 1e-6  # of the optimum
@@ -109,7 +110,7 @@ def assert_optimal(model: Any, optimum: float, reached: float, radius: float) ->
 
 
 def columns_of(parts: Sequence[Any], y: np.ndarray, labels: Any) -> Federation:
-    return Federation.by_columns(parts, y, labels=labels, holder=len(parts) - 1)
+    return Federation.by_columns(parts, y, labels=labels, label_party=len(parts) - 1)
 
 
 @pytest.mark.parametrize("fit_intercept", [False, True])
@@ -170,7 +171,8 @@ def test_the_certificate_covers_what_a_short_run_misses() -> None:
     X, y = people()
     radius, optimum = lasso(X, y, 0.05)
     for rounds in (1, 2, 3, 5, 8, 13):
-        model = sv.PrivateLasso(radius=radius, fit_intercept=False, rounds=rounds, **OPTIONS)
+        short = OPTIONS | {"solver": by_name("frank-wolfe", rounds=rounds)}
+        model = sv.PrivateLasso(radius=radius, fit_intercept=False, **short)
         model.fit(columns_of(split(X, 4), y, "shared"))
         missing = squared(X, y, model.coef_) - optimum
         assert -1e-12 < missing <= model.certificates_["duality_gap"]
@@ -202,7 +204,7 @@ def test_a_ball_that_holds_everything_gives_least_squares() -> None:
 def test_a_policy_that_forbids_runs_without_privacy_refuses(labels: Any) -> None:
     X, y = people()
     inside = columns_of(split(X, 2), y, labels)
-    remote = Federation.connect(InProcess(inside._parties), split="columns", labels=labels, holder=1)
+    remote = Federation.connect(InProcess(inside._parties), split="columns", labels=labels, label_party=1)
     with pytest.raises(RefusedError, match="releases values without noise"):
         sv.PrivateLasso(radius=1.0, **OPTIONS).fit(remote)
 
@@ -220,11 +222,11 @@ def test_over_grpc(parties: int, labels: Any, sites_of: Callable[..., Any]) -> N
     sites.wire.wait_for_parties(60)
     radius, optimum = lasso(with_constant(X, 1.0), y, 0.1)
     model = sv.PrivateLasso(radius=radius, **OPTIONS)
-    model.fit(Federation.connect(sites.wire, split="columns", labels=labels, holder=1))
+    model.fit(Federation.connect(sites.wire, split="columns", labels=labels, label_party=1))
     reached = squared(with_constant(X, 1.0), y, np.append(model.coef_, model.intercept_))
     assert_optimal(model, optimum, reached, radius)
     local = sv.PrivateLasso(radius=radius, **OPTIONS)
-    local.fit(Federation.by_columns(parts, y, labels=labels, holder=1, names=names))
+    local.fit(Federation.by_columns(parts, y, labels=labels, label_party=1, names=names))
     np.testing.assert_array_equal(model.coef_, local.coef_)
     assert vars(model.communication_) == vars(local.communication_)
 
@@ -241,8 +243,9 @@ def test_over_grpc_with_ledgers(sites_of: Callable[..., Any]) -> None:
     for name in names:
         sites.start(name, ledger=True)
     sites.wire.wait_for_parties(60)
-    federation = Federation.connect(sites.wire, split="columns", labels="held", holder=0)
-    private = {"radius": 3.0, "solver": "frank-wolfe", "entry_bound": 2.0, "label_bound": 8.0, "rounds": 9}
+    federation = Federation.connect(sites.wire, split="columns", labels="held", label_party=0)
+    solver = by_name("frank-wolfe", rounds=9)
+    private: dict[str, Any] = {"radius": 3.0, "solver": solver, "entry_bound": 2.0, "label_bound": 8.0}
     with pytest.raises(RefusedError, match="without noise"):
         sv.PrivateLasso(radius=3.0, **OPTIONS).fit(federation)
     with pytest.raises(BudgetError, match="lab"):

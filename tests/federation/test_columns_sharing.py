@@ -12,6 +12,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.federation.federation import Federation
+from sottovoce.solvers import by_name
 
 CLOSE = 1e-6
 
@@ -96,7 +97,7 @@ def test_rows_that_processes_keep_are_paid_for_once(sites_of: Callable[..., Any]
         sv.Ledger(sites.folder / f"{name}.db").open(name, epsilon=8.0, delta=1e-5, composition="gaussian")
         for name in names
     ]
-    options = {"epsilon": 2.0, "entry_bound": 4.0, "label_bound": 8.0, "solver": "admm", "rounds": 4}
+    options = {"epsilon": 2.0, "entry_bound": 4.0, "label_bound": 8.0, "solver": by_name("admm", rounds=4)}
     federation, spent = serve(sites, names, parts, y, ledger=True), []
     for number in range(2):
         if number:

@@ -11,7 +11,8 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms, losses
 from sottovoce.app.costs import Cost, cost_of
-from sottovoce.plan.plan import Split
+from sottovoce.plan.problem import Split
+from support import declared
 
 RUNS: dict[str, list[dict[str, Any]]] = {
     "newton": [{"rounds": 4}],
@@ -45,7 +46,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
     "few rounds": {"rounds": 2},
     "no intercept": {"fit_intercept": False},
     "held": {"labels": "held"},
-    "held elsewhere": {"labels": "held", "holder": 1, "row_norm": None, "entry_bound": 0.5},
+    "held elsewhere": {"labels": "held", "label_party": 1, "row_norm": None, "entry_bound": 0.5},
 }
 CASES = [(name, number, split) for name, runs in RUNS.items() for number in range(len(runs)) for split in (1, 3)]
 
@@ -57,25 +58,25 @@ def people(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_every_solver_is_here() -> None:
-    by_columns = {name for name, algorithm in algorithms.REGISTRY.items() if algorithm.splits == ("columns",)}
-    assert set(RUNS) | by_columns == set(algorithms.REGISTRY)  # those have tests of their own
+    by_rows = {form.name for form in algorithms.FORMS.values() if form.splits != ("columns",)}
+    assert set(RUNS) == by_rows  # the others have tests of their own
 
 
 @pytest.mark.parametrize(("name", "number", "parties"), CASES)
 def test_bytes_and_rounds_are_told_exactly(name: str, number: int, parties: int) -> None:
     options = {"epsilon": 1.0, "row_norm": 1.0, "classes": (0, 1), "insecure_seed": 3} | RUNS[name][number]
-    model = sv.PrivateLogisticRegression(solver=name, **options)
+    model = sv.PrivateLogisticRegression(**declared(name, **options))
     split: Split = "central" if parties == 1 else "rows"
-    if algorithms.REGISTRY[name].mismatch(losses.get("logistic"), split) is not None:
+    if algorithms.mismatch(name, losses.get("logistic"), split) is not None:
         pytest.skip("the solver does not serve this split")
     parts = [people(40 + 7 * part, part) for part in range(parties)]
     federation = sv.Federation.central(*parts[0]) if parties == 1 else sv.Federation.by_rows(parts)
     plan = model.plan(federation)
-    told, algorithm = cost_of(plan, algorithms.of(plan)), algorithms.of(plan)
+    told, form = cost_of(plan, algorithms.of(plan)), algorithms.of(plan)
     fitted = model.fit(federation)
     done = fitted.communication_
-    assert cost_of(fitted.plan_, algorithm).uplink_bytes == done.uplink_bytes
-    assert cost_of(fitted.plan_, algorithm).downlink_bytes == done.downlink_bytes
+    assert cost_of(fitted.plan_, form).uplink_bytes == done.uplink_bytes
+    assert cost_of(fitted.plan_, form).downlink_bytes == done.downlink_bytes
     assert (told.uplink_bytes, told.downlink_bytes, told.rounds) == (
         done.uplink_bytes,
         done.downlink_bytes,
@@ -89,10 +90,10 @@ def test_bytes_and_rounds_are_told_exactly(name: str, number: int, parties: int)
 @pytest.mark.parametrize("radius", [0.01, 30.0])
 def test_by_columns_bytes_and_rounds_are_told_as_a_bound(options: dict[str, Any], radius: float) -> None:
     X, y = people(60, 0)
-    declared = {"epsilon": 1.0, "row_norm": 1.0, "classes": (0, 1), "insecure_seed": 3, "rounds": 9} | options
-    who = {key: declared.pop(key) for key in ("labels", "holder") if key in declared}
+    asked = {"epsilon": 1.0, "row_norm": 1.0, "classes": (0, 1), "insecure_seed": 3, "rounds": 9} | options
+    who = {key: asked.pop(key) for key in ("labels", "label_party") if key in asked}
     federation = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y, **who)
-    fitted = sv.PrivateLogisticRegression(solver="frank-wolfe", radius=radius, **declared).fit(federation)
+    fitted = sv.PrivateLogisticRegression(radius=radius, **declared("frank-wolfe", **asked)).fit(federation)
     told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
     assert told.rounds is not None
     assert told.uplink_bytes is not None
@@ -107,7 +108,7 @@ def test_by_columns_the_bound_is_reached_where_every_choice_is_new() -> None:
     X = rng.uniform(-1, 1, (4000, 2))
     federation = sv.Federation.by_columns([X[:, :1], X[:, 1:]], X @ [0.5, -0.5])
     options = {"entry_bound": 1.0, "label_bound": 1.0, "fit_intercept": False, "rounds": 12, "insecure_seed": 5}
-    fitted = sv.PrivateLasso(solver="frank-wolfe", radius=1.0, epsilon=8.0, **options).fit(federation)
+    fitted = sv.PrivateLasso(radius=1.0, epsilon=8.0, **declared("frank-wolfe", **options)).fit(federation)
     assert np.count_nonzero(fitted.coef_) == 2
     told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
     assert (told.rounds, told.uplink_bytes) == (done.rounds, done.uplink_bytes) == (14, done.uplink_bytes)
@@ -117,7 +118,7 @@ def test_by_columns_the_published_form_is_told_exactly() -> None:
     X, y = people(60, 0)
     federation = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y)
     options = {"row_norm": 1.0, "label_bound": 1.0, "calibration": "paper", "rounds": 4}
-    fitted = sv.PrivateLasso(solver="frank-wolfe", radius=1.0, **options).fit(federation)
+    fitted = sv.PrivateLasso(radius=1.0, **declared("frank-wolfe", **options)).fit(federation)
     told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
     assert (told.rounds, told.uplink_bytes, told.downlink_bytes) == (8, done.uplink_bytes, done.downlink_bytes)
     assert done.rounds == 8

@@ -16,6 +16,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import BudgetError, RefusedError
+from sottovoce.solvers import by_name
 
 NAMES = ("north", "south", "east", "west")
 
@@ -78,7 +79,7 @@ def test_a_killed_party_comes_back_and_is_charged_once(clinics: Clinics) -> None
 
     watcher = threading.Thread(target=kill_in_the_middle)
     watcher.start()
-    fitted = model(rounds=200).fit(sv.Federation.connect(clinics.wire))
+    fitted = model(solver=by_name("newton", rounds=200)).fit(sv.Federation.connect(clinics.wire))
     watcher.join()
     assert 20 <= killed[0] < 201, "the kill must fall inside the fit"
     assert fitted.score(clinics.X, clinics.y) > 0.7

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,16 +22,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sottovoce as sv
-from sottovoce import algorithms
-from sottovoce.algorithms import Algorithm, Ask, Design, Problem, Solution
-from sottovoce.algorithms.base import Coordination, choice
+from sottovoce import solvers as options_module
+from sottovoce.algorithms import Algorithm, Ask, Solution, registry
+from sottovoce.algorithms.base import Coordination
 from sottovoce.app import model_file
 from sottovoce.data.block import Block, Layout
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Gate, Released, disclose, reply
+from sottovoce.door.query import Plain, Query, Round
+from sottovoce.door.sealed import disclose, reply
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.federation.federation import Federation
-from sottovoce.federation.party import Party, Policy
+from sottovoce.federation.party import Party
+from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import (
     COORDINATOR,
     MASKED,
@@ -43,9 +46,13 @@ from sottovoce.federation.prediction import (
     scores_of,
     words_of,
 )
-from sottovoce.plan.plan import Plan, Release, Split
-from sottovoce.privacy.accounting import Relation
+from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.release import Release
+from sottovoce.solvers import Options, by_name
+from sottovoce.solvers.options import OneOf
 from sottovoce.transports.in_process import InProcess
+from support import declared
 
 NAMES = ("anna", "ben", "carl")
 WIDTHS = (3, 2, 1)
@@ -71,10 +78,10 @@ def federation_of(seed: int = 0, **options: Any) -> Federation:
 
 
 def model_of(**options: Any) -> Any:
-    declared: dict[str, Any] = {"radius": 4.0, "solver": "frank-wolfe", "epsilon": math.inf, "classes": (0, 1)}
+    usual: dict[str, Any] = {"radius": 4.0, "epsilon": math.inf, "classes": (0, 1)}
     if not {"entry_bound", "feature_ranges"} & set(options):
-        declared["row_norm"] = 1.0
-    return sv.PrivateLogisticRegression(**declared | options)
+        usual["row_norm"] = 1.0
+    return sv.PrivateLogisticRegression(**declared("frank-wolfe", **usual | options))
 
 
 def send(party: Party, kind: str, **fields: Any) -> Frame:
@@ -136,7 +143,7 @@ FITS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("holder", [0, 2])
 @pytest.mark.parametrize("options", FITS.values(), ids=FITS)
 def test_joint_scores_are_those_of_joined_rows(options: dict[str, Any], holder: int) -> None:
-    fitted = model_of(**options).fit(federation_of(holder=holder))
+    fitted = model_of(**options).fit(federation_of(label_party=holder))
     assert np.any(fitted.coef_)
     X, y = rows(1, 200)
     X[:20] *= 50  # beyond all bounds: cut by each party as in training
@@ -172,7 +179,7 @@ def test_numbers_of_any_size(parties: int, offset: float) -> None:
     y = offset + 1e-3 * X[:, 0]
     widths = (8,) if parties == 1 else (5, 3) if parties == 2 else (1,) * 8
     names = [f"p{k}" for k in range(parties)]
-    lasso = sv.PrivateLasso(epsilon=math.inf, radius=1e12, solver="frank-wolfe", rounds=40)
+    lasso = sv.PrivateLasso(epsilon=math.inf, radius=1e12, solver=by_name("frank-wolfe", rounds=40))
     lasso.fit(Federation.by_columns(split(X, widths), y, names=names))
     new = Federation.by_columns(split(X, widths), None, names=names)
     np.testing.assert_allclose(lasso.predict(new), lasso.predict(X), rtol=1e-14, atol=1e-11)
@@ -611,57 +618,54 @@ def test_an_error_of_the_rows_is_told_as_a_fixed_text(monkeypatch: pytest.Monkey
 # Models that the parties keep.
 
 
-class _Nothing:
+class _Nothing(Plain):
     """A query that says nothing."""
 
-    name, entries, weights = "nothing", 1, 1.0
+    name, title = "nothing", "nothing"
+    bound, rounding_entries = 0.0, 1.0
 
-    def sensitivity(self, relation: Relation) -> float:
-        del relation
-        return 0.0
-
-    def value(self, block: Block) -> np.ndarray:
-        del block
+    def value(self, round: Round) -> np.ndarray:
         return np.zeros(1)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class KeepingOptions(Options):
+    """The options of the solver below."""
+
+    name: ClassVar[str] = "keeping"
+    models: str | None = field(default=None, metadata={"check": OneOf(("shared", "kept"))})
 
 
 class Keeping(Algorithm):
     """Every party's weights are 1, 2, ... on its prepared columns; nobody else is told."""
 
     name: ClassVar[str] = "keeping"
+    form: ClassVar[str] = "exact"
     title: ClassVar[str] = "a solver of the tests"
     splits: ClassVar[tuple[Split, ...]] = ("columns",)
-    options: ClassVar[tuple[str, ...]] = ("models",)
+    private: ClassVar[bool | None] = False
     layout: ClassVar[Layout] = "rows"
 
-    def design(self, problem: Problem) -> Design:
-        choice(problem, "models", ("shared", "kept"))
+    def design(self, problem: Problem, options: KeepingOptions) -> Design:
+        del problem
         release = Release.of(_Nothing(), 0, 1, 0.0, 1.0)
-        return Design(1, {}, (release,), layout=self.layout)
+        models: Any = options.models or "shared"
+        return Design(rounds=1, releases=(release,), models=models)
 
-    def queries(self, plan: Plan) -> Any:
-        del plan
-        return {"nothing": _Nothing()}
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
+        del plan, party
+        return (_Nothing(),)
 
     def coordinate(self, plan: Plan) -> Coordination:
         del plan
         yield Ask("nothing")
         return Solution(np.zeros(0))
 
-    def remember(self, plan: Plan, block: Block) -> Any:
+    def remember(self, plan: Plan, rows: Block) -> Any:
         del plan
-        return np.arange(1.0, block.dimension + 1)
+        return np.arange(1.0, rows.dimension + 1)
 
-    def answer(
-        self, plan: Plan, query: Any, block: Block, gate: Gate, round_: int, arrays: Any, memory: Any
-    ) -> Released:
-        del plan, arrays, memory
-        return gate.gaussian(query, round_, block)
-
-    def objection(self, plan: Plan, query: str, round_: int, arrays: Any) -> None:
-        del plan, query, round_, arrays
-
-    def kept_weights(self, plan: Plan, memory: Any) -> Any:
+    def own_weights(self, plan: Plan, memory: Any) -> Any:
         del plan
         return memory
 
@@ -673,7 +677,9 @@ class KeepingEntries(Keeping):
 @pytest.fixture(params=["rows", "entries"])
 def keeping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     solver = Keeping() if request.param == "rows" else KeepingEntries()
-    monkeypatch.setitem(algorithms.REGISTRY, "keeping", solver)
+    monkeypatch.setitem(registry.FORMS, ("keeping", "exact"), solver)  # type: ignore[arg-type]
+    monkeypatch.setattr(registry, "SOLVERS", (*registry.SOLVERS, "keeping"))
+    monkeypatch.setitem(options_module.SOLVERS, "keeping", KeepingOptions)  # type: ignore[arg-type]
 
 
 def kept_scores(plan: Plan, X: np.ndarray) -> np.ndarray:
@@ -697,8 +703,8 @@ KEPT: dict[str, dict[str, Any]] = {
 @pytest.mark.usefixtures("keeping")
 def test_a_model_that_is_kept_predicts_jointly_and_is_nowhere_else(options: dict[str, Any], tmp_path: Path) -> None:
     X, y = rows()
-    federation = Federation.by_columns(split(X), y, names=NAMES, holder=1, record=True)
-    ridge = sv.PrivateRidge(epsilon=math.inf, solver="keeping", models="kept", label_bound=(-3, 10), **options)
+    federation = Federation.by_columns(split(X), y, names=NAMES, label_party=1, record=True)
+    ridge = sv.PrivateRidge(epsilon=math.inf, solver=KeepingOptions(models="kept"), label_bound=(-3, 10), **options)
     wire = Tapped(federation._parties)
     federation.transport = wire
     ridge.coef_ = np.ones(6)  # of an earlier fit
@@ -726,17 +732,17 @@ def test_a_model_that_is_kept_predicts_jointly_and_is_nowhere_else(options: dict
 
 @pytest.mark.usefixtures("keeping")
 def test_a_solver_without_kept_models_says_so() -> None:
-    with pytest.raises(InputError, match="models='kept' means nothing to solver='frank-wolfe'"):
-        model_of(models="kept").fit(federation_of())
+    with pytest.raises(InputError, match="'models' is no option of solver='frank-wolfe'"):
+        by_name("frank-wolfe", models="kept")
     with pytest.raises(InputError, match="models='mine' must be one of 'shared', 'kept'"):
-        sv.PrivateRidge(epsilon=math.inf, solver="keeping", models="mine").fit(federation_of())
+        by_name("keeping", models="mine")
 
 
 @pytest.mark.usefixtures("keeping")
 def test_weights_of_another_length_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    ridge = sv.PrivateRidge(epsilon=math.inf, solver="keeping", models="kept", label_bound=1.0)
+    ridge = sv.PrivateRidge(epsilon=math.inf, solver=KeepingOptions(models="kept"), label_bound=1.0)
     for wrong in (np.zeros(2), np.full(4, math.nan)):
-        monkeypatch.setattr(Keeping, "kept_weights", lambda *_, wrong=wrong: wrong)
+        monkeypatch.setattr(Keeping, "own_weights", lambda *_, wrong=wrong: wrong)
         federation = federation_of()
         ridge.fit(federation)
         with pytest.raises(RefusedError, match="anna keeps no model of that plan"):

@@ -12,6 +12,7 @@ import sottovoce as sv
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation.party import Party
 from sottovoce.privacy.mechanisms import FEW, selection_error
+from sottovoce.solvers import by_name
 
 FEATURES = 100_000
 
@@ -32,8 +33,7 @@ def test_the_errors_of_all_plans_of_an_account_fit_its_share(tmp_path: Path, eps
         entry_bound=1.0,
         label_bound=1.0,
         fit_intercept=False,
-        solver="frank-wolfe",
-        rounds=10_000,
+        solver=by_name("frank-wolfe", rounds=10_000),
     )
     plan = model.plan(sv.Federation.central(X, y))
     account = sv.Ledger(tmp_path / "ledger.db").open("data", epsilon=epsilon, delta=1e-6)

@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from sottovoce import losses
 from sottovoce.errors import InputError
-from sottovoce.losses import Hinge, Huber, Logistic, Loss, Sigmoid, SmoothedHinge, Squared
+from sottovoce.losses import Hinge, Huber, Logistic, Loss, Sigmoid, SmoothedHinge, Squared, kernels
 
 
 class LossContract:
@@ -170,6 +170,42 @@ class LossContract:
     def test_mean_curvature_refuses_what_is_no_variance(self, variance):
         with pytest.raises(InputError, match="variance="):
             self.loss.mean_curvature(variance)
+
+    def test_slopes_within_a_norm_keep_their_bound(self):
+        for norm in (0.0, 0.3, 2.0, 30.0):
+            u, y = np.meshgrid(np.linspace(-norm, norm, 101), [-1.0, 1.0])
+            assert np.abs(self.loss.derivative(u, y)).max() <= self.loss.slope_bound_within(norm) * (1 + 1e-15)
+
+    def test_a_slope_affine_in_the_label_is_psi_less_phi_times_it(self):
+        u, y = self.grid()
+        slopes = self.loss.slope_without_label(u) - self.loss.label_slope * y
+        assert np.allclose(slopes, self.loss.derivative(u, y), atol=1e-12) == self.loss.affine_in_label
+        if self.loss.affine_in_label:
+            noisy = [self.loss.noisy_label_slope(u, y + noise) for noise in (-4.0, 4.0)]
+            np.testing.assert_allclose(np.mean(noisy, axis=0), self.loss.derivative(u, y), atol=1e-12)
+
+    def test_quadratic_means_that_the_curvature_is_one_everywhere(self):
+        u, y = self.grid(margin=1e-3)
+        assert bool(np.all(self.loss.curvature(u, y) == 1.0)) == self.loss.quadratic
+
+    def test_compiled_slopes_are_the_slopes(self):
+        if self.loss.code is None or not self.loss.smooth:
+            return
+        u, y = self.grid()
+        found = np.empty_like(u)
+        kernels.fill_slopes(self.loss.code, self.loss.parameter, u, y, found)
+        np.testing.assert_allclose(found, self.loss.derivative(u, y), rtol=1e-12, atol=1e-15)
+
+    @pytest.mark.parametrize("rho", [0.2, 3.0])
+    def test_copies_balance_the_slope(self, rho):
+        assert self.loss.has_proximal
+        rng = np.random.default_rng(4)
+        scores, duals, y = 3 * rng.normal(size=200), rng.normal(size=200), rng.choice(self.labels, 200)
+        for noisy, labels in ((False, y), (True, y)) if self.loss.kind == "classification" else ((False, y),):
+            z = self.loss.copies(scores, duals, labels, rho, noisy=noisy)
+            slope = [self.loss.derivative(z + step, y) + rho * (z + step - scores) - duals for step in (-1e-9, 1e-9)]
+            assert np.all(slope[0] <= 1e-12)
+            assert np.all(slope[1] >= -1e-12)
 
     def test_round_trip_through_name_and_parameters(self):
         again = losses.get(self.loss.name, **json.loads(json.dumps(self.loss.parameters())))

@@ -21,23 +21,11 @@ from sklearn.model_selection import GridSearchCV
 
 from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import ledger_file
-from sottovoce.privacy.accounting import (
-    SAMPLER_SHARE,
-    Event,
-    Gaussian,
-    PoissonGaussian,
-    Relation,
-    Selection,
-    Unbounded,
-    epsilon_of,
-    mu_for,
-    noise_multiplier_for,
-    renyi_of,
-    renyi_order_for,
-    renyi_to_epsilon,
-    rho_for,
-)
+from sottovoce.privacy.accounting import epsilon_of, renyi_of, renyi_to_epsilon
+from sottovoce.privacy.calibration import mu_for, noise_multiplier_for, renyi_order_for, rho_for
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 
 EPSILON, DELTA = 1.0, 1e-5
 OWN = DELTA * (1 - SAMPLER_SHARE)  # what events may use of delta; the rest is for the samplers' errors

@@ -16,7 +16,8 @@ from typing import IO
 
 import pytest
 
-from sottovoce.privacy.accounting import Gaussian, renyi_of
+from sottovoce.privacy.accounting import renyi_of
+from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -25,7 +26,8 @@ EPSILON, DELTA = 1.0, 1e-5
 # and releases until it is killed, and says what was done only after the ledger returned.
 LIVES = """
 import hashlib, os, sys
-from sottovoce.privacy.accounting import Gaussian, renyi_order_for
+from sottovoce.privacy.calibration import renyi_order_for
+from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
 
 renyi_order_for(1.0, 1e-5)  # cached for all lives
@@ -179,7 +181,7 @@ def test_a_process_that_acknowledges_too_early_is_caught(lives: subprocess.Popen
 RACER = """
 import os, sys
 from sottovoce.errors import BudgetError
-from sottovoce.privacy.accounting import Gaussian
+from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
 
 path, name, mu, tries = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])

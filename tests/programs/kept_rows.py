@@ -1,4 +1,4 @@
-"""A solver that shows all kept rows, and a run of it: `kept_rows.py FOLDER STD RUN [KILL]`.
+"""A solver that shows all noisy rows, and a run of it: `kept_rows.py FOLDER STD RUN [KILL]`.
 
 FOLDER has data.npz and the parties' ledgers. The rows that came back are written to FOLDER/RUN.npz. KILL names a place
 in the storing of rows where the process kills itself, after so many calls: "file:2", say.
@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,138 +17,106 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sottovoce as sv
-from sottovoce import algorithms
-from sottovoce.algorithms import Algorithm, Ask, Problem, Solution, make_plan
-from sottovoce.algorithms.base import Coordination, Design
-from sottovoce.data.block import Block
+from sottovoce.algorithms import Algorithm, Ask, Solution, registry
+from sottovoce.algorithms.base import Coordination
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import noisy_rows as rows
-from sottovoce.door.gate import Gate, Released
+from sottovoce.door.query import Derived, NoisyRows, Query, Reals, Round, Told
 from sottovoce.federation.federation import Federation
-from sottovoce.plan.plan import Named, Plan, Release, Split
+from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.problem import Named, Problem, Split
+from sottovoce.plan.release import Release
 from sottovoce.privacy import ledger_file
-from sottovoce.privacy.accounting import Event, Relation
 from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.relation import Relation
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NoisyRows):
     """A party's prepared rows."""
 
-    norm: float
-    width: int
-    name: ClassVar[str] = "rows"
-    weights: ClassVar[float] = 1.0
+    name = "rows"
+    title: ClassVar[str] = "rows"
 
-    @property
-    def entries(self) -> float:
-        return float(self.width)
+    def __init__(self, norm: float, width: int) -> None:
+        self.bound, self.width, self.rounding_entries = norm, width, float(width)
 
-    def sensitivity(self, relation: Relation) -> float:
-        return self.norm * (2.0 if relation == "replace-one" else 1.0)
-
-    def value(self, block: Block, *arguments: Any) -> Array:
-        del arguments
-        return np.asarray(block.rows, dtype=np.float64)
+    def value(self, round: Round) -> Array:
+        return np.asarray(round.rows.rows, dtype=np.float64)
 
 
-class Scores:
-    """Kept rows times weights."""
+class Scores(Derived):
+    """Noisy rows times weights."""
 
     name = "scores"
+    title: ClassVar[str] = "scores"
 
-    def derive(self, rows: NDArray[Any], weights: Array) -> Array:
-        return np.asarray(rows @ weights, dtype=np.float64)
+    def __init__(self, source: Rows) -> None:
+        self.source = source
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+        return {"weights": Reals((self.source.width,))}
+
+    def derive(self, rows: NDArray[Any], told: Told) -> Array:
+        return np.asarray(rows @ told["weights"], dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class Total:
+class Total(Query):
     """The sum of the first column."""
 
-    name: ClassVar[str] = "total"
-    weights: ClassVar[float] = 1.0
-    entries: ClassVar[float] = 1.0
+    name = "total"
+    title: ClassVar[str] = "a sum"
+    bound = 1.0
+    rounding_entries = 1.0
+    length = 1
 
-    def sensitivity(self, relation: Relation) -> float:
-        return 2.0 if relation == "replace-one" else 1.0
-
-    def value(self, block: Block, *arguments: Any) -> Array:
-        del arguments
-        return np.array([block.rows[:, 0].sum(dtype=np.float64)])
+    def value(self, round: Round) -> Array:
+        return np.array([round.rows.rows[:, 0].sum(dtype=np.float64)])
 
 
 class Shows(Algorithm):
-    """Asks for the kept rows, one column a round."""
+    """Asks for the noisy rows, one column a round."""
 
     name: ClassVar[str] = "shows"
-    title: ClassVar[str] = "shows the kept rows"
+    form: ClassVar[str] = "rows"
+    title: ClassVar[str] = "shows the noisy rows"
     splits: ClassVar[tuple[Split, ...]] = ("columns",)
     layout = "entries"
-    keeps_rows: ClassVar[bool] = True
 
-    def design(self, problem: Problem) -> Design:
+    def design(self, problem: Problem, options: Any) -> Design:
         raise NotImplementedError
 
-    def queries(self, plan: Plan) -> Mapping[str, Any]:
-        return self.queries_of(plan, plan.parties[0][0])
-
-    def queries_of(self, plan: Plan, party: str) -> Mapping[str, Any]:
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         part = plan.part(party)
         norm = part.preparation.bounds.row_norm
         assert norm is not None
-        return {"rows": Rows(norm / plan.unit, part.stop - part.start), "scores": Scores(), "total": Total()}
+        own = Rows(norm / plan.entry_scale, part.stop - part.start)
+        return own, Scores(own), Total()
 
     def coordinate(self, plan: Plan) -> Coordination:
-        yield Ask("total", {"weights": np.zeros(1)}, round=0)
-        columns: dict[str, list[Array]] = {name: [] for name, _ in plan.parties}
+        yield Ask("total", round=0)
+        columns: dict[str, list[Array]] = {name: [] for name in plan.names}
         for j in range(max(plan.columns)):
             each = {
                 name: {"weights": np.eye(max(plan.columns))[j, :width]}
-                for (name, _), width in zip(plan.parties, plan.columns, strict=True)
+                for name, width in zip(plan.names, plan.columns, strict=True)
             }
             for name, value in (yield Ask("scores", each=each, round=j)).items():
                 columns[name].append(value)
         shown = {
-            name: np.column_stack(columns[name][:width])
-            for (name, _), width in zip(plan.parties, plan.columns, strict=True)
+            name: np.column_stack(columns[name][:width]) for name, width in zip(plan.names, plan.columns, strict=True)
         }
         return Solution(np.zeros(plan.dimension), model=shown)
 
-    def objection(self, plan: Plan, query: str, round_: int, arrays: Mapping[str, NDArray[Any]]) -> str | None:
-        return None
-
-    def answer(
-        self,
-        plan: Plan,
-        query: Any,
-        block: Block,
-        gate: Gate,
-        round_: int,
-        arrays: Mapping[str, NDArray[Any]],
-        memory: Any,
-    ) -> Released:
-        if query.name == "total":
-            return gate.gaussian(query, round_, block)
-        kept = gate.keep(memory, block)
-        return gate.derived(query, round_, kept, arrays["weights"])
-
-    def remember(self, plan: Plan, block: Block) -> Any:
-        (party,) = [name for name, _ in plan.parties if plan.part(name).stop - plan.part(name).start == block.dimension]
-        return self.queries_of(plan, party)["rows"]
-
-    def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
-        std = plan.release("rows").std
-        return self.dues(plan, relation, party, {name: std**-2 if std else np.inf for name, _ in plan.parties})
-
-    def dues(self, plan: Plan, relation: Relation, party: str, owed: Mapping[str, float]) -> tuple[Event, ...]:
-        sensitivities = {name: self.queries_of(plan, name)["rows"].sensitivity(relation) for name, _ in plan.parties}
-        total = plan.release("total").event(relation, count=len(plan.parties))
-        return (rows.row_event(sensitivities, owed), total)
-
 
 SOLVER = Shows()
+
+
+def register(patch: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Make the solver known to this process; `patch` may take it back later."""
+    patch(registry, "FORMS", {**registry.FORMS, (SOLVER.name, SOLVER.form): SOLVER})
+    patch(registry, "SOLVERS", (*registry.SOLVERS, SOLVER.name))
 
 
 def planned(
@@ -178,6 +145,7 @@ def planned(
         classes=(0, 1),
         columns=columns,
         norms=tuple(federation.party_norms(row_norm)),
+        layout="entries",
     )
     step = 2.0**-16
     releases = (
@@ -185,7 +153,8 @@ def planned(
         Release.of(Total(), 0, 1, 100.0, 2.0**-10),
         Release.derived("scores", 0, max(columns)),
     )
-    plan = make_plan("shows", problem, Design(1, {}, releases, layout="entries"), run=os.urandom(8).hex(), coin="c")
+    design = Design(rounds=1, releases=releases)
+    plan = Plan.of(problem, design, run=os.urandom(8).hex(), coin="c", algorithm=SOLVER.name, form=SOLVER.form)
     return plan.model_copy(update={"kept": coordinator.kept(plan) if kept is None else kept})
 
 
@@ -194,7 +163,7 @@ def federation_of(parts: list[Any], y: Any, accounts: list[Account | None]) -> F
 
 
 def run(parts: list[Any], y: Any, accounts: list[Account | None], std: float, **options: Any) -> dict[str, Array]:
-    """The kept rows of all parties, as the coordinator sees them."""
+    """The noisy rows of all parties, as the coordinator sees them."""
     federation = federation_of(parts, y, accounts)
     try:
         columns, records = tuple(X.shape[1] for X in parts), parts[0].shape[0]
@@ -237,7 +206,7 @@ def kill_at(place: str, calls: int) -> None:
 
 
 if __name__ == "__main__":
-    algorithms.REGISTRY[SOLVER.name] = SOLVER
+    register()
     folder, noise, label, *kill = sys.argv[1:]
     data = np.load(Path(folder) / "data.npz")
     own = accounts_in(Path(folder))

@@ -18,14 +18,16 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.door.frames import decode
-from sottovoce.privacy.accounting import mu_for
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
 
 
 def fit(ledger: Path | None) -> None:
     generator = np.random.default_rng(os.getpid())
     X, y = generator.standard_normal((60, 3)), np.arange(60) % 2
-    sv.PrivateLogisticRegression(epsilon=0.05, row_norm=1.0, classes=(0, 1), rounds=6, ledger=ledger).fit(X, y)
+    solver = by_name("newton", rounds=6)
+    sv.PrivateLogisticRegression(epsilon=0.05, row_norm=1.0, classes=(0, 1), solver=solver, ledger=ledger).fit(X, y)
 
 
 def run_fits(path: Path, pipe: int) -> None:

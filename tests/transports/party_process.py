@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.door import gate
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Outgoing, declare_public, reply
+from sottovoce.door.sealed import SEAL, Outgoing, declare_public, reply
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import serve_party
 
@@ -69,7 +68,7 @@ class ScriptedEndpoint:
     def echo(frame: Frame, serial: int) -> Outgoing:
         # The wire is under test here, not the gate: the seal is taken so that any bytes can be sent.
         answer = Frame("answer", serial, frame.plan, frame.round, frame.query, frame.arrays, frame.text)
-        return Outgoing(encode(answer), seal=gate._SEAL)
+        return Outgoing(encode(answer), seal=SEAL)
 
 
 def main(certificates: str, name: str, address: str, folder: str, limit: str) -> None:

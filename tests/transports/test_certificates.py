@@ -184,3 +184,12 @@ def test_a_file_that_is_no_pem_is_refused_without_being_quoted(folder: Path, end
 def test_a_coordinator_without_hosts_is_refused(folder: Path, hosts: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="hosts="):
         issue(folder, "coordinator", hosts=hosts)
+
+
+def test_a_key_that_a_killed_process_left_half_written_goes_with_the_next(tmp_path):
+    create_authority(tmp_path)
+    left = tmp_path / "north.key.0123456789abcdef.new"
+    left.write_bytes(b"half")
+    issue(tmp_path, "north")
+    assert not left.exists()
+    assert Credentials.load(tmp_path, "north").name == "north"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from sottovoce.algorithms import Algorithm
 from sottovoce.door.frames import Frame, encode
-from sottovoce.door.gate import declare_public, reply
+from sottovoce.door.sealed import declare_public, reply
 from sottovoce.plan.plan import Plan
+from sottovoce.queries.messages import messages_of, rounds_of
 
 _PATIENCE: Final = 0.02  # seconds for each of the two measurements
 _ENTRIES: Final = 1 << 17
@@ -38,7 +38,7 @@ class Cost:
     seconds: float | None
 
 
-def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = ()) -> Cost:
+def cost_of(plan: Plan, form: Algorithm, ledger_folders: Sequence[Path] = ()) -> Cost:
     """What a run of the plan takes.
 
     Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them.
@@ -55,22 +55,15 @@ def cost_of(plan: Plan, algorithm: Algorithm, ledger_folders: Sequence[Path] = (
         downlink += sum(len(encode(_told(request, plan, place))) for place in range(parties))
         accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
         uplink += parties * len(reply(answer, request, accepted).data)
-    rounds, queries = 0, {name: algorithm.queries_of(plan, name) for name, _ in plan.parties}
-    for ask, count in algorithm.conversation(plan):
-        asked = ask.to or tuple(queries)
-        rounds, messages = rounds + count, messages + count * len(asked)
-        for name in asked if ask.each else asked[:1]:
-            said = {**ask.arrays, **ask.each.get(name, {})}
-            alike = 1 if ask.each else len(asked)
-            downlink += count * alike * len(encode(Frame("ask", 0, plan.digest, 0, ask.query, said)))
-        for numbers, several in Counter(_entries(plan, queries[name][ask.query], ask.query) for name in asked).items():
-            form = "value" if plan.release(ask.query).mechanism == "derived" else "grid"
-            back = Frame("answer", 0, plan.digest, 0, ask.query, {form: np.zeros(numbers, dtype=np.int64)})
-            uplink += count * several * len(encode(back))
+    for query, several in messages_of(plan, form).items():
+        for each in several:
+            messages += each.count
+            downlink += each.count * len(encode(Frame("ask", 0, plan.digest, 0, query, each.told)))
+            uplink += each.count * len(encode(Frame("answer", 0, plan.digest, 0, query, each.answer)))
     seconds = _computing(plan) + messages * _MESSAGE
     if ledger_folders:
         seconds += messages / parties * sum(_SYNCS * _sync_seconds(folder) for folder in ledger_folders)
-    return Cost(rounds, uplink, downlink, seconds)
+    return Cost(rounds_of(plan, form), uplink, downlink, seconds)
 
 
 def _told(request: Frame, plan: Plan, place: int) -> Frame:
@@ -78,24 +71,6 @@ def _told(request: Frame, plan: Plan, place: int) -> Frame:
     if request.kind != "done" or plan.split != "columns" or plan.models == "kept":
         return request
     return replace(request, arrays={"coef": np.zeros(plan.columns[place]), "intercept": np.zeros(1)})
-
-
-def _entries(plan: Plan, query: Any, name: str) -> int:
-    """How many integers one answer has."""
-    release = plan.release(name)
-    if release.mechanism in ("selection", "noisy-max"):
-        return 1
-    if hasattr(query, "length"):
-        return int(query.length)
-    return release.batches * (np.size(query.weights) if np.ndim(query.weights) else plan.dimension)
-
-
-def answers(plan: Plan, algorithm: Algorithm) -> Counter[str]:
-    """How many answers of each kind all parties together give, at most."""
-    found: Counter[str] = Counter()
-    for ask, count in algorithm.conversation(plan):
-        found[ask.query] += count * (len(ask.to) if ask.to else len(plan.parties))
-    return found
 
 
 def readable_size(count: int) -> str:

@@ -199,18 +199,18 @@ def _train(
     """One training over gRPC, as `sottovoce fit job.toml` does it."""
     console.print("Starting the clinics and waiting for them to connect ...")
     _wait_for_start(processes, job)
-    with runs.opened(job, lambda _: None) as (federation, facts):
+    with runs.opened(job, lambda _: None) as run:
         start = time.perf_counter()
         with progress_bar("Training over mutual TLS", console) as advance:
-            model = runs.fit(job, federation, facts, advance)
+            model = runs.fit(run, advance)
         return model, time.perf_counter() - start
 
 
 def _refused(job: Job, processes: Mapping[str, subprocess.Popen[bytes]], console: Console) -> None:
     _require_running(processes, job)
     try:
-        with runs.opened(job, lambda _: None) as (federation, facts):
-            runs.fit(job, federation, facts)
+        with runs.opened(job, lambda _: None) as run:
+            runs.fit(run)
     except BudgetError as error:
         console.print(f"REFUSED: {error}", style="bold")
         console.print("Nothing was released and nothing was charged.")

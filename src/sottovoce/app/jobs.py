@@ -7,7 +7,6 @@ An error names the key, its value, what is allowed and what to do.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import tomllib
 import typing
@@ -17,11 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, TypeAdapter, ValidationError
 
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, did_you_mean
+from sottovoce.privacy.relation import Relation
 
 if TYPE_CHECKING:
     from sottovoce.data.bounds import Bounds
     from sottovoce.estimators import PrivateLinearModel
+    from sottovoce.solvers import Options
 
 ESTIMATORS: Final[Mapping[str, str]] = {
     "logistic": "PrivateLogisticRegression",
@@ -39,7 +40,7 @@ class _Table(BaseModel):
 
 
 class ModelTable(_Table):
-    """Which estimator; every further key is one of its parameters."""
+    """Which estimator; every further key is a parameter of its problem."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm"] = Field(
@@ -52,6 +53,40 @@ class ModelTable(_Table):
         return dict(self.model_extra or {})
 
 
+class SolverTable(_Table):
+    """Which solver; every further key is one of its options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = Field(description='the name of a solver, as `sottovoce solvers` lists them, or "auto"')
+
+    def solver(self, path: Path) -> str | Options:
+        """The solver as an estimator takes it."""
+        from sottovoce.solvers import SOLVERS, by_name
+
+        given = dict(self.model_extra or {})
+        if self.name == "auto":
+            if given:
+                key, value = next(iter(given.items()))
+                raise InputError(
+                    f"{path}: solver.{key} = {value!r} is an option, and name = 'auto' has none, as which solver "
+                    "serves is not known yet; name the solver that you mean."
+                )
+            return self.name
+        if self.name not in SOLVERS:
+            raise InputError(
+                f"{path}: solver.name = {self.name!r} is unknown{did_you_mean(self.name, tuple(SOLVERS))} "
+                f"Allowed are: auto, {', '.join(SOLVERS)}."
+            )
+        allowed = SOLVERS[self.name].names()
+        for key in given:
+            if key not in allowed:
+                raise _unknown_key(path, "solver", key, ["name", *allowed], f" of name = {self.name!r}")
+        try:
+            return by_name(self.name, **given) if given else self.name
+        except InputError as error:
+            raise InputError(f"{path}: solver.{error}") from None
+
+
 class PrivacyTable(_Table):
     """The budget of the fit."""
 
@@ -61,7 +96,7 @@ class PrivacyTable(_Table):
         description="a number above 0; 1 is a usual choice, a smaller one promises more, inf switches privacy off",
     )
     delta: float = Field(1e-5, strict=True, gt=0, lt=1, description="a number between 0 and 1, well below 1 / records")
-    relation: Literal["zero-out", "replace-one"] = Field(
+    relation: Relation = Field(
         "zero-out", description='"zero-out" (a record is blanked) or "replace-one" (a record becomes any other)'
     )
 
@@ -96,38 +131,21 @@ class BoundsTable(_Table):
         ranges = self.feature_ranges
         return None if ranges is None or set(ranges) == {"low", "high"} else ranges
 
-    def ranges(self, names: Sequence[str]) -> tuple[list[float], list[float]] | None:
-        """(lows, highs) in the order of the columns `names`."""
-        if self.feature_ranges is None:
-            return None
-        named = self.named_ranges
-        if named is None:
-            return self.feature_ranges["low"], self.feature_ranges["high"]
-        for name, pair in named.items():
-            if len(pair) != 2:
-                raise InputError(f"bounds.feature_ranges: {name} = {pair!r} must be a pair [low, high].")
-            if names and name not in names:
-                raise InputError(
-                    f"bounds.feature_ranges: {name!r} is no feature{_did_you_mean(name, names)} "
-                    f"The features are: {', '.join(names)}."
-                )
-        missing = [name for name in names if name not in named]
-        if missing:
-            raise InputError(
-                f"bounds.feature_ranges has no range for: {', '.join(missing)}. Give every feature its [low, high]."
-            )
-        order = list(names) or list(named)
-        return [named[name][0] for name in order], [named[name][1] for name in order]
+    @property
+    def ranges(self) -> Mapping[str, list[float]] | tuple[list[float], list[float]] | None:
+        """As an estimator takes them: by name, or (lows, highs) in the order of the columns."""
+        ranges = self.feature_ranges
+        return (ranges["low"], ranges["high"]) if ranges is not None and self.named_ranges is None else ranges
 
     def declare(self, names: Sequence[str]) -> Bounds:
-        """The bounds as plans carry them."""
-        from sottovoce.data.bounds import Bounds
+        """The bounds as plans carry them, for features of these names."""
+        from sottovoce.data.bounds import Bounds, in_order
 
         return Bounds.declare(
             row_norm=self.row_norm,
             entry_bound=self.entry_bound,
             label_bound=self.label_bound,
-            feature_ranges=self.ranges(names),
+            feature_ranges=in_order(self.ranges, names) if isinstance(self.ranges, Mapping) else self.ranges,
             rescale=self.rescale,
         )
 
@@ -186,7 +204,7 @@ class ColumnsTable(_Table):
         "shared",
         description='"shared" (all parties know the labels), "public" (everybody may) or "held" (one party does)',
     )
-    holder: str | None = Field(
+    label_party: str | None = Field(
         None, min_length=1, description="the name of the party with the labels and the intercept; default: the first"
     )
     norms: dict[str, StrictFloat] | None = Field(
@@ -224,12 +242,13 @@ class Job(_File):
     """What to train. The data are one of [data], [[party]] or [federation]; with [columns] split by columns."""
 
     model: ModelTable = Field(description="what to train; [model] needs at least estimator")
+    solver: SolverTable | None = Field(None, description="a table with name and the options of that solver")
     privacy: PrivacyTable = Field(description="the budget; [privacy] needs at least epsilon")
     bounds: BoundsTable = Field(default_factory=BoundsTable, description="a table of declared bounds")
     data: SourceTable | None = Field(None, description="a table with file and label")
     party: tuple[PartyTable, ...] = Field((), description="tables [[party]] with name, file and label")
     federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
-    columns: ColumnsTable | None = Field(None, description="a table with labels, holder and norms, all optional")
+    columns: ColumnsTable | None = Field(None, description="a table with labels, label_party and norms, all optional")
     output: OutputTable = Field(default_factory=OutputTable, description="a table of paths")
 
     @property
@@ -250,27 +269,27 @@ class Job(_File):
         return "central" if self.data is not None else "rows"
 
     @property
-    def holder(self) -> str:
+    def label_party(self) -> str:
         """By columns: the party that has the labels, where one party alone has them."""
-        return (self.columns and self.columns.holder) or self.parties[0]
+        return (self.columns and self.columns.label_party) or self.parties[0]
 
     def labelled(self, party: str) -> bool:
         """Whether a party knows the labels."""
-        return self.columns is None or self.columns.labels != "held" or party == self.holder
+        return self.columns is None or self.columns.labels != "held" or party == self.label_party
 
     def outputs(self) -> dict[str, Path]:
         """Where each result goes."""
         return {key: self.resolve(getattr(self.output, key)) for key in ("model", "report", "page")}
 
-    def estimator(self, names: Sequence[str]) -> PrivateLinearModel:
-        """The estimator that the job describes, for features of these names (or none, where they have no names)."""
+    def estimator(self) -> PrivateLinearModel:
+        """The estimator that the job describes."""
         parameters = check_parameters(self.model, self.path)
-        ranges = self.bounds.ranges(names)
         declared: dict[str, Any] = {
             "row_norm": self.bounds.row_norm,
             "entry_bound": self.bounds.entry_bound,
-            "feature_ranges": ranges,
+            "feature_ranges": self.bounds.ranges,
             "rescale": self.bounds.rescale,
+            "solver": "auto" if self.solver is None else self.solver.solver(self.path),
         }
         for key in ("label_bound", "classes"):
             value = getattr(self.bounds, key)
@@ -378,6 +397,8 @@ def load_job(path: Path) -> Job:
             "Leave it out."
         )
     check_parameters(job.model, path)
+    if job.solver is not None:
+        job.solver.solver(path)
     return job
 
 
@@ -407,9 +428,10 @@ def _check_columns(job: Job, table: ColumnsTable) -> None:
             f"{job.path} has [columns] and [data]: all columns of one file are in one place. Leave [columns] out, or "
             "give a [[party]] for each file, or [federation]."
         )
-    if job.holder not in job.parties:
+    if job.label_party not in job.parties:
+        meant = did_you_mean(job.label_party, job.parties)
         raise InputError(
-            f"{job.path}: columns.holder = {table.holder!r} is no party{_did_you_mean(job.holder, job.parties)} "
+            f"{job.path}: columns.label_party = {table.label_party!r} is no party{meant} "
             f"The parties are: {', '.join(job.parties)}."
         )
     _check_parties(job, "columns.norms", table.norms)
@@ -417,14 +439,14 @@ def _check_columns(job: Job, table: ColumnsTable) -> None:
         if job.labelled(party) and not source.has_label:
             raise InputError(
                 f"{job.path}: party {party!r} has no label, and columns.labels = {table.labels!r} says that it knows "
-                'the labels. Name the label column of its file, or set columns.labels to "held" and columns.holder to '
-                "the party that has them."
+                'the labels. Name the label column of its file, or set columns.labels to "held" and '
+                "columns.label_party to the party that has them."
             )
         if source.label is not None and not job.labelled(party):
             raise InputError(
                 f'{job.path}: party {party!r} has label = {source.label!r} and columns.labels = "held", by '
-                f"{job.holder!r} alone. Take that column out of its file and leave label out, or set columns.labels "
-                'to "shared".'
+                f"{job.label_party!r} alone. Take that column out of its file and leave label out, or set "
+                'columns.labels to "shared".'
             )
 
 
@@ -440,8 +462,12 @@ def party_job(tables: Mapping[str, Any], path: Path) -> PartyJob:
 
 def check_parameters(table: ModelTable, path: Path) -> dict[str, Any]:
     """The estimator's parameters of the job, each of the type that the estimator declares."""
+    from sottovoce.solvers import SOLVERS
+
     fields = _fields(table.estimator)
     elsewhere = {
+        **{name: "[solver]" for kind in SOLVERS.values() for name in kind.names()},
+        "solver": "[solver], as name",
         **dict.fromkeys(PrivacyTable.model_fields, "[privacy]"),
         **dict.fromkeys(BoundsTable.model_fields, "[bounds]"),
         "ledger": "[data] or [[party]]",
@@ -521,14 +547,9 @@ def _types(annotation: Any) -> Iterable[Any]:
         yield from _types(part)
 
 
-def _unknown_key(path: Path, table: str, key: str, allowed: Sequence[str]) -> InputError:
-    place = f"[{table}] has" if table else "there is"
+def _unknown_key(path: Path, table: str, key: str, allowed: Sequence[str], of: str = "") -> InputError:
+    place = f"[{table}]{of} has" if table else "there is"
     kind = "key" if table else "table"
     return InputError(
-        f"{path}: {place} no {kind} {key!r}{_did_you_mean(key, allowed)} Allowed are: {', '.join(allowed)}."
+        f"{path}: {place} no {kind} {key!r}{did_you_mean(key, allowed)} Allowed are: {', '.join(allowed)}."
     )
-
-
-def _did_you_mean(word: str, allowed: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, allowed, n=1)
-    return f"; did you mean {close[0]!r}?" if close else "."

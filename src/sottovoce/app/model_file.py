@@ -22,6 +22,7 @@ from sottovoce.estimators import PrivateLinearModel
 from sottovoce.files import write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
+from sottovoce.solvers import Options, by_name
 from sottovoce.transports.base import Communication
 
 FORMAT: Final = "sottovoce model"
@@ -62,7 +63,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "format": FORMAT,
         "version": 1,
         "estimator": names[type(model).__name__],
-        "parameters": {k: v for k, v in model.get_params(deep=False).items() if k not in _NOT_KEPT},
+        "parameters": {k: _solver_table(v) for k, v in model.get_params(deep=False).items() if k not in _NOT_KEPT},
         "coef": None if kept else np.ravel(model.coef_),
         "intercept": None if kept else float(np.ravel(model.intercept_)[0]),
         "classes": model.plan_.classes,
@@ -115,6 +116,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _solver_table(value: Any) -> Any:
+    """A solver's object as a job file has it, its name and its options; anything else as it is."""
+    return {"name": value.name, **value.given()} if isinstance(value, Options) else value
+
+
 def _restore(content: ModelFile) -> PrivateLinearModel:
     plan = content.plan
     if plan.digest.hex() != content.plan_digest:
@@ -128,6 +134,8 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     if content.classes != plan.classes:
         raise ValueError("classes are not those of the plan")
     parameters = {**content.parameters, "epsilon": plan.epsilon}
+    if isinstance(solver := parameters.get("solver"), dict):
+        parameters["solver"] = by_name(**solver)
     model: PrivateLinearModel = getattr(estimators, ESTIMATORS[content.estimator])(**parameters)
     if content.coef is None or content.intercept is None:
         model._forget_model(plan)

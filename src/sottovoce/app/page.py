@@ -10,35 +10,18 @@ from html import escape
 from typing import Any, Final
 
 from sottovoce import algorithms
-from sottovoce.app.costs import answers, readable_size
+from sottovoce.app.costs import readable_size
+from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import VIEWS, Adversary, Guarantee
 from sottovoce.privacy.ledger import Balance
+from sottovoce.privacy.relation import CHANGES
+from sottovoce.queries.messages import answers_of
 
 Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after
 
 _TITLES: Final = {"world": "The world", "coordinator": "The coordinator", "parties": "The other parties"}
-_RELATIONS: Final = {
-    "zero-out": "that person's record had been left blank",
-    "replace-one": "that person's record had been replaced by any other",
-}
-_SUMS: Final = {
-    "gram": "products of every two features (Gram matrix)",
-    "gradient": "gradients of the loss",
-    "record": "the gradient of one record",
-    "steps": "steps of the duals of sampled records",
-    "state": "steps of the sampled duals, with the duals themselves",
-    "lot": "steps of the duals of one lot",
-    "minimisers": "clipped minimisers along coordinates",
-    "curvatures": "squares of every feature",
-    "coordinates": "gradients along coordinates, one after another",
-    "choice": "which coordinate to move",
-    "atom": "which feature to move, up or down, or none",
-    "feature": "a sketch of one feature, for all people",
-    "labels": "the labels of all people, or a sketch of them",
-    "rows": "a row for every person",
-}
 _STYLE: Final = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --card: #f5f7fa; --mark: #2f5d8c;
   --pale: #c9d8e8; --warn: #9b2c1f; color-scheme: light dark; }
@@ -155,7 +138,7 @@ def _promise(guarantee: Guarantee) -> str:
         return f'<div class="card void"><b>No promise is made to a person.</b> <p>{what}</p></div>'
     return (
         "<p>Whatever anybody concludes about a person from this training would have been concluded almost as likely "
-        f"if {_RELATIONS[guarantee.relation]}. No probability changes by more than the factor "
+        f"if that person's record {CHANGES[guarantee.relation]}. No probability changes by more than the factor "
         f"e<sup>epsilon</sup> = {math.exp(guarantee.epsilon):.4g}, but for events of probability at most "
         f"{guarantee.delta:g}.</p><p>In other words: a suspicion about a person, held before the training, can grow "
         f"at most so far through it (those rare events set aside).</p>{_suspicions(guarantee.epsilon)}"
@@ -211,11 +194,12 @@ def _releases(plan: Plan) -> Iterable[str]:
         yield "<p><b class='void'>Every value left as it was, without noise.</b></p>"
         return
     rows = []
-    times = answers(plan, algorithms.of(plan)) if plan.split == "columns" else Counter()
+    times = answers_of(plan, algorithms.of(plan)) if plan.split == "columns" else Counter()
+    titles = algorithms.titles(plan)
     for release in plan.releases:
         moves = release.charged(plan.relation)
         sampled = "every record" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}% of the records"
-        name = escape(_SUMS.get(release.query, release.query))
+        name = escape(titles[release.query])
         if release.mechanism == "kept":
             name += ", kept by the party"
         if release.mechanism == "derived":
@@ -229,13 +213,12 @@ def _releases(plan: Plan) -> Iterable[str]:
     yield (
         '<table><tr><th>Sum</th><th>over</th><th class="number">Times</th>'
         f'<th class="number">One {plan.protects} moves it by</th>'
-        f'<th class="number">Noise (standard deviation)</th></tr>{"".join(rows)}</table>'
+        f'<th class="number">Noise (scale)</th></tr>{"".join(rows)}</table>'
     )
-    scaled = "Entries are scaled to at most 1" if plan.layout == "entries" else "Rows are scaled to a norm of at most 1"
     together = " Times are at most, of all parties together: a person is in every party." if times else ""
     yield (
         '<p class="soft">These sums, each with its noise, are all that left a party, besides the public facts below. '
-        f"{scaled} before they are summed.{together}</p>"
+        f"{ARRANGEMENTS[plan.layout].promise}{together}</p>"
     )
 
 
@@ -248,7 +231,7 @@ def _facts(plan: Plan, model: PrivateLinearModel) -> str:
     )
     if plan.bounds.feature_low is not None:
         bounds += ", a declared range for every feature"
-    neighbours = f"{plan.relation}: {_RELATIONS[plan.relation]}"
+    neighbours = f"{plan.relation}: that person's record {CHANGES[plan.relation]}"
     if plan.protects == "feature":
         neighbours = "one column of one party had been blank or any other; records are not protected"
     facts: list[tuple[str, Any]] = [
@@ -274,7 +257,7 @@ def _columns(plan: Plan) -> list[tuple[str, Any]]:
 
 def known_labels(plan: Plan) -> str:
     """Who knows the labels."""
-    holder = plan.holder_name
+    holder = plan.label_party_name
     return {
         "public": "everybody may know them",
         "shared": "all parties know them, nobody else does",

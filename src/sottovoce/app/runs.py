@@ -13,17 +13,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from sottovoce import algorithms
 from sottovoce.app.costs import Cost, cost_of
 from sottovoce.app.jobs import FederationTable, Job, PartyTable, PeopleJob
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.sources import file_shape, read_features, read_party, source_account
 from sottovoce.door.frames import decode
-from sottovoce.door.gate import Outgoing, declare_public, reply
+from sottovoce.door.noisy_rows import NONE
+from sottovoce.door.sealed import Outgoing, declare_public, reply
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
+from sottovoce.estimators.base import Prepared
 from sottovoce.federation.coordinator import check_people
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party, charge_of
@@ -49,6 +49,22 @@ class Facts:
     records: int
     features: int
     feature_names: tuple[str, ...] = ()
+    classes: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job at its parties: they were asked once for what is public, and of it the one plan was made."""
+
+    job: Job
+    model: PrivateLinearModel
+    prepared: Prepared
+    notes: tuple[str, ...]
+
+    @property
+    def plan(self) -> Plan:
+        """What `fit` will run."""
+        return self.prepared.plan
 
 
 @dataclass(frozen=True)
@@ -100,26 +116,19 @@ def by_columns(plan: Plan) -> dict[str, Any]:
         return {}
     names = [party for party, _ in plan.parties]
     widths = dict(zip(names, plan.columns, strict=True))
-    return {"columns": widths, "labels": plan.labels, "holder": names[plan.holder]}
+    return {"columns": widths, "labels": plan.labels, "label_party": names[plan.label_party]}
 
 
 class _Declared:
-    """An endpoint that has public facts and no rows: a plan can be made of it, and nothing be run."""
+    """An endpoint that has no rows: a plan can be made of what a job declares of it, and nothing be run."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.name = facts.party
-        self._facts = facts
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def handle(self, request: bytes) -> Outgoing:
-        frame = decode(request)
-        facts = [
-            declare_public("records", self._facts.records, reason="declared in the job"),
-            declare_public("features", self._facts.features, reason="declared in the job"),
-            declare_public("feature_names", list(self._facts.feature_names), reason="declared in the job"),
-        ]
-        if frame.query == "classes":  # which two they are changes nothing about what a plan promises
-            facts.append(declare_public("classes", [0, 1], reason="a stand-in, not read from data"))
-        return reply("facts", frame, tuple(facts))
+        """It has kept no rows of an earlier plan, and there is nothing else to ask it for."""
+        fact = declare_public("kept_rows", NONE, reason="a stand-in, nobody was asked")
+        return reply("facts", decode(request), (fact,))
 
 
 def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
@@ -157,49 +166,50 @@ def accounts_of(job: Job) -> dict[str, Account]:
 def planned(job: Job) -> Preview:
     """What the job would do, made from public facts. Nothing is charged and no record is read."""
     facts, notes = job_facts(job)
-    federation = _federation(job, InProcess([_Declared(fact) for fact in facts]))
-    if job.bounds.classes is None and job.model.estimator in ("logistic", "svm"):
+    federation, model = _federation(job, InProcess([_Declared(fact.party) for fact in facts])), job.estimator()
+    if model._asks_for_classes:  # which two they are changes nothing about what a plan promises
+        facts = [replace(fact, classes=(0, 1)) for fact in facts]
         notes.append(
             "bounds.classes is not declared: the fit reads the two labels from the data and counts them as public"
         )
-    return preview(job, federation, facts, notes)
-
-
-def preview(job: Job, federation: Federation, facts: Sequence[Facts], notes: Sequence[str] = ()) -> Preview:
-    """The plan that a fit of the job on these facts would run, its guarantee and its cost."""
-    model = job.estimator(_feature_names(job, facts))
     seeded = model.insecure_seed is not None
-    if federation.remote:
-        model.set_params(insecure_seed=None)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        plan = model.plan(federation)
-    algorithm = algorithms.of(plan)
-    accounts = accounts_of(job)
+    run = _prepared(job, model.set_params(insecure_seed=None), federation, facts)
+    run = replace(run, notes=(*notes, *run.notes))
+    if run.plan.keeps_rows and run.plan.private:
+        note = "rows that the parties have kept from an earlier fit would cost less; here nobody was asked for them"
+        run = replace(run, notes=(*run.notes, note))
+    return preview(run, seeded=seeded)
+
+
+def preview(run: Run, *, seeded: bool | None = None) -> Preview:
+    """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed."""
+    plan, algorithm, accounts = run.plan, run.prepared.algorithm, accounts_of(run.job)
+    seeded = run.model.insecure_seed is not None if seeded is None else seeded
     return Preview(
         plan=plan,
-        report=privacy_report(plan, algorithm, seeded=seeded),
+        report=privacy_report(plan, seeded=seeded),
         cost=cost_of(plan, algorithm, [account.path.parent for account in accounts.values()]),
         charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
-        notes=(*notes, *(str(warning.message) for warning in caught)),
+        notes=run.notes,
     )
 
 
 @contextmanager
-def opened(job: Job, say: Say) -> Iterator[tuple[Federation, list[Facts]]]:
-    """The federation of a job: files are read here, or remote parties are waited for."""
+def opened(job: Job, say: Say) -> Iterator[Run]:
+    """A job at its parties: files are read here, or remote parties are waited for; nothing is charged."""
+    model = job.estimator()
     if job.federation is not None:
         federation = _federation(job, _wire(job.federation, job.resolve, say))
     else:
         federation = _local(job)
     with contextlib.closing(federation):
-        facts = _facts(federation)
+        facts = _facts(federation, classes=model._asks_for_classes)
         _check_facts(job, facts)
         if job.federation is not None:
             _check_declared(job.federation, facts)
         elif job.split == "columns":
-            _check_same_labels(federation._parties)
-        yield federation, facts
+            federation.check_labels()
+        yield _prepared(job, model, federation, facts, runs=True)
 
 
 @contextmanager
@@ -229,15 +239,10 @@ def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel)
     return Party(table.name, rows, None, feature_names=names, models=models)
 
 
-def fit(
-    job: Job, federation: Federation, facts: Sequence[Facts], progress: Callable[[int, int], None] | None = None
-) -> PrivateLinearModel:
-    """Train. What the accounts of this process would refuse is refused before any of them is charged."""
-    model = job.estimator(_feature_names(job, facts))
-    model._progress = progress
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the preview has said it
-        return model.fit(federation)
+def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
+    """Train: run the plan that a preview showed."""
+    run.model._train(run.prepared, progress)
+    return run.model
 
 
 def require_budget(shown: Preview) -> None:
@@ -304,15 +309,21 @@ def _local(job: Job) -> Federation:
     return _federation(job, InProcess(parties), parties)
 
 
-def _check_same_labels(parties: Sequence[Party]) -> None:
-    """Labels that differ show files in different orders. Whoever runs parties in one process holds their records."""
-    first, *others = [party for party in parties if party._labelled]
-    for other in others:
-        if not np.array_equal(first._labels.astype(str), other._labels.astype(str)):
-            raise InputError(
-                f"parties {first.name!r} and {other.name!r} have different labels; by columns every party has the same "
-                "people in the same order. Align the records first. Nothing was charged."
-            )
+def _prepared(
+    job: Job,
+    model: PrivateLinearModel,
+    federation: Federation,
+    facts: Sequence[Facts],
+    *,
+    runs: bool = False,
+) -> Run:
+    """The plan of a job for these facts; what an estimator would warn of becomes a note."""
+    told = {fact.party: asdict(fact) for fact in facts}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model._check_parameters()
+        prepared = model._prepare(federation, frames=1, runs=runs, facts=told)
+    return Run(job, model, prepared, tuple(str(warning.message) for warning in caught))
 
 
 def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:
@@ -321,7 +332,7 @@ def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -
     if table is None:
         return federation
     norms = None if table.norms is None else [table.norms[party] for party in job.parties]
-    return federation.declare_columns(table.labels, job.parties.index(job.holder), norms)
+    return federation.declare_columns(table.labels, job.parties.index(job.label_party), norms)
 
 
 def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say) -> Transport:
@@ -340,10 +351,11 @@ def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say) -> T
     return wire
 
 
-def _facts(federation: Federation) -> list[Facts]:
-    found = federation.coordinator().facts(classes=False)
+def _facts(federation: Federation, *, classes: bool) -> list[Facts]:
+    found = federation.coordinator().facts(classes=classes)
     return [
-        Facts(party, fact["records"], fact["features"], tuple(fact["feature_names"])) for party, fact in found.items()
+        Facts(party, fact["records"], fact["features"], tuple(fact["feature_names"]), tuple(fact.get("classes", ())))
+        for party, fact in found.items()
     ]
 
 
@@ -386,14 +398,6 @@ def _with_names(job: Job, facts: Sequence[Facts]) -> list[Facts]:
     return [
         replace(fact, feature_names=names[end - fact.features : end]) for fact, end in zip(facts, ends, strict=True)
     ]
-
-
-def _feature_names(job: Job, facts: Sequence[Facts]) -> tuple[str, ...]:
-    """The names of the model's features, or none; by columns those of all parties in their order."""
-    if job.split != "columns":
-        return facts[0].feature_names
-    named = all(fact.feature_names for fact in facts)
-    return tuple(name for fact in facts for name in fact.feature_names) if named else ()
 
 
 def _check_facts(job: Job, facts: Sequence[Facts]) -> None:

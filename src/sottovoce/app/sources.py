@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from sottovoce.app.jobs import SourceTable
 from sottovoce.data import readers
 from sottovoce.errors import InputError
-from sottovoce.federation.party import Party, Policy
+from sottovoce.federation.party import Party
+from sottovoce.federation.policy import Policy
 from sottovoce.privacy.ledger import Account, Ledger
 
 

@@ -1,20 +1,7 @@
-"""A block: prepared rows of one party. The only code that touches a matrix, dense and sparse alike.
+"""A block: prepared rows of one party. The only code that touches them, dense and sparse alike.
 
-Prepared means, for every record on its own (so that a record changes nothing but its own row):
-rescaled by public ranges, cut to the entry bound, scaled back to the row norm, divided by it, extended by the
-constant of the intercept, and rounded toward zero on a public grid. The norm of a prepared row is at most 1.
-A row with NaN or infinity, or with a label that was not declared, becomes a null row: zero everywhere.
-
-The grid makes sums exact. With b bits for rows and for derivatives and at most 2^(53 - 2b) rows, every product
-is a multiple of 2^-2b and every partial sum fits in 53 bits, so float64 adds without rounding in any order:
-two neighbouring data sets differ by exactly one record's term. Weights are put on a grid too, on which a score
-is exact: else its last bit would depend on where the row stands in a batch, hence on which others were drawn.
-
-That is the layout "rows". In the layout "columns", for solvers that clip each coordinate of a gradient, a column is
-divided by its own bound instead and nothing is rounded: entries are at most 1, and a row's norm is not bounded.
-
-The layout "entries", for solvers on an l1 ball and for holders of columns: all entries are divided by one number, the
-largest of the columns' bounds, and rounded toward zero on the grid. Entries are at most 1; columns lie together.
+How raw rows become prepared ones is in `preparation`, why sums over them are exact in `grid`. An algorithm asks a block
+for sums, scores and products by what they are; whether rows are dense or sparse, float32 or float64, it is not told.
 """
 
 from __future__ import annotations
@@ -22,258 +9,56 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data.bounds import Bounds
+from sottovoce.data.grid import exact_bits, exact_weights, toward_zero
+from sottovoce.data.kernels import atoms, columns
 from sottovoce.data.kernels import rows as kernels
-from sottovoce.errors import InputError
+from sottovoce.data.kernels.duals import dual_rows_dense, dual_rows_sparse
+from sottovoce.data.labels import label_key
+from sottovoce.data.matrix import Matrix, Products, dense, is_sparse, row_squares, rows_at_once
+from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
+from sottovoce.errors import InputError, LeakError
+
+__all__ = [
+    "Block",
+    "CoordinateSteps",
+    "Layout",
+    "Matrix",
+    "Preparation",
+    "exact_bits",
+    "exact_weights",
+    "is_sparse",
+    "label_key",
+    "toward_zero",
+]
 
 Array = NDArray[np.float64]
-Matrix = Any  # a C-ordered array or a CSR matrix: both answer to @, .T and row slices
+Integers = NDArray[np.int64]
 
-Layout = Literal["rows", "columns", "entries"]
-
-INTERCEPT = 0.25  # the constant column's share of the unit row norm
-HUGE = 1e150  # its square is still finite
-CHUNK = 1 << 16  # entries of a dense chunk: small enough to stay in cache between its two products
+ROWS = 4096  # of a dense block that are made float64 at once
 
 _log = logging.getLogger("sottovoce.holder")
 
 
-def is_sparse(matrix: Matrix) -> bool:
-    """Whether a matrix is sparse; a plain answer that narrows no type."""
-    return bool(sp.issparse(matrix))
-
-
-def exact_bits(records: int) -> int:
-    """Bits b such that sums of `records` products of two b-bit numbers are exact in float64."""
-    return (53 - math.ceil(math.log2(max(records, 2)))) // 2
-
-
-def toward_zero(values: Array, bits: int) -> Array:
-    """Round to multiples of 2^-bits toward zero, in place."""
-    scale = 2.0**bits
-    values *= scale
-    np.trunc(values, out=values)
-    values *= 1.0 / scale
-    return values
-
-
-def exact_weights(weights: Array, bits: int) -> Array:
-    """Weights rounded toward zero so that x'w is exact in float64, in any order, for rows on the grid 2^-bits.
-
-    With |x| <= 1 and |w| <= 2^e every sum of terms x_j w_j is at most 2^e; on the grid 2^(e + bits - 52) it is a
-    multiple of 2^(e - 52). The grid is never finer than for e = -400, so that no product is subnormal.
-    """
-    exact = np.array(weights, dtype=np.float64)
-    exponent = max(math.frexp(math.sqrt(float(exact @ exact)))[1], -400)
-    return toward_zero(exact, 52 - bits - exponent)
-
-
 @dataclass(frozen=True)
-class Preparation:
-    """The public recipe by which raw rows become a block; two parties with one recipe prepare alike."""
+class CoordinateSteps:
+    """The public numbers of proximal steps along single coordinates; `coordinate_walk_dense` has the formulas."""
 
-    bounds: Bounds
-    features: int
-    fit_intercept: bool
-    records: int
-    classes: tuple[Any, Any] | None = None
-    exact: bool = True  # False only in a run without privacy: then nothing is rounded
-    layout: Layout = "rows"
-    unit: float = 1.0  # layout "entries": what every entry is divided by, the same at all holders
-    labelled: bool = True  # False at a holder of columns that does not know the labels
-    centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
-
-    def __post_init__(self) -> None:
-        if self.exact:
-            self.bounds.require(self.features, labels=self.classes is None and self.labelled)
-
-    @property
-    def dimension(self) -> int:
-        """Columns of a prepared row."""
-        return self.features + self.fit_intercept
-
-    @property
-    def bits(self) -> int:
-        """Bits of the grid of rows and derivatives."""
-        return exact_bits(self.records)
-
-    @property
-    def intercept_entry(self) -> float:
-        """The constant column's value, on the grid."""
-        if self.layout != "rows":
-            return 1.0 if self.fit_intercept else 0.0
-        return math.floor(INTERCEPT * 2**self.bits) / 2**self.bits if self.fit_intercept else 0.0
-
-    @property
-    def scale(self) -> float | Array:
-        """A prepared row is the clipped, rescaled row times this. The last factor absorbs float rounding of norms."""
-        if self.layout == "columns":
-            bounds = self.bounds.columns(self.features)
-            return 1.0 / np.where(np.isfinite(bounds), bounds, 1.0)
-        if self.layout == "entries":
-            return (1.0 - (self.features + 8) * 2.0**-50) / self.unit
-        norm = self.bounds.norm(self.features) or 1.0
-        slack = 1.0 - (self.features + 8) * 2.0**-50
-        return math.sqrt(1.0 - self.intercept_entry**2) * slack / norm
-
-    @property
-    def entry_range(self) -> tuple[Array, Array]:
-        """Where every rescaled entry is cut. The outermost limit keeps squares of absurd entries finite."""
-        high = np.minimum(HUGE if self.bounds.entry_bound is None else self.bounds.entry_bound, HUGE)
-        if self.bounds.feature_low is not None:
-            high = np.minimum(high, 1.0)
-        unit = self.bounds.feature_low is not None and self.bounds.rescale == "unit"
-        high = np.broadcast_to(high, (self.features,))
-        return np.zeros(self.features) if unit else -high, high
-
-    def unprepare(self, weights: Array) -> tuple[Array, float]:
-        """(coef, intercept) in the units of the raw features and labels."""
-        centre, half = self.bounds.label_scale(fit_intercept=self.fit_intercept)
-        coef = weights[: self.features] * (self.scale * half)
-        intercept = weights[self.features] * self.intercept_entry * half + centre if self.fit_intercept else 0.0
-        shift, factor = self.affine()
-        if factor is not None:
-            intercept += float(coef @ (shift * factor))
-            coef = coef * factor
-        return coef, float(intercept)
-
-    def scores(self, X: Matrix, coef: Array, intercept: float) -> Array:
-        """X coef + intercept after the cuts of training: what a row was cut to there it is cut to here."""
-        return self.scored(X, coef, intercept)[0]
-
-    def scored(self, X: Matrix, coef: Array, intercept: float) -> tuple[Array, NDArray[np.bool_]]:
-        """The same, and which rows can be used; one that cannot is scored as a row of zeros."""
-        shift, factor = self.affine()
-        inner = coef if factor is None else coef / factor
-        sparse = is_sparse(X) and not np.any(shift != 0.0)  # a shift of the zeros makes a sparse matrix dense
-        rows = _csr(X) if sparse else np.array(_dense(X), order="C")
-        usable = np.ones(rows.shape[0], dtype=np.bool_)
-        rows = _clipped(rows, usable, self)
-        return np.asarray(rows @ (inner / self.scale) + (intercept - coef @ shift), dtype=np.float64), usable
-
-    def affine(self) -> tuple[Array, Array | None]:
-        """(shift, factor): a feature x becomes (x + shift) * factor. Factor is None without declared ranges."""
-        if self.bounds.feature_low is None or self.bounds.feature_high is None:
-            return np.zeros(self.features), None
-        low, high = np.asarray(self.bounds.feature_low), np.asarray(self.bounds.feature_high)
-        if self.bounds.rescale == "unit":
-            return -low, 1.0 / (high - low)
-        return -(low + high) / 2, 2.0 / (high - low)
-
-    def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
-        """Labels as the losses want them (-1/+1, or cut and scaled to [-1, 1]) and which of them are usable."""
-        if not self.labelled:
-            return np.zeros(len(np.asarray(y))), np.ones(len(np.asarray(y)), dtype=np.bool_)
-        if self.classes is not None:
-            raw = np.asarray(y)
-            negative, positive = (_equal(raw, value) for value in self.classes)
-            return np.where(positive, 1.0, -1.0), positive | negative
-        values = _numbers(np.asarray(y))
-        usable = np.isfinite(values)
-        values[~usable] = 0.0
-        if self.bounds.label_low is not None:
-            np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
-        centred = self.fit_intercept if self.centred is None else self.centred
-        centre, half = self.bounds.label_scale(fit_intercept=centred)
-        return (values - centre) / half, usable
-
-
-def label_key(label: Any) -> Any:
-    """What a label is compared by: its number if it is one or reads as one, else its text, else None.
-
-    A function of the one label alone, never of the array it came in: NumPy gives a column one type, so a single odd
-    label would otherwise turn every other number into text.
-    """
-    try:
-        number = float(label)
-    except Exception:
-        return label.strip() if isinstance(label, str) else None
-    return number if number == number else None  # NaN is no label
-
-
-def _equal(labels: NDArray[Any], value: Any) -> NDArray[np.bool_]:
-    """Which labels equal the value, each by its own key; a missing label equals nothing."""
-    key = label_key(value)
-    if labels.dtype.kind in "fiub":
-        return np.asarray(labels == key, dtype=np.bool_) if isinstance(key, float) else np.zeros(labels.shape, np.bool_)
-    return np.array([label_key(label) == key for label in labels.ravel()], dtype=np.bool_).reshape(labels.shape)
-
-
-def _numbers(labels: NDArray[Any]) -> Array:
-    """Labels as float64; one that is no number is NaN, since an error would tell that there is one."""
-    if labels.dtype.kind in "fiub":
-        return labels.astype(np.float64)
-    keys = [label_key(label) for label in labels.ravel()]
-    return np.array([key if isinstance(key, float) else math.nan for key in keys]).reshape(labels.shape)
-
-
-def _dense(matrix: Matrix) -> Array:
-    return np.asarray(matrix.toarray() if is_sparse(matrix) else matrix, dtype=np.float64)
-
-
-def _csr(matrix: Matrix) -> Matrix:
-    """A CSR copy in float64 that has each entry once."""
-    rows = sp.csr_matrix(matrix, dtype=np.float64, copy=True)
-    rows.sum_duplicates()
-    return rows
-
-
-def _row_squares(matrix: Matrix) -> Array:
-    squares = matrix.multiply(matrix).sum(axis=1) if is_sparse(matrix) else np.einsum("ij,ij->i", matrix, matrix)
-    return np.asarray(squares, dtype=np.float64).ravel()
-
-
-def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
-    """Rows of `raw` (dense chunk or CSR, float64, owned by us) rescaled, clipped and scaled; unusable rows zero."""
-    # A row that overflows becomes a null row in silence: a warning could be turned into an error.
-    with np.errstate(all="ignore"):
-        return _scaled(raw, usable, recipe)
-
-
-def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
-    shift, factor = recipe.affine()
-    sparse = is_sparse(raw)
-    entries = raw.data if sparse else raw
-    if factor is not None:
-        if sparse:
-            entries *= factor[raw.indices]
-        else:
-            entries += shift
-            entries *= factor
-    finite = np.isfinite(entries)
-    if not finite.all():
-        owner = np.repeat(np.arange(raw.shape[0]), np.diff(raw.indptr)) if sparse else np.nonzero(~finite)[0]
-        usable[owner[~finite] if sparse else owner] = False
-        entries[~finite] = 0.0
-    low, high = recipe.entry_range
-    np.clip(entries, low[raw.indices] if sparse else low, high[raw.indices] if sparse else high, out=entries)
-    norms = np.sqrt(_row_squares(raw))
-    if recipe.layout == "entries":
-        limit = recipe.bounds.row_norm
-        scale = np.where(usable, recipe.scale, 0.0)
-    elif recipe.layout == "columns":
-        limit = recipe.bounds.row_norm
-        scale = np.where(usable, 1.0, 0.0)
-        entries *= recipe.scale[raw.indices] if sparse else recipe.scale  # type: ignore[index]
-    else:
-        limit = recipe.bounds.norm(recipe.features)
-        scale = np.where(usable, recipe.scale, 0.0)
-    if limit is not None:
-        over = norms > limit
-        scale[over] *= limit / norms[over]
-    if sparse:
-        entries *= np.repeat(scale, np.diff(raw.indptr))
-    else:
-        entries *= scale[:, None]
-    return raw
+    clip: Array  # of each coordinate, like all arrays here
+    sizes: Array
+    l1: Array
+    l2: Array
+    low: Array
+    high: Array
+    code: int  # of the loss
+    parameter: float
+    records: float  # what a sum is divided by
 
 
 class Block:
@@ -282,7 +67,7 @@ class Block:
     A batch names its rows in `chosen` and copies none; `whole` is the holder's block that they are rows of.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         rows: Matrix,
         labels: Array,
@@ -299,6 +84,7 @@ class Block:
         self.chosen = chosen
         self._whole = whole
         self.layout: Layout = layout
+        self._arrangement = ARRANGEMENTS[layout]
         self.usable = usable  # which rows are no null rows; None for a batch
 
     @classmethod
@@ -319,11 +105,7 @@ class Block:
         labels, usable = recipe.labels(y)
         if labels.shape != (count,):
             raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
-        bits = recipe.bits if recipe.exact else None
-        if is_sparse(X):
-            rows = _prepare_sparse(X, usable, recipe, bits)
-        else:
-            rows = _prepare_dense(np.asarray(X), usable, recipe, bits)
+        rows = recipe.prepared(X, usable)
         labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
         if not usable.all():
             _log.warning(
@@ -331,6 +113,7 @@ class Block:
                 count - int(usable.sum()),
                 count,
             )
+        bits = recipe.bits if recipe.exact else None
         return cls(rows, labels, bits, layout=recipe.layout, usable=usable)
 
     def __len__(self) -> int:
@@ -348,8 +131,8 @@ class Block:
 
     @property
     def row_norm(self) -> float:
-        """What bounds the norm of every row; nothing does in the other layouts."""
-        return 1.0 if self.layout == "rows" else math.inf
+        """What bounds the norm of every row; infinite where the layout bounds entries alone."""
+        return self._arrangement.row_norm
 
     def chunks(self) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once."""
@@ -357,7 +140,7 @@ class Block:
         if is_sparse(rows):
             yield rows, self.labels
             return
-        step = max(64, CHUNK // max(self.dimension, 1))
+        step = rows_at_once(self.dimension)
         # A fresh half megabyte for every piece would cost more than the arithmetic on it.
         wide = np.empty((min(step, len(self.labels)), self.dimension)) if rows.dtype != np.float64 else None
         for start in range(0, len(self.labels), step):
@@ -378,6 +161,20 @@ class Block:
             total += rows.T @ term(rows @ exact, labels)
         return total
 
+    def scores(self, weights: Array) -> Array:
+        """x_i'w of every row, w rounded toward zero on a grid on which the sums are exact.
+
+        Fewer weights than columns are those of the first ones. So a score is a function of its own row and of w alone,
+        to the last bit, in whatever order a library adds. Edges: in a run without privacy, where rows are on no grid,
+        w is taken as it is.
+        """
+        exact = np.zeros(self.dimension)
+        exact[: len(weights)] = weights
+        if self.bits is not None:
+            exact = exact_weights(exact, self.bits, self._arrangement.weight_norm(exact))
+        found = [np.asarray(rows @ exact, dtype=np.float64) for rows, _ in self.chunks()]
+        return np.concatenate(found) if found else np.zeros(0)
+
     def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
         """sum_i term(x_i'w, y_i)."""
         return float(sum(term(rows @ weights, labels).sum() for rows, labels in self.chunks()))
@@ -391,8 +188,191 @@ class Block:
             if term is not None:
                 factor = term(rows @ weights, labels)[:, None]
                 scaled = rows.multiply(factor) if is_sparse(rows) else rows * factor
-            total += _dense(rows.T @ scaled)
+            total += dense(rows.T @ scaled)
         return total
+
+    def column_dots(self, factors: Array) -> Array:
+        """sum_i factors_i x_ij for every column j: exact for factors and entries on their grids."""
+        if self._arrangement.order == "C":
+            total, start = np.zeros(self.dimension), 0
+            for rows, labels in self.chunks():
+                total += rows.T @ factors[start : start + len(labels)]
+                start += len(labels)
+            return total
+        return np.asarray(self._on_columns(atoms.column_dots_dense, atoms.column_dots_sparse, factors))
+
+    def column(self, place: int) -> tuple[Array, NDArray[Any] | None]:
+        """x_ij of one column j, and whose they are (None: everybody's, in order)."""
+        if is_sparse(self.rows):
+            start, stop = self.rows.indptr[place], self.rows.indptr[place + 1]
+            return self.rows.data[start:stop].astype(np.float64), self.rows.indices[start:stop]
+        return self.rows[:, place].astype(np.float64), None
+
+    def add_column(self, scores: Array, place: int, factor: float) -> None:
+        """scores_i += factor x_ij, in place, each record's on its own."""
+        if is_sparse(self.rows):
+            rows, places = self.rows, np.array([place], dtype=np.int64)
+            atoms.add_rows_sparse(rows.indptr, rows.indices, rows.data, places, np.array([factor], dtype=float), scores)
+        else:
+            scores += factor * self.rows[:, place].astype(np.float64)
+
+    def add_chosen_columns(self, changes: Sequence[tuple[int, float]], scores: Array) -> Integers | None:
+        """scores_i += sum of factor x_ij over the (j, factor), in place: whose scores changed; None for everybody's."""
+        if not is_sparse(self.rows):
+            for place, factor in changes:
+                self.add_column(scores, place, factor)
+            return None
+        rows, (marks, touched) = self.rows, self._touched
+        places, factors = np.array([place for place, _ in changes], dtype=np.int64), np.array([c for _, c in changes])
+        count = atoms.add_chosen_columns_sparse(
+            rows.indptr, rows.indices, rows.data, places, factors, scores, marks, touched
+        )
+        return touched[:count].copy()
+
+    def add_rows(self, places: Integers, factors: Array, total: Array) -> None:
+        """Total += sum_k factors_k x_i, i = places_k, in place: exact on the grids."""
+        if not is_sparse(self.rows):
+            total += factors @ self.rows[places].astype(np.float64)
+            return
+        rows = self._by_row
+        atoms.add_rows_sparse(rows.indptr, rows.indices, rows.data, places, factors, total)
+
+    @functools.cached_property
+    def _by_row(self) -> Matrix:
+        """Sparse columns turned into rows."""
+        return self.rows.tocsr()
+
+    @functools.cached_property
+    def _touched(self) -> tuple[NDArray[np.int8], Integers]:
+        """Where `add_chosen_columns` marks and lists records."""
+        return np.zeros(len(self), dtype=np.int8), np.zeros(len(self), dtype=np.int64)
+
+    def _on_columns(self, dense: Any, sparse: Any, *arguments: Any, layout: Layout = "entries") -> Any:
+        """A kernel on the columns, which lie together; it takes a whole block, never a batch."""
+        if self.layout != layout or self.chosen is not None:
+            raise LeakError("the rows were not prepared for steps by coordinates.")
+        if is_sparse(self.rows):
+            return sparse(self.rows.indptr, self.rows.indices, self.rows.data, *arguments)
+        return dense(self.rows.T, *arguments)
+
+    @property
+    def sum_bits(self) -> int:
+        """Bits b such that the sum of a term of each row, at most 1 and a multiple of 2^-b, is exact in float64."""
+        if self.bits is None:
+            raise LeakError("the rows were prepared for a run without privacy.")
+        return 52 - math.ceil(math.log2(max(len(self), 2)))
+
+    def coordinate_walk(  # noqa: PLR0913
+        self,
+        scores: Array,
+        weights: Array,
+        order: Integers,
+        steps: CoordinateSteps,
+        noise: NDArray[Any],
+        grid_step: float,
+        bits: int,
+    ) -> NDArray[Any]:
+        """R_k = rint(sum_i cut(l'_i x_ij / clip_j, -1, 1) / grid_step) + noise_k for the coordinates j of `order`.
+
+        Each step starts from the weights and scores that the one before led to; both are moved in place.
+        """
+        public = (steps.clip, steps.sizes, steps.l1, steps.l2, steps.low, steps.high)
+        loss = (steps.code, steps.parameter, steps.records)
+        arguments = (self.labels, scores, weights, order, *public, *loss, noise, grid_step, bits)
+        walks = (columns.coordinate_walk_dense, columns.coordinate_walk_sparse)
+        return np.asarray(self._on_columns(*walks, *arguments, layout="columns"))
+
+    def clipped_column_sums(self, slopes: Array, clip: Array, bits: int) -> Array:
+        """sum_i cut(slope_i x_ij / clip_j, -1, 1) for every column j, its terms rounded to `bits`.
+
+        With negative bits, for a run without privacy, the plain sums of slope_i x_ij.
+        """
+        sums = (columns.clipped_column_sums_dense, columns.clipped_column_sums_sparse)
+        return np.asarray(self._on_columns(*sums, slopes, clip, bits, layout="columns"))
+
+    def column_sums(self, slopes: Array, order: Integers) -> tuple[Array, Array]:
+        """(sum_i slope_i x_ij, sum_i x_ij^2) for the columns j of `order`."""
+        kernel = (columns.column_sums_dense, columns.column_sums_sparse)
+        sums, squares = self._on_columns(*kernel, slopes, order, layout="columns")
+        return sums, squares
+
+    def column_squares(self) -> Array:
+        """sum_i x_ij^2 for every column j; with privacy each square is cut to 1 and on a grid, and the sum exact."""
+        limit = 0.0 if self.bits is None else 2.0**self.sum_bits
+        squares = (columns.column_squares_dense, columns.column_squares_sparse)
+        return np.asarray(self._on_columns(*squares, limit, layout="columns"))
+
+    def add_columns(self, changes: Array, scores: Array) -> None:
+        """scores_i += sum_j changes_j x_ij, in place."""
+        add = (columns.add_columns_dense, columns.add_columns_sparse)
+        self._on_columns(*add, changes, scores, layout="columns")
+
+    def dual_rows(  # noqa: PLR0913
+        self,
+        weights: Array,
+        duals: Array,
+        *,
+        code: int,
+        parameter: float,
+        factor: float,
+        clip: float,
+        grid: int,
+        scale: float,
+    ) -> Array:
+        """sum_i z_i x_i over these rows, z_i the dual step of the loss `code`, |z_i x_i| <= clip, on the grid 2^-grid.
+
+        The duals, of all rows of `whole`, are moved in place; with a `scale` the weights follow each step.
+        """
+        whole = self.whole
+        options: tuple[Any, ...] = (
+            whole.labels,
+            whole.squares,
+            weights,
+            duals,
+            code,
+            parameter,
+            factor,
+            clip,
+            grid,
+            scale,
+        )
+        if is_sparse(whole.rows):
+            rows = (whole.rows.indptr, whole.rows.indices, whole.entries)
+            return np.asarray(dual_rows_sparse(*rows, self.places, *options))
+        return np.asarray(dual_rows_dense(whole.rows, self.places, *options))
+
+    def dense_rows(self, width: int) -> Array:
+        """The first `width` columns of all rows, with their zeros."""
+        return dense(self.rows[:, :width])
+
+    def times(self, matrix: Array) -> Array:
+        """x_i'P for every row, over as many columns as P has rows."""
+        rows = self.rows[:, : len(matrix)]
+        if is_sparse(rows):
+            return np.asarray(rows @ matrix)
+        found = np.empty((len(self), matrix.shape[1]))
+        for start in range(0, len(self), ROWS):
+            found[start : start + ROWS] = rows[start : start + ROWS].astype(np.float64) @ matrix
+        return found
+
+    @functools.cached_property
+    def products(self) -> Products:
+        """X w, X'v and X'X as a library multiplies, on no grid: only what another rule protects may use them."""
+        if self.chosen is not None:
+            raise LeakError("products are those of a whole block, never of a batch.")
+        return Products(self.rows)
+
+    @property
+    def usable_rows(self) -> NDArray[np.bool_]:
+        """Which rows are no null rows. A batch, which does not say so, is refused."""
+        if self.usable is None:
+            raise LeakError("a batch does not say which of its rows are null rows.")
+        return self.usable
+
+    @property
+    def null_rows(self) -> NDArray[np.bool_]:
+        """Which rows are null rows, zero everywhere."""
+        return ~self.usable_rows
 
     def take(self, indices: NDArray[np.int64]) -> Block:
         """The named rows as a batch."""
@@ -408,49 +388,11 @@ class Block:
     @functools.cached_property
     def entries(self) -> NDArray[Any]:
         """The entries of sparse rows, as float32 where that holds their grid without loss: half the traffic."""
-        narrow = self.bits is not None and self.bits <= 24 and self.layout == "rows"
-        return np.asarray(self.rows.data, dtype=np.float32 if narrow else None)
+        return np.asarray(self.rows.data, dtype=self._arrangement.kind(self.bits))
 
     @functools.cached_property
     def squares(self) -> Array:
-        """|x_i|^2 of every row; exact on the grid of the layout "rows"."""
+        """|x_i|^2 of every row; exact on a grid."""
         if is_sparse(self.rows):
-            return _row_squares(self.rows)
-        return np.concatenate([_row_squares(rows) for rows, _ in self.chunks()] or [np.zeros(0)])
-
-
-def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
-    # A grid of up to 24 bits fits float32 without loss: half the memory, half the traffic.
-    # Columns are rounded to it in any private run: each entry on its own, so a record changes its own row alone.
-    columns = recipe.layout == "columns"
-    narrow = bits is not None and (bits <= 24 or columns)
-    order: Literal["C", "F"] = "C" if recipe.layout == "rows" else "F"
-    rows = np.empty((X.shape[0], recipe.dimension), dtype=np.float32 if narrow else np.float64, order=order)
-    step = max(64, CHUNK // max(recipe.dimension, 1))
-    for start in range(0, X.shape[0], step):
-        part = usable[start : start + step]
-        chunk = _clipped(np.array(X[start : start + step], dtype=np.float64, order="C"), part, recipe)
-        rows[start : start + step, : recipe.features] = chunk if bits is None or columns else toward_zero(chunk, bits)
-        if recipe.fit_intercept:
-            rows[start : start + step, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
-    return rows
-
-
-def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
-    shift, _ = recipe.affine()
-    if np.any(shift != 0.0):
-        raise InputError(
-            "feature_ranges shift the zeros of a sparse matrix, which would make it dense. Use rescale='unit' with "
-            "ranges that start at 0, ranges symmetric about 0, or pass a dense array."
-        )
-    rows = _clipped(_csr(X), usable, recipe)
-    if bits is not None and recipe.layout != "columns":
-        toward_zero(rows.data, bits)
-    if recipe.fit_intercept:
-        column = sp.csr_matrix(np.where(usable, recipe.intercept_entry, 0.0)[:, None])
-        rows = sp.csr_matrix(sp.hstack([rows, column], format="csr"))
-    if recipe.layout == "rows":
-        return rows
-    rows = rows.tocsc()
-    narrow = bits is not None and (bits <= 24 or recipe.layout == "columns")
-    return rows.astype(np.float32) if narrow else rows
+            return row_squares(self.rows)
+        return np.concatenate([row_squares(rows) for rows, _ in self.chunks()] or [np.zeros(0)])

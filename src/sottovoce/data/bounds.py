@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from sottovoce.errors import InputError
+from sottovoce.arguments import is_number
+from sottovoce.errors import InputError, did_you_mean
 
 Array = NDArray[np.float64]
 SMALLEST, LARGEST = 1e-100, 1e100  # declared numbers stay where float64 neither overflows nor vanishes
@@ -73,7 +74,7 @@ class Bounds(BaseModel):
         row_norm: float | None = None,
         entry_bound: float | Sequence[float] | None = None,
         label_bound: float | Sequence[float] | None = None,
-        feature_ranges: tuple[Sequence[float], Sequence[float]] | None = None,
+        feature_ranges: tuple[Sequence[float], Sequence[float]] | Mapping[str, Sequence[float]] | None = None,
         rescale: Literal["symmetric", "unit"] = "symmetric",
     ) -> Bounds:
         """The bounds from a user's arguments; `label_bound=b` stands for (-b, b)."""
@@ -87,13 +88,15 @@ class Bounds(BaseModel):
         if entry_bound is not None:
             alone = isinstance(entry_bound, str) or not np.iterable(entry_bound)
             several = [entry_bound] if alone else list(entry_bound)  # type: ignore[arg-type]
-            if not all(_is_number(value) for value in several):
+            if not all(is_number(value) for value in several):
                 raise InputError(
                     f"entry_bound={entry_bound!r} must be one positive number, or one for each feature; declare the "
                     "largest you expect."
                 )
             entry_bound = float(several[0]) if alone else tuple(map(float, several))  # type: ignore[arg-type]
         feature_low = feature_high = None
+        if isinstance(feature_ranges, Mapping):
+            feature_ranges = in_order(feature_ranges)
         if feature_ranges is not None:
             try:
                 lows, highs = feature_ranges
@@ -102,7 +105,8 @@ class Bounds(BaseModel):
             except (TypeError, ValueError):
                 raise InputError(
                     "feature_ranges must be a pair (lows, highs), each with one number per feature, "
-                    "for example ([0, 18], [1, 99]) for two features."
+                    "for example ([0, 18], [1, 99]) for two features, or a range for each feature by its name, "
+                    "{'age': (18, 99), ...}."
                 ) from None
         fields = {
             "row_norm": row_norm,
@@ -184,11 +188,22 @@ class Bounds(BaseModel):
         return 0.0, max(abs(self.label_low), abs(self.label_high))
 
 
-def _is_number(value: object) -> bool:
-    """Whether it is a number that float64 has; texts and truth values are none, though both can be read as one."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) <= LARGEST
-    return isinstance(value, float | np.integer | np.floating)
+def in_order(ranges: Mapping[str, Sequence[float]], names: Sequence[str] = ()) -> tuple[list[float], list[float]]:
+    """(lows, highs) of ranges by name, in the order of the columns `names`; data without names take them as they are.
+
+    Guarantee: a range that is missing, or of no column, is an error and never a column without its bound.
+    """
+    for name, pair in ranges.items():
+        if isinstance(pair, str) or not np.iterable(pair) or len(list(pair)) != 2:
+            raise InputError(f"feature_ranges: {name} = {pair!r} must be a pair, its low and its high.")
+        if names and name not in names:
+            meant = did_you_mean(str(name), names)
+            raise InputError(f"feature_ranges: {name!r} is no feature{meant} The features are: {', '.join(names)}.")
+    missing = [name for name in names if name not in ranges]
+    if missing:
+        raise InputError(f"feature_ranges has no range for: {', '.join(missing)}. Give every feature its low and high.")
+    order = list(names) or list(ranges)
+    return [ranges[name][0] for name in order], [ranges[name][1] for name in order]
 
 
 def party_norms(row_norm: float, columns: Sequence[int], norms: Sequence[float] | None = None) -> list[float]:

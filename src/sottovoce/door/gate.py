@@ -1,24 +1,19 @@
-"""The one door of a party: charge, then noise, then `Released`; nothing else can be put on a wire.
-
-A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` takes only what passed a
-`Gate` (`Released`), was declared public by name and with a reason (`Declared`), or is a prediction for a recipient that
-the holder allows (`Disclosed`).
-"""
+"""The one door of a party: what was charged for gets its noise and becomes `Released`; a wire takes nothing else."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.noisy_rows import draw
-from sottovoce.door.query import Derivable, Following, Query, Walk
+from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
+from sottovoce.door.sealed import SEAL, Kept, Released
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.mechanisms import (
     largest_signed,
@@ -33,302 +28,161 @@ from sottovoce.privacy.randomness import Randomness
 if TYPE_CHECKING:
     from sottovoce.data.block import Block
     from sottovoce.door.noisy_rows import Keeper
-    from sottovoce.plan.plan import Release
+    from sottovoce.plan.plan import Plan
+    from sottovoce.plan.release import Mechanism, Release
     from sottovoce.privacy.ledger import Account
 
-_SEAL: Final = object()
-
-# What a party may say without noise, and why each is public. A name that is not here cannot leave.
-PUBLIC_NAMES: Final[Mapping[str, str]] = {
-    "records": "row counts are fixed between neighbours",
-    "features": "the schema is public",
-    "feature_names": "the schema is public",
-    "classes": "the two class labels are schema",
-    "accepted": "an acknowledgement",
-    "kept_rows": "a name that follows from an earlier plan; whether a holder's data changed since counts as public",
-    "refused": "made from the plan, the party's policy and its ledger, never from rows",
-    "error": "one of a fixed list of texts",
-    "public_key": "random, and made to be told",
-}
-
-
-def _is(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
-    """Whether a value has exactly one of the kinds (numpy's numbers are none); `most`: a list of so many."""
-    if most is None:
-        return lambda value: type(value) in kinds
-    return lambda value: type(value) in (list, tuple) and len(value) <= most and all(type(v) in kinds for v in value)
-
-
-_SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "records": _is(int),
-    "features": _is(int),
-    "feature_names": _is(str, most=10**9),
-    "classes": _is(bool, int, float, str, most=2),
-    "accepted": _is(bool),
-    "kept_rows": lambda value: type(value) is tuple and tuple(map(type, value)) == (str, float),
-    "refused": _is(str),
-    "error": _is(str),
-    "public_key": _is(str),
-}
-
-
-class _Sealed:
-    """Made with the seal of this module, then neither changed nor copied."""
-
-    __slots__ = ()
-
-    def __new__(cls, *arguments: Any, seal: object = None) -> Any:  # noqa: ARG004
-        if seal is not _SEAL:
-            raise LeakError(f"{cls.__name__} is made by the gate alone; pass the value through it.")
-        return object.__new__(cls)
-
-    def _fill(self, **fields: Any) -> None:
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise LeakError(f"{type(self).__name__} cannot be changed; pass the value through the gate.")
-
-    def __delattr__(self, name: str) -> None:
-        raise LeakError(f"{type(self).__name__} cannot be changed; pass the value through the gate.")
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise LeakError(f"{type(self).__name__} is neither copied nor pickled; it leaves through a wire.")
-
-
-class Released(_Sealed):
-    """A value that was charged for and carries its noise.
-
-    It is integers on the grid `step`, or the plain value of a run that was planned without privacy.
-    """
-
-    __slots__ = ("arrays", "query", "round")
-    arrays: Mapping[str, NDArray[Any]]
-    query: str
-    round: int
-
-    def __init__(self, query: str, round_: int, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:  # noqa: ARG002
-        for array in arrays.values():
-            array.setflags(write=False)
-        self._fill(query=query, round=round_, arrays=MappingProxyType(dict(arrays)))
-
-
-class Kept(_Sealed):
-    """A party's prepared rows with their noise: records x columns, read-only. They stay with the party.
-
-    Whatever is computed from them and from public numbers may leave (`Gate.derived`).
-    """
-
-    __slots__ = ("rows",)
-    rows: NDArray[Any]
-
-    def __init__(self, rows: NDArray[Any], *, seal: object) -> None:  # noqa: ARG002
-        rows.setflags(write=False)
-        self._fill(rows=rows)
-
-
-class Declared(_Sealed):
-    """A public value with its name and the reason why it is public."""
-
-    __slots__ = ("name", "reason", "value")
-    name: str
-    reason: str
-    value: Any
-
-    def __init__(self, name: str, value: Any, reason: str, *, seal: object) -> None:  # noqa: ARG002
-        self._fill(name=name, value=value, reason=reason)
-
-
-class Disclosed(_Sealed):
-    """Values about people for one recipient, whom the holder allows to learn them. No epsilon covers them."""
-
-    __slots__ = ("arrays", "recipient")
-    arrays: Mapping[str, NDArray[Any]]
-    recipient: str
-
-    def __init__(self, recipient: str, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:  # noqa: ARG002
-        for array in arrays.values():
-            array.setflags(write=False)
-        self._fill(recipient=recipient, arrays=MappingProxyType(dict(arrays)))
-
-
-class Outgoing(_Sealed):
-    """Bytes that may leave a party. Wires take nothing else."""
-
-    __slots__ = ("data",)
-    data: bytes
-
-    def __init__(self, data: bytes, *, seal: object) -> None:  # noqa: ARG002
-        self._fill(data=data)
+Arrays = dict[str, NDArray[Any]]
 
 
 class Gate:
-    """The door of one party for one plan.
+    """The door of one party for one plan. There is one way through it: `release`.
 
     Guarantee: what leaves is `round(value / step) + round(std / step * Z)` on the grid `step`, which is a
     post-processing of the Gaussian mechanism at sensitivity Delta + step sqrt(entries); or the place of the largest
-    score + std * Gumbel, or score + Laplace noise, scores rounded to that grid. The cost was reserved before the gate
-    was made, and each (plan, round, query) is released once: a second request gets the stored value, whatever it
-    carries. Where the plan samples, the gate itself flips each record's secret coin and answers also for an empty
-    batch. Edges: a query the plan does not list, a round outside the plan's, a query whose sensitivity is above what
-    was charged, another mechanism than was charged, or rows that were not prepared for privacy, are refused and nothing
-    leaves. Without a ledger the rounds of a query go up, unless it is `unordered`: then all its releases are kept.
-    Threads take turns.
+    score + std * Gumbel, or score + Laplace noise, scores rounded to that grid; or a function of rows that carry noise
+    already. The plan's release says which. The cost was reserved before the gate was made, and each (plan, round,
+    query) is released once: a second request gets the stored value, whatever it carries. Where the plan samples, the
+    gate itself flips each record's secret coin and answers also for an empty batch. Edges: a query the plan does not
+    list, a round outside the plan's, a query whose sensitivity is above what was charged, one that cannot be released
+    as was charged, or rows that were not prepared for privacy, are refused and nothing leaves. Without a ledger the
+    rounds of a query go up, unless it is `unordered`: then all its releases are kept. Threads take turns.
     """
 
     def __init__(
-        self,
-        plan: bytes,
-        releases: Mapping[str, Release],
-        records: int,
-        randomness: Randomness,
-        account: Account | None,
-        keeper: Keeper | None = None,
+        self, plan: Plan, randomness: Randomness, account: Account | None = None, keeper: Keeper | None = None
     ) -> None:
-        self._plan = plan
-        self._releases = releases
-        self._records = records
+        self._plan = plan.digest
+        self._releases: Mapping[str, Release] = {release.query: release for release in plan.releases}
+        self._records = plan.records
         self._randomness = randomness
         self._account = account
         self._keeper = keeper
         self._kept: dict[str, Kept] = {}
-        self._checked: dict[str, Query | Walk] = {}  # queries are frozen: one check holds for all rounds
+        self._checked: dict[str, Query] = {}  # queries are frozen: one check holds for all rounds
         self._last: dict[str, Released] = {}
         self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
-        self.unsaid = False  # whether the last value drawn did not leave: it failed, or another process was first
+        self.unreleased = False  # whether the last value drawn did not leave: it failed, or another process was first
         self._one_at_a_time = threading.Lock()
 
-    @property
-    def randomness(self) -> Randomness:
-        """The party's source, for a published form whose noise protects nothing and is none of the gate's."""
-        return self._randomness
+    def release(self, query: Query, round: Round) -> Released:
+        """Let the answer to a query out, by the mechanism of the plan's release; the stored one if there is one."""
+        with self._one_at_a_time:
+            self.unreleased = False
+            if not isinstance(query, Derived):
+                earlier = self._stored(query, round.number)
+                if earlier is not None:
+                    return earlier
+            release = self._permitted(query, round.number, round.rows)
+            if isinstance(query, Derived):
+                return Released(query.name, round.number, {"value": self._derived(query, round)}, seal=SEAL)
+            self.unreleased = True
+            round = dataclasses.replace(round, randomness=self._randomness)
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
+            return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered)
 
-    def gaussian(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
-        """Release `query` on private rows in round `round_`, with the noise of the plan.
+    def _gaussian(self, query: Query, release: Release, round: Round) -> Arrays:
+        """The value with noise on every entry; a walk takes its noise number by number.
 
-        A plan with several batches a release has the query say its next arguments from each released value
-        (`follow`); every batch has its own coins and its own noise, as if each were a message of its own.
+        A plan with several batches a release has the query say its next round from each released value (`follow`);
+        every batch has its own coins and its own noise, as if each were a message of its own.
         """
+        if isinstance(query, Walk):
+            return self._walk(query, release, round)
+        grids: list[NDArray[np.int64]] = []
+        noise: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
+        for rows in self._drawn(release, round.rows):
+            if grids:
+                following = query.follow(np.asarray(grids[-1] * release.step, dtype=np.float64), round)
+                if following is None:
+                    raise LeakError(f"query {query.name!r} follows no released value; nothing was released.")
+                round = following
+            value = query.value(dataclasses.replace(round, rows=rows))
+            if release.std == 0.0:
+                return {"value": value}
+            if not grids:
+                noise = self._noise(release, query.noise_weights, value.size)
+            if value.shape != noise[len(grids)].shape:  # one draw would be spread over several numbers
+                raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")
+            grids.append(np.rint(value / release.step).astype(np.int64) + noise[len(grids)])
+        return {"grid": np.concatenate(grids)}
 
-        def noisy(release: Release) -> dict[str, NDArray[Any]]:
-            said = arguments
-            grids: list[NDArray[np.int64]] = []
-            for rows in self._drawn(release, block):
-                if grids:
-                    released = np.asarray(grids[-1] * release.step, dtype=np.float64)
-                    said = cast("Following", query).follow(released, *said)
-                value = query.value(rows, *said)
-                if release.std == 0.0:
-                    return {"value": value}
-                if not grids:
-                    noise = self._noise(release, query.weights, value.size)
-                if value.shape != noise[len(grids)].shape:  # one draw would be spread over several numbers
-                    raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")
-                grids.append(np.rint(value / release.step).astype(np.int64) + noise[len(grids)])
-            return {"grid": np.concatenate(grids)}
-
-        return self._once("gaussian", query, round_, block, noisy)
-
-    def walk(self, query: Walk, round_: int, block: Block, *arguments: Any) -> Released:
-        """Release a sequence of numbers, each a function of the rows and of those released before it.
+    def _walk(self, query: Walk, release: Release, round: Round) -> Arrays:
+        """A sequence of numbers, each a function of the rows and of those released before it.
 
         The noise of all of them is drawn here, first; `query` adds it to one number after another. A sequence of
         adaptive Gaussian releases costs what one release of all of them costs.
         """
+        (rows,) = self._drawn(release, round.rows)
+        round = dataclasses.replace(round, rows=rows)
+        if release.std == 0.0:
+            return {"value": query.walk(round, None, 0.0)}
+        noise = rounded_gaussian(release.std / release.step, query.length, self._randomness)
+        grid = query.walk(round, noise, release.step)
+        if grid.dtype != np.int64 or grid.shape != noise.shape:
+            raise LeakError(f"query {query.name!r} made no integers of its noise; nothing was released.")
+        return {"grid": grid}
 
-        def noisy(release: Release) -> dict[str, NDArray[Any]]:
-            (rows,) = self._drawn(release, block)
-            if release.std == 0.0:
-                return {"value": query.walk(rows, None, 0.0, *arguments)}
-            noise = rounded_gaussian(release.std / release.step, query.length, self._randomness)
-            grid = query.walk(rows, noise, release.step, *arguments)
-            if grid.dtype != np.int64 or grid.shape != noise.shape:
-                raise LeakError(f"query {query.name!r} made no integers of its noise; nothing was released.")
-            return {"grid": grid}
+    def _selection(self, query: Choice, release: Release, round: Round) -> Arrays:
+        """Which candidate has the largest score + std * Gumbel; the scores are rounded to the grid first."""
+        values = query.value(round)
+        if release.std == 0.0:
+            best = float(largest_signed(*split(query, values)) if query.signed else np.argmax(values))
+            return {"value": np.array([best])}
+        grid = np.rint(values / release.step)
+        grid *= release.step
+        signed, stay = split(query, grid)
+        chosen = (
+            select_signed(signed, 1 / release.std, self._randomness, stay)
+            if query.signed
+            else select(grid, 1 / release.std, self._randomness)
+        )
+        return {"grid": np.array([chosen], dtype=np.int64)}
 
-        return self._once("gaussian", query, round_, block, noisy)
+    def _noisy_max(self, query: Choice, release: Release, round: Round) -> Arrays:
+        """Which value has, with one of its signs, the largest score + Laplace noise of scale std, both on the grid."""
+        values, stay = split(query, query.value(round))
+        if release.std == 0.0:
+            return {"value": np.array([float(largest_signed(values, stay))])}
+        code = noisy_max_signed(values, release.std, release.step, self._randomness, stay)
+        return {"grid": np.array([code], dtype=np.int64)}
 
-    def select(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
-        """Release which candidate has the largest score + std * Gumbel; the scores are rounded to the grid first."""
+    _MECHANISMS: Mapping[Mechanism, Callable[..., Arrays]] = {
+        "gaussian": _gaussian,
+        "selection": _selection,
+        "noisy-max": _noisy_max,
+    }
 
-        def chosen(release: Release) -> dict[str, NDArray[Any]]:
-            scores = query.value(block, *arguments)
-            if release.std == 0.0:
-                return {"value": np.array([float(np.argmax(scores))])}
-            grid = np.rint(scores / release.step) * release.step
-            return {"grid": np.array([select(grid, 1 / release.std, self._randomness)])}
+    def _derived(self, query: Derived, round: Round) -> NDArray[np.float64]:
+        """A function of kept rows and of public numbers: no noise, no charge, and nothing to store.
 
-        return self._once("selection", query, round_, block, chosen)
-
-    def select_signed(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
-        """Release which value has, with one of its signs, the largest score + std * Gumbel: j + 1 or -(j + 1).
-
-        If the query `stays`, its last value has no sign: it is the score of the answer 0. Rounded as for `select`.
+        Whoever asks again gets the same function, or another one; neither says more than the kept rows do.
         """
+        rows = self._kept_rows(query.source, round).rows
+        with np.errstate(all="ignore"):
+            return np.array(query.derive(rows, round.told), dtype=np.float64)
 
-        def chosen(release: Release) -> dict[str, NDArray[Any]]:
-            values = query.value(block, *arguments)
-            if release.std == 0.0:
-                return {"value": np.array([float(largest_signed(*_to_sign(query, values)))])}
-            grid = np.rint(values / release.step)
-            grid *= release.step
-            signed, stay = _to_sign(query, grid)
-            return {"grid": np.array([select_signed(signed, 1 / release.std, self._randomness, stay)], dtype=np.int64)}
-
-        return self._once("selection", query, round_, block, chosen)
-
-    def noisy_max(self, query: Query, round_: int, block: Block, *arguments: Any) -> Released:
-        """Release which value has, with one of its signs, the largest score + Laplace noise of scale std.
-
-        Answers as `select_signed`; scores and noise are rounded to the grid.
-        """
-
-        def chosen(release: Release) -> dict[str, NDArray[Any]]:
-            values, stay = _to_sign(query, query.value(block, *arguments))
-            if release.std == 0.0:
-                return {"value": np.array([float(largest_signed(values, stay))])}
-            code = noisy_max_signed(values, release.std, release.step, self._randomness, stay)
-            return {"grid": np.array([code], dtype=np.int64)}
-
-        return self._once("noisy-max", query, round_, block, chosen)
-
-    def keep(self, query: Query, block: Block, *arguments: Any) -> Kept:
+    def _kept_rows(self, query: Query, round: Round) -> Kept:
         """The rows of `query` (a row of the value for each record) with the noise of the plan: drawn once, then kept.
 
         With a keeper they are those of earlier runs wherever these may be used again. Values are rounded toward zero
         on the grid, which makes no row longer. Without privacy they are the rows as they are.
         """
-        with self._one_at_a_time:
-            if query.name in self._kept:
-                return self._kept[query.name]
-            release = self._permitted("kept", query, None, block)
-            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-                rows: NDArray[Any]
-                value = query.value(block, *arguments).reshape(len(block), -1)
-                if release.std == 0.0:
-                    rows = value
-                elif self._keeper is not None:
-                    rows = self._keeper.take(query, release, value, self._randomness)
-                else:
-                    rows = draw(value, release.std, release.step, self._randomness).values()
-            self._kept[query.name] = Kept(rows, seal=_SEAL)
+        if query.name in self._kept:
             return self._kept[query.name]
-
-    def derived(self, query: Derivable, round_: int, kept: Kept, *arguments: Any) -> Released:
-        """Release a function of kept rows and of public numbers: no noise, no charge, and nothing to store.
-
-        Whoever asks again gets the same function, or another one; neither says more than the kept rows do.
-        """
-        with self._one_at_a_time:
-            self.unsaid = False
-            self._permitted("derived", query, round_, None)
-            if not any(kept is known for known in self._kept.values()):
-                raise LeakError(
-                    f"query {query.name!r} was not given the rows that this gate keeps; nothing was released."
-                )
-            with np.errstate(all="ignore"):
-                value = np.array(query.derive(kept.rows, *arguments), dtype=np.float64)
-            return Released(query.name, round_, {"value": value}, seal=_SEAL)
+        release = self._permitted(query, None, round.rows)
+        with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+            rows: NDArray[Any]
+            value = query.value(round).reshape(len(round.rows), -1)
+            if release.std == 0.0:
+                rows = value
+            elif self._keeper is not None:
+                rows = self._keeper.take(query, release, value, self._randomness)
+            else:
+                rows = draw(value, release.std, release.step, self._randomness).values()
+        self._kept[query.name] = Kept(rows, seal=SEAL)
+        return self._kept[query.name]
 
     def _noise(self, release: Release, weights: NDArray[np.float64] | float, size: int) -> NDArray[np.int64]:
         """A row of noise for each batch, in units of the grid."""
@@ -350,141 +204,67 @@ class Gate:
         for k in range(release.batches):
             yield block.take(sample[ends[k] : ends[k + 1]] - k * len(block))
 
-    def _once(
-        self,
-        mechanism: str,
-        query: Query | Walk,
-        round_: int,
-        block: Block,
-        make: Callable[[Release], dict[str, NDArray[Any]]],
-    ) -> Released:
-        """The stored release, or a new one after every check; threads take turns."""
-        with self._one_at_a_time:
-            self.unsaid = False
-            unordered = bool(getattr(query, "unordered", False))
-            earlier = self._stored(query.name, round_, unordered)
-            if earlier is not None:
-                return earlier
-            release = self._permitted(mechanism, query, round_, block)
-            self.unsaid = True
-            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-                arrays = make(release)
-            return self._keep(Released(query.name, round_, arrays, seal=_SEAL), unordered)
-
-    def _permitted(self, mechanism: str, query: Any, round_: int | None, block: Block | None) -> Release:
-        """The release of a query after every check; `round_` is None for what has no round."""
+    def _permitted(self, query: Query, number: int | None, block: Block) -> Release:
+        """The release of a query after every check; `number` is None for rows that are kept, which have no round."""
         release = self._releases.get(query.name)
-        in_time = release is not None and (round_ is None or release.first <= round_ < release.first + release.count)
+        in_time = release is not None and (number is None or release.first <= number < release.first + release.count)
         if release is None or not in_time:
-            raise RefusedError(f"query {query.name!r} in round {round_} is not in the plan; nothing was released.")
-        if release.mechanism != mechanism:
+            raise RefusedError(f"query {query.name!r} in round {number} is not in the plan; nothing was released.")
+        if (number is None) != (release.mechanism == "kept") or not fits(query, release.mechanism):
             raise LeakError(f"query {query.name!r} was charged as a {release.mechanism}; nothing was released.")
         if release.std > 0.0:
             if self._checked.get(query.name) is not query:
                 release.check(query, self._records)
                 self._checked[query.name] = query
-            if block is None or block.bits is None:
+            if block.bits is None:
                 raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
         return release
 
-    def _stored(self, query: str, round_: int, unordered: bool) -> Released | None:
+    def _stored(self, query: Query, number: int) -> Released | None:
         if self._account is not None:
-            data = self._account.stored(self._plan.hex(), round_, query)
-            return None if data is None else Released(query, round_, decode(data).arrays, seal=_SEAL)
-        if unordered:
-            return self._all.get((query, round_))
-        last = self._last.get(query)
-        if last is None or round_ > last.round:
+            data = self._account.stored(self._plan.hex(), number, query.name)
+            return None if data is None else Released(query.name, number, decode(data).arrays, seal=SEAL)
+        if query.unordered:
+            return self._all.get((query.name, number))
+        last = self._last.get(query.name)
+        if last is None or number > last.round:
             return None
-        if last.round == round_:
+        if last.round == number:
             return last
-        raise RefusedError(f"round {round_} is over, and a party without a ledger keeps only its last release.")
+        raise RefusedError(f"round {number} is over, and a party without a ledger keeps only its last release.")
 
-    def _keep(self, released: Released, unordered: bool) -> Released:
+    def _store(self, released: Released, unordered: bool) -> Released:
         """Durably, before anybody sees it."""
         self._last[released.query] = released
         if self._account is None:
             if unordered:
                 self._all[released.query, released.round] = released
-            self.unsaid = False
+            self.unreleased = False
             return released
         offered = encode(Frame("answer", 0, self._plan, released.round, released.query, released.arrays, ""))
         stored = self._account.release(self._plan.hex(), released.round, released.query, offered)
-        self.unsaid = stored != offered
-        return Released(released.query, released.round, decode(stored).arrays, seal=_SEAL)
+        self.unreleased = stored != offered
+        return Released(released.query, released.round, decode(stored).arrays, seal=SEAL)
 
 
-def _to_sign(query: Query, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float | None]:
+def fits(query: Query, mechanism: Mechanism) -> bool:
+    """Whether a query can be released so: choices chosen, rows kept, functions of them derived, all else with noise."""
+    if mechanism in ("selection", "noisy-max"):
+        return isinstance(query, Choice) and (mechanism == "selection" or query.signed)
+    if mechanism in ("kept", "derived"):
+        return isinstance(query, NoisyRows if mechanism == "kept" else Derived)
+    return not isinstance(query, Choice | NoisyRows | Derived)
+
+
+def split(query: Choice, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float | None]:
     """The values that have both signs, and the score of staying where the query has one."""
-    if getattr(query, "stays", False):
+    if query.stays:
         return values[:-1], float(values[-1])
     return values, None
 
 
-def value_of(arrays: Mapping[str, NDArray[Any]], unit: float) -> NDArray[np.float64]:
-    """The number behind a released message: grid times the release's unit, or the plain value without privacy."""
+def value_of(arrays: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:
+    """The number behind a released message: grid times the release's scale, or the plain value without privacy."""
     if "grid" in arrays:
-        return np.asarray(arrays["grid"] * unit, dtype=np.float64)
+        return np.asarray(arrays["grid"] * scale, dtype=np.float64)
     return np.asarray(arrays["value"], dtype=np.float64)
-
-
-def declare_public(name: str, value: Any, *, reason: str) -> Declared:
-    """Let a public value out, by name and with a reason.
-
-    Guarantee: none is spent, so only schema, counts fixed between neighbours and fixed texts qualify;
-    names outside `PUBLIC_NAMES`, and values of another kind than the name has, are refused.
-    """
-    if name not in PUBLIC_NAMES:
-        raise LeakError(f"name={name!r} is not a public value; public values are {', '.join(PUBLIC_NAMES)}.")
-    if not reason:
-        raise LeakError(f"declare_public({name!r}) needs a reason that says why the value is public.")
-    if not _SHAPES[name](value):
-        raise LeakError(
-            f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
-            "feature_names a list of str, classes at most two plain values, accepted a bool, the others a str."
-        )
-    return Declared(name, tuple(value) if isinstance(value, list) else value, reason, seal=_SEAL)
-
-
-def check_recipient(recipient: str, allowed: Collection[str]) -> None:
-    """Refuse a recipient of predictions whom the holder did not name."""
-    if recipient not in allowed:
-        raise RefusedError(
-            f"it takes no part in predictions for {recipient!r}; its holder can allow that with "
-            f"Policy(predict_for=({recipient!r},)). A prediction tells about the person it is made for, at no epsilon."
-        )
-
-
-def disclose(name: str, value: NDArray[np.int64], *, recipient: str, allowed: Collection[str]) -> Disclosed:
-    """Let values about people out for a recipient that their holder named; anybody else is refused."""
-    check_recipient(recipient, allowed)
-    if type(value) is not np.ndarray or value.dtype != np.int64:
-        raise LeakError("a prediction leaves as whole numbers under pads; nothing was disclosed.")
-    return Disclosed(recipient, {name: value}, seal=_SEAL)
-
-
-def reply(kind: str, request: Frame, content: Released | Disclosed | tuple[Declared, ...]) -> Outgoing:
-    """The frame that answers `request`, made of a released value, a disclosed one or of declared ones."""
-    arrays: Mapping[str, NDArray[Any]] = {}
-    text = ""
-    # a subclass could skip the seal
-    if type(content) is Released or type(content) is Disclosed:
-        if type(content) is Disclosed and content.recipient != request.query:
-            raise LeakError(f"a prediction for {content.recipient!r} answers no request for another recipient.")
-        arrays = content.arrays
-    elif type(content) is tuple and all(type(item) is Declared for item in content):
-        text = json.dumps({item.name: item.value for item in content})
-    else:
-        raise LeakError(
-            "a reply is made of a Released value, a Disclosed one or of Declared ones; pass the value through the gate."
-        )
-    frame = Frame(
-        kind=kind,
-        serial=request.serial,
-        plan=request.plan,
-        round=request.round,
-        query=request.query,
-        arrays={name: np.asarray(array) for name, array in arrays.items()},
-        text=text,
-    )
-    return Outgoing(encode(frame), seal=_SEAL)

@@ -1,6 +1,6 @@
 """Rows with noise that a party draws once and keeps: values, never the noise nor a seed.
 
-Beside the ledger PATH lies a folder PATH.rows. A file in it holds the kept rows of one account and one recipe (the
+Beside the ledger PATH lies a folder PATH.rows. A file in it holds the noisy rows of one account and one recipe (the
 public constants by which raw rows become prepared ones); it is never changed, only followed by another. The ledger's
 last entry about the recipe names the file in use, with its SHA-256. In this order: the cost is reserved, the file is
 made durable, the entry is made durable, the rows are used. Proof: proofs/noisy_rows.md.
@@ -13,7 +13,6 @@ import io
 import json
 import logging
 import math
-import os
 import secrets
 import zipfile
 from collections.abc import Callable, Mapping
@@ -26,14 +25,16 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Matrix, Preparation, is_sparse
 from sottovoce.errors import LedgerError, RefusedError
-from sottovoce.privacy.accounting import Event, Gaussian, Unbounded
+from sottovoce.files import sync_folder, write_durably
+from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.mechanisms import rounded_gaussian
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.privacy.spending import Paid
 
 if TYPE_CHECKING:
     from sottovoce.door.query import Query
-    from sottovoce.plan.plan import Plan, Release
+    from sottovoce.plan.plan import Plan
+    from sottovoce.plan.release import Release
     from sottovoce.privacy.ledger import Account, Entry
 
 Array = NDArray[np.float64]
@@ -52,7 +53,7 @@ _log = logging.getLogger("sottovoce.holder")
 
 
 class Keeper(Protocol):
-    """Where a gate takes kept rows from."""
+    """Where a gate takes noisy rows from, if not from a draw of its own."""
 
     def take(self, query: Query, release: Release, value: Array, randomness: Randomness) -> NDArray[np.float32]:
         """Rows with the noise of the release, stored before they are returned."""
@@ -85,7 +86,7 @@ def _narrow(grid: NDArray[Any]) -> NDArray[np.int32]:
     return np.asarray(np.clip(grid, -_MOST, _MOST), dtype=np.int32)
 
 
-def _blurred(copy: Copy, std: float, step: float, randomness: Randomness) -> Array:
+def _with_more_noise(copy: Copy, std: float, step: float, randomness: Randomness) -> Array:
     """The copy with noise on top, so that its standard deviation is `std`; as numbers.
 
     The noise is on a grid of at most an eighth of the copy's own noise, and of at least LEAST steps: then the sum has
@@ -149,7 +150,7 @@ class Stock:
                 parts.append((copy.std**-2, copy.grid * copy.step))
                 left = max(left - copy.std**-2, 0.0)
             elif left > NEAR * std**-2:
-                parts.append((left, _blurred(copy, left**-0.5, step, randomness)))
+                parts.append((left, _with_more_noise(copy, left**-0.5, step, randomness)))
                 left = 0.0
         lacking = short(self.precision, std)
         if lacking > 0.0:
@@ -179,7 +180,7 @@ def short(precision: float, std: float) -> float:
 
 
 def row_event(sensitivities: Mapping[str, float], precisions: Mapping[str, float]) -> Event:
-    """What the kept rows of all parties cost together: mu^2 = sum_m sensitivity_m^2 precision_m, precision 1 / std^2.
+    """What the noisy rows of all parties cost together: mu^2 = sum_m sensitivity_m^2 precision_m, precision 1 / std^2.
 
     A person is in every party, so the parties' costs add. An infinite precision is rows without noise.
     """
@@ -246,7 +247,7 @@ def digests_of(rows: Matrix, usable: NDArray[np.bool_], key: bytes) -> Digests:
 
 
 class RowKeeper:
-    """The kept rows of one party for one plan, in files beside its ledger.
+    """The noisy rows of one party for one plan, in files beside its ledger.
 
     Guarantee: every copy was paid for by a plan before it was drawn, and is in a durable file and in the ledger before
     it is used; a record's rows are used for that record's data alone; two processes use the same rows.
@@ -261,8 +262,7 @@ class RowKeeper:
         self._recipe = recipe
         self._digests = digests
         self._plan = plan
-        place = [name for name, _ in plan.parties].index(party)
-        self._claim = plan.kept[place] if plan.kept else NONE
+        self._claim = plan.kept[plan.names.index(party)] if plan.kept else NONE
 
     def offer(self) -> tuple[str, float]:
         """(name, std) of the rows that are there for these records by this recipe; ("", 0) if there are none."""
@@ -355,7 +355,10 @@ class RowKeeper:
                 return {**entry.details, **details}
             prefix = f"{hashlib.sha256(self._account.dataset.encode()).hexdigest()[:16]}-{self._recipe}-"
             current = entry.details["file"] if entry is not None and entry.kind == "rows" else ""
-            return {**details, **_write(folder_of(self._account), prefix, current, stock, self._recipe, plan)}
+            return {
+                **details,
+                **_write(folder_of(self._account), prefix, current, stock, {"recipe": self._recipe, "plan": plan}),
+            }
 
         return self._account.record_rows(plan, self._recipe, entry.number if entry is not None else 0, write)
 
@@ -368,7 +371,7 @@ def _found(stock: Stock, std: float) -> Copy:
 
 
 def folder_of(account: Account) -> Path:
-    """Where the kept rows of a ledger lie."""
+    """The folder of a ledger's noisy rows."""
     return account.path.with_name(f"{account.path.name}.rows")
 
 
@@ -396,7 +399,7 @@ def read(account: Account, entry: Entry) -> Stock:
 
 
 def forget(account: Account, entry: Entry) -> None:
-    """Record that the kept rows of an entry are used no more, then delete their file."""
+    """Record that the noisy rows of an entry are used no more, then delete their file."""
     account.forget_rows(entry)
     (folder_of(account) / entry.details["file"]).unlink(missing_ok=True)
 
@@ -411,9 +414,9 @@ def _lost(account: Account, entry: Entry, path: Path, what: str) -> LedgerError:
     )
 
 
-def _write(folder: Path, prefix: str, current: str, stock: Stock, recipe: str, plan: str) -> dict[str, str]:
+def _write(folder: Path, prefix: str, current: str, stock: Stock, about: Mapping[str, str]) -> dict[str, str]:
     """Make the file of a stock durable, readable by its owner alone; files that no entry names any more go."""
-    header: dict[str, Any] = {"format": FORMAT, "id": stock.name, "recipe": recipe, "plan": plan}
+    header: dict[str, Any] = {"format": FORMAT, "id": stock.name, **about}
     arrays: dict[str, Any] = {"digests": stock.digests}
     for kind, copies in (("copies", stock.copies), ("sets", stock.sets)):
         header[kind] = [[copy.std, copy.step] for copy in copies]
@@ -422,35 +425,19 @@ def _write(folder: Path, prefix: str, current: str, stock: Stock, recipe: str, p
     np.savez(buffer, header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), **arrays)
     data = buffer.getvalue()
     path = folder / f"{prefix}{secrets.token_hex(8)}.rows"
-    fresh = path.with_suffix(".new")
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         for old in folder.glob(f"{prefix}*"):
             if old.name != current:
                 old.unlink()
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        _sync(folder)
-        _sync(folder.parent)
+        write_durably(path, data)
+        sync_folder(folder.parent)
     except OSError as error:
         raise LedgerError(
             f"kept rows cannot be written to {folder} ({error.strerror}). Check the disk and the permissions. Nothing "
             "was released."
         ) from None
     return {"file": path.name, "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _key(entry: Entry) -> bytes:

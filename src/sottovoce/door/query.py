@@ -1,221 +1,303 @@
-"""Functions of private rows that carry their sensitivity.
+"""What a party may be asked: a function of private rows that says all about itself.
 
-Fields are public configuration; private rows are arguments of `value`. A query bounds, in the l2 norm weighted
-by `weights`, how far its value moves when one record changes. Proofs: `proofs/queries.md`.
+A query declares its name, its title in reports, how far one record moves it, what it must be told, which parties answer
+it and what the world sees of the answers. What a party serves and what it is charged both follow from this one
+declaration (`queries/pricing.py`). Fields are public; private data come in a `Round`. Proofs: `proofs/queries.md`.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block, toward_zero
-from sottovoce.errors import InputError, LeakError
-from sottovoce.losses import Loss
-from sottovoce.privacy.accounting import Relation
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import LARGEST
+from sottovoce.privacy.relation import Relation, distance
+
+if TYPE_CHECKING:
+    from sottovoce.plan.plan import Plan
+    from sottovoce.plan.problem import Problem
+    from sottovoce.plan.release import Release
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Told = Mapping[str, NDArray[Any]]
+World = Literal["sum", "each", "nothing"]
 
 
-class Bounded(Protocol):
-    """What has a sensitivity."""
+@dataclass(frozen=True)
+class Round:
+    """All that one answer of a party may touch."""
+
+    plan: Plan  # public
+    number: int  # public: with the query's name, the key of the release
+    told: Told  # public: what the coordinator said, checked against `Query.takes` before
+    rows: Block  # PRIVATE: the party's prepared rows, or the batch that the gate drew
+    memory: Any = None  # PRIVATE: what `Algorithm.remember` made; it never leaves
+    randomness: Any = None  # PRIVATE: the party's, from the gate; for a published form that draws noise of its own
+
+
+@dataclass(frozen=True)
+class Reals:
+    """float64 numbers of a shape (None: any length), all of them finite and none outside [least, most].
+
+    `longest` is the largest length that a run has where any is allowed.
+    """
+
+    shape: tuple[int | None, ...]
+    least: float = -LARGEST
+    most: float = LARGEST
+    longest: int = 0
 
     @property
-    def name(self) -> str:
-        """The name on the wire and in the plan."""
+    def largest(self) -> tuple[int, ...]:
+        """The largest shape that a run has."""
+        return tuple(self.longest if length is None else length for length in self.shape)
+
+    def example(self) -> NDArray[Any]:
+        """An array that fits, of the largest shape."""
+        return np.full(self.largest, self._allowed)
+
+    def fits(self, array: NDArray[Any]) -> bool:
+        """Whether an array is so."""
+        return (
+            array.dtype == np.float64
+            and array.ndim == len(self.shape)
+            and all(own is None or own == length for own, length in zip(self.shape, array.shape, strict=True))
+            and bool(np.all((array >= self.least) & (array <= self.most) & np.isfinite(array)))
+        )
+
+    def __str__(self) -> str:
+        size = " x ".join("any number of" if length is None else str(length) for length in self.shape)
+        return f"{size} {self._kind}, none below {self.least:g} or above {self.most:g}"
+
+    @property
+    def _kind(self) -> str:
+        return "float64 numbers"
+
+    @property
+    def _allowed(self) -> float:
+        """The number nearest to 0 within the limits."""
+        return min(max(self.least, 0.0), self.most)
+
+
+@dataclass(frozen=True)
+class Wholes(Reals):
+    """int64 numbers likewise."""
+
+    def example(self) -> NDArray[Any]:
+        """As many as a run has at most."""
+        return np.full(self.largest, self._allowed, dtype=np.int64)
+
+    def fits(self, array: NDArray[Any]) -> bool:
+        """Whether an array is so."""
+        return array.dtype == np.int64 and super().fits(array.astype(np.float64))
+
+    @property
+    def _kind(self) -> str:
+        return "int64 numbers"
+
+
+def misfit(takes: Mapping[str, Reals], told: Told) -> str | None:
+    """Why a message does not carry what a query takes, or None. Made of public shapes and limits alone."""
+    for name, wanted in takes.items():
+        array = told.get(name)
+        if array is None or not wanted.fits(array):
+            return f"needs {name!r}: {wanted}"
+    return None
+
+
+class Turn:
+    """Which parties answer a query, and in which of its rounds: a public rule."""
+
+    one_a_round: ClassVar[bool] = False
+
+    def __init__(self, words: str, answers: Callable[[Problem, str], bool]) -> None:
+        self.words = words
+        self.answers = answers  # whether a party of a problem has a turn at all
+
+    def __call__(self, plan: Plan, party: str, number: int) -> bool:  # noqa: ARG002
+        """Whether the party answers in that round."""
+        return self.answers(plan, party)
+
+    def rounds(self, plan: Plan, party: str, first: int, count: int) -> int:
+        """In how many of the rounds first, ..., first + count - 1 the party answers."""
+        return count if self(plan, party, first) else 0
+
+    def parties(self, plan: Plan, number: int) -> tuple[str, ...]:
+        """Who answers in that round."""
+        return tuple(name for name, _ in plan.parties if self(plan, name, number))
+
+
+class Scheduled(Turn):
+    """One party a round: `places` has for every round its place among the parties."""
+
+    one_a_round: ClassVar[bool] = True
+
+    def __init__(self, words: str, places: Callable[[Plan], Integers]) -> None:
+        super().__init__(words, lambda plan, party: True)  # noqa: ARG005
+        self._places = places
+
+    def __call__(self, plan: Plan, party: str, number: int) -> bool:
+        """Whether the schedule names the party for that round."""
+        places = self._places(plan)
+        return 0 <= number < len(places) and plan.names.index(party) == int(places[number])
+
+    def rounds(self, plan: Plan, party: str, first: int, count: int) -> int:
+        """How often the schedule names the party."""
+        place = [name for name, _ in plan.parties].index(party)
+        return int((self._places(plan)[first : first + count] == place).sum())
+
+
+class InTurn(Turn):
+    """One party a round, the first again after the last, from the first round of the release on."""
+
+    one_a_round: ClassVar[bool] = True
+
+    def __init__(self, query: str) -> None:
+        super().__init__("one party after the other", lambda plan, party: True)  # noqa: ARG005
+        self._query = query
+
+    def __call__(self, plan: Plan, party: str, number: int) -> bool:
+        """Whether the turn has come to the party."""
+        return plan.names[(number - plan.release(self._query).first) % len(plan.names)] == party
+
+    def rounds(self, plan: Plan, party: str, first: int, count: int) -> int:
+        """How often it comes."""
+        place = plan.names.index(party) + plan.release(self._query).first - first
+        return max(0, -(-(count - place % len(plan.names)) // len(plan.names)))
+
+
+everyone = Turn("every party", lambda plan, party: True)  # noqa: ARG005
+label_party = Turn("the party that has the labels", lambda plan, party: party == plan.label_party_name)
+all_but_label_party = Turn("every party but that with the labels", lambda plan, party: party != plan.label_party_name)
+
+
+class Query(ABC):
+    """A function of private rows that carries its bound.
+
+    `bound` is the most that one record adds to the value, in the l2 norm weighted by `noise_weights`; entry k gets
+    noise of standard deviation std / noise_weights[k]. `rounding_entries` is the sum of the squared weights of the
+    entries that one record can move: what rounding to a grid can add. Of a choice the bound is that of one score.
+    """
+
+    name: str  # on the wire, in the plan, in the ledger
+    title: ClassVar[str]  # in reports
+    kind: ClassVar[str] = ""  # what its answers are called where bytes are counted; "" is the name
+    answered_by: Turn = everyone
+    world_sees: ClassVar[World] = "sum"  # of the answers: their sum over the parties, each of them, or nothing
+    together: ClassVar[bool] = False  # by columns: whether a release is charged for all parties' answers at once
+    samples: ClassVar[bool] = False  # whether it may be asked of a secret batch
+    unordered: bool = False  # whether its rounds may come in any order
+    one_by_one: ClassVar[bool] = False  # whether each party is asked on its own, told what those before it said
+    bound: float
+    noise_weights: Array | float = 1.0
+    rounding_entries: float
+    length: int  # how many numbers an answer has
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """What a message of that round must carry: names, shapes and limits."""
+        return {}
+
+    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+        """Why a message is refused, or None. Made of the plan and the message alone."""
+        return misfit(self.takes(plan, number), told)
+
+    def uses(self, plan: Plan, times: int) -> int:  # noqa: ARG002
+        """In how many of `times` releases under this name one record takes part at most."""
+        return times
+
+    def asked(self, plan: Plan, party: str, release: Release) -> int:
+        """How often a run asks the party at most; where the data decide, less than the rounds it may be asked in."""
+        return self.answered_by.rounds(plan, party, release.first, release.count)
 
     def sensitivity(self, relation: Relation) -> float:
-        """The largest weighted l2 distance between the values on two neighbours; of a selection, of one score."""
+        """The largest weighted l2 distance between the values on two neighbours."""
+        return distance(relation) * self.bound
 
-    @property
-    def entries(self) -> float:
-        """Sum of squared weights over the entries that one record can move: what rounding to a grid can add."""
-
-
-class Query(Bounded, Protocol):
-    """What the gate asks of a query."""
-
-    @property
-    def weights(self) -> Array | float:
-        """Weight of each entry in that norm; entry k then gets noise of standard deviation std / weights[k]."""
-
-    def value(self, block: Block, *arguments: Any) -> Array:
+    @abstractmethod
+    def value(self, round: Round) -> Array:
         """The exact value on private rows. Only the gate calls this."""
 
-
-class Following(Query, Protocol):
-    """A query of several batches a release."""
-
-    def follow(self, released: Array, *arguments: Any) -> tuple[Any, ...]:
-        """The arguments of the next batch, from the value just released and its arguments."""
+    def follow(self, released: Array, round: Round) -> Round | None:  # noqa: ARG002
+        """The round of the next batch of a message, from the value just released; None if there is one batch only."""
+        return None
 
 
-class Derivable(Protocol):
-    """A function of kept rows and of public numbers, which costs nothing."""
-
-    @property
-    def name(self) -> str:
-        """The name on the wire and in the plan."""
-
-    def derive(self, rows: NDArray[Any], *arguments: Any) -> Array:
-        """The value on noisy rows, records x columns. Only the gate calls this."""
-
-
-class Walk(Bounded, Protocol):
+class Walk(Query):
     """A sequence of numbers, each a function of the rows and of the noisy numbers before it."""
 
-    @property
-    def length(self) -> int:
-        """How many numbers."""
-
-    def walk(self, block: Block, noise: NDArray[np.int64] | None, step: float, *arguments: Any) -> NDArray[Any]:
+    @abstractmethod
+    def walk(self, round: Round, noise: Integers | None, step: float) -> NDArray[Any]:
         """round(value_k / step) + noise_k for k = 0, 1, ...; without noise the values. Only the gate calls this."""
 
+    def value(self, round: Round) -> Array:
+        """The walk without noise."""
+        return np.asarray(self.walk(round, None, 0.0))
 
-def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
-    """l'(u, y) clipped to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed.
 
-    Without bits (a run without privacy) nothing is clipped; the gate takes no such rows for a release with noise.
+class Choice(Query):
+    """Scores of candidates, of which the best is named, under noise.
+
+    With `signed` a value stands for two candidates, it and its negative: the answer is j + 1 or -(j + 1). With `stays`
+    the last value has no sign and is the score of the answer 0.
     """
 
-    def term(scores: Array, labels: Array) -> Array:
-        if bits is None:
-            return loss.derivative(scores, labels)
-        with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-            slope = loss.derivative(scores, labels)
-        # fmin takes the bound where the slope is NaN, which clip would let through
-        np.fmin(slope, bound, out=slope)
-        np.fmax(slope, -bound, out=slope)
-        return toward_zero(slope, bits - math.ceil(math.log2(bound)))
-
-    return term
+    signed: ClassVar[bool] = False
+    stays: ClassVar[bool] = False
+    candidate: ClassVar[str]  # what is chosen, in errors
+    candidates: int  # how many there are at most
+    largest_std: float  # noise up to which the sensitivity's room for floating point suffices
+    rounding_entries = 1.0
+    length = 1
 
 
-def _check_norm(block: Block, row_norm: float) -> None:
-    if block.row_norm > row_norm:
-        raise LeakError("the rows of the block are longer than the query's sensitivity allows for.")
+class NoisyRows(Query):
+    """A row of numbers for each record. It gets noise once and stays with the party: only a `Derived` of it leaves."""
 
 
-@dataclass(frozen=True)
-class GradientSum:
-    """sum_i l'(x_i'w, y_i) x_i with |l'| <= slope_bound and |x_i| <= row_norm.
+class Derived(Query):
+    """A function of rows that carry noise already, and of public numbers: it costs nothing more."""
 
-    Guarantee: zero-out moves it by at most slope_bound row_norm, replace-one by twice that, in l2.
-    Edges: a null row and an empty block contribute 0; derivatives are clipped in code, a NaN to the bound.
-    """
+    bound = 0.0
+    rounding_entries = 0.0
+    source: NoisyRows
 
-    dimension: int
-    slope_bound: float
-    loss: Loss
-    row_norm: float = 1.0
-    name: str = "gradient"
+    @abstractmethod
+    def derive(self, rows: NDArray[Any], told: Told) -> Array:
+        """The value on noisy rows, records x columns. Only the gate calls this."""
 
-    def __post_init__(self) -> None:
-        if not 1e-100 <= self.slope_bound <= 1e100:
-            raise InputError(f"slope_bound={self.slope_bound!r} must be a positive finite number.")
-
-    def sensitivity(self, relation: Relation) -> float:
-        """G B for zero-out, 2 G B for replace-one."""
-        return self.slope_bound * self.row_norm * (2.0 if relation == "replace-one" else 1.0)
-
-    @property
-    def weights(self) -> float:
-        """Plain l2."""
-        return 1.0
-
-    @property
-    def entries(self) -> float:
-        """Every coordinate can move."""
-        return float(self.dimension)
-
-    def value(self, block: Block, *arguments: Any) -> Array:
-        """One pass over the rows."""
-        (weights,) = arguments
-        _check_norm(block, self.row_norm)
-        return block.weighted_sum(weights, clipped_derivative(self.loss, self.slope_bound, block.bits))
+    def value(self, round: Round) -> Array:
+        """On the rows without noise, in a run without privacy."""
+        return self.derive(self.source.value(round), round.told)
 
 
-@dataclass(frozen=True)
-class GramMatrix:
-    """X'X as its upper triangle, |x_i| <= row_norm; off-diagonal entries weigh sqrt 2 (the Frobenius norm).
-
-    Guarantee: zero-out moves it by at most row_norm^2, replace-one by sqrt 2 row_norm^2, in Frobenius norm.
-    Edges: a null row and an empty block contribute 0.
-    """
-
-    dimension: int
-    row_norm: float = 1.0
-    name: str = "gram"
-
-    def sensitivity(self, relation: Relation) -> float:
-        """B^2 for zero-out; |dd' - ee'|_F <= sqrt 2 B^2 for replace-one."""
-        return self.row_norm**2 * (math.sqrt(2.0) if relation == "replace-one" else 1.0)
-
-    @property
-    def weights(self) -> Array:
-        """1 on the diagonal, sqrt 2 off it."""
-        rows, columns = np.triu_indices(self.dimension)
-        return np.where(rows == columns, 1.0, math.sqrt(2.0))
-
-    @property
-    def entries(self) -> float:
-        """Both triangles count."""
-        return float(self.dimension**2)
-
-    def value(self, block: Block, *arguments: Any) -> Array:
-        """The upper triangle, row by row."""
-        del arguments  # it does not depend on the weights
-        _check_norm(block, self.row_norm)
-        return block.gram()[np.triu_indices(self.dimension)]
-
-    def matrix(self, triangle: Array) -> Array:
-        """The symmetric matrix of a released triangle."""
-        full = np.zeros((self.dimension, self.dimension))
-        full[np.triu_indices(self.dimension)] = triangle
-        return full + np.triu(full, 1).T
-
-
-class WithoutBound:
+class Plain(Query):
     """A query of unlimited sensitivity: the gate lets it out only in a run planned without privacy."""
 
-    name: str
-    weights: ClassVar[float] = 1.0
-    entries: ClassVar[float] = math.inf
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
-        """Infinite: never released with noise."""
-        return math.inf
+    bound = math.inf
+    rounding_entries = math.inf
+    length = 1
 
 
-@dataclass(frozen=True)
-class Curvature(WithoutBound):
-    """X' diag(l'') X as its upper triangle."""
+class Together:
+    """What the queries of several parties move by together: the root of the sum of squares.
 
-    loss: Loss
-    dimension: int
-    name: str = "curvature"
+    Guarantee: with std and step of a release calibrated on this, all parties' answers together cost what the release
+    says, since sqrt(sum_m (s_m + step sqrt e_m)^2) <= sqrt(sum s_m^2) + step sqrt(sum e_m).
+    """
 
-    def value(self, block: Block, *arguments: Any) -> Array:
-        """The upper triangle, row by row."""
-        (weights,) = arguments
-        return block.gram(weights, self.loss.curvature)[np.triu_indices(self.dimension)]
+    def __init__(self, queries: list[Query]) -> None:
+        self.queries = tuple(queries)
+        self.name = queries[0].name
+        self.rounding_entries = math.fsum(query.rounding_entries for query in queries)
 
-
-@dataclass(frozen=True)
-class LossSum(WithoutBound):
-    """sum_i l(x_i'w, y_i)."""
-
-    loss: Loss
-    name: str = "loss"
-
-    def value(self, block: Block, *arguments: Any) -> Array:
-        """One number."""
-        (weights,) = arguments
-        return np.array([block.scalar_sum(weights, self.loss.value)])
+    def sensitivity(self, relation: Relation) -> float:
+        """Of all parties' answers to one round."""
+        return math.sqrt(math.fsum(query.sensitivity(relation) ** 2 for query in self.queries))

@@ -1,15 +1,10 @@
 """scikit-learn estimators."""
 
-from sottovoce.estimators.base import (
-    PrivateElasticNet,
-    PrivateLasso,
-    PrivateLinearModel,
-    PrivateLinearSVC,
-    PrivateLogisticRegression,
-    PrivateRidge,
-    privacy_report,
-)
+from sottovoce.estimators.base import PrivateLinearModel
+from sottovoce.estimators.classification import PrivateLinearSVC, PrivateLogisticRegression
 from sottovoce.estimators.path import RegularisationPath
+from sottovoce.estimators.regression import PrivateElasticNet, PrivateLasso, PrivateRidge
+from sottovoce.estimators.report import privacy_report
 
 __all__ = [
     "PrivateElasticNet",

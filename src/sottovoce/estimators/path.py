@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from sottovoce import penalties
+from sottovoce.arguments import is_number, is_whole
 from sottovoce.errors import InputError
-from sottovoce.plan.plan import Plan, ScaledRegulariser
+from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 
 if TYPE_CHECKING:
-    from sottovoce.algorithms.newton.private import Quadratic
     from sottovoce.estimators import PrivateLasso
+    from sottovoce.penalties.quadratic import Quadratic
 
 Array = NDArray[np.float64]
 
@@ -41,7 +42,7 @@ class RegularisationPath:
 
     def model(self, alpha: float) -> PrivateLasso:
         """A fitted estimator for the alpha of the path that is nearest, by ratio."""
-        if not (isinstance(alpha, int | float | np.floating) and 0 < alpha < math.inf):
+        if not (is_number(alpha) and 0 < alpha < math.inf):
             raise InputError(f"alpha={alpha!r} must be a positive number; the path has {self._span}.")
         place = int(np.argmin(np.abs(np.log(self.alphas / alpha))))
         model: PrivateLasso = clone(self.fitted).set_params(alpha=float(self.alphas[place]))
@@ -78,23 +79,26 @@ class RegularisationPath:
 
 def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: ArrayLike | int) -> RegularisationPath:
     """Fit once, then minimise the released quadratic for every alpha."""
-    if estimator.solver not in ("auto", "newton"):
+    if estimator._solver_name not in ("auto", "newton"):
         raise InputError(
             f"solver={estimator.solver!r}: a path is computed from the releases of 'newton'; leave it out."
         )
     if estimator.radius is not None:
         raise InputError(f"radius={estimator.radius!r}: a path goes over alpha; leave radius out.")
-    given = None if isinstance(alphas, Integral) and not isinstance(alphas, bool) else _checked(alphas)
-    if given is None and not 1 <= int(alphas) <= 10_000:
+    count = int(alphas) if is_whole(alphas) else 0
+    given = None if is_whole(alphas) else _checked(alphas)
+    if given is None and not 1 <= count <= 10_000:
         raise InputError(f"alphas={alphas!r} must be at least 1; 20 is usual.")
     smallest = estimator.alpha if given is None else float(given.min())
     if not smallest > 0:
         raise InputError(f"alpha={estimator.alpha!r} must be above 0: it ends the path; 1e-4 is the default.")
-    fitted: PrivateLasso = clone(estimator).set_params(alpha=smallest, solver="newton")
+    fitted: PrivateLasso = clone(estimator).set_params(alpha=smallest)
+    if fitted.solver == "auto":
+        fitted.set_params(solver="newton")
     model: Quadratic = fitted._solve(X, y).model
     plan = fitted.plan_
     if given is None:
-        given = _grid(plan, model, smallest, int(alphas))
+        given = _grid(plan, model, smallest, count)
     found = [plan.preparation.unprepare(model.minimise(_l1(plan, alpha), plan.records)) for alpha in given]
     coefs, intercepts = (np.array(part) for part in zip(*found, strict=True))
     return RegularisationPath(given, coefs, intercepts, fitted.privacy_, plan, fitted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import secrets
 from collections import Counter
@@ -21,6 +22,7 @@ from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError,
 from sottovoce.federation.party import facts_of
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, masked_of, parts_of, scores_of
 from sottovoce.plan.plan import Plan
+from sottovoce.queries.messages import rounds_of
 from sottovoce.transports.base import Transport
 
 Array = NDArray[np.float64]
@@ -51,26 +53,26 @@ class Coordinator:
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
-        replies = self._exchange("hello", self._transport.parties, query="classes" if classes else "")
+        replies = self._exchange(self._transport.parties, Frame("hello", 0, query="classes" if classes else ""))
         return {name: facts_of(frame.text) for name, frame in replies.items()}
 
     def kept(self, plan: Plan) -> tuple[tuple[str, float], ...]:
         """For each party of a plan, name and noise of the rows that it has kept for such a plan."""
-        parties = tuple(name for name, _ in plan.parties)
-        replies = self._exchange("hello", parties, query="rows", text=plan.to_json())
+        parties = plan.names
+        replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
         found: list[Any] = [facts_of(replies[name].text).get("kept_rows") for name in parties]
         if not all(type(pair) is list and list(map(type, pair)) == [str, float] for pair in found):
             raise WireError("a party did not say which rows it has kept.")
         return tuple((pair[0], pair[1]) for pair in found)
 
-    def run(self, plan: Plan, algorithm: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
+    def run(self, plan: Plan, form: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
         """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
-        parties = tuple(name for name, _ in plan.parties)
+        parties = plan.names
         if len(parties) > 1:
             self._propose(plan, parties, "check")  # one refusal, and nobody has paid
         self._propose(plan, parties)
-        text = algorithm.coordinate(plan)
-        total = sum(count for _, count in algorithm.conversation(plan)) if progress is not None and plan.private else 0
+        text = form.coordinate(plan)
+        total = rounds_of(plan, form) if progress is not None and plan.private else 0
         round_ = 0
         ask = next(text)
         try:
@@ -87,7 +89,7 @@ class Coordinator:
         solution = found if isinstance(found, Solution) else Solution(found)
         shared = _shared(plan, solution)
         with contextlib.suppress(WireError, RefusedError):  # the result is here; what a party says now changes nothing
-            self._exchange("done", parties, plan=plan.digest, each=shared)
+            self._exchange(parties, Frame("done", 0, plan.digest), shared)
         return solution, round_
 
     def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:
@@ -95,7 +97,7 @@ class Coordinator:
 
         No weights are sent. A recipient among the parties gets the sum of the others' answers, unreadable here.
         """
-        parties = tuple(name for name, _ in plan.parties)
+        parties = plan.names
         if COORDINATOR in parties:
             raise InputError(f"a party is called {COORDINATOR!r}, which names whoever asks; train under another name.")
         if recipient not in (COORDINATOR, *parties):
@@ -105,70 +107,60 @@ class Coordinator:
                 f"the model is of the parties {', '.join(parties)} and the federation of "
                 f"{', '.join(self._transport.parties)}; a joint prediction needs the same parties, by their names."
             )
-        replies = self._exchange("hello", parties, query="predict")
+        replies = self._exchange(parties, Frame("hello", 0, query="predict"))
         facts = {name: facts_of(frame.text) for name, frame in replies.items()}
         counts = {name: fact["records"] for name, fact in facts.items()}
         check_people(counts)
         request = Request.new(digest, recipient, {name: fact["public_key"] for name, fact in facts.items()})
-        said: dict[str, Any] = {"plan": digest, "query": recipient, "text": request.text}
+        said = Frame("predict", 0, digest, query=recipient, text=request.text)
         others = [name for name in parties if name != recipient]
         people = counts[parties[0]]
         total = np.zeros((people, 2), dtype=np.uint64)
         if others:
-            for frame in self._exchange("predict", others, **said).values():
+            for frame in self._exchange(others, said).values():
                 total = added(total, masked_of(frame, people))
         if recipient == COORDINATOR:
             return scores_of(total)
-        self._exchange("predict", [recipient], **said, arrays={MASKED: total.view(np.int64)})
+        self._exchange([recipient], dataclasses.replace(said, arrays={MASKED: total.view(np.int64)}))
         return None
 
     def dismiss(self) -> None:
         """Say that there is nothing more to ask: a party that serves over a network then ends its connection."""
         with contextlib.suppress(WireError):
-            self._exchange("done", self._transport.parties)
+            self._exchange(self._transport.parties, Frame("done", 0))
 
     def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> None:
-        self._exchange("plan", parties, plan=plan.digest, query=query, text=plan.to_json())
+        self._exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()))
 
-    def _ask(self, plan: Plan, round_: int, ask: Ask, parties: Iterable[str]) -> dict[str, Array]:
-        said: dict[str, Any] = {"plan": plan.digest, "round_": round_, "query": ask.query}
-        said |= {"arrays": ask.arrays, "each": ask.each}
-        replies = self._exchange("ask", parties, **said)
+    def _ask(self, plan: Plan, number: int, ask: Ask, parties: Iterable[str]) -> dict[str, Array]:
+        said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays)
+        replies = self._exchange(parties, said, ask.each)
         forgot = [name for name, frame in replies.items() if frame.kind == "unknown-plan"]
         if forgot:  # restarted parties: propose again (charged once, by the plan's digest), then repeat the round
             self._propose(plan, forgot)
-            replies |= self._exchange("ask", forgot, **said)
+            replies |= self._exchange(forgot, said, ask.each)
         values: dict[str, Array] = {}
-        unit = plan.release(ask.query).unit
+        scale = plan.release(ask.query).scale
         for name in parties:
             frame = replies[name]
-            if frame.kind != "answer" or frame.round != round_ or frame.query != ask.query:
-                raise WireError(f"party {name!r} answered round {round_} with a frame of another round or kind.")
+            if frame.kind != "answer" or frame.round != number or frame.query != ask.query:
+                raise WireError(f"party {name!r} answered round {number} with a frame of another round or kind.")
             try:
-                values[name] = value_of(frame.arrays, unit)
+                values[name] = value_of(frame.arrays, scale)
             except KeyError:
-                raise WireError(f"party {name!r} answered round {round_} without a value.") from None
+                raise WireError(f"party {name!r} answered round {number} without a value.") from None
             if self.transcript is not None:
-                self.transcript.append(Message(round_, name, ask.query, values[name]))
+                self.transcript.append(Message(number, name, ask.query, values[name]))
         return values
 
     def _exchange(
-        self,
-        kind: str,
-        parties: Iterable[str],
-        *,
-        plan: bytes = b"",
-        round_: int = 0,
-        query: str = "",
-        arrays: Mapping[str, NDArray[Any]] | None = None,
-        each: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
-        text: str = "",
+        self, parties: Iterable[str], said: Frame, each: Mapping[str, Mapping[str, NDArray[Any]]] | None = None
     ) -> dict[str, Frame]:
-        """One frame to each party and its reply; refusals and errors become exceptions."""
+        """One frame to each party, with arrays of its own in `each`, and its reply; refusals become exceptions."""
         self._serial += 1
 
         def frame_of(own: Mapping[str, NDArray[Any]]) -> bytes:
-            return encode(Frame(kind, self._serial, plan, round_, query, {**(arrays or {}), **own}, text))
+            return encode(dataclasses.replace(said, serial=self._serial, arrays={**said.arrays, **own}))
 
         if each:
             requests = {name: frame_of(each.get(name, {})) for name in parties}
@@ -177,19 +169,19 @@ class Coordinator:
         replies = self._transport.exchange(requests)
         frames: dict[str, Frame] = {}
         for name, reply in replies.items():
-            if kind == "ask":
-                self.uplink[query] += len(reply)
+            if said.kind == "ask":
+                self.uplink[said.query] += len(reply)
             try:
                 frame = frames[name] = decode(reply)
             except WireError as error:
                 raise WireError(f"party {name!r} sent no frame: {error}") from None
             if self.transcript is not None and frame.text:
-                self.transcript.append(Message(round_, name, frame.kind, json.loads(frame.text)))
+                self.transcript.append(Message(said.round, name, frame.kind, json.loads(frame.text)))
             if frame.kind == "refuse":
-                said = facts_of(frame.text)
-                several = len(self._transport.parties) > 1 and not said["refused"].startswith(name)
+                told = facts_of(frame.text)
+                several = len(self._transport.parties) > 1 and not told["refused"].startswith(name)
                 who = f"{name}: " if several else ""
-                raise _REFUSALS.get(said["error"], RefusedError)(who + said["refused"])
+                raise _REFUSALS.get(told["error"], RefusedError)(who + told["refused"])
             if frame.kind == "error":
                 raise WireError(f"party {name!r}: {facts_of(frame.text)['error']}.")
         return frames

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,9 +13,10 @@ from sottovoce.data.block import Matrix, is_sparse
 from sottovoce.data.bounds import party_norms
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, check_people
-from sottovoce.federation.party import Party, Policy, check_rows, column_names
+from sottovoce.federation.party import Party, check_rows, column_names
+from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, PartialModel, Predictions
-from sottovoce.plan.plan import Labels, Split
+from sottovoce.plan.problem import Labels, Split
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.transports.base import Transport
@@ -35,7 +37,7 @@ class Federation:
         self.record = record
         self._parties = tuple(parties)
         self.labels: Labels = "shared"
-        self.holder = 0
+        self.label_party = 0
         self.norms: tuple[float, ...] | None = None
 
     @classmethod
@@ -78,13 +80,13 @@ class Federation:
         return cls("rows", InProcess(parties), parties=parties, record=record)
 
     @classmethod
-    def by_columns(
+    def by_columns(  # noqa: PLR0913
         cls,
         parts: Sequence[Matrix],
         y: ArrayLike | None,
         *,
         labels: Labels = "shared",
-        holder: int = 0,
+        label_party: int = 0,
         norms: Sequence[float] | None = None,
         names: Sequence[str] | None = None,
         ledgers: Sequence[Any] | None = None,
@@ -94,8 +96,8 @@ class Federation:
         """Each party has some features of the same people, in the same order.
 
         `labels="public"`: everybody may know them. `"shared"`: all parties know them, nobody else does.
-        `"held"`: only the party with the number `holder` does. `norms` are the bounds of the parties' parts of a row;
-        by default they follow the number of columns. A person is in every party, so each party's ledger is charged
+        `"held"`: only the party with the number `label_party` does. `norms` are the bounds of the parties' parts of a
+        row; by default they follow the number of columns. A person is in every party, so each party's ledger is charged
         what all of them release. `y=None`: people to predict for, whose labels nobody knows.
         """
         names = _names(names, len(parts))
@@ -103,38 +105,42 @@ class Federation:
         rows = [X if is_sparse(X) else np.asarray(X) for X in parts]
         check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True) if X.ndim == 2})
         own = [
-            None if y is None or (labels == "held" and place != holder) else check_rows(X, y, name)[1]
+            None if y is None or (labels == "held" and place != label_party) else check_rows(X, y, name)[1]
             for place, (name, X) in enumerate(zip(names, rows, strict=True))
         ]
         parties = [
             Party(name, X, known, account=account, policy=policy, feature_names=column_names(given))
             for name, X, known, account, given in zip(names, rows, own, accounts, parts, strict=True)
         ]
-        return cls("columns", InProcess(parties), parties=parties, record=record).declare_columns(labels, holder, norms)
+        return cls("columns", InProcess(parties), parties=parties, record=record).declare_columns(
+            labels, label_party, norms
+        )
 
     @classmethod
-    def connect(
+    def connect(  # noqa: PLR0913
         cls,
         transport: Transport,
         *,
         split: Literal["rows", "columns"] = "rows",
         labels: Labels = "shared",
-        holder: int = 0,
+        label_party: int = 0,
         norms: Sequence[float] | None = None,
         record: bool = False,
     ) -> Federation:
         """Parties elsewhere, reached over a transport such as `GrpcCoordinator`.
 
-        They are split by rows, or by columns: then `labels`, `holder` (a place in the transport's list of parties) and
-        `norms` are as in `by_columns`.
+        They are split by rows, or by columns: then `labels`, `label_party` (a place in the transport's list of
+        parties) and `norms` are as in `by_columns`.
         """
         if split not in ("rows", "columns"):
             raise InputError(
                 f"split={split!r} must be 'rows' (each party has some people) or 'columns' (some features)."
             )
-        if split == "rows" and (labels, holder, norms) != ("shared", 0, None):
-            raise InputError("labels, holder and norms are for split='columns'; by rows each party has its own labels.")
-        return cls(split, transport, record=record).declare_columns(labels, holder, norms)
+        if split == "rows" and (labels, label_party, norms) != ("shared", 0, None):
+            raise InputError(
+                "labels, label_party and norms are for split='columns'; by rows each party has its own labels."
+            )
+        return cls(split, transport, record=record).declare_columns(labels, label_party, norms)
 
     def people(self, parts: Sequence[Matrix]) -> Federation:
         """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
@@ -160,14 +166,14 @@ class Federation:
         """By party of this process: the last joint predictions that it was the recipient of."""
         return {party.name: party.predictions for party in self._parties if party.predictions is not None}
 
-    def declare_columns(self, labels: Labels, holder: int, norms: Sequence[float] | None) -> Federation:
+    def declare_columns(self, labels: Labels, label_party: int, norms: Sequence[float] | None) -> Federation:
         """Who knows the labels, and the bounds of the parties' parts of a row."""
         if labels not in ("public", "shared", "held"):
             raise InputError(f"labels={labels!r} must be 'public', 'shared' or 'held'.")
         parties = len(self.transport.parties)
-        if isinstance(holder, bool) or holder not in range(parties):
-            raise InputError(f"holder={holder!r} must be the number of a party, 0 to {parties - 1}.")
-        self.labels, self.holder = labels, int(holder)
+        if isinstance(label_party, bool) or label_party not in range(parties):
+            raise InputError(f"label_party={label_party!r} must be the number of a party, 0 to {parties - 1}.")
+        self.labels, self.label_party = labels, int(label_party)
         try:
             self.norms = None if norms is None else tuple(float(norm) for norm in norms)
         except (TypeError, ValueError):
@@ -183,6 +189,19 @@ class Federation:
     def unlabelled(self) -> bool:
         """Whether no party of this process knows the labels: then there are people to predict for, none to train on."""
         return bool(self._parties) and not any(party.labelled for party in self._parties)
+
+    def check_labels(self) -> None:
+        """Refuse parties of this process that know different labels: their records are in different orders.
+
+        Whoever runs several parties in one process holds the records of all of them.
+        """
+        labelled = [party for party in self._parties if party.labelled]
+        for first, other in itertools.pairwise(labelled):
+            if not first.same_labels(other):
+                raise InputError(
+                    f"parties {first.name!r} and {other.name!r} have different labels; by columns every party has the "
+                    "same people in the same order. Align the records first. Nothing was charged."
+                )
 
     def party_norms(self, row_norm: float, columns: Sequence[int] | None = None) -> list[float]:
         """By columns: party m's part of a row is clipped to B_m, and the squares of the B_m sum to row_norm^2.

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import logging
-import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,70 +18,34 @@ from pydantic import ValidationError
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
-from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, peek
-from sottovoce.door.gate import Declared, Gate, Outgoing, declare_public, reply
+from sottovoce.door.gate import Gate, fits
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
-from sottovoce.door.query import Query, Walk
+from sottovoce.door.query import Query, Round
+from sottovoce.door.sealed import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Models, PartialModel, Predictions, Predictor, own_part
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.accounting import SAMPLER_SHARE, Event, Relation, Unbounded, epsilon_of
+from sottovoce.plan.release import Release
+from sottovoce.privacy.events import Event
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Paid
+from sottovoce.queries.pricing import queries_of
 
 _log = logging.getLogger("sottovoce.holder")
 
 FAILED = "the party failed; its own log has the reason"
 
 
-@dataclass(frozen=True)
-class Policy:
-    """What a party demands of each plan before it touches its rows; what all plans together may cost is a ledger's.
-
-    A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
-    The cost is taken under `relation`; None leaves the choice to the plan. `tell_classes` lets a coordinator ask which
-    labels occur, without noise. `predict_for` names who may learn joint predictions about the people here: parties, or
-    "coordinator"; no epsilon covers them. `trains=False`: these people are predicted for and never trained on.
-    """
-
-    max_epsilon: float = math.inf
-    max_delta: float = 1.0
-    allow_without_privacy: bool = False
-    bounds: Bounds | None = None
-    relation: Relation | None = None
-    tell_classes: bool = False
-    predict_for: tuple[str, ...] = ()
-    trains: bool = True
-
-    def refuse(self, plan: Plan, algorithm: Algorithm, party: str) -> str | None:
-        """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
-        if self.bounds is not None and self.bounds not in (plan.bounds, plan.part(party).preparation.bounds):
-            return "the plan's bounds are not the ones this party declared for its data"
-        relation = self.relation or plan.relation
-        events = algorithm.events(plan, relation, party)
-        if any(isinstance(event, Unbounded) for event in events):
-            return None if self.allow_without_privacy else "the plan releases values without noise"
-        if plan.delta > self.max_delta:
-            return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
-        if math.isfinite(self.max_epsilon):
-            delta = plan.delta if self.max_delta < 1 else min(plan.delta, 1 / plan.records)
-            epsilon = epsilon_of(events, delta * (1 - SAMPLER_SHARE), relation)
-            if not epsilon <= self.max_epsilon:
-                return (
-                    f"the plan costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
-                    f"{self.max_epsilon:.4g}"
-                )
-        return None
-
-
 @dataclass
 class _Run:
     plan: Plan
-    algorithm: Algorithm
-    queries: Mapping[str, Query | Walk]
-    block: Block
+    form: Algorithm
+    queries: Mapping[str, Query]
+    rows: Block
     gate: Gate
     memory: Any  # what the algorithm keeps at the holder between rounds
 
@@ -96,7 +59,7 @@ class Party:
     partial models that runs over columns leave here; by default they are in a folder beside the ledger, or in memory.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         name: str,
         X: Matrix,
@@ -132,6 +95,10 @@ class Party:
     def labelled(self) -> bool:
         """Whether it knows the labels."""
         return self._labelled
+
+    def same_labels(self, other: Party) -> bool:
+        """Whether another party of the same holder has the same labels in the same order; the labels stay inside."""
+        return bool(np.array_equal(self._labels.astype(str), other._labels.astype(str)))
 
     @property
     def predictions(self) -> Predictions | None:
@@ -184,52 +151,75 @@ class Party:
         return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
 
     def _answer(self, frame: Frame) -> Outgoing:
-        if frame.kind == "hello" and frame.query == "rows":
-            return reply("facts", frame, (self._offer(frame.text),))
+        """By the kind of the frame."""
         if frame.kind == "hello":
-            facts = self.facts(classes=frame.query == "classes")
-            if frame.query == "predict":
-                facts += (declare_public("public_key", self.predictor.public_key, reason="random, made to be told"),)
-            return reply("facts", frame, facts)
-        if frame.kind == "predict":
+            return reply("facts", frame, self._introduced(frame))
+        if frame.kind == "plan":
+            self._accept(frame)
+        elif frame.kind == "predict":
             disclosed = self.predictor.answer(frame, self._rows, self._policy.predict_for)
             if disclosed is not None:
                 return reply("answer", frame, disclosed)
-            return reply("accept", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
-        if frame.kind == "plan":
-            self._accept(frame)
-            return reply("accept", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
-        if frame.kind == "done":
-            run, self._run = self._run, None
-            if run is not None and run.plan.digest == frame.plan and run.plan.split == "columns":
-                self._keep_model(run, frame.arrays)
-            return reply("done", frame, (declare_public("accepted", True, reason="an acknowledgement"),))
-        if frame.kind != "ask":
+        elif frame.kind == "done":
+            self._end(frame)
+            return reply("done", frame, _acknowledged(True))
+        elif frame.kind == "ask":
+            return self._asked(frame)
+        else:
             raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
+        return reply("accept", frame, _acknowledged(True))
+
+    def _introduced(self, frame: Frame) -> tuple[Declared, ...]:
+        """Public facts and, as the frame asks, the class labels, a public key, or which noisy rows there are."""
+        if frame.query == "rows":
+            return (self._offer(frame.text),)
+        facts = self.facts(classes=frame.query == "classes")
+        if frame.query == "predict":
+            facts += (declare_public("public_key", self.predictor.public_key, reason="random, made to be told"),)
+        return facts
+
+    def _end(self, frame: Frame) -> None:
+        """The run of the frame's plan is over; by columns the party keeps its part of the model."""
+        run, self._run = self._run, None
+        if run is not None and run.plan.digest == frame.plan and run.plan.split == "columns":
+            self._keep_model(run, frame.arrays)
+
+    def _asked(self, frame: Frame) -> Outgoing:
+        """The answer to a query, if it is this party's turn and the message carries what the query takes."""
         run = self._run
         if run is None or run.plan.digest != frame.plan:
-            return reply("unknown-plan", frame, (declare_public("accepted", False, reason="an acknowledgement"),))
-        if frame.query not in run.queries or not run.algorithm.serves(run.plan, self.name, frame.query, frame.round):
+            return reply("unknown-plan", frame, _acknowledged(False))
+        query = run.queries.get(frame.query)
+        if query is None or not self._turn(run.plan, query, frame.round):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
-        reason = run.algorithm.objection(run.plan, frame.query, frame.round, frame.arrays)
+        reason = query.objection(run.plan, frame.round, frame.arrays)
         if reason is not None:
-            raise RefusedError(reason)
-        query = run.queries[frame.query]
+            raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
+        takes = query.takes(run.plan, frame.round)
+        told = {name: array for name, array in frame.arrays.items() if name in takes}
         try:
-            released = run.algorithm.answer(run.plan, query, run.block, run.gate, frame.round, frame.arrays, run.memory)
+            released = run.gate.release(query, Round(run.plan, frame.round, told, run.rows, run.memory))
         finally:
             # The memory may have followed a value that never left: on it nothing later may depend.
-            if run.gate.unsaid:
+            if run.gate.unreleased:
                 self._run = None
-                if run.algorithm.resumes:
-                    run.memory = run.algorithm.remember(run.plan, run.block)
+                if run.form.resumes:
+                    run.memory = run.form.remember(run.plan, run.rows)
                     self._run = run
         return reply("answer", frame, released)
+
+    def _turn(self, plan: Plan, query: Query, number: int) -> bool:
+        """Whether the plan has this party answer the query in that round."""
+        if not plan.has(query.name):
+            return False
+        release = plan.release(query.name)
+        in_time = release.mechanism != "kept" and release.first <= number < release.first + release.count
+        return in_time and query.answered_by(plan, self.name, number)
 
     def _keep_model(self, run: _Run, arrays: Mapping[str, NDArray[Any]]) -> None:
         """What this party needs of the model to predict: kept from the run, or told with its end."""
         if run.plan.models == "kept":
-            weights = run.algorithm.kept_weights(run.plan, run.memory)
+            weights = run.form.own_weights(run.plan, run.memory)
             if weights is not None:
                 self.predictor.keep(own_part(run.plan, self.name, weights))
         elif "coef" in arrays and arrays.get("intercept", np.zeros(0)).shape == (1,):
@@ -269,38 +259,37 @@ class Party:
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
         recipe = self._recipe(plan)
-        algorithm, queries = self._checked(plan)
+        form, queries = self._checked(plan)
         keeper = self._keeper(plan, queries, recipe)
         if keeper is not None:
             keeper.check()
         if frame.query == "check":
             if self._account is not None:
-                cost, _ = charge_of(algorithm, plan, self.name, self._account.book())
+                cost, _ = charge_of(form, plan, self.name, self._account.book())
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta)
             return
-        block = Block.prepare(self._rows, self._labels, recipe)
+        rows = Block.prepare(self._rows, self._labels, recipe)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
             terms = self._account.terms()
-            cost, paid = charge_of(algorithm, plan, self.name, self._account.book())
+            cost, paid = charge_of(form, plan, self.name, self._account.book())
             try:
                 # Of several plans on an account each has the part of the samplers' share that it has of the budget.
                 several = terms.composition != "basic"
                 part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
                 delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
-                algorithm.check_samplers(plan, terms.relation, delta, epsilon)
+                form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
             except InputError as error:
                 raise RefusedError(f"{self.name} refuses: {error}") from None
-            if not algorithm.resumes and self._account.started(plan.digest.hex()):
+            if not form.resumes and self._account.started(plan.digest.hex()):
                 raise RefusedError(
                     f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
                     "between rounds is lost; what was released stays charged. Start a new fit."
                 )
             self._account.reserve(plan.digest.hex(), cost, delta=plan.delta, summary=summary, paid=paid)
-        releases = {release.query: release for release in plan.releases}
-        gate = Gate(plan.digest, releases, plan.records, self.randomness, self._account, keeper)
+        gate = Gate(plan, self.randomness, self._account, keeper)
         self._seen.add(plan.digest)
-        self._run = _Run(plan, algorithm, queries, block, gate, algorithm.remember(plan, block))
+        self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows))
 
     def _check_trains(self) -> None:
         if not self._policy.trains:
@@ -316,7 +305,7 @@ class Party:
         reason = "whether the data changed since an earlier plan counts as public"
         return declare_public("kept_rows", NONE if keeper is None else keeper.offer(), reason=reason)
 
-    def _keeper(self, plan: Plan, queries: Mapping[str, Query | Walk], recipe: Preparation) -> RowKeeper | None:
+    def _keeper(self, plan: Plan, queries: Mapping[str, Query], recipe: Preparation) -> RowKeeper | None:
         """Where the rows of a plan are kept; without a ledger they are kept for the run alone."""
         release = next((release for release in plan.releases if release.mechanism == "kept"), None)
         if self._account is None or release is None or release.std == 0.0:
@@ -340,36 +329,41 @@ class Party:
             raise RefusedError(f"{self.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
         return recipe
 
-    def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query | Walk]]:
-        """The plan's algorithm and queries, or a refusal; no row is looked at, so its text may say why."""
+    def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query]]:
+        """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
         try:
-            algorithm = algorithms.get(plan.algorithm, plan.scaled_loss, plan.split).of(plan)
-            if plan.layout != algorithm.layout:
-                raise RefusedError(f"{plan.algorithm} prepares rows by {algorithm.layout}, not by {plan.layout}.")
-            queries = algorithm.queries_of(plan, self.name)
+            form = algorithms.of(plan)
+            form.check_loss(plan.scaled_loss)
+            if plan.layout != form.layout or plan.split not in form.splits:
+                raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
+            queries = queries_of(form, plan, self.name)
             for release in plan.releases:
                 if release.query not in queries:
                     raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
-                if release.rate is not None and not algorithm.samples:
-                    raise RefusedError(f"the plan samples records, which {plan.algorithm} cannot.")
-                if release.mechanism == "kept" and not algorithm.keeps_rows:
-                    raise RefusedError(f"the plan keeps rows with noise, which {plan.algorithm} does not.")
-                if release.mechanism == "derived" and not hasattr(queries[release.query], "derive"):
-                    raise RefusedError(f"the plan derives {release.query!r} from kept rows; it is no function of them.")
-                if release.batches > 1 and not hasattr(queries[release.query], "follow"):
-                    raise RefusedError(f"the plan has batches of {release.query!r}, which follows no released value.")
-                if release.std > 0.0:
-                    release.check(queries[release.query], plan.records)
+                self._check_release(release, queries[release.query], plan.records)
+            form.pricing.check_served(form, plan, self.name)
             if plan.private:
-                algorithm.check_samplers(plan, self._policy.relation or plan.relation, plan.delta)
-            reason = self._policy.refuse(plan, algorithm, self.name)
+                form.pricing.check_samplers(form, plan, self._policy.relation or plan.relation, plan.delta)
+            reason = self._policy.refuse(plan, form, self.name)
         except (InputError, LeakError) as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
-        except KeyError as error:
-            raise RefusedError(f"the plan lacks the number {error}, which {plan.algorithm} needs.") from None
         if reason is not None:
             raise RefusedError(f"{self.name} refuses: {reason}.")
-        return algorithm, queries
+        return form, queries
+
+    @staticmethod
+    def _check_release(release: Release, query: Query, records: int) -> None:
+        """Refuse a release that its query is not made for."""
+        if release.rate is not None and not query.samples:
+            raise RefusedError(f"the plan samples records for {query.name!r}, which needs all of them.")
+        if not fits(query, release.mechanism):
+            raise RefusedError(f"the plan releases {query.name!r} as {release.mechanism!r}, which it is not made for.")
+        if release.mechanism == "derived" and release.std > 0.0:
+            raise RefusedError(f"the plan has noise on {query.name!r}, which is a function of noisy rows.")
+        if release.batches > 1 and type(query).follow is Query.follow:
+            raise RefusedError(f"the plan has batches of {query.name!r}, which follows no released value.")
+        if release.std > 0.0:
+            release.check(query, records)
 
 
 def _serial(request: bytes) -> int:
@@ -381,13 +375,11 @@ def _serial(request: bytes) -> int:
 
 
 def charge_of(
-    algorithm: Algorithm, plan: Plan, party: str, book: Book
+    form: Algorithm, plan: Plan, party: str, book: Book
 ) -> tuple[Callable[[Relation], tuple[Event, ...]], tuple[Paid, ...]]:
     """What an account is charged for a plan, less what it paid before for kept rows; and for which it then has paid."""
-    if not algorithm.keeps_rows:
-        return lambda relation: algorithm.events(plan, relation, party), ()
     owed, paid = bill(plan, book.paid(before=plan.digest.hex()))
-    return lambda relation: algorithm.dues(plan, relation, party, owed), paid
+    return lambda relation: form.pricing.charge(form, plan, relation, party, owed), paid
 
 
 def _plan_of(text: str) -> Plan:
@@ -400,6 +392,10 @@ def _plan_of(text: str) -> Plan:
         raise RefusedError(f"the text is not a plan of this version: {where}: {first['msg']}.") from None
     except ValueError:
         raise RefusedError("the text is not a plan of this version.") from None
+
+
+def _acknowledged(accepted: bool) -> tuple[Declared, ...]:
+    return (declare_public("accepted", accepted, reason="an acknowledgement"),)
 
 
 def _refusal(code: str, reason: str) -> tuple[Declared, ...]:

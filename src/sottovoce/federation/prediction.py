@@ -18,11 +18,11 @@ of the score hides the scores of the others, but for a share of |sum| 2^-71.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
-import os
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -40,8 +40,9 @@ from scipy.special import expit
 from sottovoce.data.block import Matrix
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.frames import Frame
-from sottovoce.door.gate import Disclosed, check_recipient, disclose
+from sottovoce.door.sealed import Disclosed, check_recipient, disclose
 from sottovoce.errors import InputError, RefusedError, WireError
+from sottovoce.files import write_durably
 from sottovoce.plan.plan import Plan
 
 Array = NDArray[np.float64]
@@ -88,7 +89,7 @@ def own_part(plan: Plan, party: str, weights: Array) -> PartialModel:
     centre, half = plan.bounds.label_scale(fit_intercept=plan.fit_intercept)
     coef = weights[: part.features] * (part.scale * half)
     intercept = float(weights[part.features]) * part.intercept_entry * half if part.fit_intercept else 0.0
-    if plan.fit_intercept and plan.holder_name == party:
+    if plan.fit_intercept and plan.label_party_name == party:
         intercept += centre
     shift, factor = part.affine()
     if factor is not None:
@@ -102,7 +103,7 @@ def parts_of(plan: Plan, coef: Array, intercept: float, names: tuple[str, ...] =
     found = {}
     for place, (party, _) in enumerate(plan.parties):
         part = plan.part(party)
-        own = intercept if place == plan.holder else 0.0
+        own = intercept if place == plan.label_party else 0.0
         found[party] = PartialModel(plan, party, coef[part.start : part.stop], own, names[part.start : part.stop])
     return found
 
@@ -168,18 +169,8 @@ class Models:
             "feature_names": list(model.feature_names),
         }
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        new = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(descriptor)
-            os.link(new, path)  # unlike a renaming, this never replaces a file
-        except FileExistsError:
-            pass
-        finally:
-            new.unlink()
+        with contextlib.suppress(FileExistsError):  # another process was first, and `keep` compares
+            write_durably(path, json.dumps(content).encode(), replace=False)
 
 
 def _read(path: Path) -> PartialModel:

@@ -1,6 +1,6 @@
 """Losses of a linear model: ``get("logistic")``, ``get("huber", threshold=0.5)``."""
 
-from sottovoce.losses.base import Kind, Loss, get, names, register
+from sottovoce.losses.base import Kind, Loss, coded, get, names, register
 from sottovoce.losses.classification import Hinge, Logistic, Sigmoid, SmoothedHinge
 from sottovoce.losses.regression import Huber, Squared
 
@@ -13,6 +13,7 @@ __all__ = [
     "Sigmoid",
     "SmoothedHinge",
     "Squared",
+    "coded",
     "get",
     "names",
     "register",

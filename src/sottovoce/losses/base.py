@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Real
+from types import MappingProxyType
 from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -33,6 +35,10 @@ class Loss(ABC):
     kind: ClassVar[Kind]
     convex: ClassVar[bool] = True
     smooth: ClassVar[bool] = True
+    quadratic: ClassVar[bool] = False  # a function of products of columns and labels
+    affine_in_label: ClassVar[bool] = False  # l'(u, y) = psi(u) - phi y
+    code: ClassVar[int | None] = None  # in `losses/kernels.py`, for solvers whose loops are compiled
+    dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # where there are several dual steps: by name
 
     def parameters(self) -> dict[str, float]:
         """The public constants of the loss: ``get(loss.name, **loss.parameters()) == loss``."""
@@ -73,6 +79,57 @@ class Loss(ABC):
         # A margin loss phi(y u) has slope y phi'(y u); that of a residual loss ranges over all residuals.
         return self.slope_bound * label_bound if self.kind == "classification" else self.slope_bound
 
+    @property
+    def parameter(self) -> float:
+        """What a compiled loop is told beside the code: the one public constant of the loss, 0 if it has none."""
+        return float(next(iter(self.parameters().values()), 0.0))
+
+    def slope_bound_within(self, norm: float) -> float:  # noqa: ARG002
+        """A bound of |l'(u, y)| over scores |u| <= norm and labels |y| <= 1."""
+        return self.lipschitz()
+
+    def slope_without_label(self, u: Vector) -> Vector:
+        """psi(u) = l'(u, y) + phi y, where slopes are affine in the label: the mean of those at the two labels."""
+        ones = np.ones_like(u)
+        return np.asarray((self.derivative(u, ones) + self.derivative(u, -ones)) / 2.0)
+
+    @property
+    def label_slope(self) -> float:
+        """The phi in l'(u, y) = psi(u) - phi y."""
+        zero, one = np.zeros(1), np.ones(1)
+        return float((self.derivative(zero, -one) - self.derivative(zero, one))[0]) / 2.0
+
+    def noisy_label_slope(self, u: Vector, y: Vector) -> Vector:
+        """For labels that carry noise: what has the mean of l'(u, y) where the slope is affine in the label.
+
+        Other losses take the sign of a noisy label: randomised response.
+        """
+        return self.derivative(u, np.where(y < 0.0, -1.0, 1.0))
+
+    def proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:
+        """argmin_z l(z_i, y_i) + (rho / 2) (z_i - t_i)^2 at the points t, to rounding: the z-update of ADMM.
+
+        At t = S + v / rho it minimises l(z) - v z + (rho / 2) (S - z)^2; then the new duals are rho (t - z) = l'(z).
+        `start` is where Newton's method begins, for the losses (logistic, sigmoid) that have no closed form.
+        Edges: a loss that is not convex needs rho above its curvature, else the minimum is not unique.
+        """
+        if not self.convex and not rho > self.curvature_bound:
+            raise InputError(
+                f"rho={rho:.4g} must be above {self.curvature_bound:.4g}, the curvature of the loss {self.name!r}, "
+                "which is not convex; take a larger rho."
+            )
+        return self._proximal(points, y, rho, start)
+
+    @property
+    def has_proximal(self) -> bool:
+        """Whether the loss has a z-update."""
+        return type(self)._proximal is not Loss._proximal
+
+    def copies(self, scores: Vector, duals: Vector, y: Vector, rho: float, *, noisy: bool = False) -> Vector:
+        """argmin_z l(z) - v z + (rho / 2) (s - z)^2 at scores s and duals v; `noisy`: for labels that carry noise."""
+        shift, labels = self._denoised(y) if noisy else (0.0, y)
+        return self.proximal(scores + (duals - shift) / rho, labels, rho, scores)
+
     def conjugate(self, p: Vector, y: Vector) -> Vector:
         """l*(p) = sup_u (p u - l(u, y)), infinite outside its domain; the dual objective takes l*(-a)."""
         self._require_dual()
@@ -91,6 +148,13 @@ class Loss(ABC):
     def dual_step_exact(self, a: Vector, y: Vector, m: Vector, s: Vector) -> Vector:
         """The minimiser itself, also for the one loss (logistic) whose ``dual_step`` only approaches it."""
         return self.dual_step(a, y, m, s)
+
+    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:  # noqa: ARG002
+        raise InputError(f"loss={self.name!r} has no z-update; choose another loss.")
+
+    def _denoised(self, y: Vector) -> tuple[Vector | float, Vector]:
+        """(shift, labels) such that l(z, labels) + shift z stands for the loss at noisy labels y."""
+        return 0.0, y
 
     def _conjugate(self, p: Vector, y: Vector) -> Vector:
         raise NotImplementedError
@@ -120,6 +184,11 @@ def names() -> list[str]:
     return sorted(_REGISTRY)
 
 
+def coded() -> list[type[Loss]]:
+    """The losses that compiled loops know, in the order of their codes."""
+    return sorted((loss for loss in _REGISTRY.values() if loss.code is not None), key=lambda loss: loss.code or 0)
+
+
 def get(name: str, **parameters: float) -> Loss:
     """The loss of that name, with the parameters of its class."""
     if name not in _REGISTRY:
@@ -135,7 +204,7 @@ def get(name: str, **parameters: float) -> Loss:
 
 def check_positive(argument: str, value: float, remedy: str, *, zero: bool = False) -> None:
     """Refuse anything but a finite number above zero (with ``zero``: or zero itself)."""
-    if not (isinstance(value, Real) and (0 < value < math.inf or (zero and value == 0))):
+    if not (is_number(value) and (0 < value < math.inf or (zero and value == 0))):
         allowed = "zero or a positive finite number" if zero else "a positive finite number"
         raise InputError(f"{argument}={value!r} must be {allowed}; {remedy}")
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 from scipy.special import expit, ndtr, xlogy
 
+from sottovoce.losses import kernels
 from sottovoce.losses.base import ROUNDING, Kind, Loss, Vector, check_positive, deviation, register
 
 
@@ -46,6 +49,9 @@ class MarginLoss(Loss):
         z, spacing = np.linspace(-reach, reach, 401, retstep=True)
         return float(self._bend(scale * z) @ np.exp(-0.5 * z * z)) * float(spacing) / math.sqrt(2 * math.pi)
 
+    def _denoised(self, y: Vector) -> tuple[Vector | float, Vector]:
+        return 0.0, np.where(y < 0.0, -1.0, 1.0)
+
     def _conjugate(self, p: Vector, y: Vector) -> Vector:
         b = -np.multiply(p, y)
         inside = np.clip(b, 0.0, 1.0)
@@ -81,7 +87,27 @@ class Logistic(MarginLoss):
     name: ClassVar[str] = "logistic"
     slope_bound: ClassVar[float] = 1.0
     curvature_bound: ClassVar[float] = 0.25
-    box: ClassVar[float] = 1e-4
+    affine_in_label: ClassVar[bool] = True
+    code: ClassVar[int | None] = kernels.LOGISTIC
+    dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType(
+        {"slope": kernels.LOGISTIC_SLOPE, "exact": kernels.LOGISTIC_EXACT, "newton": kernels.LOGISTIC}
+    )
+    box: ClassVar[float] = kernels.BOX
+
+    def slope_bound_within(self, norm: float) -> float:
+        """sigma(norm)."""
+        return 1.0 / (1.0 + math.exp(-norm))
+
+    def noisy_label_slope(self, u: Vector, y: Vector) -> Vector:
+        """(tanh(u / 2) - y) / 2, which is the slope for y = -1 and +1."""
+        return np.asarray((np.tanh(u / 2) - y) / 2)
+
+    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:
+        return np.asarray(kernels.nearest_logistic(points, y, rho, start))
+
+    def _denoised(self, y: Vector) -> tuple[Vector | float, Vector]:
+        # log(1 + e^z) - (1 + label) z / 2 is the loss of label 1 and a slope
+        return (1 - y) / 2, np.ones(len(y))
 
     def _phi(self, t: Vector) -> Vector:
         return np.asarray(np.log1p(np.exp(-np.abs(t))) - np.minimum(t, 0.0))
@@ -134,6 +160,10 @@ class Hinge(MarginLoss):
     smooth: ClassVar[bool] = False
     slope_bound: ClassVar[float] = 1.0
     curvature_bound: ClassVar[float] = math.inf
+    code: ClassVar[int | None] = kernels.HINGE
+
+    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:  # noqa: ARG002
+        return _hinge_proximal(points, y, rho, 0.0)
 
     def mean_curvature(self, variance: float) -> float:
         """The density of N(0, variance) at the kink, t = 1."""
@@ -172,6 +202,7 @@ class SmoothedHinge(MarginLoss):
 
     name: ClassVar[str] = "smoothed_hinge"
     slope_bound: ClassVar[float] = 1.0
+    code: ClassVar[int | None] = kernels.SMOOTHED_HINGE
 
     def __post_init__(self) -> None:
         check_positive("smoothing", self.smoothing, "1.0 is the usual choice; for none use the loss 'hinge'")
@@ -180,6 +211,9 @@ class SmoothedHinge(MarginLoss):
     def curvature_bound(self) -> float:
         """1 / g."""
         return 1 / self.smoothing
+
+    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:  # noqa: ARG002
+        return _hinge_proximal(points, y, rho, self.smoothing)
 
     def mean_curvature(self, variance: float) -> float:
         """Pr(1 - g <= t <= 1) / g for t ~ N(0, variance)."""
@@ -206,6 +240,12 @@ class SmoothedHinge(MarginLoss):
         return np.clip(b + (1 - m - g * b) / (g + s), 0.0, 1.0)
 
 
+def _hinge_proximal(points: Vector, y: Vector, rho: float, smoothing: float) -> Vector:
+    """Minus the slope at the margin s is b = clip((1 - s) / g, 0, 1), and s = y t + b / rho."""
+    b = np.clip((1 - y * points) * (rho / (1 + rho * smoothing)), 0.0, 1.0)
+    return np.asarray(points + y * b / rho)
+
+
 @register
 @dataclass(frozen=True)
 class Sigmoid(MarginLoss):
@@ -220,6 +260,9 @@ class Sigmoid(MarginLoss):
     convex: ClassVar[bool] = False
     slope_bound: ClassVar[float] = 0.25
     curvature_bound: ClassVar[float] = 1 / (6 * math.sqrt(3))
+
+    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:
+        return np.asarray(kernels.nearest_sigmoid(points, y, rho, start))
 
     def _phi(self, t: Vector) -> Vector:
         return np.asarray(expit(-t))

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import ndtr
 
+from sottovoce.losses import kernels
 from sottovoce.losses.base import ROUNDING, Kind, Loss, Vector, check_positive, deviation, register
 
 
@@ -43,6 +44,15 @@ class ResidualLoss(Loss):
         scale, k = deviation(variance), self.slope_bound
         return float(ndtr((1 + k) / scale) - ndtr((1 - k) / scale))
 
+    def slope_bound_within(self, norm: float) -> float:
+        """1 + norm: the largest residual."""
+        return 1.0 + norm
+
+    def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:  # noqa: ARG002
+        error = points - y
+        slope = np.clip(error * (rho / (1 + rho)), -self.slope_bound, self.slope_bound)
+        return np.asarray(points - slope / rho)
+
     def _conjugate(self, p: Vector, y: Vector) -> Vector:
         inside = np.clip(p, -self.slope_bound, self.slope_bound)
         return np.where(np.abs(p - inside) <= ROUNDING, inside * (0.5 * inside + y), math.inf)
@@ -59,6 +69,13 @@ class Squared(ResidualLoss):
 
     name: ClassVar[str] = "squared"
     slope_bound: ClassVar[float] = math.inf
+    quadratic: ClassVar[bool] = True
+    affine_in_label: ClassVar[bool] = True
+    code: ClassVar[int | None] = kernels.SQUARED
+
+    def noisy_label_slope(self, u: Vector, y: Vector) -> Vector:
+        """The slope u - y itself, of whatever label."""
+        return u - y
 
 
 @register
@@ -73,6 +90,7 @@ class Huber(ResidualLoss):
     threshold: float = 1.0
 
     name: ClassVar[str] = "huber"
+    code: ClassVar[int | None] = kernels.HUBER
 
     def __post_init__(self) -> None:
         check_positive("threshold", self.threshold, "half the label bound is a usual choice")

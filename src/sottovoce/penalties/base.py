@@ -7,12 +7,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from numbers import Real
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -124,8 +124,8 @@ def get(name: str, **parameters: Any) -> Regulariser:
 
 
 def check_number(argument: str, value: float, accept: Callable[[float], bool], allowed: str, remedy: str) -> None:
-    """Refuse a value that is not a number or that is not accepted; NaN is neither."""
-    if not (isinstance(value, Real) and accept(float(value))):
+    """Refuse a value that is not a number or that is not accepted."""
+    if not (is_number(value) and accept(float(value))):
         raise InputError(f"{argument}={value!r} must be {allowed}; {remedy}")
 
 

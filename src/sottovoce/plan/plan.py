@@ -5,226 +5,102 @@ From one plan come the sampling, the noise and the privacy events, so the three 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, SerializeAsAny, model_validator
 
-from sottovoce import losses, penalties
-from sottovoce.data.block import Layout, Preparation
-from sottovoce.data.bounds import Bounds, party_norms
-from sottovoce.door.query import Bounded
-from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.losses import Loss
-from sottovoce.penalties import Penalty, Regulariser
-from sottovoce.privacy.accounting import Event, Gaussian, PoissonGaussian, Relation, Selection, Unbounded
+from sottovoce.data.bounds import party_norms
+from sottovoce.errors import RefusedError
+from sottovoce.plan.frozen import Count, Frozen
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release
 from sottovoce.privacy.guarantee import Unit
 
-Array = NDArray[np.float64]
-
-ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
-MOST_BATCHES = 64  # values a party draws, and keeps in memory, for one message
-Split = Literal["central", "rows", "columns"]
-Mechanism = Literal["gaussian", "selection", "noisy-max", "kept", "derived"]
-Calibration = Literal["tight", "paper"]
-Labels = Literal["public", "shared", "held"]
 ModelsOf = Literal["shared", "kept"]
-Count = Annotated[int, Field(ge=1, lt=2**31)]  # a frame's round has 31 bits
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+class Numbers(Frozen):
+    """The public numbers that a form of an algorithm chose, each with its type and limits.
 
-
-class Named(_Frozen):
-    """A loss or a regulariser by name and parameters."""
-
-    name: str
-    parameters: dict[str, Any] = {}
-
-    def __hash__(self) -> int:
-        return hash((self.name, json.dumps(self.parameters, sort_keys=True)))
-
-
-class Release(_Frozen):
-    """What a party may release under one query name: when, how often, and with how much noise.
-
-    `std` is the standard deviation on an entry of weight 1, `step` the grid. With `rate` the records were drawn
-    by secret coins. A selection names the candidate of the largest score + std * Gumbel: it costs what a Gaussian of
-    that std costs, in zCDP. A noisy maximum names that of the largest score + Laplace noise of scale std, and costs as
-    much as a selection with half the std. `std=0` is a release without privacy. With `batches` > 1 every release is
-    that many values in turn, each with noise and coins of its own, and costs as many.
-
-    What is "kept" is the party's rows with noise: they stay with it, one set for the plan, and cost what a Gaussian of
-    that std costs. What is "derived" is a function of kept rows and of public numbers; it costs nothing more.
+    A form's own class has `solver` and `form` as arguments: `class Steps(Numbers, solver="sgd", form="private")`. So a
+    plan that is read has its numbers checked by the form that it names. Edges: numbers of an unknown form are read as
+    they are; no party runs such a plan.
     """
 
-    query: str
-    first: int = Field(ge=0, lt=2**31)
-    count: Count
-    std: float = Field(ge=0, allow_inf_nan=False)
-    step: float = Field(gt=0, allow_inf_nan=False)
-    rate: float | None = Field(default=None, gt=0, le=1)
-    charged_zero_out: float  # the sensitivity, grid included, that the noise was charged for
-    charged_replace_one: float
-    mechanism: Mechanism = "gaussian"
-    batches: int = Field(default=1, ge=1, le=MOST_BATCHES)
+    model_config = ConfigDict(extra="allow")
+
+    _KINDS: ClassVar[dict[tuple[str, str], type[Numbers]]] = {}
 
     @classmethod
-    def of(
-        cls,
-        query: Bounded,
-        first: int,
-        count: int,
-        std: float,
-        step: float,
-        rate: float | None = None,
-        mechanism: Mechanism = "gaussian",
-        batches: int = 1,
-    ) -> Release:
-        """The release of `query` with `std` on the grid `step`; the grid's own sensitivity is charged."""
-        extra = step * math.sqrt(query.entries)
-        return cls(
-            mechanism=mechanism,
-            query=query.name,
-            first=first,
-            count=count,
-            std=std,
-            step=step,
-            rate=rate,
-            batches=batches,
-            charged_zero_out=query.sensitivity("zero-out") + extra,
-            charged_replace_one=query.sensitivity("replace-one") + extra,
-        )
+    def __pydantic_init_subclass__(cls, *, solver: str = "", form: str = "", **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if solver:
+            Numbers._KINDS[solver, form] = cls
 
-    @classmethod
-    def at_mu(
-        cls,
-        query: Bounded,
-        first: int,
-        count: int,
-        mu: float,
-        relation: Relation,
-        mechanism: Mechanism = "gaussian",
-    ) -> Release:
-        """Releases that together cost `mu` (a selection, a noisy maximum: rho = mu^2 / 2); mu=inf is no noise."""
-        if math.isinf(mu):
-            return cls.of(query, first, count, 0.0, 1.0, mechanism=mechanism)
-        times = 2.0 if mechanism == "noisy-max" else 1.0
-        std = query.sensitivity(relation) * math.sqrt(count) / mu * times
-        step = grid_step(query, std)
-        charged = query.sensitivity(relation) + step * math.sqrt(query.entries)
-        return cls.of(query, first, count, charged * math.sqrt(count) / mu * times, step, mechanism=mechanism)
+    def __init_subclass__(cls, *, solver: str = "", form: str = "", **options: Any) -> None:
+        cls.model_config = ConfigDict(**{**cls.model_config, "extra": "forbid"})
+        super().__init_subclass__(**options)
 
-    @classmethod
-    def derived(cls, query: str, first: int, count: int) -> Release:
-        """Functions of the kept rows and of public numbers: no noise of their own, no cost."""
-        free: Any = {"std": 0.0, "step": 1.0, "charged_zero_out": 0.0, "charged_replace_one": 0.0}
-        return cls(query=query, first=first, count=count, mechanism="derived", **free)
+    if TYPE_CHECKING:
 
-    def times(self, count: int) -> Release:
-        """The same release with another count."""
-        return Release.model_validate(self.model_dump() | {"count": count})
+        def __getattr__(self, name: str) -> Any: ...
 
-    @property
-    def total(self) -> int:
-        """How many values leave under this name in all."""
-        return self.count * self.batches
-
-    @property
-    def unit(self) -> float:
-        """What one unit of a released integer stands for: a step of the grid, or one place in a list of candidates."""
-        return self.step if self.mechanism in ("gaussian", "kept") else 1.0
-
-    def charged(self, relation: Relation) -> float:
-        """Sensitivity under the relation, grid included."""
-        return self.charged_zero_out if relation == "zero-out" else self.charged_replace_one
-
-    def check(self, query: Bounded, records: int) -> None:
-        """Refuse a query that moves further than was charged, and a grid on which sums would not be exact integers."""
-        reach = (records * self.charged_zero_out + 64 * self.std) / self.step
-        if math.frexp(self.step)[0] != 0.5 or not reach < 2.0**62:
-            raise RefusedError(
-                f"query {query.name!r}: the grid {self.step!r} is no power of two within range of its noise."
-            )
-        extra = self.step * math.sqrt(query.entries)
-        relations: tuple[Relation, ...] = ("zero-out", "replace-one")
-        if not all(query.sensitivity(r) + extra <= self.charged(r) * (1 + 1e-12) for r in relations):
-            raise LeakError(f"query {query.name!r} is more sensitive than the plan charged for; nothing was released.")
-
-    def event(self, relation: Relation, *, count: int | None = None, parties: int = 1) -> Event:
-        """What `count` of these releases cost; `parties` > 1: only the sum of that many equal noises is seen."""
-        times = self.total if count is None else count * self.batches
-        if self.mechanism == "derived":
-            return Gaussian(mu=0.0)
-        if self.mechanism == "selection" and self.std > 0.0:
-            return Selection(rho=times * (self.charged(relation) / self.std) ** 2 / 2)
-        if self.mechanism == "noisy-max" and self.std > 0.0:
-            return Selection(rho=times * (2 * self.charged(relation) / self.std) ** 2 / 2)
-        std = self.std * math.sqrt(parties)
-        if std == 0.0:
-            return Unbounded(reason=f"{self.query} is released without noise")
-        if self.rate is not None and self.rate < 1.0:
-            return PoissonGaussian(rate=self.rate, noise_multiplier=std / self.charged_zero_out, rounds=times)
-        return Gaussian(mu=self.charged(relation) * math.sqrt(times) / std)
+    @staticmethod
+    def read(algorithm: object, form: object, values: Mapping[str, Any]) -> Numbers:
+        """The numbers of a form, checked."""
+        return Numbers._KINDS.get((str(algorithm), str(form)), Numbers).model_validate(dict(values))
 
 
-def grid_step(query: Bounded, std: float) -> float:
-    """The largest power of two that adds at most ROUNDING to the sensitivity, within the sampler's range."""
-    fine = ROUNDING * query.sensitivity("zero-out") / math.sqrt(query.entries)
-    return float(2.0 ** math.floor(math.log2(max(fine, std * 2.0**-24))))
+if TYPE_CHECKING:
+    FormNumbers = Any  # a plan's numbers are those of its form, which its own text knows
+else:
+    FormNumbers = SerializeAsAny[Numbers]
 
 
-class Plan(_Frozen):
-    """A run, before it happens. Public, hashable, serialisable."""
+class Design(Frozen):
+    """What an algorithm chose for a problem, from public quantities alone."""
 
-    format: Literal[1] = 1
+    rounds: Count
+    releases: tuple[Release, ...]
+    numbers: FormNumbers = Numbers()
+    claimed_epsilon: float | None = None  # what a paper would print
+    protects: Unit = "record"  # "feature": one column of one party, and no person
+    models: ModelsOf = "shared"  # by columns: "kept" if each party alone has the weights of its columns
+
+
+class Plan(Problem, Design):
+    """A run, before it happens: a problem and its design. Public, hashable, serialisable."""
+
+    format: Literal[2] = 2
     run: str  # unique, so that a second fit is a second charge
     coin: str  # public randomness, for schedules that everybody derives alike
     algorithm: str
-    calibration: Calibration = "tight"
-    split: Split
-    parties: tuple[tuple[str, Count], ...]  # names and their public row counts
-    features: Count
-    fit_intercept: bool
-    classes: tuple[bool | int | float | str, bool | int | float | str] | None
-    loss: Named
-    regulariser: Named
-    bounds: Bounds
-    epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1)
-    relation: Relation
-    rounds: Count
-    numbers: tuple[tuple[str, float], ...] = ()
-    releases: tuple[Release, ...] = ()
-    claimed_epsilon: float | None = None
-    layout: Layout = "rows"
-    columns: tuple[Count, ...] = ()  # by columns: how many each party has, in the order of the parties
-    norms: tuple[float, ...] = ()  # by columns: the bound of each party's part of a row, where row_norm is declared
-    labels: Labels = "shared"  # by columns: who knows the labels
-    holder: int = Field(default=0, ge=0)  # by columns: the party that holds them, and the column of the intercept
-    vectors: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    form: str
     kept: tuple[tuple[str, float], ...] = ()  # for each party: name and noise of rows that it has kept, ("", 0) if none
-    protects: Unit = "record"  # "feature": one column of one party, and no person
-    models: ModelsOf = "shared"  # by columns: "kept" if each party alone has the weights of its columns
+
+    @classmethod
+    def of(cls, problem: Problem, design: Design, **own: Any) -> Plan:
+        """The plan of a problem and a design."""
+        return cls(**problem.fields(), **design.fields(), **own)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_numbers(cls, fields: Any) -> Any:
+        """Numbers that come as plain text are read by the form that the plan names."""
+        if not isinstance(fields, Mapping) or not isinstance(fields.get("numbers"), Mapping):
+            return fields
+        return {**fields, "numbers": Numbers.read(fields.get("algorithm"), fields.get("form"), fields["numbers"])}
 
     @model_validator(mode="after")
     def _check(self) -> Plan:
         """Names are unique: what is charged under a name is all that is released under it."""
-        for what, names in (
-            ("party", [name for name, _ in self.parties]),
-            ("release", [release.query for release in self.releases]),
-            ("number", [name for name, _ in self.numbers]),
-            ("vector", [name for name, _ in self.vectors]),
-        ):
+        for what, names in (("party", self.names), ("release", [release.query for release in self.releases])):
             if len(set(names)) < len(names):
                 raise RefusedError(f"the plan names a {what} twice; every {what} of a plan has its own name.")
         if not self.parties:
@@ -254,7 +130,7 @@ class Plan(_Frozen):
         """All parties have all people, each some of the columns; the squares of the norms sum to row_norm^2."""
         if len(self.columns) != len(self.parties) or sum(self.columns) != self.features:
             raise RefusedError("the plan does not say how many of the columns each party has.")
-        if len({count for _, count in self.parties}) != 1 or self.holder >= len(self.parties):
+        if len({count for _, count in self.parties}) != 1 or self.label_party >= len(self.parties):
             raise RefusedError("by columns every party has the same people, and one of them holds the labels.")
         if (self.bounds.row_norm is None) != (not self.norms):
             raise RefusedError("by columns a row norm is shared among the parties, and only a declared one is.")
@@ -267,35 +143,8 @@ class Plan(_Frozen):
 
     @functools.cached_property
     def private(self) -> bool:
-        """False only where nothing carries noise (epsilon = inf): then no slope is clipped and nothing rounded."""
+        """False where nothing carries noise: then no slope is clipped and nothing rounded."""
         return any(release.std > 0.0 for release in self.releases)
-
-    @functools.cached_property
-    def records(self) -> int:
-        """N, a public constant: the sum of the parties' declared row counts."""
-        if self.split == "columns":
-            return self.parties[0][1]
-        return sum(count for _, count in self.parties)
-
-    @functools.cached_property
-    def dimension(self) -> int:
-        """Columns of a prepared row."""
-        return self.preparation.dimension
-
-    @property
-    def holder_name(self) -> str:
-        """By columns: the party that holds the labels."""
-        return self.parties[self.holder][0]
-
-    @functools.cached_property
-    def number_of(self) -> dict[str, float]:
-        """The algorithm's own public numbers by name."""
-        return dict(self.numbers)
-
-    @functools.cached_property
-    def vector_of(self) -> dict[str, tuple[float, ...]]:
-        """The algorithm's own public vectors by name."""
-        return dict(self.vectors)
 
     def __hash__(self) -> int:
         return hash(self.digest)
@@ -303,73 +152,22 @@ class Plan(_Frozen):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.digest == other.digest
 
-    def __getitem__(self, name: str) -> float:
-        return self.number_of[name]
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether parties keep rows with noise for later runs."""
+        return any(release.mechanism == "kept" for release in self.releases)
 
-    @functools.cached_property
-    def preparation(self) -> Preparation:
-        """How raw rows become a block."""
-        return Preparation(
-            self.bounds,
-            self.features,
-            self.fit_intercept,
-            self.records,
-            self.classes,
-            self.private,
-            self.layout,
-            self.unit,
-        )
+    def has(self, query: str) -> bool:
+        """Whether something is released under that name."""
+        return any(release.query == query for release in self.releases)
 
-    @functools.cached_property
-    def unit(self) -> float:
-        """The largest absolute entry that the bounds allow in any column; 1 where nothing is declared."""
-        if self.private:
-            self.bounds.require(self.features, labels=False)
-        largest = float(self.bounds.columns(self.features).max())
-        return largest if math.isfinite(largest) else 1.0
+    def noise_of(self, query: str) -> float:
+        """The standard deviation of a release, 0 where the plan has none of that name."""
+        return self.release(query).std if self.has(query) else 0.0
 
-    def part(self, party: str) -> Part:
-        """What one party holds of every row: everything, but by columns.
-
-        There the constant column is with the holder of the labels. In the layout "rows" each party has one of its own.
-        """
-        if self.split != "columns":
-            return Part(0, self.features, self.fit_intercept, self.preparation)
-        place = [name for name, _ in self.parties].index(party)
-        start = sum(self.columns[:place])
-        stop = start + self.columns[place]
-        constant = self.fit_intercept and (place == self.holder or self.layout == "rows")
-        labelled = self.labels != "held" or place == self.holder
-        norm = self.norms[place] if self.norms else None
-        recipe = dataclasses.replace(
-            self.preparation,
-            bounds=self.bounds.part(start, stop, norm),
-            features=stop - start,
-            fit_intercept=constant,
-            labelled=labelled,
-            centred=self.fit_intercept,
-        )
-        return Part(start, stop, constant, recipe)
-
-    def unprepare(self, weights: Array) -> tuple[Array, float]:
-        """(coef, intercept) in the units of the raw features and labels."""
-        return self.preparation.unprepare(weights)
-
-    @functools.cached_property
-    def scaled_loss(self) -> Loss:
-        """The loss on labels scaled to [-1, 1]; parameters of a regression loss are in the label's units."""
-        loss = losses.get(self.loss.name, **self.loss.parameters)
-        if loss.kind == "classification":
-            return loss
-        half = self.bounds.label_scale(fit_intercept=self.fit_intercept)[1]
-        return losses.get(loss.name, **{name: value / half for name, value in loss.parameters().items()})
-
-    @functools.cached_property
-    def scaled_regulariser(self) -> ScaledRegulariser:
-        """The regulariser on the weights of prepared rows."""
-        inner = penalties.get(self.regulariser.name, **self.regulariser.parameters)
-        half = self.bounds.label_scale(fit_intercept=self.fit_intercept)[1]
-        return ScaledRegulariser(inner, self.features, self.preparation.scale * half, 1.0 / half**2)
+    def public_coin(self, purpose: str) -> np.random.Generator:
+        """Public randomness that everybody derives from the plan alone."""
+        return np.random.default_rng(int.from_bytes(hashlib.sha256(f"{purpose}:{self.coin}".encode()).digest(), "big"))
 
     def release(self, query: str) -> Release:
         """The release of that name."""
@@ -391,71 +189,3 @@ class Plan(_Frozen):
     def digest(self) -> bytes:
         """SHA-256 of the canonical text: the plan's identity on the wire and in ledgers."""
         return hashlib.sha256(self.to_json().encode()).digest()
-
-
-@dataclass(frozen=True)
-class Part:
-    """The columns start, ..., stop - 1 of the rows and, with `constant`, the constant column of the intercept."""
-
-    start: int
-    stop: int
-    constant: bool
-    preparation: Preparation
-
-    def place(self, local: int, features: int) -> int:
-        """The place among all coefficients of a column of this part; the intercept comes last."""
-        return self.start + local if local < self.stop - self.start else features
-
-    def local(self, place: int, features: int) -> int | None:
-        """The inverse; None for a column of another party."""
-        if self.start <= place < self.stop:
-            return place - self.start
-        return self.stop - self.start if place == features and self.constant else None
-
-
-class ScaledRegulariser:
-    """objective * pen(scale * w[:features]): the user's regulariser seen from prepared rows; the intercept is free."""
-
-    def __init__(self, inner: Regulariser, features: int, scale: float | Array, objective: float) -> None:
-        self.inner = inner
-        self.features = features
-        self.scale = scale
-        self.objective = objective
-
-    @property
-    def is_none(self) -> bool:
-        """Whether the prox is the identity."""
-        return self.inner.name == "none"
-
-    @property
-    def ridge(self) -> float | None:
-        """The weight a of a regulariser a/2 |w[:features]|^2, else None."""
-        if self.inner.name == "l2" and np.ndim(self.scale) == 0:
-            return float(self.inner.parameters()["alpha"] * self.objective * self.scale**2)
-        return None
-
-    def value(self, weights: Array) -> float:
-        """In the units of the scaled objective."""
-        return self.objective * self.inner.value(weights[: self.features] * self.scale)
-
-    def prox(self, weights: Array, step: float) -> Array:
-        """argmin_u 1/2 |u - w|^2 + step * value(u)."""
-        if self.is_none:
-            return weights
-        moved = np.array(weights)
-        moved[: self.features] = (
-            self.inner.prox(weights[: self.features] * self.scale, step * self.objective * self.scale**2) / self.scale
-        )
-        return moved
-
-    def by_coordinate(self, dimension: int) -> tuple[Array, Array, Array, Array]:
-        """(b, c, low, high): coordinate j has the penalty b_j |w| + c_j w^2 / 2 on [low_j, high_j]."""
-        terms = self.inner.by_coordinate() if isinstance(self.inner, Penalty) else None
-        if terms is None:
-            raise InputError(f"penalty={self.inner.name!r} is not a sum over the coordinates; choose l1, l2 or a box.")
-        free = (0.0, 0.0, -math.inf, math.inf)
-        vectors = tuple(np.full(dimension, value) for value in free)
-        factors = (self.objective * self.scale, self.objective * self.scale**2, 1 / self.scale, 1 / self.scale)
-        for vector, term, factor in zip(vectors, terms, factors, strict=True):
-            vector[: self.features] = term * factor
-        return vectors  # type: ignore[return-value]

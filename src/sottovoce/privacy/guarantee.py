@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from sottovoce.errors import InputError
-from sottovoce.privacy.accounting import Relation
+from sottovoce.privacy.relation import CHANGES, Relation
 
 Adversary = Literal["world", "coordinator", "parties"]
 Unit = Literal["record", "feature"]
@@ -18,10 +18,6 @@ VIEWS: Mapping[Adversary, str] = {
     "world": "anyone who sees the final model",
     "coordinator": "the coordinator, who sees every message and who sent it",
     "parties": "all other parties together, who see every broadcast and know their own data and noise",
-}
-CHANGES: Mapping[Relation, str] = {
-    "zero-out": "had been left blank",
-    "replace-one": "had been replaced by any other record",
 }
 
 

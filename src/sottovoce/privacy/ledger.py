@@ -16,7 +16,8 @@ from typing import Any
 
 from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import ledger_file
-from sottovoce.privacy.accounting import Relation, event_from_json, event_to_json
+from sottovoce.privacy.events import event_from_json, event_to_json
+from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Balance, Book, Composition, Events, Paid, Reservation, Terms, open_terms
 
 __all__ = ["Account", "Balance", "Entry", "Ledger", "Reservation", "Terms"]
@@ -196,7 +197,7 @@ class Account:
         except BudgetError:
             return False
 
-    def release(self, plan: str, round: int, query: str, payload: bytes) -> bytes:  # noqa: A002
+    def release(self, plan: str, round: int, query: str, payload: bytes) -> bytes:
         """Store what is about to leave, durably, and return it; send only what this returns.
 
         Guarantee: a key (plan, round, query) has one release for ever. Asked again it gives the stored bytes,
@@ -217,7 +218,7 @@ class Account:
         row.check(self.path)
         return row.payload
 
-    def stored(self, plan: str, round: int, query: str) -> bytes | None:  # noqa: A002
+    def stored(self, plan: str, round: int, query: str) -> bytes | None:
         """The bytes released under this key, or None if there was no such release."""
         _check_key(plan, round, query)
         with ledger_file.connect(self.path) as connection:

@@ -186,30 +186,28 @@ def rows(connection: sqlite3.Connection, condition: str = "1", *values: Any) -> 
     return map(Row._make, connection.execute(query, values))
 
 
-def find(
-    connection: sqlite3.Connection, kind: str, dataset: str, plan: str = "", turn: int = 0, query: str = ""
-) -> Row | None:
-    """The entry with that key, if any."""
+class Key(NamedTuple):
+    """What an entry is about: at most one entry has a key."""
+
+    kind: str
+    dataset: str
+    plan: str = ""
+    round: int = 0
+    query: str = ""
+
+
+def find(connection: sqlite3.Connection, *key: Any) -> Row | None:
+    """The entry with the `Key` of these fields, if any."""
     condition = "kind = ? AND dataset = ? AND plan = ? AND round = ? AND query = ?"
-    return next(rows(connection, condition, kind, dataset, plan, turn, query), None)
+    return next(rows(connection, condition, *Key(*key)), None)
 
 
-def append(
-    connection: sqlite3.Connection,
-    kind: str,
-    dataset: str,
-    plan: str = "",
-    turn: int = 0,
-    query: str = "",
-    *,
-    details: str = "",
-    payload: bytes = b"",
-) -> Row:
+def append(connection: sqlite3.Connection, *key: Any, details: str = "", payload: bytes = b"") -> Row:
     """Add an entry, chained to the last one. Call it inside a `transaction`."""
     last = connection.execute("SELECT number, hash FROM entries ORDER BY number DESC LIMIT 1").fetchone()
     number, previous = last or (0, GENESIS)
     written = datetime.now(UTC).isoformat(timespec="seconds")
-    row = Row(number + 1, kind, dataset, plan, turn, query, details, payload, written, previous, "")
+    row = Row(number + 1, *Key(*key), details, payload, written, previous, "")
     row = row._replace(hash=row.expected_hash())
     connection.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
     return row

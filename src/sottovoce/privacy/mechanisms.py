@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
+from sottovoce.arguments import is_whole
 from sottovoce.data.kernels import selection as kernels
 from sottovoce.errors import InputError
 from sottovoce.privacy.randomness import Randomness, words
@@ -272,7 +273,7 @@ def poisson_sample(count: int, rate: float, randomness: Randomness) -> NDArray[n
     Guarantee: each record is in the sample with probability ``rate`` independently of all others, as Poisson
     amplification requires; the indices are secret, and so is how many there are. rate = 1 gives all of them.
     """
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+    if not (is_whole(count) and count >= 0):
         raise InputError(f"count={count!r}: must be an integer >= 0; pass the number of records.")
     if not 0 < rate <= 1:
         raise InputError(f"rate={rate!r}: must be in (0, 1]; use 1 for full batches.")
@@ -289,7 +290,7 @@ def poisson_sample(count: int, rate: float, randomness: Randomness) -> NDArray[n
     last = -1.0
     while last < count - 1:
         drawn = words(randomness, int(expected + 4 * math.sqrt(expected)) + 8)
-        gaps = _exact_floor(drawn, scale, 0.0, randomness, _exponential_quantile, tail)
+        gaps = _exact_floor(drawn, scale, 0.0, randomness, Law(_exponential_quantile, tail))
         gaps += 1.0
         gaps[0] += last
         indices = np.cumsum(gaps)  # exact below 2^53; whatever lies beyond is beyond ``count`` too
@@ -331,13 +332,13 @@ def _rounded(
         part = slice(start, min(start + _CHUNK, size))
         drawn = words(randomness, part.stop - start)
         here = scales[part] if isinstance(scales, np.ndarray) else scales
-        magnitude = _exact_floor(drawn, here, 0.5, randomness, quantile, tail).astype(np.int64)
+        magnitude = _exact_floor(drawn, here, 0.5, randomness, Law(quantile, tail)).astype(np.int64)
         noise[part] = np.where(drawn & np.uint64(1), -magnitude, magnitude)
     return noise
 
 
 def _checked_scale(scale: float | ArrayLike, size: int) -> float | Floats:
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+    if not (is_whole(size) and size >= 0):
         raise InputError(f"size={size!r}: must be an integer >= 0; pass the number of values to draw.")
     if isinstance(scale, float) and 0.0 <= scale <= MAX_SCALE:
         return scale
@@ -350,13 +351,19 @@ def _checked_scale(scale: float | ArrayLike, size: int) -> float | Floats:
     return scales if scales.ndim else float(scales)
 
 
+class Law(NamedTuple):
+    """A positive variable X: quantile(U) decreases in U, and tail(b, scale) = P(scale * X > b)."""
+
+    quantile: Callable[[Floats], Floats]
+    tail: Callable[[Any, float], Any]
+
+
 def _exact_floor(
     drawn: NDArray[np.uint64],
     scale: float | Floats,
     offset: float,
     randomness: Randomness,
-    quantile: Callable[[Floats], Floats],
-    tail: Callable[[Any, float], Any],
+    law: Law,
 ) -> Floats:
     """floor(scale * X + offset), X >= 0 with P(scale * X > b) = tail(b, scale), from 63 bits a draw.
 
@@ -368,7 +375,7 @@ def _exact_floor(
     uniform = bits.astype(np.float64)
     uniform += 0.5
     uniform *= 2.0**-63
-    value = quantile(uniform)
+    value = law.quantile(uniform)
     value *= scale
     value += offset
     distance = np.rint(value)
@@ -378,7 +385,7 @@ def _exact_floor(
     result = np.floor(value, out=value)
     for index in doubtful.nonzero()[0]:
         here = float(scale[index]) if isinstance(scale, np.ndarray) else scale
-        result[index] = _settled(int(bits[index]), here, offset, randomness, quantile, tail)
+        result[index] = _settled(int(bits[index]), here, offset, randomness, law)
     return result
 
 
@@ -387,8 +394,7 @@ def _settled(
     scale: float,
     offset: float,
     randomness: Randomness,
-    quantile: Callable[[Floats], Floats],
-    tail: Callable[[Any, float], Any],
+    law: Law,
 ) -> int:
     """The floor of one draw: the largest n with n = 0 or U <= tail(n - offset, scale), U to 319 bits.
 
@@ -401,9 +407,9 @@ def _settled(
         uniform = _exact.ldexp(_exact.mpf(2 * ((bits << _EXTRA_BITS) + extra) + 1), -64 - _EXTRA_BITS)
 
         def reached(n: int) -> bool:
-            return n <= 0 or bool(uniform <= tail(_exact.mpf(n) - offset, scale))
+            return n <= 0 or bool(uniform <= law.tail(_exact.mpf(n) - offset, scale))
 
-        low = min(int(quantile(np.array(float(uniform))) * scale + offset), _LARGEST)
+        low = min(int(law.quantile(np.array(float(uniform))) * scale + offset), _LARGEST)
         step = 1
         while not reached(low):
             low, step = low - step, 2 * step

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
+from sottovoce.arguments import is_whole
 from sottovoce.errors import InputError
 
 _EXPANDED = 4096  # bytes; below it asking the operating system is as fast
@@ -62,7 +63,7 @@ class SeededRandomness:
     secure = False
 
     def __init__(self, seed: int, *labels: str) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        if not (is_whole(seed) and seed >= 0):
             raise InputError(f"seed={seed!r}: must be an integer >= 0; use SystemRandomness for real data.")
         digest = hashlib.sha256(str(int(seed)).encode())
         for label in labels:

@@ -18,7 +18,9 @@ from typing import Final, Literal, get_args
 
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import Event, Gaussian, Relation, Unbounded
+from sottovoce.privacy.calibration import mu_for, renyi_budget, renyi_order_for
+from sottovoce.privacy.events import Event, Gaussian, Unbounded
+from sottovoce.privacy.relation import Relation, checked, inside
 
 Composition = Literal["renyi", "gaussian", "basic"]
 Events = Callable[[Relation], Sequence[Event]] | Sequence[Event]
@@ -78,13 +80,13 @@ class Terms:
                     f"delta={delta!r}: epsilons and deltas add on this account, so a plan needs its own, "
                     f"above 0 and at most the account's {self.delta:g}. Pass reserve(..., delta=...)."
                 )
-            epsilon = accounting.epsilon_of(listed, _own(delta), self.relation)
+            epsilon = accounting.epsilon_of(listed, inside(delta), self.relation)
             return Reservation(plan, listed, epsilon, epsilon, delta, summary)
         if self.composition == "gaussian":
             cost = math.fsum(_squared_mu(event) for event in listed)
         else:
             cost = accounting.renyi_of(listed, self.fixed_order, self.relation)
-        epsilon = accounting.epsilon_of(listed, _own(self.delta), self.relation)
+        epsilon = accounting.epsilon_of(listed, inside(self.delta), self.relation)
         return Reservation(plan, listed, cost, epsilon, self.delta, summary)
 
     @property
@@ -100,17 +102,16 @@ def open_terms(epsilon: float, delta: float, relation: Relation, composition: Co
         raise InputError(f"epsilon={epsilon!r} must be a finite number above 0, for example 1.0.")
     if not 0 < delta < 1:
         raise InputError(f"delta={delta!r} must lie strictly between 0 and 1, for example 1e-5.")
-    if relation not in get_args(Relation):
-        raise InputError(f"relation={relation!r} must be one of {', '.join(get_args(Relation))}.")
+    checked(relation)
     if composition not in get_args(Composition):
         raise InputError(f"composition={composition!r} must be one of {', '.join(get_args(Composition))}.")
     epsilon, delta = float(epsilon), float(delta)
     if composition == "basic":
         return Terms(epsilon, delta, relation, composition, None, epsilon)
     if composition == "gaussian":
-        return Terms(epsilon, delta, relation, composition, None, accounting.mu_for(epsilon, _own(delta)) ** 2)
-    order = accounting.renyi_order_for(epsilon, _own(delta))
-    return Terms(epsilon, delta, relation, composition, order, accounting.renyi_budget(epsilon, _own(delta), order))
+        return Terms(epsilon, delta, relation, composition, None, mu_for(epsilon, inside(delta)) ** 2)
+    order = renyi_order_for(epsilon, inside(delta))
+    return Terms(epsilon, delta, relation, composition, order, renyi_budget(epsilon, inside(delta), order))
 
 
 @dataclass(frozen=True)
@@ -182,14 +183,14 @@ class Book:
             share = max(share, 1 - delta_left / terms.delta)
             spent, left = cost, rest if delta_left > 0 else 0.0
         elif terms.composition == "gaussian":
-            spent = accounting.gaussian_epsilon(math.sqrt(cost), _own(terms.delta))
-            left = accounting.gaussian_epsilon(math.sqrt(rest), _own(terms.delta))
+            spent = accounting.gaussian_epsilon(math.sqrt(cost), inside(terms.delta))
+            left = accounting.gaussian_epsilon(math.sqrt(rest), inside(terms.delta))
         else:
-            spent = accounting.renyi_to_epsilon(cost, terms.fixed_order, _own(terms.delta))
+            spent = accounting.renyi_to_epsilon(cost, terms.fixed_order, inside(terms.delta))
             if plans == 1:
                 spent = min(spent, self.reservations[0].epsilon)
             # The Renyi divergence of a Gaussian release at this order is order * mu^2 / 2.
-            left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), _own(terms.delta))
+            left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), inside(terms.delta))
         return Balance(terms.epsilon, spent, left, terms.delta, delta_left, share, plans)
 
     def refusal(self, asked: Reservation) -> str:
@@ -205,11 +206,6 @@ class Book:
             f"{terms.epsilon:g} at delta {terms.delta:g} ({terms.relation}), {balance.spent:.4g} is spent "
             f"(plans: {balance.plans}) and {largest:g} is left. {remedy}"
         )
-
-
-def _own(delta: float) -> float:
-    """The part of delta that the events may use; the rest is for the errors of the samplers that make them."""
-    return delta * (1 - accounting.SAMPLER_SHARE)
 
 
 def _at_most(value: float, bound: float) -> bool:

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, Pub
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError
+from sottovoce.files import write_durably
 
 COORDINATOR: Final = "coordinator"
 AUTHORITY: Final = "authority"
@@ -267,12 +268,10 @@ def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certif
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Replace `path` in one step by a file that never had a wider mode, not even while it was written."""
-    temporary = path.with_name(f"{path.name}.new")
+    """Replace `path` in one step by a file that never had a wider mode; what a killed process left beside it goes."""
     try:
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-        temporary.replace(path)
+        for left in path.parent.glob(f"{path.name}.*.new"):
+            left.unlink(missing_ok=True)
+        write_durably(path, data, mode=mode)
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}); choose a writable folder.") from None

@@ -336,7 +336,7 @@ class GrpcCoordinator:
         connection.end()
 
 
-def serve_party(
+def serve_party(  # noqa: PLR0913
     endpoint: Endpoint,
     address: str,
     credentials: Credentials,

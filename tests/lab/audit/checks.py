@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import importlib.util
 import itertools
 import logging
@@ -19,28 +20,37 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from scipy import stats
 
+import serving
 import sottovoce as sv
 from sottovoce import algorithms, losses
-from sottovoce.algorithms import Solution
-from sottovoce.algorithms.base import Algorithm, Ask
+from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Gate, Released, value_of
+from sottovoce.door.gate import Gate, value_of
+from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
+from sottovoce.door.sealed import Released
 from sottovoce.errors import RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.lab.audit.catalogue import BALL, STIFF, audit_plan
-from sottovoce.lab.audit.transcript import Message, Side, Transcript
-from sottovoce.plan.plan import Named, Plan, Release
-from sottovoce.privacy.accounting import Event, PoissonGaussian, Relation, Selection, Unbounded, noise_multiplier_for
+from sottovoce.lab.audit.transcript import Asked, Message, Side, Transcript
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named
+from sottovoce.plan.release import Release
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.calibration import noise_multiplier_for
+from sottovoce.privacy.events import Event, PoissonGaussian, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.relation import Relation
+from support import events_of
 
 Data = dict[str, tuple[np.ndarray, np.ndarray]]
 Drawn = Callable[[int], np.ndarray]
@@ -69,7 +79,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {  # few rounds, and clips that bind
     "score": {"rounds": 3},
 }
 FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what only options reach
-    ("sgd", "rows"): {"one party a round": {"schedule": "one-party"}},
+    ("sgd", "rows"): {"one party a round": {"schedule": "one-party", "rounds": 8}},
     ("scd-sequential", "central"): {"lots of one": {"lot": 1}},
     ("cd", "central"): {"curvatures known": {"curvatures": (0.3, 0.2), "order": "shuffled"}},
     ("admm", "columns"): {
@@ -81,7 +91,7 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
         "row norm": {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0), "norms": (0.6, 0.8)},
     },
 }
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {"sgd": {"rounds": 6, "rate": None}}  # what these forms do not take: None
+PUBLISHED: Mapping[str, Mapping[str, Any]] = {"sgd": {"rounds": 24, "rate": None}}  # what these forms do not take: None
 LOGISTIC = {"loss": Named(name="logistic"), "classes": (-1, 1), "fit_intercept": True}
 
 
@@ -105,15 +115,21 @@ class Case:
         return plan
 
 
+def splits_of(solver: str, *, published: bool = False) -> tuple[Any, ...]:
+    """Where a solver has a form with noise, its own or a paper's."""
+    noisy = [form for form in algorithms.forms(solver) if form.private is not False and form.published == published]
+    return tuple(dict.fromkeys(split for form in noisy for split in form.splits))
+
+
 def cases() -> dict[str, Case]:
     """All forms with a guarantee of ours."""
     found: list[Case] = []
-    for solver, algorithm in algorithms.REGISTRY.items():
-        for split in algorithm.splits:
+    for solver in algorithms.SOLVERS:
+        for split in splits_of(solver):
             forms: dict[str, Mapping[str, Any]] = {"": {}, **FORMS.get((solver, split), {})}
             if split == "columns":
                 forms["labels held"] = {"labels": "held"}
-            if algorithm.mismatch(losses.get("logistic"), split) is None:
+            if algorithms.mismatch(solver, losses.get("logistic"), split) is None:
                 norm = "entry_bound" if split == "columns" else "row_norm"
                 forms["logistic"] = {**LOGISTIC, "bounds": Bounds.declare(**{norm: 1.0})}
             for form, options in forms.items():
@@ -125,15 +141,15 @@ def cases() -> dict[str, Case]:
 def published() -> dict[str, Case]:
     """The papers' forms: their queries are bounded too, and what breaks them is known."""
     found: list[Case] = []
-    for solver, algorithm in algorithms.REGISTRY.items():
-        for split in algorithm.splits if algorithm.has_paper else ():
+    for solver in algorithms.SOLVERS:
+        for split in splits_of(solver, published=True):
             options = {**SMALL.get(solver, {}), **PUBLISHED.get(solver, {}), "calibration": "paper"}
             found.append(Case(f"{solver}, {split}, as published", solver, split, options))
     return {case.name: case for case in found}
 
 
 def forms_with_noise() -> set[type[Algorithm]]:
-    """Every algorithm class of the package that no other class of it extends, less those without noise."""
+    """Every algorithm class of the package that can be made, less those without noise."""
 
     def below(kind: type) -> Iterator[type]:
         for child in kind.__subclasses__():
@@ -141,7 +157,8 @@ def forms_with_noise() -> set[type[Algorithm]]:
                 yield child
                 yield from below(child)
 
-    return {kind for kind in below(Algorithm) if not getattr(kind, "__abstractmethods__", None)}
+    made = (kind for kind in below(Algorithm) if not getattr(kind, "__abstractmethods__", None))
+    return {kind for kind in made if hasattr(kind, "form") and kind.private is not False}
 
 
 # ------------------------------------------------------------------------------------------------ data and runs
@@ -252,9 +269,9 @@ def again(side: Side, transcript: Transcript, gates: Mapping[str, Any], louder: 
         if isinstance(gate := gates[m.party], Probe):
             gate.observed = m.released
         told = {name: louder * array if array.dtype == np.float64 else array for name, array in m.told.items()}
-        if louder == 1.0 or side.algorithm.objection(side.plan, m.query, m.round, told) is not None:
+        if louder == 1.0 or side.queries[m.party][m.query].objection(side.plan, m.round, told) is not None:
             told = dict(m.told)
-        yield side.answer(gates, memories, m.party, m.query, m.round, told)
+        yield side.answer(gates, memories, Asked(m.party, m.query, m.round, told))
 
 
 # ------------------------------------------------------------------------------------------------ values
@@ -272,7 +289,7 @@ class Note:
     @property
     def plain(self) -> np.ndarray:
         """As it would leave."""
-        return self.values / np.asarray(self.query.weights)
+        return self.values / np.asarray(self.query.noise_weights)
 
     @property
     def free(self) -> bool:
@@ -284,7 +301,7 @@ class Note:
 
     def allowed(self, relation: Relation) -> float:
         """What the query says, and what its grid adds; kept rows are rounded toward zero, which adds nothing."""
-        extra = 0.0 if self.release.mechanism == "kept" else self.release.step * math.sqrt(self.query.entries)
+        extra = 0.0 if self.release.mechanism == "kept" else self.release.step * math.sqrt(self.query.rounding_entries)
         return float(self.query.sensitivity(relation) + extra)
 
     def cost(self, distance: float) -> float:
@@ -296,63 +313,67 @@ class Note:
 
 
 class Probe:
-    """A gate's doors without noise: notes the value on the grid, and hands back what was released before."""
+    """A gate's door without noise: notes the value on the grid, and hands back what was released before."""
 
     observed: Released
 
     def __init__(self, releases: Mapping[str, Release], drawn: Drawn) -> None:
         self._releases, self._drawn = releases, drawn
         self._kept: dict[str, Any] = {}
+        self._randomness = SeededRandomness(0)
         self.notes: list[Note] = []
-        self.randomness = SeededRandomness(0)
 
-    def _note(self, query: Any, values: Any, **kind: bool) -> Released:
-        self.notes.append(Note(query, self._releases[query.name], np.asarray(values, dtype=np.float64), **kind))
+    def release(self, query: Query, round: Round) -> Released:
+        """Note what the query's value is in the round."""
+        release = self._releases[query.name]
+        if isinstance(query, Derived):
+            self._note(query, query.derive(self._rows(query.source, round), round.told))
+            return self.observed
+        rows = round.rows if release.rate is None else round.rows.take(self._drawn(len(round.rows)))
+        round = dataclasses.replace(round, rows=rows, randomness=self._randomness)
+        if isinstance(query, Choice):
+            self._note(query, np.rint(query.value(round) / release.step) * release.step, widest=True)
+        elif isinstance(query, Walk):
+            self._walk(query, release, round)
+        else:
+            self._gaussian(query, release, round)
         return self.observed
 
-    def _rows(self, release: Release, block: Block) -> Block:
-        return block if release.rate is None else block.take(self._drawn(len(block)))
+    def _note(self, query: Query, values: Any, **kind: bool) -> None:
+        self.notes.append(Note(query, self._releases[query.name], np.asarray(values, dtype=np.float64), **kind))
 
-    def gaussian(self, query: Any, round_: int, block: Block, *said: Any) -> Released:
-        release = self._releases[query.name]
-        rows = self._rows(release, block)
+    def _gaussian(self, query: Query, release: Release, round: Round) -> None:
         if release.std == 0.0:
-            return self._note(query, query.value(rows, *said))
+            self._note(query, query.value(round))
+            return
         seen = self.observed.arrays["grid"].reshape(release.batches, -1)
         for k in range(release.batches):  # each is a release of its own
             if k:
-                said = query.follow(np.asarray(seen[k - 1] * release.step, dtype=np.float64), *said)
-            self._note(query, np.rint(query.value(rows, *said) / release.step) * release.step * query.weights)
-        return self.observed
+                following = query.follow(np.asarray(seen[k - 1] * release.step, dtype=np.float64), round)
+                assert following is not None, f"{query.name} follows no released value"
+                round = dataclasses.replace(following, rows=round.rows)
+            self._note(query, np.rint(query.value(round) / release.step) * release.step * query.noise_weights)
 
-    def walk(self, query: Any, round_: int, block: Block, *said: Any) -> Released:
+    def _walk(self, query: Walk, release: Release, round: Round) -> None:
         """The noise that leads to what was released is found number by number."""
-        release, grid = self._releases[query.name], self.observed.arrays["grid"]
-        rows, noise = self._rows(release, block), np.zeros_like(grid)
+        grid = self.observed.arrays["grid"]
+        noise = np.zeros_like(grid)
         for _ in range(len(grid) + 1):
-            missing = grid - query.walk(rows, noise, release.step, *copy.deepcopy(said))
+            trial = dataclasses.replace(round, memory=copy.deepcopy(round.memory))
+            missing = grid - query.walk(trial, noise, release.step)
             if not missing.any():
                 break
             noise += missing
-        query.walk(rows, noise, release.step, *said)
-        return self._note(query, (grid - noise) * release.step)
+        query.walk(round, noise, release.step)
+        self._note(query, (grid - noise) * release.step)
 
-    def select(self, query: Any, round_: int, block: Block, *said: Any) -> Released:
-        release = self._releases[query.name]
-        return self._note(query, np.rint(query.value(block, *said) / release.step) * release.step, widest=True)
-
-    select_signed = noisy_max = select
-
-    def keep(self, query: Any, block: Block, *said: Any) -> Any:
+    def _rows(self, query: NoisyRows, round: Round) -> Any:
         release = self._releases[query.name]
         if query.name not in self._kept:
-            rows = np.trunc(query.value(block, *said) / release.step) * release.step
+            rows = np.trunc(query.value(round).reshape(len(round.rows), -1) / release.step) * release.step
             self._note(query, rows)
             self._kept[query.name] = rows
         return self._kept[query.name]
-
-    def derived(self, query: Any, round_: int, kept: Any, *said: Any) -> Released:
-        return self._note(query, query.derive(kept, *said))
 
 
 def everybody(count: int) -> np.ndarray:
@@ -430,8 +451,7 @@ def composition(case: Case) -> float:
 
 def claimed(plan: Plan, relation: Relation) -> float:
     """mu^2 of what the algorithm says that the first party's ledger is charged."""
-    algorithm = algorithms.of(plan)
-    events: tuple[Event, ...] = algorithm.events(plan, relation, plan.parties[0][0])
+    events: tuple[Event, ...] = events_of(plan, relation, plan.names[0])
     if plan.protects == "feature":
         events = tuple(release.event(relation) for release in plan.releases)
     total = 0.0
@@ -450,38 +470,61 @@ def claimed(plan: Plan, relation: Relation) -> float:
 # ------------------------------------------------------------------------------------------------ (ii) scale
 
 
-@dataclass(frozen=True)
-class Blank:
+class Blank(Query):
     """A query of the same name and cost whose value is 0, as long as the test needs it."""
 
-    inner: Any
-    length: int
-    weights: Any = 1.0
-    scores: tuple[float, ...] = ()
+    title = "nothing"
 
-    @property
-    def name(self) -> str:
-        return str(self.inner.name)
-
-    @property
-    def entries(self) -> float:
-        return float(self.inner.entries)
-
-    @property
-    def stays(self) -> bool:
-        return bool(self.scores) and getattr(self.inner, "stays", False)
+    def __init__(self, inner: Any, length: int, noise_weights: Any = 1.0, scores: tuple[float, ...] = ()) -> None:
+        self.inner, self.length, self.scores = inner, length, scores
+        self.name, self.bound, self.rounding_entries = inner.name, inner.bound, inner.rounding_entries
+        self.noise_weights = noise_weights
 
     def sensitivity(self, relation: Relation) -> float:
         return float(self.inner.sensitivity(relation))
 
-    def value(self, block: Block, *said: Any) -> np.ndarray:
+    def value(self, round: Round) -> np.ndarray:
         return np.array(self.scores) if self.scores else np.zeros(self.length)
 
-    def walk(self, block: Block, noise: Any, step: float, *said: Any) -> np.ndarray:
+
+class BlankWalk(Blank, Walk):
+    """A walk that stays where it is."""
+
+    def walk(self, round: Round, noise: Any, step: float) -> np.ndarray:
         return np.array(noise)
 
 
-DOORS = {"gaussian": "gaussian", "selection": "select", "noisy-max": "noisy_max", "kept": "keep"}
+class BlankRows(Blank, NoisyRows):
+    """Rows of zeros."""
+
+
+class WholeRows(Derived):
+    """The noisy rows themselves."""
+
+    name, title, length = "whole rows", "noisy rows", 0
+
+    def __init__(self, source: NoisyRows) -> None:
+        self.source = source
+
+    def derive(self, rows: Any, told: Any) -> np.ndarray:
+        return np.asarray(rows, dtype=np.float64).ravel()
+
+
+class BlankChoice(Blank, Choice):
+    """A choice among scores that the test says; signed, and with a score of staying, as the query is."""
+
+    candidate = "candidates"
+
+    def __init__(self, inner: Any, scores: tuple[float, ...]) -> None:
+        Blank.__init__(self, inner, 1, scores=scores)
+        self.candidates, self.largest_std = inner.candidates, inner.largest_std
+        self.signed, self.stays = inner.signed, inner.stays  # type: ignore[misc]
+
+
+def gate_of(plan: Plan, randomness: SeededRandomness, *releases: Release) -> Gate:
+    """A real gate for these releases alone."""
+    public: Any = SimpleNamespace(digest=plan.digest, releases=releases, records=plan.records)
+    return Gate(public, randomness)
 
 
 def scale(case: Case) -> None:
@@ -493,19 +536,22 @@ def scale(case: Case) -> None:
         if release.mechanism == "derived" or release.std == 0.0:
             continue
         inner = side.queries[name][release.query]
-        door = "walk" if hasattr(inner, "walk") else DOORS[release.mechanism]
-        if release.mechanism in ("selection", "noisy-max"):
+        if isinstance(inner, Choice):
             _law_of_choices(plan, release, inner, block, case.name)
             continue
         one = release.model_copy(update={"batches": 1})  # each batch has noise of its own, see `fresh`
-        gate = Gate(plan.digest, {release.query: one}, plan.records, SeededRandomness(1, case.name), None)
-        weights: Any = np.resize(inner.weights, DRAWS) if np.ndim(inner.weights) else inner.weights
-        blank = Blank(inner, DRAWS, weights)
-        if door == "keep":
-            whole = Block(np.zeros((DRAWS, 1)), np.zeros(DRAWS), block.bits, layout=block.layout)
-            drawn = gate.keep(blank, whole).rows.ravel() / one.std
+        gate = gate_of(plan, SeededRandomness(1, case.name), one, Release.derived(WholeRows.name, 0, 1))
+        if release.mechanism == "kept":
+            zeros = Block(np.zeros((DRAWS, 1)), np.zeros(DRAWS), block.bits, layout=block.layout)
+            rows = WholeRows(BlankRows(inner, DRAWS))
+            drawn = gate.release(rows, Round(plan, 0, {}, zeros)).arrays["value"] / one.std
         else:
-            drawn = getattr(gate, door)(blank, one.first, block).arrays["grid"] * (one.step / one.std) * weights
+            weights: Any = (
+                np.resize(inner.noise_weights, DRAWS) if np.ndim(inner.noise_weights) else inner.noise_weights
+            )
+            blank = (BlankWalk if isinstance(inner, Walk) else Blank)(inner, DRAWS, weights)
+            released = gate.release(blank, Round(plan, one.first, {}, block))
+            drawn = released.arrays["grid"] * (one.step / one.std) * weights
         check_normal(drawn, f"{release.query} of {case.name}")
 
 
@@ -520,25 +566,22 @@ def check_normal(drawn: np.ndarray, what: str) -> None:
         assert abs(moment) < limit * math.sqrt(count) * 1.05, f"{what}: noise is not independent, or not centred"
 
 
-def _law_of_choices(plan: Plan, release: Release, inner: Any, block: Block, label: str) -> None:
+def _law_of_choices(plan: Plan, release: Release, inner: Choice, block: Block, label: str) -> None:
     """Two candidates whose scores differ by so much that one is taken three times as often as the other.
 
     With Laplace noise, by the exact probability that the difference of two is below the gap.
     """
     gap = release.std * math.log(3.0) / 2
-    signed = getattr(inner, "stays", None) is not None
-    blank = Blank(inner, 1, scores=(gap,) if signed else (gap, -gap))
-    if signed and inner.stays:
-        blank = Blank(inner, 1, scores=(gap, -1e6 * release.std))
-    door = "noisy_max" if release.mechanism == "noisy-max" else "select_signed" if signed else "select"
+    stay = (-1e6 * release.std,) if inner.stays else ()
+    blank = BlankChoice(inner, (gap, *stay) if inner.signed else (gap, -gap))
     expected = 0.75
     if release.mechanism == "noisy-max":
         away = math.log(3.0)
         expected = 1 - math.exp(-away) * (2 + away) / 4
     many = release.model_copy(update={"count": CHOICES, "first": 0})
-    gate = Gate(plan.digest, {release.query: many}, plan.records, SeededRandomness(2, label), None)
-    codes = [int(getattr(gate, door)(blank, k, block).arrays["grid"][0]) for k in range(CHOICES)]
-    taken = sum(code == (1 if signed else 0) for code in codes)
+    gate = gate_of(plan, SeededRandomness(2, label), many)
+    codes = [int(gate.release(blank, Round(plan, k, {}, block)).arrays["grid"][0]) for k in range(CHOICES)]
+    taken = sum(code == (1 if inner.signed else 0) for code in codes)
     low, high = stats.binom.ppf([RARE / 2, 1 - RARE / 2], CHOICES, expected)
     assert low <= taken <= high, f"{release.query}: taken {taken} times of {CHOICES}, expected {expected:.3f}"
 
@@ -552,12 +595,12 @@ def coins(case: Case) -> None:
         side = side_of(plan, draw_data(plan, 0))
         name, block = next(iter(side.blocks.items()))
         count, seen = 400, list[np.ndarray]()
-        query = Watched(side.queries[name][release.query], seen, plan.dimension)
+        inner = side.queries[name][release.query]
+        query = (WatchedWalk if isinstance(inner, Walk) else Watched)(inner, seen, plan.dimension)
         many = release.model_copy(update={"count": count, "batches": 1})
-        gate = Gate(plan.digest, {release.query: many}, plan.records, SeededRandomness(3, case.name), None)
-        door = gate.walk if hasattr(query.inner, "walk") else gate.gaussian
+        gate = gate_of(plan, SeededRandomness(3, case.name), many)
         for k in range(count):
-            door(query, release.first + k, block)
+            gate.release(query, Round(plan, release.first + k, {}, block))
         drawn = np.zeros((count, len(block)))
         for row, members in zip(drawn, seen, strict=True):
             row[members] = 1.0
@@ -577,14 +620,18 @@ class Watched(Blank):
 
     def __init__(self, inner: Any, seen: list[np.ndarray], length: int) -> None:
         super().__init__(inner, length)
-        object.__setattr__(self, "seen", seen)
+        self.seen = seen
 
-    def value(self, block: Block, *said: Any) -> np.ndarray:
-        self.seen.append(np.array(block.places))  # type: ignore[attr-defined]
+    def value(self, round: Round) -> np.ndarray:
+        self.seen.append(np.array(round.rows.places))
         return np.zeros(self.length)
 
-    def walk(self, block: Block, noise: Any, step: float, *said: Any) -> np.ndarray:
-        self.seen.append(np.array(block.places))  # type: ignore[attr-defined]
+
+class WatchedWalk(Watched, Walk):
+    """Likewise of a walk."""
+
+    def walk(self, round: Round, noise: Any, step: float) -> np.ndarray:
+        self.seen.append(np.array(round.rows.places))
         return np.array(noise)
 
 
@@ -635,25 +682,25 @@ def _noise(side: Side, transcript: Transcript) -> dict[tuple[str, str], np.ndarr
             rows = []
             for seed in range(3 * length + 8):
                 gates = side.gates({name: SeededRandomness(seed, "rank", name) for name in side.blocks})
-                made = side.answer(gates, copy.deepcopy(memories), m.party, m.query, m.round, m.told)
+                made = side.answer(gates, copy.deepcopy(memories), m)
                 rows.append(_residual(side, made, copy.deepcopy(memories)))
             found[key] = np.array(rows)
             if release.std == 0.0 and release.mechanism != "derived":
                 found[key] = found[key][1:] - found[key][0]
         probes[m.party].observed = m.released
-        side.answer(probes, memories, m.party, m.query, m.round, m.told)
+        side.answer(probes, memories, m)
     return found
 
 
 def _residual(side: Side, made: Message, memories: Any) -> np.ndarray:
     """What was released less the value that led to it."""
     release = side.releases[made.query]
-    seen = value_of(made.released.arrays, release.unit)
+    seen = value_of(made.released.arrays, release.scale)
     if release.std == 0.0 and release.mechanism != "derived":
         return seen  # a form whose noise is none of the gate's
     probe = Probe(side.releases, everybody)
     probe.observed = made.released
-    side.answer({made.party: probe}, memories, made.party, made.query, made.round, made.told)
+    side.answer({made.party: probe}, memories, made)
     return np.asarray(seen - np.concatenate([note.plain for note in probe.notes[-release.batches :]]))
 
 
@@ -771,7 +818,7 @@ def once(case: Case) -> None:
     gates, memories = side.gates(sources(plan, 11)), side.memories()
     transcript = side.play(sources(plan, 12))
     for m in transcript.messages:
-        first, second = (side.answer(gates, memories, m.party, m.query, m.round, m.told) for _ in range(2))
+        first, second = (side.answer(gates, memories, m) for _ in range(2))
         for name, array in first.released.arrays.items():
             repeated = second.released.arrays[name]
             assert np.array_equal(array, repeated), f"{m.query} in round {m.round} was drawn twice"
@@ -787,7 +834,7 @@ def labels(case: Case) -> float:
     """
     plan = case.plan("replace-one")
     low, high = plan.classes or (plan.bounds.label_low, plan.bounds.label_high)
-    holder, moved = plan.parties[plan.holder][0], 0.0
+    holder, moved = plan.label_party_name, 0.0
     for seed in (13, 14):
         base = draw_data(plan, seed)
         record = records(plan, seed)[1][seed % 2]
@@ -822,7 +869,7 @@ def persistence(case: Case) -> None:
         weights = np.arange(1.0, 1.0 + len(m.told["weights"])) / 8
         told = [{**m.told, "weights": factor * weights} for factor in (1.0, 2.0)]
         one, two = (
-            value_of(side.answer(gates, memories, m.party, m.query, m.round, said).released.arrays, 1.0)
+            value_of(side.answer(gates, memories, Asked(m.party, m.query, m.round, said)).released.arrays, 1.0)
             for said in told
         )
         earlier = getattr(gates[m.party], "earlier", one)
@@ -872,7 +919,8 @@ def _kept(account: Account, plan: Plan, X: np.ndarray, y: np.ndarray) -> tuple[n
         assert run is not None
         release = next(release for release in plan.releases if release.mechanism == "kept")
         query = run.queries[release.query]
-        return run.gate.keep(query, run.block).rows.astype(np.float64), query.value(run.block)
+        asked = Round(plan, 0, {}, run.rows, run.memory)
+        return run.gate._kept_rows(query, asked).rows.astype(np.float64), query.value(asked)
 
 
 # ------------------------------------------------------------------------------------------------ (viii) accountant
@@ -909,11 +957,39 @@ def ledger(case: Case, folder: Path) -> None:
 
     assert accepted(plan), "a plan for the whole budget is refused"
     spent = [known.cost for known in account.book().reservations]
-    events = algorithms.of(plan).events(plan, "zero-out", name)
+    events = events_of(plan, "zero-out", name)
     assert spent == [account.terms().price("", events, plan.delta, "").cost], "the ledger is charged something else"
     assert accepted(plan)
     assert [known.cost for known in account.book().reservations] == spent, "a plan is charged twice"
     assert not accepted(plan.model_copy(update={"run": "again"})), "a second run is not charged"
+
+
+def budget(case: Case) -> None:
+    """What a plan costs is within its epsilon at 99% of its delta, the rest being the samplers', and is so reported."""
+    for relation in RELATIONS:
+        plan = case.plan(relation)
+        events = events_of(plan, relation)
+        if any(isinstance(event, Unbounded) for event in events):
+            assert plan.protects == "feature", "a plan of ours has no price"
+            continue
+        spent = epsilon_of(events, 0.99 * plan.delta, relation)
+        assert spent <= plan.epsilon * ROUNDING, f"{relation}: the plan costs {spent:.6g}, above {plan.epsilon:.6g}"
+        told = algorithms.epsilons(plan)["coordinator"]
+        assert told >= spent / ROUNDING, f"{relation}: the plan costs {spent:.6g}, and {told:.6g} is told"
+
+
+def served(case: Case, folder: Path) -> None:
+    """Real parties that are asked for everything serve what the plan has, and were charged for all of it."""
+    for number, relation in enumerate(RELATIONS):
+        plan = case.plan(relation)
+        holders = serving.Holders(plan, folder / str(number))
+        with quiet():
+            takers, answers = serving.check(holders, plan.to_json())
+        if any(isinstance(event, Unbounded) for event in events_of(plan, relation)):
+            assert takers == 0, "an account pays for what has no price"
+        else:
+            assert takers == len(plan.parties), "a party refuses a plan of ours"
+            assert answers > 0, "a plan of ours is not served"
 
 
 # ------------------------------------------------------------------------------------------------ further guards
@@ -941,11 +1017,11 @@ def nonsense(case: Case) -> None:
 
 
 def _refused(side: Side, message: Message, told: Mapping[str, Any], name: str) -> None:
-    reason = side.algorithm.objection(side.plan, message.query, message.round, told)
+    reason = side.queries[message.party][message.query].objection(side.plan, message.round, told)
     if reason is None:
         gates, memories = side.gates(sources(side.plan, 20)), side.memories()
         try:
-            side.answer(gates, memories, message.party, message.query, message.round, told)
+            side.answer(gates, memories, Asked(message.party, message.query, message.round, told))
         except RefusedError:
             return
         raise AssertionError(f"{message.query}: {name} {told[name].ravel()[-3:]} is answered")
@@ -956,22 +1032,25 @@ def world(case: Case) -> bool:
 
     By rows it is a function of sums over the parties: what one party says more and another less changes nothing. By
     columns numbers of single records, for which the world does not pay, reach nothing but what is said of that record.
+    Of what the world sees nothing the model reads nothing.
     """
     plan = case.plan()
-    claims = algorithms.of(plan).epsilons(plan, plan.relation)
-    if plan.split == "central" or not claims["world"] < claims["coordinator"] * (1 - 1e-9):
+    claims = algorithms.epsilons(plan)
+    if not claims["world"] < claims["coordinator"] * (1 - 1e-9):
         return False
     side = side_of(plan, draw_data(plan, 21))
     transcript = side.play(sources(plan, 21))
-    released = [value_of(m.released.arrays, side.releases[m.query].unit) for m in transcript.messages]
+    released = [value_of(m.released.arrays, side.releases[m.query].scale) for m in transcript.messages]
     asked, solution = _coordinated(plan, transcript, released)
     changed = [np.array(values) for values in released]
     entry = 3
     for m, values in zip(transcript.messages, changed, strict=True):
-        if plan.split == "columns":
-            if len(values) == plan.records:
-                values[entry] += 0.5
-        elif side.releases[m.query].mechanism == "gaussian":
+        sees = side.queries[m.party][m.query].world_sees
+        if plan.split == "columns" and len(values) == plan.records:
+            values[entry] += 0.5
+        elif sees == "nothing":
+            values += 0.5
+        elif sees == "sum" and plan.split == "rows" and side.releases[m.query].mechanism == "gaussian":
             values += (1.0 if m.party == plan.parties[0][0] else -1.0) * 2.0**-6
     other, moved = _coordinated(plan, transcript, changed)
     assert np.allclose(solution.weights, moved.weights, rtol=1e-9, atol=1e-9), "the model reads more than it pays for"

@@ -19,26 +19,37 @@ from unittest import mock
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 import checks
 
-from sottovoce.algorithms.base import Algorithm, Ask
-from sottovoce.algorithms.cd import private as cd
+from sottovoce.algorithms import Ask
+from sottovoce.algorithms.cd import walk as cd
 from sottovoce.algorithms.scd import private as scd
+from sottovoce.algorithms.score import queries as score
+from sottovoce.algorithms.sgd import private as sgd
+from sottovoce.algorithms.sgd import published as named
 from sottovoce.algorithms.sharing import gradients as own_gradients
-from sottovoce.algorithms.sharing import parts
 from sottovoce.data import block as blocks
+from sottovoce.data import preparation
 from sottovoce.door import gate as gates
 from sottovoce.door import noisy_rows as rows
 from sottovoce.door import query as queries
-from sottovoce.door.gate import Gate, Released
+from sottovoce.door.gate import Gate
+from sottovoce.door.query import Query, Round
+from sottovoce.door.sealed import SEAL, Released
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.federation import federation, party
 from sottovoce.lab.audit import games
 from sottovoce.lab.audit.catalogue import audit_plan
-from sottovoce.plan.plan import Plan, Release
-from sottovoce.privacy import accounting, mechanisms
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.release import Release
+from sottovoce.privacy import accounting, calibration, mechanisms, relation
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.queries import gradient as gradients
+from sottovoce.queries import parts, pricing
+from sottovoce.queries.gradient import GradientSum
+from sottovoce.queries.pricing import Pricing
 
 CAUGHT = (AssertionError, LeakError, RefusedError)
 ALARM = 1e-7
@@ -72,8 +83,8 @@ def on(check: Callable[..., Any], case: str) -> Check:
     """The check on one case, in a folder of its own where it needs one."""
 
     def run() -> None:
-        made = checks.cases()[case]
-        if check in (checks.kept_rows, checks.ledger):
+        made = (checks.cases() | checks.published())[case]
+        if check in (checks.kept_rows, checks.ledger, checks.served):
             with tempfile.TemporaryDirectory() as folder:
                 check(made, Path(folder))
         else:
@@ -96,6 +107,17 @@ def game(solver: str, runs: int, **fields: Any) -> Check:
 
 
 patch = mock.patch.object
+
+
+@contextlib.contextmanager
+def everywhere(real: Any, instead: Any) -> Iterator[None]:
+    """A function replaced in every module of the package that has taken its name."""
+    with contextlib.ExitStack() as stack:
+        for module in [module for name, module in sys.modules.items() if name.startswith("sottovoce")]:
+            for name, value in list(vars(module).items()):
+                if value is real:
+                    stack.enter_context(patch(module, name, instead))
+        yield
 
 
 # ------------------------------------------------------------------------------------------------ noise
@@ -143,13 +165,13 @@ def _(select: Any = mechanisms.select, signed: Any = mechanisms.select_signed) -
     support=on(checks.support, "gradient, central"),
 )
 def _() -> Iterator[None]:
-    def noisy(self: Gate, query: Any, round_: int, block: Any, *said: Any) -> Released:
+    def noisy(self: Gate, query: Query, round: Round) -> Released:
         release = self._releases[query.name]
-        value = query.value(block, *said)
-        value = value + release.std * np.random.default_rng(round_).normal(size=value.shape)
-        return Released(query.name, round_, {"value": value}, seal=gates._SEAL)
+        value = query.value(round)
+        value = value + release.std * np.random.default_rng(round.number).normal(size=value.shape)
+        return Released(query.name, round.number, {"value": value}, seal=SEAL)
 
-    with patch(Gate, "gaussian", noisy):
+    with patch(Gate, "release", noisy):
         yield
 
 
@@ -192,17 +214,17 @@ def _(real: Any = mechanisms.rounded_gaussian) -> Iterator[None]:
     "the scale of the noise is computed from the rows",
     rank=on(checks.rank, "gradient, central"),
 )
-def _(real: Any = Gate._noise, door: Any = Gate.gaussian) -> Iterator[None]:
+def _(real: Any = Gate._noise, door: Any = Gate.release) -> Iterator[None]:
     largest = [1.0]
 
-    def gaussian(self: Gate, query: Any, round_: int, block: Any, *said: Any) -> Released:
-        largest[0] = 1.0 + float(np.trace(block.gram()))
-        return door(self, query, round_, block, *said)
+    def release(self: Gate, query: Query, round: Round) -> Any:
+        largest[0] = 1.0 + float(np.trace(round.rows.gram()))
+        return door(self, query, round)
 
     def scaled(self: Gate, release: Release, weights: Any, size: int) -> Any:
         return real(self, release, weights / largest[0], size)
 
-    with patch(Gate, "gaussian", gaussian), patch(Gate, "_noise", scaled):
+    with patch(Gate, "release", release), patch(Gate, "_noise", scaled):
         yield
 
 
@@ -236,7 +258,7 @@ def _() -> Iterator[None]:
     sensitivity=on(checks.sensitivity, "gradient, central"),
 )
 def _() -> Iterator[None]:
-    with patch(queries, "clipped_derivative", lambda loss, bound, bits: loss.derivative):
+    with patch(gradients, "clipped_derivative", lambda loss, bound, bits: loss.derivative):
         yield
 
 
@@ -259,11 +281,11 @@ def _(real: Any = scd.move) -> Iterator[None]:
     sensitivity=on(checks.sensitivity, "newton, central"),
     sensitivity__by_columns=on(checks.sensitivity, "fdml, columns"),
 )
-def _(real: Any = blocks._scaled) -> Iterator[None]:
+def _(real: Any = preparation._scaled) -> Iterator[None]:
     def longer(raw: Any, usable: Any, recipe: Any) -> Any:
         return 2.0 * real(raw, usable, recipe)
 
-    with patch(blocks, "_scaled", longer):
+    with patch(preparation, "_scaled", longer):
         yield
 
 
@@ -274,7 +296,7 @@ def _(real: Any = blocks._scaled) -> Iterator[None]:
     composition=on(checks.composition, "gradient, central"),
 )
 def _() -> Iterator[None]:
-    with patch(queries.GradientSum, "sensitivity", lambda self, relation: self.slope_bound * self.row_norm):
+    with patch(GradientSum, "sensitivity", lambda self, relation: self.slope_bound):
         yield
 
 
@@ -294,11 +316,11 @@ def _(real: Any = Release.event) -> Iterator[None]:
     "a gradient is averaged over the usable records there are",
     sensitivity=on(checks.sensitivity, "gradient, central"),
 )
-def _(real: Any = queries.GradientSum.value) -> Iterator[None]:
-    def mean(self: Any, block: Any, *said: Any) -> Any:
-        return real(self, block, *said) * len(block) / max(int(block.usable.sum()), 1)
+def _(real: Any = GradientSum.value) -> Iterator[None]:
+    def mean(self: Any, round: Round) -> Any:
+        return real(self, round) * len(round.rows) / max(int(round.rows.usable_rows.sum()), 1)
 
-    with patch(queries.GradientSum, "value", mean):
+    with patch(GradientSum, "value", mean):
         yield
 
 
@@ -308,7 +330,7 @@ def _(real: Any = queries.GradientSum.value) -> Iterator[None]:
     sensitivity=on(checks.sensitivity, "admm, columns, logistic"),
 )
 def _() -> Iterator[None]:
-    with patch(parts, "usable_rows", lambda block: np.ones(len(block))):
+    with patch(blocks.Block, "usable_rows", property(lambda block: np.ones(len(block), dtype=np.bool_))):
         yield
 
 
@@ -319,7 +341,7 @@ def _() -> Iterator[None]:
     composition=on(checks.composition, "cd, central"),
 )
 def _() -> Iterator[None]:
-    with patch(cd.CoordinateWalk, "sensitivity", lambda self, relation: 2.0 if relation == "replace-one" else 1.0):
+    with patch(cd.CoordinateWalk, "sensitivity", lambda self, relation: queries.distance(relation)):
         yield
 
 
@@ -357,7 +379,7 @@ def _() -> Iterator[None]:
     support=on(checks.support, "sgd, central"),
     support__of_dual_steps=on(checks.support, "scd, rows"),
 )
-def _(drawn: Any = Gate._drawn, keep: Any = Gate._keep) -> Iterator[None]:
+def _(drawn: Any = Gate._drawn, store: Any = Gate._store) -> Iterator[None]:
     sizes = [0]
 
     def watched(self: Gate, release: Release, block: Any) -> Iterator[Any]:
@@ -367,9 +389,9 @@ def _(drawn: Any = Gate._drawn, keep: Any = Gate._keep) -> Iterator[None]:
 
     def longer(self: Gate, released: Released, unordered: bool) -> Released:
         arrays = {**released.arrays, "steps": np.zeros(sizes[0])}
-        return keep(self, Released(released.query, released.round, arrays, seal=gates._SEAL), unordered)
+        return store(self, Released(released.query, released.round, arrays, seal=SEAL), unordered)
 
-    with patch(Gate, "_drawn", watched), patch(Gate, "_keep", longer):
+    with patch(Gate, "_drawn", watched), patch(Gate, "_store", longer):
         yield
 
 
@@ -378,11 +400,11 @@ def _(drawn: Any = Gate._drawn, keep: Any = Gate._keep) -> Iterator[None]:
     "a party whose batch is empty sends nothing",
     support=on(checks.support, "sgd, rows"),
 )
-def _(real: Any = queries.GradientSum.value) -> Iterator[None]:
-    def nothing(self: Any, block: Any, *said: Any) -> Any:
-        return real(self, block, *said) if len(block) else np.zeros(0)
+def _(real: Any = GradientSum.value) -> Iterator[None]:
+    def nothing(self: Any, round: Round) -> Any:
+        return real(self, round) if len(round.rows) else np.zeros(0)
 
-    with patch(queries.GradientSum, "value", nothing):
+    with patch(GradientSum, "value", nothing):
         yield
 
 
@@ -426,7 +448,7 @@ def _() -> Iterator[None]:
     def largest(self: Any, relation: Any) -> float:
         return max(query.sensitivity(relation) for query in self.queries)
 
-    with patch(parts.Joint, "sensitivity", largest):
+    with patch(queries.Together, "sensitivity", largest):
         yield
 
 
@@ -434,9 +456,136 @@ def _() -> Iterator[None]:
     "rounds not counted",
     "a plan pays for one release of each kind",
     composition=on(checks.composition, "gradient, rows"),
+    served=on(checks.served, "gradient, rows"),
 )
 def _() -> Iterator[None]:
-    with patch(Release, "total", property(lambda self: 1)):
+    with patch(queries.Turn, "rounds", lambda self, plan, party, first, count: 1):
+        yield
+
+
+@fault(
+    "batches not counted",
+    "a message of several batches costs what one of them costs",
+    composition=on(checks.composition, "scd, central"),
+    served=on(checks.served, "scd, central"),
+)
+def _(real: Any = Release.event) -> Iterator[None]:
+    def one(self: Release, *arguments: Any, **options: Any) -> Any:
+        return real(self.model_copy(update={"batches": 1}), *arguments, **options)
+
+    with patch(Release, "event", one):
+        yield
+
+
+@fault(
+    "uses undercounted",
+    "a record pays for one of the rounds that it is in",
+    composition=on(checks.composition, "gradient, rows"),
+    served=on(checks.served, "newton, central"),
+)
+def _() -> Iterator[None]:
+    with patch(Query, "uses", lambda self, plan, times: min(times, 1)):
+        yield
+
+
+@fault(
+    "named records undercounted",
+    "a record that a coin names several times pays for one of them",
+    served=on(checks.served, "sgd, rows, as published"),
+)
+def _() -> Iterator[None]:
+    with patch(named.RecordGradient, "uses", lambda self, plan, times: min(times, 1)):
+        yield
+
+
+@fault(
+    "everybody's turn",
+    "every party answers in every round, though the plan names one and charges for its rounds",
+    served=on(checks.served, "sgd, rows, one party a round"),
+    ledger=on(checks.ledger, "sgd, rows, one party a round"),
+)
+def _() -> Iterator[None]:
+    with patch(queries.Scheduled, "__call__", lambda self, plan, party, number: True):
+        yield
+
+
+@fault(
+    "everybody's turn, not recounted",
+    "likewise, and the party does not count what it would serve",
+    served=on(checks.served, "sgd, rows, one party a round"),
+)
+def _() -> Iterator[None]:
+    with (
+        patch(queries.Scheduled, "__call__", lambda self, plan, party, number: 0 <= number < plan.rounds),
+        patch(Pricing, "check_served", lambda self, form, plan, party: None),
+    ):
+        yield
+
+
+@fault(
+    "one party's answer taken for a sum",
+    "the world is charged for the noise of all parties, and one of them answers",
+    world=on(checks.world, "sgd, rows, one party a round"),
+)
+def _() -> Iterator[None]:
+    with patch(sgd.NamedGradient, "world_sees", "sum"):
+        yield
+
+
+@fault(
+    "world told nothing",
+    "the world is not charged for gradients, of which the model is made",
+    world=on(checks.world, "gradient, rows"),
+    world__central=on(checks.world, "newton, central"),
+    world__by_columns=on(checks.world, "admm, columns"),
+)
+def _() -> Iterator[None]:
+    with patch(GradientSum, "world_sees", "nothing"), patch(parts.PartGradient, "world_sees", "nothing"):
+        yield
+
+
+@fault(
+    "answers not priced together",
+    "by columns what one party's answers move counts for all of them",
+    composition=on(checks.composition, "fdml, columns"),
+    served=on(checks.served, "score, columns"),
+)
+def _(real: Any = pricing.Together) -> Iterator[None]:
+    with patch(pricing, "Together", lambda several: real(several[:1])):
+        yield
+
+
+@fault(
+    "together dropped",
+    "a release that covers all parties' answers is charged for each of them",
+    budget=on(checks.budget, "score, columns"),
+    ledger=on(checks.ledger, "score, columns"),
+)
+def _() -> Iterator[None]:
+    with patch(score.PartQuery, "together", False), patch(score.PartGram, "together", False):
+        yield
+
+
+@fault(
+    "distance of the wrong relation",
+    "a record that is replaced moves a sum as far as one that is left out",
+    sensitivity=on(checks.sensitivity, "gradient, central"),
+    composition=on(checks.composition, "gradient, central"),
+)
+def _() -> Iterator[None]:
+    with everywhere(relation.distance, lambda relation: 1.0):
+        yield
+
+
+@fault(
+    "samplers' share spent",
+    "events use all of delta, and nothing is left for the samplers' errors",
+    budget=on(checks.budget, "gradient, central"),
+    budget__of_choices=on(checks.budget, "frank-wolfe, central"),
+    budget__of_samples=on(checks.budget, "sgd, rows"),
+)
+def _() -> Iterator[None]:
+    with everywhere(relation.inside, lambda delta: delta):
         yield
 
 
@@ -449,13 +598,13 @@ def _(real: Any = accounting._loss_distribution_epsilon, mu: Any = accounting._u
     def weaker(sampled: Any, gaussian: float, delta: float, relation: Any, step: float) -> float:
         return real(sampled, gaussian, delta, "zero-out", step)
 
-    accounting.noise_multiplier_for.cache_clear()
+    calibration.noise_multiplier_for.cache_clear()
     with (
         patch(accounting, "_loss_distribution_epsilon", weaker),
         patch(accounting, "_unsampled_mu", lambda event, relation: mu(event, "zero-out")),
     ):
         yield
-    accounting.noise_multiplier_for.cache_clear()
+    calibration.noise_multiplier_for.cache_clear()
 
 
 @fault(
@@ -465,7 +614,7 @@ def _(real: Any = accounting._loss_distribution_epsilon, mu: Any = accounting._u
     once__for_choices=on(checks.once, "frank-wolfe, central"),
 )
 def _() -> Iterator[None]:
-    with patch(Gate, "_stored", lambda self, query, round_, unordered: None):
+    with patch(Gate, "_stored", lambda self, query, number: None):
         yield
 
 
@@ -503,14 +652,14 @@ def _(real: Any = rows.bill) -> Iterator[None]:
     world__fdml=on(checks.world, "fdml, columns"),
 )
 def _() -> Iterator[None]:
-    def centred(self: Any, plan: Plan, round_: int, views: Mapping[str, Any]) -> Any:
-        weights = {name: {"weights": view.weights[: view.width]} for name, view in views.items()}
-        noisy = yield Ask("scores", {}, round=round_, each=weights)
+    def centred(self: Any, plan: Plan, number: int, parts: Mapping[str, Any]) -> Any:
+        weights = {name: {"weights": part.weights[: part.width]} for name, part in parts.items()}
+        noisy = yield Ask("scores", {}, round=number, each=weights)
         std = plan.release("rows").std
-        away = {name: noisy[name] - float(noisy[name].mean()) for name in views}
-        return away, {name: std * math.sqrt(view.size) for name, view in views.items()}
+        away = {name: noisy[name] - float(noisy[name].mean()) for name in parts}
+        return away, {name: std * math.sqrt(part.size) for name, part in parts.items()}
 
-    with patch(own_gradients.KeptRows, "hear", centred):
+    with patch(own_gradients.NoisyRowScores, "scores_of_others", centred):
         yield
 
 
@@ -522,12 +671,12 @@ def _() -> Iterator[None]:
     "rows are drawn anew for every message, so that their mean is the row",
     persistence=on(checks.persistence, "admm, columns"),
 )
-def _(real: Any = Gate.keep) -> Iterator[None]:
-    def anew(self: Gate, query: Any, block: Any, *said: Any) -> Any:
+def _(real: Any = Gate._kept_rows) -> Iterator[None]:
+    def anew(self: Gate, query: Any, round: Round) -> Any:
         self._kept.pop(query.name, None)
-        return real(self, query, block, *said)
+        return real(self, query, round)
 
-    with patch(Gate, "keep", anew):
+    with patch(Gate, "_kept_rows", anew):
         yield
 
 
@@ -585,7 +734,35 @@ def _() -> Iterator[None]:
     nonsense=on(checks.nonsense, "gradient, central"),
 )
 def _() -> Iterator[None]:
-    with patch(Algorithm, "objection", lambda self, plan, query, round_, arrays: None):
+    with patch(Query, "objection", lambda self, plan, number, told: None):
+        yield
+
+
+@fault(
+    "NaN taken for a number",
+    "a message fits if its shape does, whatever its numbers are",
+    nonsense=on(checks.nonsense, "gradient, central"),
+    nonsense__by_columns=on(checks.nonsense, "admm, columns"),
+)
+def _(real: Any = queries.misfit) -> Iterator[None]:
+    def lenient(takes: Any, told: Any) -> Any:
+        return real(takes, {name: np.nan_to_num(array, posinf=0.0, neginf=0.0) for name, array in told.items()})
+
+    with patch(queries, "misfit", lenient):
+        yield
+
+
+@fault(
+    "numbers of any size",
+    "a message fits however large its numbers are",
+    nonsense=on(checks.nonsense, "newton, central"),
+    nonsense__of_places=on(checks.nonsense, "frank-wolfe, columns"),
+)
+def _(real: Any = queries.Reals.fits) -> Iterator[None]:
+    def wide(self: Any, array: Any) -> bool:
+        return bool(real(dataclasses.replace(self, least=-math.inf, most=math.inf), array))
+
+    with patch(queries.Reals, "fits", wide):
         yield
 
 
@@ -595,13 +772,13 @@ def _() -> Iterator[None]:
     metadata=on(checks.metadata, "admm, columns, labels held"),
     support=on(checks.support, "admm, columns, labels held"),
 )
-def _(real: Any = own_gradients.OwnGradients.answer) -> Iterator[None]:
-    def plain(self: Any, plan: Plan, query: Any, block: Any, gate: Any, round_: int, *rest: Any) -> Released:
-        if query.name != "labels" or not isinstance(gate, Gate):
-            return real(self, plan, query, block, gate, round_, *rest)
-        return Released("labels", round_, {"value": np.array(block.labels)}, seal=gates._SEAL)
+def _(real: Any = Gate.release) -> Iterator[None]:
+    def plain(self: Gate, query: Any, round: Round) -> Released:
+        if query.name != "labels":
+            return real(self, query, round)
+        return Released("labels", round.number, {"value": np.array(round.rows.labels)}, seal=SEAL)
 
-    with patch(own_gradients.OwnGradients, "answer", plain):
+    with patch(Gate, "release", plain):
         yield
 
 
@@ -610,17 +787,15 @@ def _(real: Any = own_gradients.OwnGradients.answer) -> Iterator[None]:
     "parties that should not know the labels weigh their rows by them",
     labels=on(checks.labels, "admm, columns, labels held"),
 )
-def _(real: Any = blocks.Preparation.labels, answer: Any = own_gradients.OwnGradients.answer) -> Iterator[None]:
+def _(real: Any = preparation.Preparation.labels, slopes: Any = parts.Slopes.at) -> Iterator[None]:
     def known(self: Any, y: Any) -> Any:
         return real(dataclasses.replace(self, labelled=True), y)
 
-    def used(
-        self: Any, plan: Plan, query: Any, block: Any, gate: Any, round_: int, arrays: Any, memory: Any
-    ) -> Released:
-        told = {name: array for name, array in arrays.items() if name != "labels"}
-        return answer(self, plan, query, block, gate, round_, told, memory)
+    def used(self: Any, round: Round) -> Any:
+        told = {name: array for name, array in round.told.items() if name != "labels"}
+        return slopes(self, dataclasses.replace(round, told=told))
 
-    with patch(blocks.Preparation, "labels", known), patch(own_gradients.OwnGradients, "answer", used):
+    with patch(preparation.Preparation, "labels", known), patch(parts.Slopes, "at", used):
         yield
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms import REGISTRY
+from sottovoce.algorithms import SOLVERS
 from sottovoce.door import gate
 from sottovoce.door import noisy_rows as rows
 from sottovoce.errors import InputError
@@ -21,14 +21,14 @@ from sottovoce.lab.audit import audit
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, neighbours, play
 from sottovoce.lab.audit.runner import at_audit_scale, own_games, plot
-from sottovoce.privacy.accounting import mu_for
+from sottovoce.privacy.calibration import mu_for
 
 FAST = ("gradient, replace-one", "gradient, zero-out", "scd, replace-one", "cd, zero-out", "one-shot by columns")
 
 
 def test_every_solver_has_games_and_every_broken_form_one() -> None:
     names = list(catalogue())
-    for solver in REGISTRY:
+    for solver in SOLVERS:
         assert any(name.split(",")[0].split()[0] == solver for name in names), solver
     expected = {name for name, make in catalogue().items() if "published" in name and not make().holds}
     assert expected == {
@@ -106,7 +106,7 @@ def test_claims_are_the_plans_own() -> None:
     assert (paper.claim().measure, paper.claim().value) == ("epsilon", 8.0)
 
 
-def plan_of(**parameters: Any) -> sv.Plan:
+def ridge_plan(**parameters: Any) -> sv.Plan:
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-1, 1, (500, 3)), rng.uniform(-1, 1, 500)
     model = sv.PrivateRidge(epsilon=0.5, delta=1e-5, entry_bound=1.0, label_bound=1.0, alpha=0.1, **parameters)
@@ -114,7 +114,7 @@ def plan_of(**parameters: Any) -> sv.Plan:
 
 
 def test_a_plan_of_ones_own_keeps_its_numbers_and_loses_noise() -> None:
-    plan = plan_of(solver="gradient", rounds=4)
+    plan = ridge_plan(solver=sv.solvers.Gradient(rounds=4))
     scaled = at_audit_scale(plan)
     assert (scaled.rounds, scaled.numbers, scaled.bounds) == (plan.rounds, plan.numbers, plan.bounds)
     assert Game("", scaled).claim().value == pytest.approx(2.0, rel=0.05)
@@ -126,7 +126,7 @@ def test_a_plan_of_ones_own_keeps_its_numbers_and_loses_noise() -> None:
 
 
 def test_a_plan_of_ones_own_without_noise_has_nothing_to_audit() -> None:
-    free = plan_of(solver="gradient", rounds=2).model_copy(update={"releases": ()})
+    free = ridge_plan(solver=sv.solvers.Gradient(rounds=2)).model_copy(update={"releases": ()})
     with pytest.raises(InputError, match="no noise"):
         at_audit_scale(free)
 

@@ -9,7 +9,8 @@ import pytest
 from scipy.stats import binom, norm
 
 from sottovoce.lab.audit.measure import FLOOR, Errors, epsilon_of_errors, lower_bound, most, mu_of, mu_of_profile
-from sottovoce.privacy.accounting import Gaussian, PoissonGaussian, epsilon_of, gaussian_epsilon
+from sottovoce.privacy.accounting import epsilon_of, gaussian_epsilon
+from sottovoce.privacy.events import Gaussian, PoissonGaussian
 
 
 def runs_of(mu: float, runs: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

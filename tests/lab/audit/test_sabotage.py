@@ -38,6 +38,18 @@ def test_the_catalogue_is_complete() -> None:
         "float noise instead of the grid",
         "budget not charged on retry",
         "seed reused between parties",
+        "rounds not counted",
+        "batches not counted",
+        "uses undercounted",
+        "named records undercounted",
+        "everybody's turn",
+        "one party's answer taken for a sum",
+        "world told nothing",
+        "answers not priced together",
+        "together dropped",
+        "distance of the wrong relation",
+        "samplers' share spent",
+        "NaN taken for a number",
     }
     assert asked <= set(faults.FAULTS)
     assert all(fault.found_by for fault in faults.FAULTS.values())

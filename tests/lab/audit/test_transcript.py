@@ -12,12 +12,14 @@ from scipy.special import log_softmax
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.door.gate import value_of
+from sottovoce.door.query import Round
 from sottovoce.lab.audit.catalogue import BALL, ENTRIES, audit_plan
 from sottovoce.lab.audit.games import neighbours
 from sottovoce.lab.audit.likelihood import View, log_likelihood
 from sottovoce.lab.audit.transcript import Side
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
+from support import at
 
 PLANS: dict[str, dict[str, Any]] = {
     "gradient": {"rounds": 3},
@@ -49,7 +51,7 @@ def sources(side: Side, seed: int) -> dict[str, SeededRandomness]:
 def test_a_played_run_is_what_a_coordinator_records(solver: str) -> None:
     plan = audit_plan(solver, **PLANS[solver])
     data = data_of(plan, 1)
-    holder = plan.parties[plan.holder][0]
+    holder = plan.label_party_name
     parties = [
         sv.Party(
             name,
@@ -69,7 +71,7 @@ def test_a_played_run_is_what_a_coordinator_records(solver: str) -> None:
     recorded = [m for m in coordinator.transcript or [] if m.name in side.releases]
     assert [(m.sender, m.name, m.round) for m in recorded] == [(m.party, m.query, m.round) for m in played.messages]
     for ours, theirs in zip(played.messages, recorded, strict=True):
-        value = value_of(ours.released.arrays, side.releases[ours.query].unit)
+        value = value_of(ours.released.arrays, side.releases[ours.query].scale)
         np.testing.assert_array_equal(value, theirs.payload)
     np.testing.assert_array_equal(played.solution.weights, solution.weights)
 
@@ -98,7 +100,7 @@ def test_the_likelihood_of_choices_is_their_softmax() -> None:
     memory = side.memories()["party 1"]
     expected = 0.0
     for message in transcript.messages:
-        scores = query.value(block, message.told["atoms"], memory) / plan.releases[0].std
+        scores = query.value(Round(plan, message.round, message.told, block, memory)) / plan.releases[0].std
         code = int(message.released.arrays["grid"][0])
         place = code - 1 if code > 0 else len(scores) - code - 1
         expected += float(log_softmax(np.concatenate([scores, -scores]))[place])
@@ -127,7 +129,7 @@ def test_a_sampled_release_is_weighed_as_a_mixture() -> None:
     release, block = plan.releases[0], first.blocks["party 1"]
     expected = 0.0
     for message in transcript.messages:
-        value = first.queries["party 1"]["gradient"].value(block, message.told["weights"])
+        value = at(first.queries["party 1"]["gradient"], block, weights=message.told["weights"])
         released = message.released.arrays["grid"] * release.step
         densities = [
             math.exp(-float((released - v) @ (released - v)) / (2 * release.std**2)) for v in (0 * value, value)
@@ -147,10 +149,8 @@ def test_a_walk_is_weighed_at_the_released_numbers_before_each() -> None:
         query, block = hypothesis.queries["party 1"]["coordinates"], hypothesis.blocks["party 1"]
         noise = np.zeros(len(grid), dtype=np.int64)
         for place in range(len(grid)):  # the noise of each number, once those before it are as released
-            memory = hypothesis.memories()["party 1"]
-            order = np.arange(len(grid)) % plan.dimension
-            told = (message.told["weights"], message.told["curvatures"], memory, order)
-            noise[place] += grid[place] - query.walk(block, noise, release.step, *told)[place]
+            asked = Round(plan, message.round, message.told, block, hypothesis.memories()["party 1"])
+            noise[place] += grid[place] - query.walk(asked, noise, release.step)[place]
         expected = -0.5 * float(np.sum((noise * release.step / release.std) ** 2))
         found = log_likelihood(hypothesis, side.play(sources(side, 3)))
         assert found == pytest.approx(expected, rel=1e-9)

@@ -1,1 +1,11 @@
-"""`cd`, `greedy-cd`: proximal coordinate descent."""
+"""`cd`, `greedy-cd`: descent along single coordinates."""
+
+from __future__ import annotations
+
+from sottovoce.algorithms.base import Algorithm
+from sottovoce.algorithms.cd.exact import ExactCD, ExactGreedyCD
+from sottovoce.algorithms.cd.greedy import PrivateGreedyCD
+from sottovoce.algorithms.cd.private import PrivateCD
+from sottovoce.algorithms.cd.published import PublishedCD
+
+FORMS: tuple[Algorithm, ...] = (PrivateCD(), ExactCD(), PublishedCD(), PrivateGreedyCD(), ExactGreedyCD())

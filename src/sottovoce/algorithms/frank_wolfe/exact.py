@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Ask, Coordination, Design, Problem, Solution, draft, option
-from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, column, column_dots, radius_of
-from sottovoce.data.block import Block
-from sottovoce.door.gate import Gate, Released
-from sottovoce.door.query import Query, Walk, WithoutBound
-from sottovoce.errors import RefusedError
-from sottovoce.plan.plan import Part, Plan, Release
+from sottovoce.algorithms.base import Ask, Coordination, Solution, given, only
+from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, Size, radius_of
+from sottovoce.door.query import Plain, Query, Reals, Round, Told, Turn, Wholes, label_party
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.release import Release
+from sottovoce.solvers import FrankWolfe
 
 Array = NDArray[np.float64]
 
@@ -23,7 +23,13 @@ ROUNDS = 5000
 TOLERANCE = 1e-6  # of the first duality gap
 
 
-class DistributedFrankWolfe(BallAlgorithm):
+class ExactNumbers(Numbers, solver="frank-wolfe", form="exact"):
+    """The radius in the units of prepared data."""
+
+    radius: Size
+
+
+class ExactFrankWolfe(BallAlgorithm):
     """Every party offers the column of its steepest coordinate; the steepest of all moves the point, and is sent once.
 
     The point is a mean of atoms +-radius e_j and 0. A round moves weight from the worst atom of the mean to the best of
@@ -33,38 +39,36 @@ class DistributedFrankWolfe(BallAlgorithm):
     Guarantee: none; a party answers only where its holder allows runs without privacy.
     """
 
-    def design(self, problem: Problem) -> Design:
+    form: ClassVar[str] = "exact"
+    title: ClassVar[str] = "Frank-Wolfe with pairwise steps on the l1 ball, without privacy"
+    splits: ClassVar[tuple[Split, ...]] = ("central", "columns")
+    private: ClassVar[bool | None] = False
+    options: ClassVar[tuple[str, ...] | None] = ("rounds",)
+
+    def design(self, problem: Problem, options: FrankWolfe) -> Design:
         """As many rounds as it takes, up to ROUNDS."""
-        numbers = {"radius": radius_of(self.name, problem)}
-        rounds = option(problem, "rounds", ROUNDS, low=1, whole=True)
-        plan = draft(problem, numbers, "entries")
-        names = ("slopes", "column", "gap") if plan.split == "columns" and plan.labels == "held" else ("column", "gap")
-        releases = tuple(Release.of(WithoutBound(name), 0, rounds, 0.0, 1.0) for name in names)
-        return Design(rounds, numbers, releases, layout="entries")
+        rounds, numbers = given(options.rounds, ROUNDS), ExactNumbers(radius=radius_of(problem))
+        queries = self.queries(problem, problem.label_party_name)
+        releases = tuple(Release.of(query, 0, rounds, 0.0, 1.0) for query in queries)
+        return Design(rounds=rounds, numbers=numbers, releases=releases)
 
-    def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
+    def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
         """Offers, columns and, where one party alone has the labels, its slopes."""
-        part = plan.part(party)
-        return {"gap": Offer(plan, part), "column": Column(), "slopes": Slopes(plan)}
-
-    def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
-        """Those of the party that holds the labels."""
-        return self.queries_of(plan, plan.parties[plan.holder if plan.split == "columns" else 0][0])
+        slopes = (Slopes(),) if plan.held_labels else ()
+        return *slopes, Column(plan, party), Offer(plan, party)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Until the duality gap closes."""
-        radius, loss = plan["radius"], plan.scaled_loss
+        radius, loss = plan.numbers.radius, plan.scaled_loss
         atoms: dict[int, float] = {0: 1.0}  # the weight of each atom in the mean; 0 is the origin
         columns: dict[int, Array] = {0: np.zeros(plan.records)}
         scores = np.zeros(plan.records)
         gap = first = math.inf
         for t in range(plan.rounds):
-            said = {"scores": scores, "places": _places(atoms), "values": _values(atoms, radius)}
-            if plan.split == "columns" and plan.labels == "held":
-                holder = plan.holder_name
-                (slopes,) = (yield Ask("slopes", said, to=(holder,), round=t)).values()
-                said = said | {"slopes": slopes}
-            offers = yield Ask("gap", said, round=t)
+            told = {"scores": scores, "places": _places(atoms), "values": _values(atoms, radius)}
+            if plan.held_labels:
+                told["slopes"] = only((yield Ask("slopes", told, (plan.label_party_name,), t)))
+            offers = yield Ask("gap", told, round=t)
             best, slope, party = max((abs(offer[1]), offer[1], name) for name, offer in offers.items())
             gap = sum(offer[2] for offer in offers.values()) + radius * best
             first = gap if t == 0 else first
@@ -76,15 +80,12 @@ class DistributedFrankWolfe(BallAlgorithm):
             if atoms.get(0, 0.0) > 0.0 and worst <= 0.0:
                 worst, bad = 0.0, 0
             if good not in columns:
-                (entries,) = (yield Ask("column", {"place": offers[party][:1].astype(np.int64)}, (party,), t)).values()
-                columns[good], columns[-good] = (
-                    math.copysign(radius, good) * entries,
-                    math.copysign(radius, -good) * entries,
-                )
+                entries = only((yield Ask("column", {"place": offers[party][:1].astype(np.int64)}, (party,), t)))
+                columns[good], columns[-good] = (math.copysign(radius, code) * entries for code in (good, -good))
             move = columns[good] - columns[bad]
-            bend = loss.curvature_bound * float(move @ move) / plan.records
+            curvature = loss.curvature_bound * float(move @ move) / plan.records
             most = atoms[bad]
-            step = min(most, (worst + radius * best) / bend) if bend > 0 else most
+            step = min(most, (worst + radius * best) / curvature) if curvature > 0 else most
             atoms[bad] = most - step if step < most else 0.0
             atoms[good] = atoms.get(good, 0.0) + step
             atoms = {code: weight for code, weight in atoms.items() if weight > 0.0}
@@ -94,102 +95,84 @@ class DistributedFrankWolfe(BallAlgorithm):
         half = plan.bounds.label_scale(fit_intercept=plan.fit_intercept)[1] if loss.kind == "regression" else 1.0
         return Solution(weights, {"duality_gap": float(gap * half**2)})
 
-    def answer(
-        self,
-        plan: Plan,
-        query: Any,
-        block: Block,
-        gate: Gate,
-        round_: int,
-        arrays: Mapping[str, NDArray[Any]],
-        memory: Any,
-    ) -> Released:
-        """Plain values."""
-        del plan, memory
-        return gate.gaussian(query, round_, block, arrays)
 
-    def objection(self, plan: Plan, query: str, round_: int, arrays: Mapping[str, NDArray[Any]]) -> str | None:
-        """Nothing is protected; a message that cannot be read is refused with a reason."""
-        if query == "column":
-            place = arrays.get("place", np.zeros(0))
-            fits = place.dtype == np.int64 and place.shape == (1,) and 0 <= place[0] < plan.dimension
-            reason = f"query {query!r} in round {round_} needs the place of one of the party's features."
-            return None if fits else reason
-        places, values = arrays.get("places", np.zeros(0)), arrays.get("values", np.zeros(0, dtype=np.int64))
-        vectors = [arrays.get("scores", np.zeros(0)), *([arrays["slopes"]] if "slopes" in arrays else [])]
-        fits = places.dtype == np.int64 and values.dtype == np.float64 and places.shape == values.shape
-        fits = fits and all(vector.dtype == np.float64 and vector.shape == (plan.records,) for vector in vectors)
-        if fits and places.ndim == 1:
-            return None
-        return f"query {query!r} needs the point, as places and values, and a float64 score of each record."
-
-    def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
-        """Slopes come from the holder of the labels."""
-        mine = query != "slopes" or party == plan.holder_name
-        return super().serves(plan, party, query, round_) and mine
-
-
-class Offer(WithoutBound):
+class Offer(Plain):
     """Of a party's columns: the steepest j, its slope g_j, sum_j w_j g_j, the worst atom's <atom, g> and its code.
 
     g is the gradient of the mean loss.
     """
 
-    def __init__(self, plan: Plan, part: Part) -> None:
-        super().__init__("gap")
-        self.plan, self.part = plan, part
+    name = "gap"
+    title = "a party's steepest feature, its slope, and its part of the duality gap"
 
-    def value(self, block: Block, *arguments: Any) -> Array:
+    def __init__(self, problem: Problem, party: str) -> None:
+        self.held, self.part = problem.held_labels, problem.part(party)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The scores, the point, and the slopes where one party alone has the labels."""
+        for_each = {name: Reals((plan.records,)) for name in (("scores", "slopes") if self.held else ("scores",))}
+        return {**for_each, "places": Wholes((None,), least=0, most=plan.dimension - 1), "values": Reals((None,))}
+
+    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+        """As many values as places."""
+        reason = super().objection(plan, number, told)
+        uneven = reason is None and len(told["places"]) != len(told["values"])
+        return "needs as many values as places" if uneven else reason
+
+    def value(self, round: Round) -> Array:
         """One pass over the columns."""
-        (arrays,) = arguments
-        slopes = arrays.get("slopes")
-        if slopes is None:
-            slopes = self.plan.scaled_loss.derivative(arrays["scores"], block.labels)
-        gradient = column_dots(block, np.ascontiguousarray(slopes)) / self.plan.records
+        plan, told = round.plan, round.told
+        slopes = told["slopes"] if self.held else plan.scaled_loss.derivative(told["scores"], round.rows.labels)
+        gradient = round.rows.column_dots(np.ascontiguousarray(slopes)) / plan.records
         best = int(np.argmax(np.abs(gradient)))
         along, worst, bad = 0.0, -math.inf, 0
-        for place, value in zip(arrays["places"].tolist(), arrays["values"].tolist(), strict=True):
-            local = self.part.local(place, self.plan.features)
+        for place, value in zip(told["places"].tolist(), told["values"].tolist(), strict=True):
+            local = self.part.local(place, plan.features)
             if local is None:
                 continue
             along += value * gradient[local]
-            here = math.copysign(self.plan["radius"], value) * gradient[local]
+            here = math.copysign(plan.numbers.radius, value) * gradient[local]
             if here > worst:
                 worst, bad = here, (place + 1) * (1 if value > 0 else -1)
         return np.array([best, gradient[best], along, max(worst, -1e300), bad])
 
 
-class Column(WithoutBound):
-    """The entries of one column."""
+class Column(Plain):
+    """The entries of one column, as they are prepared."""
 
-    def __init__(self) -> None:
-        super().__init__("column")
+    name = "column"
+    title = "the entries of one feature, for all people"
+    kind: ClassVar[str] = "features"
 
-    def value(self, block: Block, *arguments: Any) -> Array:
-        """As they are prepared."""
-        (arrays,) = arguments
-        place = int(arrays["place"][0])
-        if place >= block.rows.shape[1]:
-            raise RefusedError(f"the party has no feature {place}.")
-        values, records = column(block, place)
-        if records is None:
-            return values
-        found = np.zeros(len(block))
-        found[records] = values
+    def __init__(self, problem: Problem, party: str) -> None:
+        self.width = problem.part(party).preparation.dimension
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The place of one of the party's columns."""
+        return {"place": Wholes((1,), least=0, most=self.width - 1)}
+
+    def value(self, round: Round) -> Array:
+        """Zeros where a sparse column has no entry."""
+        values, records = round.rows.column(int(round.told["place"][0]))
+        found = np.zeros(len(round.rows))
+        found[slice(None) if records is None else records] = values
         return found
 
 
-class Slopes(WithoutBound):
-    """l'(score_i, y_i) of every record, from the holder of the labels."""
+class Slopes(Plain):
+    """l'(score_i, y_i) of every record; null rows have labels of their own and no entries."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__("slopes")
-        self.loss = plan.scaled_loss
+    name = "slopes"
+    title = "the slope of the loss of every person"
+    answered_by: Turn = label_party
 
-    def value(self, block: Block, *arguments: Any) -> Array:
-        """Null rows have labels of their own and no entries."""
-        (arrays,) = arguments
-        return self.loss.derivative(arrays["scores"], block.labels)
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The scores."""
+        return {"scores": Reals((plan.records,))}
+
+    def value(self, round: Round) -> Array:
+        """One number for each record."""
+        return round.plan.scaled_loss.derivative(round.told["scores"], round.rows.labels)
 
 
 def _places(atoms: Mapping[int, float]) -> NDArray[np.int64]:

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from sottovoce.algorithms.base import (
-    Ask,
-    Coordination,
-    Design,
-    Problem,
-    Solution,
-    draft,
-    option,
-    public_coin,
-    usable_numbers,
-)
-from sottovoce.algorithms.frank_wolfe.atoms import column_dots, radius_of
+from sottovoce.algorithms.base import Ask, Coordination, given, limited
+from sottovoce.algorithms.frank_wolfe.atoms import AtomChoice, radius_of
 from sottovoce.algorithms.frank_wolfe.columns import (
     MOST,
-    ColumnFrankWolfe,
-    FeatureSketch,
-    PartScores,
-    check_numbers,
+    ColumnAlgorithm,
+    SketchNumbers,
     clipped_slopes,
     least_size,
 )
-from sottovoce.algorithms.frank_wolfe.sketches import SKETCHES, largest_singular_value
-from sottovoce.data.block import Block
-from sottovoce.data.bounds import LARGEST
-from sottovoce.door.gate import Gate, Released
-from sottovoce.door.query import Query, Walk
+from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError
-from sottovoce.plan.plan import Part, Plan, Release, grid_step
-from sottovoce.privacy.accounting import Event, Relation
+from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.problem import Part, Problem
+from sottovoce.plan.release import Mechanism, Release, grid_step
+from sottovoce.queries.sketches import FeatureSketch
+from sottovoce.solvers import FrankWolfe
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -45,144 +33,119 @@ Integers = NDArray[np.int64]
 ZETA = 0.1  # the published sketch keeps inner products to about this share
 
 
-class PublishedFrankWolfe(ColumnFrankWolfe):
+class PublishedColumnNumbers(SketchNumbers, solver="frank-wolfe", form="published-columns"):
+    """Also how many of its columns each party considers for a choice."""
+
+    sketch: Literal["gaussian"]
+    candidates: int = Field(ge=1, lt=2**31)
+
+
+class PublishedColumnFrankWolfe(ColumnAlgorithm):
     """Algorithm 2 as printed: in every round all K parties send an index and a sketched feature.
 
     Party k draws `candidates` of its columns by the public coin and sends the signed one of the largest +-g_j + Laplace
     noise of scale b = (2 G radius / (K n)) sqrt(32 T log(2/delta)) / epsilon (g the gradient of the mean loss), and
     J a_j + N(0, pi^2), pi = s(J) sqrt(K T) sqrt(2 (log(1/delta) + epsilon / 2)) / (epsilon / 2), s(J) the leading
-    singular value of a Gaussian J. The point moves to (1 - step) w + step (radius / K) sum_k atom_k with
-    step = 2 / (p t + 2), p = K candidates / d. Its limit is the solution on the product of K balls of radius / K, not
-    on the ball.
+    singular value of a Gaussian J, 1 + sqrt(n / m) in the limit. The point moves to
+    (1 - step) w + step (radius / K) sum_k atom_k with step = 2 / (p t + 2), p = K candidates / d. Its limit is the
+    solution on the product of K balls of radius / K, not on the ball.
 
     Guarantee: that of all K T choices and all K T features, whose costs add; the printed b leaves that K out, divides
     by it once more, and has the units of a step. The slopes are cut to G = 1 + radius, without which nothing finite
     holds.
     """
 
-    options: ClassVar[tuple[str, ...]] = ("rounds", "sketch_size", "candidates")
+    form: ClassVar[str] = "published-columns"
+    title: ClassVar[str] = "Frank-Wolfe over columns as published: every party moves in every round"
+    published: ClassVar[bool] = True
+    options: ClassVar[tuple[str, ...] | None] = ("rounds", "sketch_size", "candidates")
+    mechanism: ClassVar[Mechanism] = "noisy-max"
 
-    def design(self, problem: Problem) -> Design:
+    def design(self, problem: Problem, options: FrankWolfe) -> Design:
         """T = (n epsilon)^(2/3), m = log(sqrt T) / zeta^2 with zeta = 0.1."""
-        if problem.loss.name != "squared" or problem.labels == "held":
+        if not problem.scaled_loss.quadratic or problem.labels == "held":
             raise InputError(
                 f"solver={self.name!r}, calibration='paper' over columns is published for the squared loss and labels "
                 "that all parties know; take PrivateLasso and labels='shared', or calibration='tight'."
             )
-        radius, parties = radius_of(self.name, problem), len(problem.parties)
-        published = math.ceil((problem.records * problem.epsilon) ** (2 / 3))
-        rounds = option(problem, "rounds", published, low=1, high=MOST, whole=True)
-        size = math.ceil(max(math.log(math.sqrt(rounds)), 0.16) / ZETA**2)
-        widths = [
-            width + (place == problem.holder and problem.fit_intercept) for place, width in enumerate(problem.columns)
-        ]
-        numbers = {
-            "radius": radius,
-            "sketch": SKETCHES.index("gaussian"),
-            "sketch_size": option(problem, "sketch_size", size, low=least_size(rounds), high=MOST, whole=True),
-            "slope_bound": 1.0 + radius,
-            "blurred_bound": 1.0 + radius,
-            "candidates": option(problem, "candidates", min(widths), low=1, high=min(widths), whole=True),
-            "cap": 1.0,
-        }
-        plan = draft(problem, numbers, "entries")
+        radius, parties = radius_of(problem), len(problem.parties)
+        printed = math.ceil((problem.records * problem.epsilon) ** (2 / 3))
+        rounds = limited("rounds", given(options.rounds, printed), 1, MOST)
+        size = given(options.sketch_size, math.ceil(max(math.log(math.sqrt(rounds)), 0.16) / ZETA**2))
+        narrowest = min(problem.part(name).preparation.dimension for name in problem.names)
+        numbers = PublishedColumnNumbers(
+            radius=radius,
+            slope_bound=1.0 + radius,
+            sketch="gaussian",
+            sketch_size=limited("sketch_size", size, least_size(rounds), MOST),
+            candidates=limited("candidates", given(options.candidates, narrowest), 1, narrowest),
+        )
         # b in the units of the scores, which are sums divided by G
         scale = 2 * radius / parties * math.sqrt(32 * rounds * math.log(2 / problem.delta)) / problem.epsilon
         half = problem.epsilon / 2
         std = (
-            largest_singular_value(plan)
+            (1.0 + math.sqrt(problem.records / numbers.sketch_size))
             * math.sqrt(parties * rounds)
             * math.sqrt(2 * (math.log(1 / problem.delta) + half))
             / half
         )
-        scores = PublishedScores(plan, plan.part(plan.parties[problem.holder][0]))
-        feature = FeatureSketch(plan, None)
+        scores = PublishedScores(problem, numbers.slope_bound, problem.label_party_name)
+        feature = FeatureSketch(problem, numbers, problem.label_party_name)
         releases = (
-            Release.of(scores, 0, rounds, scale, grid_step(scores, scale), mechanism="noisy-max"),
+            Release.of(scores, 0, rounds, scale, grid_step(scores, scale), mechanism=self.mechanism),
             Release.of(feature, 0, rounds, std, grid_step(feature, std)),
         )
-        return Design(rounds, numbers, releases, claimed_epsilon=problem.epsilon, layout="entries")
+        return Design(rounds=rounds, numbers=numbers, releases=releases, claimed_epsilon=problem.epsilon)
 
-    def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         """An index and a feature."""
-        check_numbers(plan, "candidates")
-        part = plan.part(party)
-        return {"atom": PublishedScores(plan, part), "feature": FeatureSketch(plan, part)}
+        self.check_choices(plan)
+        return PublishedScores(plan, plan.numbers.slope_bound, party), FeatureSketch(plan, plan.numbers, party)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """All parties choose, all send their feature; the sketch of the scores follows the point."""
-        parts = {name: plan.part(name) for name, _ in plan.parties}
-        weights, sketched = np.zeros(plan.dimension), np.zeros(int(plan["sketch_size"]))
-        each = plan["radius"] / len(parts)
+        parts = {name: plan.part(name) for name in plan.names}
+        weights, sketched = np.zeros(plan.dimension), np.zeros(plan.numbers.sketch_size)
+        each = plan.numbers.radius / len(parts)
         for t in range(plan.rounds):
             codes = yield Ask("atom", {"sketch": sketched}, round=t)
             chosen = {name: considered(plan, parts[name], t)[abs(int(code[0])) - 1] for name, code in codes.items()}
             places = {name: {"place": np.array([local], dtype=np.int64)} for name, local in chosen.items()}
             features = yield Ask("feature", {}, round=t, each=places)
-            length = 2.0 / (len(parts) * plan["candidates"] / plan.dimension * t + 2.0)
+            length = 2.0 / (len(parts) * plan.numbers.candidates / plan.dimension * t + 2.0)
             weights, sketched = (1 - length) * weights, (1 - length) * sketched
             for name, feature in features.items():
                 move = length * each * (1.0 if codes[name][0] > 0 else -1.0)
                 weights[parts[name].place(int(chosen[name]), plan.features)] += move
                 sketched += move * feature
-        return Solution(weights)
-
-    def answer(
-        self,
-        plan: Plan,
-        query: Any,
-        block: Block,
-        gate: Gate,
-        round_: int,
-        arrays: Mapping[str, NDArray[Any]],
-        memory: Any,
-    ) -> Released:
-        """An index or a feature."""
-        del plan
-        if query.name == "atom":
-            return gate.noisy_max(query, round_, block, arrays["sketch"], round_, memory)
-        return gate.gaussian(query, round_, block, int(arrays["place"][0]), memory)
-
-    def objection(self, plan: Plan, query: str, round_: int, arrays: Mapping[str, NDArray[Any]]) -> str | None:
-        """The sketch of the scores, or which feature is meant."""
-        if query == "feature":
-            place = arrays.get("place", np.zeros(0))
-            fits = place.dtype == np.int64 and place.shape == (1,) and 0 <= place[0] <= max(plan.columns)
-            return (
-                None if fits else f"query {query!r} in round {round_} needs the place of one of the party's features."
-            )
-        size = int(plan["sketch_size"])
-        if usable_numbers(arrays.get("sketch", np.zeros(0)), size):
-            return None
-        return f"query {query!r} needs a sketch of {size} float64 numbers, none above {LARGEST:g}."
-
-    def events(self, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:  # noqa: ARG002
-        """What all parties release together."""
-        return tuple(release.event(relation, count=release.count * len(plan.parties)) for release in plan.releases)
-
-    def example(self, plan: Plan, query: str) -> Ask:
-        """All messages of a kind have one size."""
-        if query == "feature":
-            return Ask(query, {"place": np.zeros(1, dtype=np.int64)})
-        return Ask(query, {"sketch": np.zeros(int(plan["sketch_size"]))})
+        return weights
 
 
-class PublishedScores(PartScores):
-    """-sum_i r_i x_ij for the columns drawn for this round, r_i = (J'q)_i - y_i cut to +-G."""
+class PublishedScores(AtomChoice):
+    """-sum_i r_i x_ij / G for the columns drawn for this round, r_i = (J'q)_i - y_i cut to +-G.
 
-    stays = False
+    Guarantee: as of every choice of an atom, zero-out moves each by at most 1, replace-one by 2.
+    """
 
-    def value(self, block: Block, *arguments: Any) -> Array:
+    def __init__(self, problem: Problem, slope_bound: float, party: str) -> None:
+        super().__init__(problem)
+        self.part, self.slope_bound = problem.part(party), slope_bound
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The sketch of the scores."""
+        return {"sketch": Reals((plan.numbers.sketch_size,))}
+
+    def value(self, round: Round) -> Array:
         """One pass over the party's columns."""
-        sketched, round_, sketch = arguments
-        slopes = clipped_slopes(self.plan, block, sketch.back(sketched), None, sketch, self.bound)
-        return column_dots(block, slopes)[considered(self.plan, self.part, round_)] / -self.bound
+        scores = round.memory.back(round.told["sketch"])
+        slopes = clipped_slopes(round.plan.scaled_loss, round.rows, scores, None, self.slope_bound)
+        drawn = considered(round.plan, self.part, round.number)
+        return round.rows.column_dots(slopes)[drawn] / -self.slope_bound
 
 
-def considered(plan: Plan, part: Part, round_: int) -> Integers:
-    """The columns of a party that are considered in a round of the published form."""
-    width = part.stop - part.start + part.constant
-    count = int(plan["candidates"])
+def considered(plan: Plan, part: Part, number: int) -> Integers:
+    """The columns of a party that are considered in a round."""
+    width, count = part.preparation.dimension, plan.numbers.candidates
     if count >= width:
         return np.arange(width)
-    return np.sort(public_coin(plan, f"columns {part.start} {round_}").permutation(width)[:count])
+    return np.sort(plan.public_coin(f"columns {part.start} {number}").permutation(width)[:count])

@@ -7,71 +7,68 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import (
-    WALK,
-    Algorithm,
-    Ask,
-    Coordination,
-    Design,
-    Problem,
-    TailAverage,
-    gradient_query,
-    option,
-    public_gradient,
-)
+from sottovoce.algorithms.base import WALK, Algorithm, Ask, Coordination, TailAverage, given, slope_bound, summed
 from sottovoce.door.query import Query
-from sottovoce.plan.plan import Plan, Release, grid_step
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release
+from sottovoce.queries.gradient import GradientSum
+from sottovoce.solvers import Gradient
 
 
-class Gradient(Algorithm):
+class GradientNumbers(Numbers, solver="gradient", form="private"):
+    """G, and the length of a step."""
+
+    slope_bound: float
+    step: float
+
+
+class PrivateGradient(Algorithm):
     """w <- prox(w - step/N sum_m G_m, step), G_m = sum_i clip(l'_i) x_i + N(0, std^2).
 
     Guarantee: mu^2 = rounds (Delta / std)^2, exactly (`proof.md`). The noise of the average gradient does
-    not depend on the number of rounds. Edges: a null row adds 0; every round is answered.
+    not depend on the number of rounds. Edges: a null row adds 0; every round is answered. Without privacy the same
+    text runs without noise and returns the last iterate.
     """
 
     name: ClassVar[str] = "gradient"
+    form: ClassVar[str] = "private"
     title: ClassVar[str] = "gradient descent with noisy gradient sums (SGD2)"
-    has_paper: ClassVar[bool] = True
-    options: ClassVar[tuple[str, ...]] = ("rounds", "step", "slope_bound")
+    private: ClassVar[bool | None] = None
 
-    def design(self, problem: Problem) -> Design:
+    def design(self, problem: Problem, options: Gradient) -> Design:
         """As many rounds, up to 1000, as keep the noise's random walk below WALK; step 1 / curvature."""
-        query = public_gradient(problem)
-        curvature = query.loss.curvature_bound
-        step = option(problem, "step", 1 / curvature if math.isfinite(curvature) else 1.0, low=1e-12)
-        if math.isinf(problem.epsilon):
-            rounds = option(problem, "rounds", 1000, low=1, whole=True)
-        else:
-            walk = step * query.slope_bound * math.sqrt(len(problem.parties) * problem.dimension) / problem.mu
-            most = min(1000, max(10, round(WALK * problem.records / walk)))
-            rounds = option(problem, "rounds", most, low=1, whole=True)
-        numbers = {"slope_bound": query.slope_bound, "step": step}
-        if problem.calibration == "paper":
-            return self._paper(problem, query, rounds, numbers)
+        query, step, rounds = rule(problem, options)
         release = Release.at_mu(query, 0, rounds, problem.mu, problem.relation)
-        return Design(rounds, numbers, (release,))
+        numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
+        return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
-    def _paper(self, problem: Problem, query: Query, rounds: int, numbers: dict[str, float]) -> Design:
-        """As printed: std = Delta sqrt(2 ln(1.25 T / delta)) sqrt(T ln(1/delta)) / epsilon, steps 1/(alpha k)."""
-        share = math.sqrt(2 * math.log(1.25 * rounds / problem.delta)) * math.sqrt(rounds * math.log(1 / problem.delta))
-        std = query.sensitivity(problem.relation) * share / problem.epsilon
-        release = Release.of(query, 0, rounds, std, grid_step(query, std))
-        return Design(rounds, numbers, (release,), claimed_epsilon=problem.epsilon)
-
-    def queries(self, plan: Plan) -> dict[str, Query]:
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The gradient sum."""
-        return {"gradient": gradient_query(plan)}
+        return (GradientSum(plan.dimension, plan.numbers.slope_bound, plan.scaled_loss),)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend; return the mean of the second half of the iterates."""
-        regulariser = plan.scaled_regulariser
-        decay = regulariser.ridge if plan.calibration == "paper" else None
         weights = np.zeros(plan.dimension)
         tail = TailAverage(plan.dimension, plan.rounds // 2 if plan.private else plan.rounds - 1)
         for t in range(plan.rounds):
             gradients = yield Ask("gradient", {"weights": weights})
-            step = min(plan["step"], 1 / (decay * (t + 1))) if decay else plan["step"]
-            weights = regulariser.prox(weights - step / plan.records * sum(gradients.values()), step)
+            step = self.step(plan, t)
+            weights = plan.scaled_regulariser.prox(weights - step / plan.records * summed(gradients), step)
             tail.add(t, weights)
         return tail.value
+
+    def step(self, plan: Plan, t: int) -> float:  # noqa: ARG002
+        """The same in every round."""
+        return float(plan.numbers.step)
+
+
+def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
+    """The query, the step and the rounds, where options do not say otherwise."""
+    query = GradientSum(problem.dimension, slope_bound(problem, options), problem.scaled_loss)
+    curvature = query.loss.curvature_bound
+    step = given(options.step, 1 / curvature if math.isfinite(curvature) else 1.0)
+    if not problem.private:
+        return query, step, given(options.rounds, 1000)
+    walk = step * query.slope_bound * math.sqrt(len(problem.parties) * problem.dimension) / problem.mu
+    return query, step, given(options.rounds, min(1000, max(10, round(WALK * problem.records / walk))))

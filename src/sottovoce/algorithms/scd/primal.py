@@ -4,80 +4,75 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Ask, Coordination, Design, Problem, Solution, TailAverage, draft, option
-from sottovoce.algorithms.cd.private import CoordinateAlgorithm, Moves, on_columns, visits
-from sottovoce.data.block import Block
-from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.kernels import coordinates as kernels
-from sottovoce.door.gate import Gate, Released
-from sottovoce.door.query import Query, Walk
-from sottovoce.errors import InputError, RefusedError
-from sottovoce.losses import Loss
-from sottovoce.plan.plan import Plan, Release, Split
-from sottovoce.privacy.accounting import Relation
+from sottovoce.algorithms.base import Ask, Coordination, Solution, TailAverage, given, limited, only
+from sottovoce.algorithms.cd.walk import CoordinateAlgorithm, Size, slopes
+from sottovoce.door.query import Query, Reals, Round
+from sottovoce.errors import InputError
+from sottovoce.plan.frozen import Count
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.release import Release
+from sottovoce.privacy.relation import Relation, either
+from sottovoce.solvers import PrimalSCD
 
 Array = NDArray[np.float64]
 
 
-class PrimalSCD(CoordinateAlgorithm):
+class PrimalNumbers(Numbers, solver="scd-primal", form="private"):
+    """L and C."""
+
+    lot: Count
+    clip: Size
+
+
+class PrivatePrimalSCD(CoordinateAlgorithm):
     """w_j <- w_j + z_j + noise for L coordinates a round, z_j = cut(-(grad_j) / (L kappa |x_j|^2 / N + c_j), C).
 
     z_j minimises the quadratic model of F along coordinate j with the curvature multiplied by L, since L coordinates
-    move at once. Only w leaves; the scores Xw are recomputed from it by their holder.
+    move at once. Only w leaves; the scores Xw are recomputed from it by their holder. Without privacy nothing is cut.
 
     Guarantee: z_j is a ratio of sums over all records, so nothing but the cut bounds it: a release moves by 2 C sqrt L
     in both relations, and mu^2 = rounds (2 C sqrt L / std)^2 (`proof.md`). The noise does not fall with the
-    number of records; `cd` has what this method lacks. Edges: null rows add 0; data in one place only.
+    number of records; `cd` has what this method lacks. Edges: null rows add 0; data in one place only, since by rows
+    the minimiser is no sum over holders.
     """
 
     name: ClassVar[str] = "scd-primal"
+    form: ClassVar[str] = "private"
     title: ClassVar[str] = "primal stochastic coordinate descent (DP-SCD, Algorithm 2)"
     splits: ClassVar[tuple[Split, ...]] = ("central",)
-    options: ClassVar[tuple[str, ...]] = ("rounds", "lot", "clip")
+    private: ClassVar[bool | None] = None
 
-    def mismatch(self, loss: Loss, split: Split) -> str | None:
-        """By rows the minimiser is no sum over holders."""
-        if split == "rows":
-            return f"solver={self.name!r} serves data in one place: its steps are no sums over records; take 'cd'"
-        return super().mismatch(loss, split)
-
-    def design(self, problem: Problem) -> Design:
+    def design(self, problem: Problem, options: PrimalSCD) -> Design:
         """Ten passes; a coordinate of the scaled features can travel 4 in all."""
         if problem.regulariser.name not in ("l2", "none"):
             raise InputError(f"solver={self.name!r} needs an l2 penalty or none, not {problem.regulariser.name!r}.")
-        private = math.isfinite(problem.epsilon)
-        lot = option(problem, "lot", 1, low=1, high=problem.dimension, whole=True)
-        passes = 10 if private else 2000
-        rounds = option(problem, "rounds", math.ceil(passes * problem.dimension / lot), low=1, whole=True)
-        travel = 4.0 * problem.dimension / (lot * rounds)
-        clip = option(problem, "clip", min(1.0, travel), low=SMALLEST, high=LARGEST)
-        numbers = {"lot": lot, "clip": clip, "order": 0, "step": 1.0}
-        query = Minimisers(draft(problem, numbers, "columns"))
-        release = (
-            Release.at_mu(query, 0, rounds, problem.mu, problem.relation)
-            if private
-            else Release.of(query, 0, rounds, 0.0, 1.0)
-        )
-        return Design(rounds, numbers, (release,), layout="columns")
+        lot = limited("lot", given(options.lot, 1), 1, problem.dimension)
+        passes = 10 if problem.private else 2000
+        rounds = given(options.rounds, math.ceil(passes * problem.dimension / lot))
+        clip = given(options.clip, min(1.0, 4.0 * problem.dimension / (lot * rounds)))
+        numbers = PrimalNumbers(lot=lot, clip=clip)
+        release = Release.at_mu(Minimisers(problem, numbers), 0, rounds, problem.mu, problem.relation)
+        return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
-    def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The clipped minimisers."""
-        return {"minimisers": Minimisers(plan)}
+        return (Minimisers(plan, plan.numbers),)
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """Take the steps; return the mean of the second half."""
+        """Take the steps; return the mean of the second half, or where they end without noise."""
         weights = np.zeros(plan.dimension)
         tail = TailAverage(plan.dimension, plan.rounds // 2 if plan.private else plan.rounds - 1)
-        passes, largest = math.ceil(plan.dimension / plan["lot"]), 0.0
+        passes, largest = math.ceil(plan.dimension / plan.numbers.lot), 0.0
         for t in range(plan.rounds):
-            (steps,) = (yield Ask("minimisers", {"weights": weights})).values()
+            steps = only((yield Ask("minimisers", {"weights": weights})))
             weights = np.array(weights)
-            np.add.at(weights, self._turn(plan, t), steps)
+            np.add.at(weights, coordinates_of(plan, t), steps)
             tail.add(t, weights)
             largest = max(largest, float(np.abs(steps).max()))
             if (t + 1) % passes == 0 and not plan.private:
@@ -86,65 +81,44 @@ class PrimalSCD(CoordinateAlgorithm):
                 largest = 0.0
         return tail.value
 
-    def answer(
-        self,
-        plan: Plan,
-        query: Any,
-        block: Block,
-        gate: Gate,
-        round_: int,
-        arrays: Mapping[str, NDArray[Any]],
-        memory: Any,
-    ) -> Released:
-        """The next coordinates of the public order."""
-        return gate.gaussian(query, round_, block, arrays["weights"], memory, self._turn(plan, round_))
 
-    def example(self, plan: Plan, query: str) -> Ask:
-        """Weights alone: the curvatures stay at the holder."""
-        return Ask(query, {"weights": np.zeros(plan.dimension)})
-
-    def _turn(self, plan: Plan, round_: int) -> NDArray[np.int64]:
-        lot = int(plan["lot"])
-        return visits(plan, lot * round_, lot)
+def coordinates_of(plan: Plan, number: int) -> NDArray[np.int64]:
+    """Those that move in a round: one lot after the other, in their order."""
+    lot = plan.numbers.lot
+    return np.arange(lot * number, lot * (number + 1), dtype=np.int64) % plan.dimension
 
 
-class Minimisers:
+class Minimisers(Query):
     """z_j of `lot` coordinates, each cut to [-clip, clip].
 
     Guarantee: any two data sets give values at most 2 clip sqrt(lot) apart, in l2.
     """
 
     name = "minimisers"
+    title: ClassVar[str] = "clipped minimisers along coordinates"
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        lot, self.clip = plan["lot"], plan["clip"]
-        if not 1 <= lot <= plan.dimension or int(lot) != lot:
-            raise InputError(f"lot={lot!r} must be a whole number from 1 to {plan.dimension}, the coordinates.")
-        if not SMALLEST <= self.clip <= LARGEST:
-            raise InputError(f"clip={self.clip!r} must be a number from {SMALLEST:g} to {LARGEST:g}.")
-        if plan.layout != "columns":
-            raise InputError(f"layout={plan.layout!r} must be 'columns': the sums are over columns.")
-        self.lot = int(lot)
-        self.moves = Moves(plan, np.ones(plan.dimension))
-        self.entries = float(self.lot)
-        self.weights = np.ones(self.lot)
+    def __init__(self, problem: Problem, numbers: Numbers) -> None:
+        if numbers.lot > problem.dimension:
+            raise InputError(f"lot={numbers.lot} must be at most {problem.dimension}, the coordinates.")
+        self.dimension, self.length, self.clip = problem.dimension, numbers.lot, numbers.clip
+        self.rounding_entries = float(numbers.lot)
+        self.bound = 2 * self.clip * math.sqrt(self.length) * (1 + 2.0**-40)  # the last bits of its own rounding
 
-    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The weights; the curvatures stay at the holder."""
+        return {"weights": Reals((self.dimension,))}
+
+    def sensitivity(self, relation: Relation) -> float:
         """2 C sqrt L under both relations."""
-        return 2 * self.clip * math.sqrt(self.lot) * (1 + 2.0**-40)  # the last bits of its own rounding
+        return either(relation, zero_out=self.bound, replace_one=self.bound)
 
-    def value(self, block: Block, *arguments: Any) -> Array:
+    def value(self, round: Round) -> Array:
         """Sums over the columns of the lot alone."""
-        weights, memory, order = arguments
-        if len(order) != self.lot:
-            raise RefusedError("the round has other coordinates than the plan.")
-        moves = self.moves
-        scores = memory.follow(block, weights)
-        slopes = np.empty(len(scores))
-        kernels.fill_slopes(moves.code, moves.parameter, scores, block.labels, slopes)
-        sums, squares = on_columns(block, kernels.column_sums_dense, kernels.column_sums_sparse, slopes, order)
-        ridge = moves.terms[1][order]
-        bend = np.maximum(self.lot * moves.loss.curvature_bound * squares / moves.records + ridge, 1e-100)
-        steps = np.nan_to_num(-(sums / moves.records + ridge * weights[order]) / bend, nan=0.0)
-        return np.clip(steps, -self.clip, self.clip) if self.plan.private else np.asarray(steps)
+        plan, rows, weights = round.plan, round.rows, round.told["weights"]
+        order, loss = coordinates_of(plan, round.number), plan.scaled_loss
+        scores = round.memory.follow(rows, weights)
+        sums, squares = rows.column_sums(slopes(loss, scores, rows.labels), order)
+        ridge = plan.scaled_regulariser.by_coordinate(self.dimension)[1][order]
+        curvature = np.maximum(self.length * loss.curvature_bound * squares / float(plan.records) + ridge, 1e-100)
+        steps = np.nan_to_num(-(sums / float(plan.records) + ridge * weights[order]) / curvature, nan=0.0)
+        return np.clip(steps, -self.clip, self.clip) if plan.private else np.asarray(steps)

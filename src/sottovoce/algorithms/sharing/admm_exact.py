@@ -1,4 +1,4 @@
-"""ADMM sharing without privacy over columns (Hu et al. 2019). Scores of every record are sent as they are."""
+"""`admm` without privacy: ADMM sharing over columns (Hu et al. 2019). Scores of every record are sent as they are."""
 
 from __future__ import annotations
 
@@ -8,27 +8,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from sottovoce.algorithms.base import (
-    Algorithm,
-    Ask,
-    Coordination,
-    Design,
-    Problem,
-    Solution,
-    choice,
-    option,
-    problem_loss,
-    summed,
-)
-from sottovoce.algorithms.sharing.updates import XUpdate, check_exact, nearest, part_regulariser, square_of
+from sottovoce.algorithms.base import Z_UPDATE, Algorithm, Ask, Coordination, Need, Solution, given, only, summed
+from sottovoce.algorithms.sharing.updates import ANY, check_exact, check_rho, curvature, joined, square_of
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.gate import Gate, Released
-from sottovoce.door.query import Query, Walk, WithoutBound
+from sottovoce.door.query import Plain, Query, Reals, Round, label_party
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
-from sottovoce.plan.plan import Part, Plan, Release, Split
+from sottovoce.penalties.quadratic import PenalisedStep
+from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
+from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.release import Release
+from sottovoce.solvers import ADMM
 
 Array = NDArray[np.float64]
 
@@ -40,10 +34,24 @@ RELAXATION = 1.6
 MARGIN, RESIDUAL, NOT_CONVEX = 0.2, 0.5, 4.0  # what rho is of the loss's curvature
 
 
-class ExactSharing(Algorithm):
-    """An epoch: the holder of the labels updates z and y and says v = y + rho (S - z); every party says D_m x_m.
+class ExactNumbers(Numbers, solver="admm", form="exact"):
+    """rho, p, the relaxation, and what both residuals are to come down to."""
 
-    The updates are those of `sharing`, with S replaced by relaxation S + (1 - relaxation) z in those of z and y. One
+    rho: float = Field(gt=0)
+    proximal: float = Field(ge=0)
+    relaxation: float = Field(gt=0, lt=2)
+    tolerance: float = Field(ge=0)
+
+    @property
+    def factor(self) -> float:
+        """What a squared step counts in an x-update, rho (1 + p)."""
+        return self.rho * (1 + self.proximal)
+
+
+class ExactADMM(Algorithm):
+    """An epoch: the party with the labels updates z and y and says v = y + rho (S - z); every party says D_m x_m.
+
+    The updates are those of `updates`, with S replaced by relaxation S + (1 - relaxation) z in those of z and y. One
     vector of N numbers goes to every party and one comes back from each. rho=1, proximal=0, relaxation=1, tolerance=0
     is the published method; its first epoch, which leaves x = 0, is not run.
 
@@ -59,157 +67,120 @@ class ExactSharing(Algorithm):
     """
 
     name: ClassVar[str] = "admm"
+    form: ClassVar[str] = "exact"
     title: ClassVar[str] = "ADMM sharing over columns, without privacy"
     splits: ClassVar[tuple[Split, ...]] = ("columns",)
-    options: ClassVar[tuple[str, ...]] = ("rounds", "rho", "proximal", "relaxation", "tolerance", "models")
-    kinds: ClassVar[Mapping[str, str]] = {"scores": "scores", "dual": "slopes", "weights": "weights"}
+    needs: ClassVar[tuple[Need, ...]] = (Z_UPDATE,)
+    private: ClassVar[bool | None] = False
+    options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "proximal", "relaxation", "tolerance", "models")
     resumes: ClassVar[bool] = False
     layout: ClassVar[Layout] = "entries"
-    samples: ClassVar[bool] = False
 
-    def design(self, problem: Problem) -> Design:
+    def design(self, problem: Problem, options: ADMM) -> Design:
         """The rule of `defaults`, unless options say otherwise."""
         check_exact(problem, self.name)
-        loss = problem_loss(problem)
+        loss = problem.scaled_loss
         rho, proximal, relaxation = defaults(loss, len(problem.parties))
-        numbers = {
-            "rho": option(problem, "rho", rho, low=1e-9, high=1e9),
-            "proximal": option(problem, "proximal", proximal, low=0.0, high=1e6),
-            "relaxation": option(problem, "relaxation", relaxation, low=0.1, high=1.99),
-            "tolerance": option(problem, "tolerance", TOLERANCE, low=0.0),
-        }
-        if not loss.convex and not numbers["rho"] > loss.curvature_bound:
-            raise InputError(
-                f"rho={numbers['rho']:.4g} must be above {loss.curvature_bound:.4g}, the curvature of the loss "
-                f"{loss.name!r}, which is not convex; leave it out for the default rule."
-            )
-        rounds = option(problem, "rounds", ROUNDS, low=1, whole=True)
-        counts = {"dual": rounds, "residuals": rounds}
-        if choice(problem, "models", ("shared", "kept")) == "shared":
-            counts["weights"] = 1
-        counts["scores"] = rounds  # last: they count the epochs
-        releases = tuple(Release.of(WithoutBound(name), 0, count, 0.0, 1.0) for name, count in counts.items())
-        return Design(rounds, numbers, releases, layout="entries")
+        numbers = ExactNumbers(
+            rho=given(options.rho, rho),
+            proximal=given(options.proximal, proximal),
+            relaxation=given(options.relaxation, relaxation),
+            tolerance=given(options.tolerance, TOLERANCE),
+        )
+        check_rho(loss, numbers.rho)
+        return designed(problem, numbers, given(options.rounds, ROUNDS), options.models or "shared")
 
-    def queries(self, plan: Plan) -> Mapping[str, Query | Walk]:
-        """Those of the party that holds the labels."""
-        return self.queries_of(plan, plan.holder_name)
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
+        """Each with the regulariser of the party's own part."""
+        return made(plan, party, plan.numbers, plan.models)
 
-    def queries_of(self, plan: Plan, party: str) -> Mapping[str, Query | Walk]:
-        """Each with the party's own part."""
-        part = plan.part(party)
-        return {
-            "dual": Dual(plan),
-            "scores": Scores(plan, part),
-            "residuals": Residuals(plan, part),
-            "weights": Weights(),
-        }
+    def remember(self, plan: Plan, rows: Block) -> PartState:  # noqa: ARG002
+        """Everything is 0 at first."""
+        return PartState(rows)
+
+    def own_weights(self, plan: Plan, memory: Any) -> Array:  # noqa: ARG002
+        """x_m."""
+        return np.asarray(memory.weights)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Epochs until a rule or `rounds` ends them."""
-        scores = np.zeros(plan.records)
+        scores, numbers = np.zeros(plan.records), plan.numbers
         least, waited = math.inf, 0
         for t in range(plan.rounds):
-            (dual,) = (yield Ask("dual", {"scores": scores}, (plan.holder_name,), t)).values()
+            dual = only((yield Ask("dual", {"scores": scores}, (plan.label_party_name,), t)))
             parts = yield Ask("scores", {"dual": dual}, round=t)
             scores = np.zeros(plan.records)
             for part in parts.values():
                 scores += part
             if not max(scores.max(), -scores.min()) <= LARGEST:
                 raise InputError(
-                    f"rho={plan['rho']:.4g}, proximal={plan['proximal']:.4g}, relaxation={plan['relaxation']:.4g}: the "
+                    f"rho={numbers.rho:.4g}, proximal={numbers.proximal:.4g}, relaxation={numbers.relaxation:.4g}: the "
                     f"scores diverge; leave proximal out, or take {len(plan.parties) - 1}, the parties less one."
                 )
             last = t == plan.rounds - 1
-            if last or (plan["tolerance"] > 0.0 and t % CHECK == CHECK - 1):
-                found = certificates(plan, (yield Ask("residuals", {}, round=t)))
+            if last or (numbers.tolerance > 0.0 and t % CHECK == CHECK - 1):
+                found = certificates(plan, (yield Ask("residuals", round=t)))
                 fell = found["lyapunov"] < 0.99 * least
                 least, waited = (found["lyapunov"], 0) if fell else (least, waited + 1)
-                if waited >= PATIENCE or max(found["primal_residual"], found["dual_residual"]) <= plan["tolerance"]:
+                if waited >= PATIENCE or max(found["primal_residual"], found["dual_residual"]) <= numbers.tolerance:
                     break
         if plan.models == "kept":
             return Solution(np.zeros(0), found)
-        weights = np.zeros(plan.dimension)
-        for name, values in (yield Ask("weights", {}, round=0)).items():
-            own = plan.part(name)
-            weights[own.start : own.stop] = values[: own.stop - own.start]
-            if own.constant:
-                weights[plan.features] = values[-1]
-        return Solution(weights, found)
-
-    def remember(self, plan: Plan, block: Block) -> State:  # noqa: ARG002
-        """Everything is 0 at first."""
-        return State(block)
-
-    def kept_weights(self, plan: Plan, memory: Any) -> Array:  # noqa: ARG002
-        """x_m."""
-        return np.asarray(memory.weights)
-
-    def answer(
-        self,
-        plan: Plan,
-        query: Any,
-        block: Block,
-        gate: Gate,
-        round_: int,
-        arrays: Mapping[str, NDArray[Any]],
-        memory: Any,
-    ) -> Released:
-        """Plain values."""
-        del plan
-        return gate.gaussian(query, round_, block, arrays, memory)
-
-    def objection(self, plan: Plan, query: str, round_: int, arrays: Mapping[str, NDArray[Any]]) -> str | None:
-        """Nothing is protected; a message that cannot be read is refused with a reason."""
-        name = {"dual": "scores", "scores": "dual"}.get(query)
-        if name is None:
-            return None
-        vector = arrays.get(name)
-        if vector is not None and vector.dtype == np.float64 and vector.shape == (plan.records,):
-            return None
-        return f"query {query!r} in round {round_} needs a float64 number of each record, called {name!r}."
-
-    def serves(self, plan: Plan, party: str, query: str, round_: int) -> bool:
-        """Duals come from the holder of the labels."""
-        mine = query != "dual" or party == plan.holder_name
-        return super().serves(plan, party, query, round_) and mine
-
-    def example(self, plan: Plan, query: str) -> Ask:
-        """The vector that an ask carries."""
-        said = {"dual": "scores", "scores": "dual"}.get(query)
-        arrays = {} if said is None else {said: np.zeros(plan.records)}
-        return Ask(query, arrays, (plan.holder_name,) if query == "dual" else None)
+        return Solution(joined(plan, (yield Ask("weights", round=0))), found)
 
 
-class State:
-    """What a party keeps from round to round: its part of the model and, at the holder of the labels, z and y."""
-
-    def __init__(self, block: Block) -> None:
-        self.rows, self.back = block.rows, block.rows.T
-        self.update: XUpdate | None = None  # made for the first round
-        self.weights = self.weights_before = self.gradient = np.zeros(block.dimension)
-        self.told = self.copies = self.kept = np.zeros(len(block))  # S, z and y / rho + (1 - relaxation) z
+def designed(problem: Problem, numbers: ExactNumbers, rounds: int, models: ModelsOf) -> Design:
+    """Every query once an epoch, and the weights once; nothing has noise."""
+    queries = made(problem, problem.names[0], numbers, models)
+    counts = (1 if query.name == "weights" else rounds for query in queries)
+    releases = (Release.of(query, 0, count, 0.0, 1.0) for query, count in zip(queries, counts, strict=True))
+    return Design(rounds=rounds, numbers=numbers, releases=tuple(releases), models=models)
 
 
-class Dual(WithoutBound):
+def made(problem: Problem, party: str, numbers: Numbers, models: ModelsOf) -> tuple[Query, ...]:
+    """The queries of a party; scores last, as they count the epochs."""
+    regulariser = problem.part_regulariser(party)
+    weights = (Weights(),) if models == "shared" else ()
+    return Dual(numbers), Residuals(regulariser), *weights, Scores(regulariser, numbers.factor)
+
+
+class PartState:
+    """What a party keeps from round to round: its part of the model and, where the labels are, z and y."""
+
+    def __init__(self, rows: Block) -> None:
+        self.products = rows.products
+        self.update: PenalisedStep | None = None  # made for the first round
+        self.weights = self.weights_before = self.gradient = np.zeros(rows.dimension)
+        self.told = self.copies = self.carried = np.zeros(len(rows))  # S, z and y / rho + (1 - relaxation) z
+
+
+class Dual(Plain):
     """v = y + rho (S - z), after z and y were updated.
 
     z minimises l(z) + (rho / 2) (z - t)^2 at t = relaxation S + (1 - relaxation) z + y / rho, and then y = rho (t - z).
     So the last two terms of the next t are t - relaxation z.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__("dual")
-        self.loss, self.rho, self.relaxation = plan.scaled_loss, plan["rho"], plan["relaxation"]
+    name = "dual"
+    title: ClassVar[str] = "the slope of every person"
+    kind: ClassVar[str] = "slopes"
+    answered_by = label_party
 
-    def value(self, block: Block, *arguments: Any) -> Array:
+    def __init__(self, numbers: Numbers) -> None:
+        self.rho, self.relaxation = numbers.rho, numbers.relaxation
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """S."""
+        return {"scores": Reals((plan.records,), *ANY)}
+
+    def value(self, round: Round) -> Array:
         """One equation for each record."""
-        arrays, state = arguments
-        points = self.relaxation * arrays["scores"]
-        points += state.kept
-        state.told = arrays["scores"]
-        state.copies = nearest(self.loss, points, block.labels, self.rho, state.copies)
-        state.kept = points - self.relaxation * state.copies
+        state: PartState = round.memory
+        points = self.relaxation * round.told["scores"]
+        points += state.carried
+        state.told = round.told["scores"]
+        state.copies = round.plan.scaled_loss.proximal(points, round.rows.labels, self.rho, state.copies)
+        state.carried = points - self.relaxation * state.copies
         points -= state.copies
         points += state.told
         points -= state.copies
@@ -217,56 +188,58 @@ class Dual(WithoutBound):
         return np.asarray(points)
 
 
-class Scores(WithoutBound):
+class Scores(Plain):
     """D_m x_m, after x_m was updated."""
 
-    def __init__(self, plan: Plan, part: Part) -> None:
-        super().__init__("scores")
-        self.regulariser, self.records, self.factor = part_regulariser(plan, part), plan.records, factor(plan)
+    name = "scores"
+    title: ClassVar[str] = "the score of every person"
 
-    def value(self, block: Block, *arguments: Any) -> Array:
+    def __init__(self, regulariser: ScaledRegulariser, factor: float) -> None:
+        self.regulariser, self.factor = regulariser, factor
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """V."""
+        return {"dual": Reals((plan.records,), *ANY)}
+
+    def value(self, round: Round) -> Array:
         """A product with the columns and one with their transpose."""
-        arrays, state = arguments
+        state: PartState = round.memory
         if state.update is None:
-            state.update = XUpdate(square_of(block.rows), self.regulariser, self.records, self.factor)
+            square = square_of(round.rows.products)
+            state.update = PenalisedStep(square, self.regulariser, round.plan.records, self.factor)
         state.weights_before = state.weights
-        state.gradient = np.asarray(state.back @ arrays["dual"])
+        state.gradient = state.products.sums(round.told["dual"])
         state.weights = state.update(state.weights, state.gradient)
-        return np.asarray(state.rows @ state.weights)
+        return np.asarray(state.products.scores(state.weights))
 
 
-class Residuals(WithoutBound):
-    """|x_m - prox(x_m - D_m'v)|^2 before the last update, |D_m (x_m - x_m before)|^2 and, at the holder, |S - z|^2."""
+class Residuals(Plain):
+    """|x_m - prox(x_m - D_m'v)|^2 before the last update, |D_m (x_m - x_m before)|^2 and, with labels, |S - z|^2."""
 
-    def __init__(self, plan: Plan, part: Part) -> None:
-        super().__init__("residuals")
-        self.regulariser, self.records = part_regulariser(plan, part), float(plan.records)
+    name = "residuals"
+    title: ClassVar[str] = "residuals"
 
-    def value(self, block: Block, *arguments: Any) -> Array:
+    def __init__(self, regulariser: ScaledRegulariser) -> None:
+        self.regulariser = regulariser
+
+    def value(self, round: Round) -> Array:
         """Three numbers."""
-        del block
-        state = arguments[1]
-        near = self.regulariser.prox(state.weights_before - state.gradient, self.records)
-        moved = state.rows @ (state.weights - state.weights_before)
+        state: PartState = round.memory
+        near = self.regulariser.prox(state.weights_before - state.gradient, float(round.plan.records))
+        moved = state.products.scores(state.weights - state.weights_before)
         vectors = (state.weights_before - near, moved, state.told - state.copies)
         return np.array([float(vector @ vector) for vector in vectors])
 
 
-class Weights(WithoutBound):
+class Weights(Plain):
     """x_m."""
 
-    def __init__(self) -> None:
-        super().__init__("weights")
+    name = "weights"
+    title: ClassVar[str] = "the weights of a party"
 
-    def value(self, block: Block, *arguments: Any) -> Array:
-        """As they are."""
-        del block
-        return np.array(arguments[1].weights)
-
-
-def factor(plan: Plan) -> float:
-    """Rho (1 + p)."""
-    return plan["rho"] * (1 + plan["proximal"])
+    def value(self, round: Round) -> Array:
+        """A copy, since the party goes on to change its own."""
+        return np.array(round.memory.weights)
 
 
 def certificates(plan: Plan, squares: Mapping[str, Array]) -> dict[str, float]:
@@ -274,8 +247,8 @@ def certificates(plan: Plan, squares: Mapping[str, Array]) -> dict[str, float]:
     steps, moves, apart = summed(squares).tolist()
     return {
         "primal_residual": math.sqrt(apart / plan.records),
-        "dual_residual": factor(plan) * math.sqrt(moves / plan.records),
-        "lyapunov": steps + (1 + plan["rho"] ** 2) * apart,
+        "dual_residual": plan.numbers.factor * math.sqrt(moves / plan.records),
+        "lyapunov": steps + (1 + plan.numbers.rho**2) * apart,
     }
 
 
@@ -287,4 +260,4 @@ def defaults(loss: Loss, parties: int) -> tuple[float, float, float]:
     if not loss.convex:
         return NOT_CONVEX * loss.curvature_bound, parties - 1.0, 1.0
     share = MARGIN if loss.kind == "classification" else RESIDUAL
-    return share * min(loss.curvature_bound, 1.0) / parties, parties - 1.0, RELAXATION
+    return share * curvature(loss) / parties, parties - 1.0, RELAXATION

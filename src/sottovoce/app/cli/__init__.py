@@ -9,8 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from sottovoce import __version__
-from sottovoce.app.cli import auditing, demonstration, ledgers, parties, prediction, reproducing, training
-from sottovoce.app.cli.console import complain, exit_code
+from sottovoce.app.cli import auditing, demonstration, ledgers, parties, prediction, reproducing, solving, training
+from sottovoce.app.cli.console import complain, exit_code, tell_of_compiling
 from sottovoce.errors import SottovoceError
 
 _EPILOG = """**Exit codes:** 0 done; 1 unexpected error; 2 bad input or usage; 3 refused by a budget or by a
@@ -43,6 +43,7 @@ app = typer.Typer(
 app.command()(training.plan)
 app.command()(training.fit)
 app.command()(prediction.predict)
+app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
 app.command()(parties.certificates)
 app.command()(parties.party)
@@ -59,11 +60,11 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    tell_of_compiling()
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,6 +51,21 @@ def aside() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, emoji=False, markup=False, file=sys.stderr)
+
+
+class _Remark(logging.Handler):
+    """A log record as a line on the standard error, above a progress line if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        aside().print(record.getMessage(), soft_wrap=True)
+
+
+def tell_of_compiling() -> None:
+    """Let whoever waits know that loops are being compiled; libraries only log it."""
+    log = logging.getLogger("sottovoce.kernels")
+    log.setLevel(logging.INFO)
+    if not any(isinstance(handler, _Remark) for handler in log.handlers):
+        log.addHandler(_Remark())
 
 
 def print_json(value: Any) -> None:

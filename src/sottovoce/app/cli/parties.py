@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sottovoce.app.jobs import PartyJob
     from sottovoce.door.frames import Frame
-    from sottovoce.door.gate import Outgoing
+    from sottovoce.door.sealed import Outgoing
     from sottovoce.federation.party import Party
     from sottovoce.privacy.ledger import Account
 
@@ -127,7 +127,7 @@ _REST = 1.5  # seconds after a training: by then its coordinator has closed, and
 def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
     from sottovoce.app import sources
-    from sottovoce.federation.party import Policy
+    from sottovoce.federation.policy import Policy
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import Credentials
     from sottovoce.transports.grpc_wire import serve_party
@@ -195,6 +195,7 @@ class _Announced:
         from sottovoce.door.frames import decode, peek
         from sottovoce.plan.plan import Plan
         from sottovoce.privacy.accounting import epsilon_of
+        from sottovoce.privacy.relation import inside
 
         outgoing = self._party.handle(request)
         kind, _ = peek(outgoing.data)
@@ -202,8 +203,9 @@ class _Announced:
             self._predicted(decode(request))
         elif kind == "accept" and (asked := decode(request)).query != "check":
             plan = Plan.from_json(asked.text)
-            events = algorithms.of(plan).events(plan, plan.relation, self.name)
-            epsilon = epsilon_of(events, plan.delta, plan.relation)
+            form = algorithms.of(plan)
+            events = form.pricing.events(form, plan, plan.relation, self.name)
+            epsilon = epsilon_of(events, inside(plan.delta), plan.relation)
             cost = f"{plan.algorithm}, costs epsilon {epsilon:.4g} at delta {plan.delta:g}, {plan.relation}"
             left = f"; epsilon {self._account.balance().left:.4g} is left" if self._account else ""
             self._say(f"agreed to plan {asked.plan.hex()[:12]} ({cost}){left}")

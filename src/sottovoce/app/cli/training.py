@@ -74,8 +74,8 @@ def fit(
     loaded = load_job(job)
     runs.check_outputs(loaded)
     before = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
-    with runs.opened(loaded, lambda text: None if quiet else beside.print(text)) as (federation, facts):
-        shown = runs.preview(loaded, federation, facts)
+    with runs.opened(loaded, lambda text: None if quiet else beside.print(text)) as run:
+        shown = runs.preview(run)
         for note in shown.notes:
             beside.print(f"note: {note}")
         if not quiet:
@@ -83,10 +83,10 @@ def fit(
         runs.require_budget(shown)
         start = time.perf_counter()
         if quiet:
-            model = runs.fit(loaded, federation, facts)
+            model = runs.fit(run)
         else:
             with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
-                model = runs.fit(loaded, federation, facts, advance)
+                model = runs.fit(run, advance)
         seconds = time.perf_counter() - start
     paths = runs.write_outputs(loaded, model, before, seconds)
     after = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
@@ -106,11 +106,12 @@ def fit(
 def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
     """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
     from sottovoce import algorithms
-    from sottovoce.app.costs import answers, readable_size
+    from sottovoce.app.costs import readable_size
     from sottovoce.app.page import known_labels
+    from sottovoce.queries.messages import answers_of
 
     made, cost = shown.plan, shown.cost
-    times = answers(made, algorithms.of(made)) if made.private and made.split == "columns" else {}
+    times = answers_of(made, algorithms.of(made)) if made.private and made.split == "columns" else {}
     where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
     console.print(
         f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
@@ -124,11 +125,12 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
     if made.private:
         title = "What leaves all parties together, at most" if times else "What leaves each party"
         listing = table("release", "times>", "of", f"one {made.protects} moves it by>", "noise, std>", title=title)
+        titles = algorithms.titles(made)
         for release in made.releases:
             share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
             moves = f"{release.charged(made.relation):.4g}"
             listing.add_row(
-                release.query, f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
+                titles[release.query], f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
             )
         console.print()
         console.print(listing)

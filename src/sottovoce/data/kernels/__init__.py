@@ -1,1 +1,5 @@
 """Every loop in numba."""
+
+from sottovoce.data.kernels.compiling import watch
+
+watch()

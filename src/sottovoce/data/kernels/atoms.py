@@ -3,21 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Entries = NDArray[Any]  # float32 or float64
-Integers = NDArray[Any]  # the int32 or int64 of a sparse matrix
+from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers
 
-_EXACT_SUM = {"reassoc", "contract", "nsz"}
 _CHUNK = 2048  # terms whose factors stay in the first cache while all columns pass
 
 
-@njit(cache=True, fastmath=_EXACT_SUM, error_model="numpy")
+@njit(cache=True, fastmath=EXACT_SUM, error_model="numpy")
 def column_dots_dense(columns: Entries, factors: Array) -> Array:
     """sum_i factors[i] columns[j, i] for every j."""
     count, length = columns.shape
@@ -33,7 +27,7 @@ def column_dots_dense(columns: Entries, factors: Array) -> Array:
     return found
 
 
-@njit(cache=True, fastmath=_EXACT_SUM, error_model="numpy")
+@njit(cache=True, fastmath=EXACT_SUM, error_model="numpy")
 def column_dots_sparse(indptr: Integers, indices: Integers, data: Entries, factors: Array) -> Array:
     """The same for the columns of a CSC matrix."""
     found = np.zeros(len(indptr) - 1)
@@ -59,7 +53,7 @@ def add_rows_sparse(
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")
-def add_columns_sparse(
+def add_chosen_columns_sparse(
     indptr: Integers,
     indices: Integers,
     data: Entries,

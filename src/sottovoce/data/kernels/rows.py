@@ -1,23 +1,20 @@
 """Loops over chosen rows, without copying the rows first. Compiled once and kept in numba's cache.
 
-Rows, weights and slopes are on the grids of `block`, so every sum is exact and its order does not matter; that is
-why the compiler may reorder it.
+Rows, weights and slopes are on the grids of `data/grid.py`, so every sum is exact and its order does not matter; that
+is why the compiler may reorder it.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-_ANY_ORDER = {"reassoc", "contract", "nsz"}
+from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries
 
 
-@njit(cache=True, fastmath=_ANY_ORDER)
-def scores(rows: NDArray[Any], chosen: NDArray[np.int64], weights: Array) -> Array:
+@njit(cache=True, fastmath=EXACT_SUM)
+def scores(rows: Entries, chosen: NDArray[np.int64], weights: Array) -> Array:
     """x_i'w for the chosen rows."""
     found = np.empty(len(chosen))
     for place in range(len(chosen)):
@@ -29,8 +26,8 @@ def scores(rows: NDArray[Any], chosen: NDArray[np.int64], weights: Array) -> Arr
     return found
 
 
-@njit(cache=True, fastmath=_ANY_ORDER)
-def weighted_sum(rows: NDArray[Any], chosen: NDArray[np.int64], slopes: Array) -> Array:
+@njit(cache=True, fastmath=EXACT_SUM)
+def weighted_sum(rows: Entries, chosen: NDArray[np.int64], slopes: Array) -> Array:
     """sum_i slopes_i x_i over the chosen rows."""
     total = np.zeros(rows.shape[1])
     for place in range(len(chosen)):

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sottovoce.algorithms import REGISTRY, Problem, make_plan
+from sottovoce.algorithms import make_plan
 from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.games import Game
-from sottovoce.plan.plan import Named, Plan, Split
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem, Split
+from sottovoce.solvers import by_name
 
 RECORDS = 8
 EPSILON, DELTA = 8.0, 1e-3  # mu = 2.1: attacks have most power there
@@ -44,7 +46,7 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def audit_plan(
+def audit_plan(  # noqa: PLR0913
     solver: str,
     split: Split = "central",
     parties: int | tuple[int, ...] = 1,
@@ -57,7 +59,7 @@ def audit_plan(
 
     `parties` is how many, or the records of each. `changes` are fields of a problem, and options of the solver.
     """
-    fields = {key: changes.pop(key) for key in tuple(changes) if key in Problem.__dataclass_fields__}
+    fields = {key: changes.pop(key) for key in tuple(changes) if key in Problem.model_fields}
     counts = (records,) * parties if isinstance(parties, int) else parties
     columns = (features,) * len(counts) if split == "columns" else ()
     problem = Problem(
@@ -73,11 +75,10 @@ def audit_plan(
             "relation": "replace-one",
             "fit_intercept": False,
             "columns": columns,
-            "options": changes,
             **fields,
         }
     )
-    return make_plan(solver, problem, REGISTRY[solver].design(problem), run="audit", coin=coin)
+    return make_plan(problem, by_name(solver, **changes), run="audit", coin=coin)
 
 
 def catalogue() -> Mapping[str, Callable[[], Game]]:

@@ -19,11 +19,14 @@ from sottovoce.algorithms import Solution
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.likelihood import View, log_likelihood
 from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
-from sottovoce.lab.audit.transcript import Side, Transcript
+from sottovoce.lab.audit.transcript import Asked, Side, Transcript
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.accounting import SAMPLER_SHARE, PoissonGaussian, Selection, epsilon_of, mu_for
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.events import PoissonGaussian, Selection
 from sottovoce.privacy.guarantee import Adversary
 from sottovoce.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
+from sottovoce.privacy.relation import either, inside
 
 Array = NDArray[np.float64]
 Data = Mapping[str, tuple[Matrix, ArrayLike]]
@@ -67,21 +70,21 @@ class Game:
 
     def claim(self) -> Claim:
         """The plan's own statement against the adversary, or the paper's."""
-        plan, relation, algorithm = self.plan, self.plan.relation, algorithms.of(self.plan)
+        plan, relation, form = self.plan, self.plan.relation, algorithms.of(self.plan)
         if plan.claimed_epsilon is not None:
             if self.measure == "mu":
                 return Claim("mu", mu_for(plan.claimed_epsilon, plan.delta))
             return Claim("epsilon", plan.claimed_epsilon)
-        events = algorithm.events(plan, relation, plan.parties[0][0])
+        events = form.pricing.events(form, plan, relation, plan.names[0])
         if self.adversary == "world":
-            events = algorithm.world_events(plan, relation) or events
+            events = form.pricing.world_events(form, plan, relation, plan.names[0])
         if any(isinstance(event, PoissonGaussian) for event in events):
             return Claim("mu", mu_of_profile(lambda delta: epsilon_of(events, delta, relation)))
         if any(isinstance(event, Selection) for event in events):
             squares = (2 * e.rho if isinstance(e, Selection) else e.mu**2 for e in events)  # type: ignore[union-attr]
             return Claim("mu", math.sqrt(math.fsum(squares)), TOLERANCE)
-        epsilon = algorithm.epsilons(plan, relation)[self.adversary]
-        return Claim("mu", mu_for(epsilon, plan.delta * (1 - SAMPLER_SHARE)))
+        epsilon = form.pricing.epsilons(form, plan, relation)[self.adversary]
+        return Claim("mu", mu_for(epsilon, inside(plan.delta)))
 
     def sides(self) -> tuple[Side, Side]:
         """Both data sets, prepared."""
@@ -175,7 +178,7 @@ def neighbours(plan: Plan, records: tuple[tuple[float, ...], ...] = ()) -> tuple
         without = canary.copy()
         without[0] = 0.0
         return _placed(plan, canary, canary), _placed(plan, without, without)
-    first, second, rest = canary, null if plan.relation == "zero-out" else opposite, null
+    first, second, rest = canary, either(plan.relation, zero_out=null, replace_one=opposite), null
     if records:
         first, second, rest = (np.array(record) for record in records)
     return _placed(plan, first, rest), _placed(plan, second, rest)
@@ -216,15 +219,16 @@ def named_rounds(side: Side, sources: Mapping[str, Randomness]) -> Transcript:
     gates, memories = side.gates(sources), side.memories()
     told = {"weights": np.zeros(side.plan.dimension), "index": np.zeros(1, dtype=np.int64)}
     party = side.plan.parties[0][0]
-    messages = (side.answer(gates, memories, party, "record", round_, told) for round_ in turns(side.plan))
+    messages = (side.answer(gates, memories, Asked(party, "record", round_, told)) for round_ in turns(side.plan))
     return Transcript(tuple(messages), Solution(np.zeros(0)))
 
 
 @functools.lru_cache(maxsize=4)
 def turns(plan: Plan) -> tuple[int, ...]:
     """The rounds in which the plan has the first party answer."""
-    serves, (party, _) = algorithms.of(plan).serves, plan.parties[0]
-    return tuple(round_ for round_ in range(plan.rounds) if serves(plan, party, "record", round_))
+    party = plan.names[0]
+    (record,) = algorithms.of(plan).queries(plan, party)
+    return tuple(number for number in range(plan.rounds) if record.answered_by(plan, party, number))
 
 
 def distance(side: Side, transcript: Transcript) -> float:

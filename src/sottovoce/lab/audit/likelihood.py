@@ -1,6 +1,6 @@
-"""How likely a transcript is under a data set, for any algorithm: its `answer`, asked again at a shadow of the gate.
+"""How likely a transcript is under a data set, for any algorithm: its queries, asked again at a shadow of the gate.
 
-The shadow has the gate's doors. It takes the value that the query has on the data set, adds the log-density of what was
+The shadow has the gate's door. It takes the value that the query has on the data set, adds the log-density of what was
 released given that value, and hands back what was released: so whatever the party keeps follows the transcript. The
 difference between two data sets is the statistic that tells them apart best, by Neyman and Pearson.
 """
@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
-from sottovoce.door.gate import Released
+from sottovoce.door.query import Choice, Derived, Query, Round, Walk
+from sottovoce.door.sealed import Released
 from sottovoce.lab.audit.transcript import Side, Transcript
-from sottovoce.plan.plan import Release
+from sottovoce.plan.release import Release
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -51,7 +52,7 @@ def log_likelihood(side: Side, transcript: Transcript, view: View | None = None)
     memories = side.memories()
     for message in transcript.messages:
         shadows[message.party].observed = message.released
-        side.answer(shadows, memories, message.party, message.query, message.round, message.told)
+        side.answer(shadows, memories, message)
     return math.fsum(shadow.total() for shadow in shadows.values())
 
 
@@ -89,78 +90,78 @@ class Shadow:
         """The log-likelihood of everything observed."""
         return self._sum + math.fsum(rows.log_density() for rows in self._kept.values())
 
-    def gaussian(self, query: Any, round_: int, block: Block, *arguments: Any) -> Released:  # noqa: ARG002
-        """Batches one after another, each at the arguments that the released one before leads to."""
-        release, said = self._releases[query.name], arguments
+    def release(self, query: Query, round: Round) -> Released:
+        """Weigh what was observed as the answer to the query, by the mechanism of its release."""
+        release = self._releases[query.name]
+        if isinstance(query, Derived):
+            self._derived(query, round)
+        elif isinstance(query, Walk):
+            self._walk(query, release, round)
+        elif isinstance(query, Choice):
+            (self._selection if release.mechanism == "selection" else self._noisy_max)(query, release, round)
+        else:
+            self._gaussian(query, release, round)
+        return self.observed
+
+    def _gaussian(self, query: Query, release: Release, round: Round) -> None:
+        """Batches one after another, each in the round that the released one before leads to."""
         grids = self.observed.arrays["grid"].reshape(release.batches, -1)
         for k, grid in enumerate(grids):
             if k:
-                said = query.follow(np.asarray(grids[k - 1] * release.step, dtype=np.float64), *said)
-            self._weigh(release, query.weights, grid, block, said, lambda rows, said: _grid(query, release, rows, said))
-        return self.observed
+                following = query.follow(np.asarray(grids[k - 1] * release.step, dtype=np.float64), round)
+                round = following or round
+            self._weigh(release, query.noise_weights, grid, round, lambda at: _grid(query, release, at))
 
-    def walk(self, query: Any, round_: int, block: Block, *arguments: Any) -> Released:  # noqa: ARG002
+    def _walk(self, query: Walk, release: Release, round: Round) -> None:
         """Each number of a walk depends on those released before it: the noise that leads to them is found in turn."""
-        release, grid = self._releases[query.name], self.observed.arrays["grid"]
+        grid = self.observed.arrays["grid"]
         seen = self._seen(query.name, grid)
 
-        def values(rows: Block, said: tuple[Any, ...]) -> Array:
+        def values(at: Round) -> Array:
             noise = np.zeros_like(grid)
             for _ in range(len(grid)):
-                missing = grid - query.walk(rows, noise, release.step, *deepcopy(said))
+                missing = grid - query.walk(replace(at, memory=deepcopy(at.memory)), noise, release.step)
                 if not missing[:seen].any():
                     break
                 noise += missing
-            query.walk(rows, noise, release.step, *said)
+            query.walk(at, noise, release.step)
             return np.asarray(grid - noise, dtype=np.float64)
 
-        self._weigh(release, 1.0, grid, block, arguments, values)
-        return self.observed
+        self._weigh(release, 1.0, grid, round, values)
 
-    def select(self, query: Any, round_: int, block: Block, *arguments: Any) -> Released:  # noqa: ARG002
-        """The exponential mechanism: a softmax of the scores."""
-        release = self._releases[query.name]
-        scores = _grid(query, release, block, arguments) * (release.step / release.std)
-        self._sum += float(scores[int(self.observed.arrays["grid"][0])] - _log_sum(scores))
-        return self.observed
-
-    def select_signed(self, query: Any, round_: int, block: Block, *arguments: Any) -> Released:  # noqa: ARG002
-        """The same, of every value with either sign, and of staying."""
-        release = self._releases[query.name]
-        scores, place = self._signed(query, release, block, arguments)
+    def _selection(self, query: Choice, release: Release, round: Round) -> None:
+        """The exponential mechanism: a softmax of the scores, of every value with either sign where it is signed."""
+        if query.signed:
+            scores, place = self._signed(query, release, round)
+        else:
+            scores = _grid(query, release, round) * (release.step / release.std)
+            place = int(self.observed.arrays["grid"][0])
         self._sum += float(scores[place] - _log_sum(scores))
-        return self.observed
 
-    def noisy_max(self, query: Any, round_: int, block: Block, *arguments: Any) -> Released:  # noqa: ARG002
+    def _noisy_max(self, query: Choice, release: Release, round: Round) -> None:
         """Pr[one is the largest] = integral of its density times the others' distribution functions."""
-        release = self._releases[query.name]
-        scores, place = self._signed(query, release, block, arguments)
+        scores, place = self._signed(query, release, round)
         points = np.linspace(scores.min() - FAR / 4, scores.max() + FAR, NODES)
         away = points[:, None] - scores
         below = np.where(away < 0, 0.5 * np.exp(np.minimum(away, 0)), 1 - 0.5 * np.exp(-np.maximum(away, 0)))
         density = 0.5 * np.exp(-np.abs(away[:, place]))
         others = np.prod(np.delete(below, place, axis=1), axis=1)
         self._sum += math.log(max(float(density @ others) * (points[1] - points[0]), 1e-300))
-        return self.observed
 
-    def keep(self, query: Any, block: Block, *arguments: Any) -> Rows:
-        """The rows as the gate would round them."""
-        release = self._releases[query.name]
-        if query.name not in self._kept:
-            rows = np.trunc(query.value(block, *arguments).reshape(len(block), -1) / release.step) * release.step
-            self._kept[query.name] = Rows(rows, release.std)
-        return self._kept[query.name]
-
-    def derived(self, query: Any, round_: int, kept: Rows, *arguments: Any) -> Released:  # noqa: ARG002
+    def _derived(self, query: Derived, round: Round) -> None:
         """Linear functions of kept rows: what they are of the unit rows are the weights."""
-        kept.weights.append(query.derive(np.eye(kept.rows.shape[1]), *arguments))
+        release = self._releases[query.source.name]
+        if query.source.name not in self._kept:
+            rows = query.source.value(round).reshape(len(round.rows), -1)
+            self._kept[query.source.name] = Rows(np.trunc(rows / release.step) * release.step, release.std)
+        kept = self._kept[query.source.name]
+        kept.weights.append(query.derive(np.eye(kept.rows.shape[1]), round.told))
         kept.messages.append(self.observed.arrays["value"])
-        return self.observed
 
-    def _signed(self, query: Any, release: Release, block: Block, arguments: Any) -> tuple[Array, int]:
+    def _signed(self, query: Choice, release: Release, round: Round) -> tuple[Array, int]:
         """Scores in units of the noise, as all (j, +), all (j, -) and staying, and the place of what was released."""
-        values = _grid(query, release, block, arguments) * (release.step / release.std)
-        signed, stay = (values[:-1], values[-1:]) if getattr(query, "stays", False) else (values, values[:0])
+        values = _grid(query, release, round) * (release.step / release.std)
+        signed, stay = (values[:-1], values[-1:]) if query.stays else (values, values[:0])
         code, size = int(self.observed.arrays["grid"][0]), len(signed)
         place = 2 * size if code == 0 else code - 1 if code > 0 else size - code - 1
         return np.concatenate([signed, -signed, stay]), place
@@ -173,16 +174,15 @@ class Shadow:
         release: Release,
         weights: Any,
         grid: Integers,
-        block: Block,
-        said: tuple[Any, ...],
-        values: Callable[[Block, tuple[Any, ...]], Array],
+        round: Round,
+        values: Callable[[Round], Array],
     ) -> None:
         """The density of a Gaussian release; of a secret sample, of the mixture over whether its record was drawn."""
         scale = release.std / release.step / weights
-        seen = self._seen(release.query, grid)
+        seen, block = self._seen(release.query, grid), round.rows
 
         def density(rows: Block) -> float:
-            return float(-0.5 * np.sum(((grid - values(rows, said)) / scale)[:seen] ** 2))
+            return float(-0.5 * np.sum(((grid - values(replace(round, rows=rows))) / scale)[:seen] ** 2))
 
         if release.rate is None or release.rate == 1.0:
             self._sum += density(block)
@@ -192,16 +192,15 @@ class Shadow:
         else:
             without = density(block.take(np.zeros(0, dtype=np.int64))) + math.log1p(-release.rate)
             (records,) = np.nonzero(block.squares)
-            before = [array.copy() for array in said if isinstance(array, np.ndarray)]
+            before = deepcopy(round.memory)
             drawn = density(block.take(records)) + math.log(release.rate) if len(records) else -math.inf
-            if drawn < without:  # what it kept is then, more likely, what it had
-                for array, old in zip((a for a in said if isinstance(a, np.ndarray)), before, strict=True):
-                    array[...] = old
+            if drawn < without and isinstance(before, np.ndarray):  # what it kept is then, more likely, what it had
+                round.memory[...] = before
             self._sum += float(np.logaddexp(without, drawn)) if len(records) else without - math.log1p(-release.rate)
 
 
-def _grid(query: Any, release: Release, rows: Block, said: tuple[Any, ...]) -> Array:
-    return np.asarray(np.rint(query.value(rows, *said) / release.step))
+def _grid(query: Query, release: Release, round: Round) -> Array:
+    return np.asarray(np.rint(query.value(round) / release.step))
 
 
 def _log_sum(scores: Array) -> float:

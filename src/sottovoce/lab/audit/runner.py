@@ -31,7 +31,7 @@ MOST_RECORDS = 16  # of a party, there
 SECONDS, FEWEST, MOST = 12.0, 250, 1000  # what a game of it may take in a process, and its runs of each side
 
 
-def audit(
+def audit(  # noqa: PLR0913
     only: Sequence[str] = (),
     *,
     plan: Plan | None = None,

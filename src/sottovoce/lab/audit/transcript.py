@@ -12,21 +12,30 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce import algorithms
 from sottovoce.algorithms import Solution
 from sottovoce.data.block import Block, Matrix
-from sottovoce.door.gate import Gate, Released, value_of
+from sottovoce.door.gate import Gate, value_of
+from sottovoce.door.query import Round
+from sottovoce.door.sealed import Released
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import Randomness
+from sottovoce.queries.pricing import queries_of
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Message:
-    """What one party was asked, told and let out."""
+class Asked:
+    """What one party was asked and told."""
 
     party: str
     query: str
     round: int
     told: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Message(Asked):
+    """And what it let out."""
+
     released: Released
 
 
@@ -43,50 +52,41 @@ class Side:
 
     def __init__(self, plan: Plan, data: Mapping[str, tuple[Matrix, ArrayLike]]) -> None:
         self.plan = plan
-        self.algorithm = algorithms.of(plan)
+        self.form = algorithms.of(plan)
         self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
-        self.queries: dict[str, Mapping[str, Any]] = {
-            name: self.algorithm.queries_of(plan, name) for name in self.blocks
-        }
+        self.queries = {name: queries_of(self.form, plan, name) for name in self.blocks}
         self.releases = {release.query: release for release in plan.releases}
 
     def memories(self) -> dict[str, Any]:
         """What each party keeps from round to round, before the first."""
-        return {name: self.algorithm.remember(self.plan, block) for name, block in self.blocks.items()}
+        return {name: self.form.remember(self.plan, block) for name, block in self.blocks.items()}
 
     def gates(self, randomness: Mapping[str, Randomness]) -> dict[str, Gate]:
         """A gate for each party, with its own source of randomness."""
-        plan = self.plan
-        return {name: Gate(plan.digest, self.releases, plan.records, randomness[name], None) for name in self.blocks}
+        return {name: Gate(self.plan, randomness[name]) for name in self.blocks}
 
-    def answer(
-        self,
-        gates: Mapping[str, Any],
-        memories: Mapping[str, Any],
-        party: str,
-        query: str,
-        round_: int,
-        told: Mapping[str, NDArray[Any]],
-    ) -> Message:
+    def answer(self, gates: Mapping[str, Any], memories: Mapping[str, Any], asked: Asked) -> Message:
         """What one party lets out of its gate."""
-        asked, block = self.queries[party][query], self.blocks[party]
-        released = self.algorithm.answer(self.plan, asked, block, gates[party], round_, told, memories[party])
-        return Message(party, query, round_, told, released)
+        party, query = asked.party, self.queries[asked.party][asked.query]
+        released = gates[party].release(
+            query, Round(self.plan, asked.round, asked.told, self.blocks[party], memories[party])
+        )
+        return Message(party, asked.query, asked.round, asked.told, released)
 
     def play(self, randomness: Mapping[str, Randomness]) -> Transcript:
         """A run, as `Coordinator.run` has it."""
         gates, memories = self.gates(randomness), self.memories()
-        text, messages, number = self.algorithm.coordinate(self.plan), list[Message](), 0
+        text, messages, number = self.form.coordinate(self.plan), list[Message](), 0
         try:
             ask = next(text)
             while True:
                 round_ = number if ask.round is None else ask.round
-                unit = self.releases[ask.query].unit
+                scale = self.releases[ask.query].scale
                 values: dict[str, Array] = {}
                 for name in ask.to or tuple(self.blocks):
                     told = {**ask.arrays, **ask.each.get(name, {})}
-                    messages.append(self.answer(gates, memories, name, ask.query, round_, told))
-                    values[name] = value_of(messages[-1].released.arrays, unit)
+                    messages.append(self.answer(gates, memories, Asked(name, ask.query, round_, told)))
+                    values[name] = value_of(messages[-1].released.arrays, scale)
                 number += 1
                 ask = text.send(values)
         except StopIteration as stop:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data.block import is_sparse
+from sottovoce.data.matrix import is_sparse
 from sottovoce.errors import InputError
 from sottovoce.lab.bcfw import kernels
 from sottovoce.lab.bcfw.blocks import Blocks
@@ -315,7 +315,7 @@ class _Point(NamedTuple):
     u: float
 
 
-def curvature_estimate(
+def curvature_estimate(  # noqa: PLR0913
     objective: Objective,
     constraint: ConstraintSet,
     sampling: Sampling,

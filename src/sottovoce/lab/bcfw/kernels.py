@@ -10,11 +10,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from sottovoce.data.kernels.compiling import watch
+
 Vector = NDArray[np.float64]
 Integers = NDArray[Any]
 
 OTHER, BOX, L1, L2, SIMPLEX = range(5)  # kinds of blocks; for the first, the set itself is asked
 _ANY_ORDER = {"reassoc", "contract", "nsz"}
+
+watch()
 
 
 @njit(cache=True, nogil=True)

@@ -160,7 +160,7 @@ class MeanLoss(Smooth):
         if loss.kind == "classification" and not bool(np.all(np.abs(self.y) == 1)):
             raise InputError(f"y must be -1 or +1 for loss={loss.name!r}; recode the two classes")
         self.smoothness = loss.curvature_bound / len(self.y)
-        self.quadratic = loss.name == "squared"
+        self.quadratic = loss.quadratic
 
     def value(self, q: Vector) -> float:
         """The mean of l(q_i, y_i)."""

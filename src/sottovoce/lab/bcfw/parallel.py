@@ -51,7 +51,7 @@ def parallel_step(blocks: int, tau: int) -> Callable[[int], float]:
     return lambda k: min(1.0, 2.0 * blocks * tau / (tau**2 * k + 2.0 * blocks))
 
 
-def solve_parallel(
+def solve_parallel(  # noqa: PLR0913
     objective: Objective,
     constraint: ConstraintSet,
     *,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sottovoce.arguments import is_whole
 from sottovoce.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -335,7 +336,7 @@ def _vector(argument: str, values: ArrayLike) -> Vector:
 
 def whole(argument: str, value: Any, least: int, most: int | None = None, remedy: str = "") -> int:
     """The value as an int; refused unless it is a whole number in the range."""
-    good = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least
+    good = is_whole(value) and value >= least
     if not good or (most is not None and value > most):
         allowed = f"a whole number from {least} to {most}" if most is not None else f"a whole number, {least} or more"
         raise InputError(f"{argument}={value!r} must be {allowed}" + (f"; {remedy}" if remedy else ""))

@@ -83,7 +83,7 @@ def universal_step(p_min: float) -> Callable[[int], float]:
     return lambda t: 2.0 / (p_min * t + 2.0)
 
 
-def solve(
+def solve(  # noqa: PLR0913
     objective: Objective,
     constraint: ConstraintSet,
     sampling: Sampling,
@@ -233,7 +233,7 @@ def _inexact(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vector,
             allowed = 0.5 * hooks.rho_gradient * step * hooks.curvature
             noisy[part] = hooks.gradient(block, gradient[part].copy(), allowed)
             error = float(np.linalg.norm(noisy[part] - gradient[part]))
-            _keeps(hooks, "gradient", block, error, allowed, float(np.linalg.norm(gradient[part])))
+            _keeps(hooks, "gradient", block, error, (allowed, float(np.linalg.norm(gradient[part]))))
         exact = blocks.oracle(np.array([block]), noisy[part])
         if hooks.oracle is None:
             answer[part] = exact
@@ -243,11 +243,12 @@ def _inexact(hooks: Inexact, blocks: Blocks, chosen: Integers, gradient: Vector,
         if not blocks.parts[block].contains(answer[part]):
             raise InputError(f"the oracle hook answered with a point outside block {block}; return one in its set")
         error = float((answer[part] - exact) @ noisy[part])
-        _keeps(hooks, "oracle", block, error, allowed, float(np.abs(exact) @ np.abs(noisy[part])))
+        _keeps(hooks, "oracle", block, error, (allowed, float(np.abs(exact) @ np.abs(noisy[part]))))
     return answer
 
 
-def _keeps(hooks: Inexact, name: str, block: int, error: float, allowed: float, scale: float) -> None:
+def _keeps(hooks: Inexact, name: str, block: int, error: float, limit: tuple[float, float]) -> None:
+    allowed, scale = limit
     if hooks.enforced and not error <= allowed + SLACK * (scale + allowed):
         raise InputError(
             f"the {name} hook erred by {error:g} at block {block}, more than the {allowed:g} that "

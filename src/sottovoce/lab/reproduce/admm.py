@@ -26,7 +26,6 @@ from sklearn.linear_model import LogisticRegression
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms.sharing.updates import nearest
 from sottovoce.lab.reproduce.tables import Paper, Row, Setup, Table
 from sottovoce.losses import get
 
@@ -82,7 +81,7 @@ def epochs(
         ]
         messages = [part @ own + s * rng.standard_normal(records) for part, own in zip(parts, weights, strict=True)]
         total = np.sum(messages, axis=0)
-        z = nearest(loss, total + duals / (PENALTY * rho), labels, PENALTY * rho, z)
+        z = loss.proximal(total + duals / (PENALTY * rho), labels, PENALTY * rho, z)
         duals = duals + rho * (total - z)
         yield weights, duals
 
@@ -190,7 +189,7 @@ def claims(setup: Setup) -> Table:
         1.0, delta=1e-5, entry_bound=5.0, classes=(-1, 1), solver="admm", calibration="paper"
     )
     plan = model.plan(federation)
-    true = algorithms.of(plan).epsilons(plan, plan.relation)["coordinator"]
+    true = algorithms.epsilons(plan, plan.relation)["coordinator"]
     rows = [Row("", "epsilon of 50 rounds, printed noise", 1.0, true, "calibration='paper', 2 parties, delta = 1e-5")]
     for s in (0.0, 3.0):
         _, duals = next(epochs(cut(X, (4, 4)), y, s, 1))

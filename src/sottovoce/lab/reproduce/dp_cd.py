@@ -35,6 +35,7 @@ from sottovoce import algorithms
 from sottovoce.federation.federation import Federation
 from sottovoce.lab.datasets import Dataset
 from sottovoce.lab.reproduce.tables import Paper, Row, Setup, Table
+from sottovoce.solvers import Order
 
 Array = NDArray[np.float64]
 Load = Callable[..., Dataset]  # of a name and a split
@@ -155,17 +156,18 @@ class Walk:
     passes: int
     averaged: float  # share of the steps whose mean is the answer
 
-    def options(self, task: Task, *, known: bool, order: str = "cyclic") -> dict[str, Any]:
+    def options(self, task: Task, *, known: bool, order: Order = "cyclic") -> dict[str, Any]:
         """Of an estimator."""
         return {
-            "solver": "cd",
-            "clip": self.clip / task.scale,
-            "step": self.step,
-            "inner": self.passes * task.X.shape[1],
-            "averaged": self.averaged,
-            "order": order,
-            "curvatures": task.squares if known else None,
-            "curvature_share": 0.0 if known else 0.1,
+            "solver": sv.solvers.CD(
+                clip=self.clip / task.scale,
+                step=self.step,
+                inner=self.passes * task.X.shape[1],
+                averaged=self.averaged,
+                order=order,
+                curvatures=task.squares if known else None,
+                curvature_share=0.0 if known else 0.1,
+            ),
         }
 
     def __str__(self) -> str:
@@ -184,9 +186,9 @@ class Descent:
 
     def options(self) -> dict[str, Any]:
         """Of an estimator."""
-        chosen = {"solver": "gradient"} if self.rate is None else {"solver": "sgd", "rate": self.rate}
-        tuned = {name: getattr(self, name) for name in ("row_norm", "slope_bound", "step", "rounds")}
-        return {"entry_bound": None} | chosen | tuned
+        tuned = {name: getattr(self, name) for name in ("slope_bound", "step", "rounds")}
+        solver = sv.solvers.Gradient(**tuned) if self.rate is None else sv.solvers.SGD(rate=self.rate, **tuned)
+        return {"entry_bound": None, "row_norm": self.row_norm, "solver": solver}
 
     def __str__(self) -> str:
         batches = "full batches" if self.rate is None else f"rate {self.rate:g}"
@@ -332,13 +334,11 @@ def claims(setup: Setup) -> Table:
                     relation=relation,
                     entry_bound=1.0,
                     classes=(0, 1),
-                    solver="cd",
+                    solver=sv.solvers.CD(curvature_share=0.0, **options),
                     calibration="paper",
-                    curvature_share=0.0,
-                    **options,
                 )
                 plan = model.plan(Federation.central(X, np.arange(n) % 2))
-                true = algorithms.of(plan).epsilons(plan, plan.relation)["world"]
+                true = algorithms.epsilons(plan, plan.relation)["world"]
                 how = f"calibration='paper', counted={counted!r}"
                 rows.append(Row(series, f"n = {n:,}, {relation}", claimed, true, how))
     return Table("True epsilon of the printed noise", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True)

@@ -73,13 +73,11 @@ def claims(setup: Setup) -> Table:
                 alpha=LAMBDA,
                 row_norm=1.0,
                 classes=(0, 1),
-                solver="scd",
+                solver=sv.solvers.SCD(rate=rate, rounds=rounds),
                 calibration="paper",
-                rate=rate,
-                rounds=rounds,
             )
             plan = model.plan(federation)
-            true = algorithms.of(plan).epsilons(plan, plan.relation)["coordinator"]
+            true = algorithms.epsilons(plan, plan.relation)["coordinator"]
             at = f"rate {rate:.3g}, {rounds:,} rounds, delta {delta:g}"
             rows.append(Row(relation, at, claimed, true, "solver='scd', calibration='paper', against the coordinator"))
     return Table(
@@ -136,21 +134,21 @@ def accuracy(name: str, kind: str, setup: Setup) -> Table:
             model = estimator(epsilon, **(given | options | seed)).fit(X, y)
             found.append(float(model.score(X_test, y_test)))
         if "calibration" in options:
-            true = algorithms.of(model.plan_).epsilons(model.plan_, "zero-out")["coordinator"]
+            true = algorithms.epsilons(model.plan_, "zero-out")["coordinator"]
             how += f", true epsilon {true:.3g}"
         spread = float(np.std(found)) if len(found) > 1 else None
         return Row(
             series, "infinite" if math.isinf(epsilon) else f"{epsilon:g}", None, float(np.mean(found)), how, spread
         )
 
-    rows = [measured("without privacy", math.inf, "solver='scd', 300 rounds", solver="scd", rounds=300)]
+    rows = [measured("without privacy", math.inf, "solver='scd', 300 rounds", solver=sv.solvers.SCD(rounds=300))]
     for epsilon, (rate, rounds, factor) in zip((0.1, 1.0), TUNED[name, kind], strict=True):
         if setup.quick and epsilon < 1:
             continue
         clip = factor * LAMBDA / (rate + LAMBDA)
         how = f"calibration='paper', rate {rate:g}, {rounds} rounds, clip {clip:.2g}"
-        tuned: dict[str, Any] = {"calibration": "paper", "rate": rate, "rounds": rounds, "clip": clip}
-        rows.append(measured("DP-SCD, claimed", epsilon, how, solver="scd", **tuned))
+        tuned = sv.solvers.SCD(rate=rate, rounds=rounds, clip=clip)
+        rows.append(measured("DP-SCD, claimed", epsilon, how, solver=tuned, calibration="paper"))
         rows.append(measured("hidden duals", epsilon, "solver='scd', nothing tuned", solver="scd"))
         rows.append(measured("DP-SGD", epsilon, "solver='sgd', nothing tuned", solver="sgd"))
         rows.append(measured("SeqDP-SCD", epsilon, "solver='scd-sequential', nothing tuned", solver="scd-sequential"))
@@ -197,8 +195,8 @@ def ridge(train: Dataset, test: Dataset, setup: Setup, batch: int = BATCH) -> Ta
     add("without privacy", math.inf, "solver='newton'", solver="newton")
     for epsilon, clip in CLIPS.items():
         how = f"calibration='paper', batches of {batch}, {rounds:,} rounds, clip {clip:g} years"
-        tuned: dict[str, Any] = {"calibration": "paper", "rate": rate, "rounds": rounds, "clip": clip / bound}
-        add("DP-SCD, claimed", epsilon, how, solver="scd", **tuned)
+        tuned = sv.solvers.SCD(rate=rate, rounds=rounds, clip=clip / bound)
+        add("DP-SCD, claimed", epsilon, how, solver=tuned, calibration="paper")
         add("hidden duals", epsilon, "solver='scd', nothing tuned", solver="scd")
         add("DP-SGD", epsilon, "solver='sgd', nothing tuned", solver="sgd")
     note = f"{len(y):,} records, lambda = {LAMBDA:g}, {NOTE}"

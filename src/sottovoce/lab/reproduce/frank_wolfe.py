@@ -40,7 +40,6 @@ GIVEN: dict[str, Any] = {
     "label_bound": 1.0,
     "radius": 1.0,
     "fit_intercept": False,
-    "solver": "frank-wolfe",
 }
 
 
@@ -128,17 +127,15 @@ def claims(setup: Setup) -> Table:
     rng = np.random.default_rng(0)
     X, y = rng.choice([-1.0, 1.0], (2000, 40)), rng.uniform(-1, 1, 2000)
     rows = []
-    places: list[tuple[str, Any, dict[str, Any]]] = [
-        ("in one place (Talwar et al.)", Federation.central(X, y), {}),
-        *(
-            (f"{k} parties, 50 rounds", Federation.by_columns(np.array_split(X, k, axis=1), y), {"rounds": 50})
-            for k in (4, 10)
-        ),
+    places: list[tuple[str, Any, int | None]] = [
+        ("in one place (Talwar et al.)", Federation.central(X, y), None),
+        *((f"{k} parties, 50 rounds", Federation.by_columns(np.array_split(X, k, axis=1), y), 50) for k in (4, 10)),
     ]
-    for at, federation, options in places:
+    for at, federation, rounds in places:
+        given = GIVEN | {"solver": sv.solvers.FrankWolfe(rounds=rounds), "calibration": "paper"}
         for claimed in (1.0, 4.0):
-            plan = sv.PrivateLasso(claimed, **GIVEN, **options, calibration="paper").plan(federation)
-            true = algorithms.of(plan).epsilons(plan, "zero-out")["world"]
+            plan = sv.PrivateLasso(claimed, **given).plan(federation)
+            true = algorithms.epsilons(plan, "zero-out")["world"]
             rows.append(
                 Row("", f"{at}, claimed {claimed:g}", claimed, true, "calibration='paper', delta = 1e-5, zero-out")
             )
@@ -157,7 +154,8 @@ def uplink(setup: Setup) -> Table:
             found = []
             for seed in range(runs):
                 setup.say(f"uplink, {kind}: {records:,} people, run {seed + 1} of {runs}")
-                options = GIVEN | {"delta": 1e-7, "cap": 2, "sketch": "count", "insecure_seed": seed}
+                solver = sv.solvers.FrankWolfe(cap=2, sketch="count")
+                options = GIVEN | {"delta": 1e-7, "solver": solver, "insecure_seed": seed}
                 found.append(sum(sv.PrivateLasso(1.0, **options).fit(federation).communication_.uplink.values()))
             sent.append(float(np.mean(found)))
             how = f"cap=2, sketch='count', delta = 1e-7, mean of {runs} runs"
@@ -189,7 +187,9 @@ def excess(setup: Setup) -> Table:
             found, runs = [], setup.of(2 if options else 5, 1)  # the printed number of rounds is large
             for seed in range(runs):
                 setup.say(f"excess, {records:,} people: {series}, run {seed + 1} of {runs}")
-                model = sv.PrivateLasso(1.0, **GIVEN, **options, insecure_seed=1000 + seed).fit(X, y)
+                model = sv.PrivateLasso(1.0, **GIVEN, **options, solver="frank-wolfe", insecure_seed=1000 + seed).fit(
+                    X, y
+                )
                 found.append(objective(X, y, model.coef_) - least)
             lines[series].append(float(np.mean(found)))
             how = f"solver='frank-wolfe', {features} features, radius 1, mean of {runs} runs"

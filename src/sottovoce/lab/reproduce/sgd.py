@@ -18,7 +18,8 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.federation.federation import Federation
 from sottovoce.lab.reproduce.tables import Paper, Row, Setup, Table
-from sottovoce.privacy.accounting import SAMPLER_SHARE, sampled_one_epsilon, visible_uses_epsilon
+from sottovoce.privacy.published import sampled_one_epsilon, visible_uses_epsilon
+from sottovoce.privacy.relation import inside
 
 Array = NDArray[np.float64]
 
@@ -38,9 +39,8 @@ def first(n: int, claimed: float) -> tuple[float, float]:
     """True epsilon of SGD1 against the coordinator and the world: replace-one, delta = 0.1 / n^3."""
     delta = 0.1 * n**-3.0
     times = 4 * math.log(1.25 * n * n / delta) / claimed  # noise in n L; a record moves a gradient by 2 n L
-    inside = delta * (1 - SAMPLER_SHARE)
-    seen = visible_uses_epsilon(2 / times, 1 / n, n * n, inside)
-    return seen, min(seen, sampled_one_epsilon(n, times / 2, n * n, inside))
+    seen = visible_uses_epsilon(2 / times, 1 / n, n * n, inside(delta))
+    return seen, min(seen, sampled_one_epsilon(n, times / 2, n * n, inside(delta)))
 
 
 def claims(setup: Setup) -> Table:
@@ -55,10 +55,15 @@ def claims(setup: Setup) -> Table:
     federation = Federation.central(*data(1000))
     for rounds in (50, 200):
         model = sv.PrivateLogisticRegression(
-            1.0, delta=1e-5, relation="replace-one", solver="gradient", rounds=rounds, calibration="paper", **GIVEN
+            1.0,
+            delta=1e-5,
+            relation="replace-one",
+            solver=sv.solvers.Gradient(rounds=rounds),
+            calibration="paper",
+            **GIVEN,
         )
         plan = model.plan(federation)
-        true = algorithms.of(plan).epsilons(plan, "replace-one")["coordinator"]
+        true = algorithms.epsilons(plan, "replace-one")["coordinator"]
         rows.append(Row("SGD2", f"{rounds} rounds", 1.0, true, "solver='gradient', calibration='paper', delta = 1e-5"))
     return Table("True epsilon", "Epsilon", "setting", tuple(rows), ("claimed", "true"), log=True)
 
@@ -69,9 +74,9 @@ def noise(setup: Setup) -> Table:
     n, delta = 10_000, 1e-5
     federation = Federation.central(*data(n))
     forms: list[tuple[str, dict[str, Any]]] = [
-        ("all records, 50 rounds", {"solver": "gradient", "rounds": 50}),
-        ("secret tenths, 200 rounds", {"solver": "sgd", "rate": 0.1, "rounds": 200}),
-        ("secret hundredths, 1,000 rounds", {"solver": "sgd", "rate": 0.01, "rounds": 1000}),
+        ("all records, 50 rounds", {"solver": sv.solvers.Gradient(rounds=50)}),
+        ("secret tenths, 200 rounds", {"solver": sv.solvers.SGD(rate=0.1, rounds=200)}),
+        ("secret hundredths, 1,000 rounds", {"solver": sv.solvers.SGD(rate=0.01, rounds=1000)}),
     ]
     rows = []
     for epsilon in (0.5, 1.0):
@@ -110,7 +115,11 @@ def excess(setup: Setup) -> Table:
     bound = 8 * parties * X.shape[1] * (sigma**2 + n * n) / (n * alpha * rounds)
     forms: list[tuple[str, float | None, dict[str, Any]]] = [
         ("SGD1 as printed", None, {"solver": "sgd", "calibration": "paper", "delta": 0.1 * n**-3.0}),
-        ("SGD2 as printed", bound, {"solver": "gradient", "calibration": "paper", "rounds": rounds, "delta": delta}),
+        (
+            "SGD2 as printed",
+            bound,
+            {"solver": sv.solvers.Gradient(rounds=rounds), "calibration": "paper", "delta": delta},
+        ),
         ("sgd", None, {"solver": "sgd", "delta": delta}),
         ("newton", None, {"solver": "newton", "delta": delta}),
     ]

@@ -1,0 +1,119 @@
+"""The tables of the documentation that are made from the classes: `python docs/tables.py` writes them anew.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; a test refuses one that is older than the code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sottovoce import estimators, losses
+from sottovoce.app.solver_list import Entry, entries
+from sottovoce.solvers import Options
+from sottovoce.solvers.options import documented
+
+DOCS = Path(__file__).parent
+KINDS = [
+    getattr(estimators, f"Private{name}")
+    for name in ("LogisticRegression", "Ridge", "Lasso", "ElasticNet", "LinearSVC")
+]
+_TABLE = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def rows(*lines: Iterable[str]) -> str:
+    """A table; the first line is its head."""
+    head, *others = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([head, "|" + "---|" * head.count(" | ") + "---|", *others]) + "\n"
+
+
+def solvers() -> str:
+    """One line for each solver."""
+    head = ("solver", "object", "what it does", "losses", "penalties", "split", "promises", "options")
+    return rows(head, *(map(_cell, _solver(entry)) for entry in entries()))
+
+
+def _solver(entry: Entry) -> tuple[str, ...]:
+    return (
+        f"`{entry.name}`",
+        f"`{entry.object}`",
+        entry.summary,
+        "all" if list(entry.losses) == losses.names() else ", ".join(entry.losses),
+        "all" if entry.penalties == Options.penalties else ", ".join(entry.penalties),
+        ", ".join(entry.splits),
+        ", ".join(entry.promises),
+        ", ".join(f"`{option.name}`" for option in entry.options),
+    )
+
+
+def options() -> str:
+    """A table of options for each solver."""
+    made = []
+    for entry in entries():
+        said = f"{entry.summary}. {entry.remarks}".strip()
+        lines = [(f"`{option.name}`", option.kind, option.meaning, option.default) for option in entry.options]
+        table = rows(("option", "allowed", "what it does", "left out"), *(map(_cell, line) for line in lines))
+        made.append(f"### `{entry.object}`: {entry.name}\n\n{said}\n\n{table}")
+    return "\n" + "\n".join(made) + "\n"
+
+
+def parameters() -> str:
+    """What all estimators take, with the defaults of those that have another."""
+    said = {name: text for name, _, text in documented(estimators.PrivateLinearModel)}
+    lines = []
+    for field in dataclasses.fields(estimators.PrivateLinearModel):
+        others: dict[str, list[str]] = {}
+        for kind in KINDS:
+            if (own := _default(kind, field.name)) != field.default:
+                others.setdefault(_shown(own), []).append(f"`{kind.__name__}`")
+        default = ", or ".join(
+            [_shown(field.default), *(f"{value} for {' and '.join(names)}" for value, names in others.items())]
+        )
+        lines.append((f"`{field.name}`", default, said[field.name]))
+    return rows(("parameter", "default", "what it is"), *(map(_cell, line) for line in lines))
+
+
+def own_parameters() -> str:
+    """What only some estimators take, those with the same default and meaning together."""
+    shared = {field.name for field in dataclasses.fields(estimators.PrivateLinearModel)}
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for kind in KINDS:
+        said = {name: text for base in reversed(kind.__mro__) for name, _, text in documented(base)}
+        for field in dataclasses.fields(kind):
+            if field.name not in shared:
+                same = (f"`{field.name}`", _shown(field.default), said[field.name])
+                found.setdefault(same, []).append(f"`{kind.__name__}`")
+    lines = [(name, ", ".join(kinds), default, text) for (name, default, text), kinds in found.items()]
+    return rows(("parameter", "of", "default", "what it is"), *(map(_cell, line) for line in lines))
+
+
+TABLES = {"solvers": solvers, "options": options, "parameters": parameters, "own parameters": own_parameters}
+
+
+def written(text: str) -> str:
+    """A page with its tables made anew."""
+    return _TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", text)
+
+
+def _default(kind: Any, name: str) -> Any:
+    return next(field.default for field in dataclasses.fields(kind) if field.name == name)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else f'`"{value}"`' if isinstance(value, str) else f"{value}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    pages = [page for page in sorted(DOCS.glob("*.md")) if _TABLE.search(page.read_text(encoding="utf-8"))]
+    stale = [page for page in pages if written(page.read_text(encoding="utf-8")) != page.read_text(encoding="utf-8")]
+    for page in stale:
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"written anew: {', '.join(page.name for page in stale) or 'nothing'}\n")

@@ -1,0 +1,124 @@
+"""Coordinate descent without privacy, in a public order or greedy: until no coordinate moves."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, limited, only, summed
+from sottovoce.algorithms.cd.greedy import PrivateGreedyCD, queries_of
+from sottovoce.algorithms.cd.private import PrivateCD
+from sottovoce.algorithms.cd.walk import STILL, ColumnSquares, CoordinateWalk, Moves, StepNumbers, visits
+from sottovoce.plan.frozen import Count
+from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release
+from sottovoce.solvers import CD, GreedyCD, Order, Rule
+
+PASSES, STEPS = 10_000, 100_000  # at most
+
+
+class ExactNumbers(StepNumbers, solver="cd", form="exact"):
+    """Steps between two messages, and the order; nothing is clipped here."""
+
+    stride: Count
+    order: Order
+
+
+class ExactCD(PrivateCD):
+    """w_j <- prox(w_j - g_j / M_j, 1 / M_j) with the exact gradient, until all coordinates were tried and none moved.
+
+    Guarantee: none; a party answers only where its holder allows runs without privacy. The certificate `violation` is
+    the largest M_j |move| of the last pass.
+    """
+
+    form: ClassVar[str] = "exact"
+    title: ClassVar[str] = "proximal coordinate descent, without privacy"
+    private: ClassVar[bool | None] = False
+
+    def design(self, problem: Problem, options: CD) -> Design:
+        """Passes in which a holder that is alone takes every step of one message."""
+        self.check_separable(problem)
+        d = problem.dimension
+        passes = limited("rounds", given(options.rounds, PASSES), 1, MOST_ROUNDS // d)
+        stride = d if len(problem.parties) == 1 else 1
+        numbers = ExactNumbers(step=1.0, clip=1.0, stride=stride, order=given(options.order, "cyclic"))
+        squares, walk = ColumnSquares(problem.bounds, problem.features), CoordinateWalk(d, stride)
+        releases = (Release.of(squares, 0, 1, 0.0, 1.0), Release.of(walk, 1, passes * d // stride, 0.0, 1.0))
+        return Design(rounds=passes, numbers=numbers, releases=releases)
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Pass after pass; one drawn at random may miss a coordinate, so several may be needed to try all."""
+        curvatures = yield from self.curvatures(plan)
+        moves, d, stride = Moves(plan, curvatures), plan.dimension, plan.numbers.stride
+        weights, violation, size = np.zeros(d), math.inf, 0.0
+        still: set[int] = set()  # coordinates tried since one last moved
+        for t in range(plan.rounds):
+            before, violation = np.array(weights), 0.0
+            for start in range(t * d, (t + 1) * d, stride):
+                sums = summed((yield Ask("coordinates", {"weights": weights, "curvatures": curvatures})))
+                weights = np.array(weights)
+                moved = moves.replay(weights, visits(plan, start, stride), sums, np.zeros(d), 0)
+                violation = max(violation, moved)
+            size = max(size, moves.length(weights))
+            if moves.length(weights - before) > STILL * size:
+                still.clear()
+                continue
+            still.update(visits(plan, t * d, d).tolist())
+            if len(still) == d:
+                break
+        return Solution(weights, {"violation": violation})
+
+
+class ExactGreedyNumbers(StepNumbers, solver="greedy-cd", form="exact"):
+    """By which rule a coordinate promises most; nothing is clipped here."""
+
+    rule: Rule
+
+
+class ExactGreedyCD(PrivateGreedyCD):
+    """The coordinate of the largest score, then an exact step on it, until no coordinate promises anything.
+
+    Guarantee: none; a party answers only where its holder allows runs without privacy.
+    """
+
+    form: ClassVar[str] = "exact"
+    title: ClassVar[str] = "greedy coordinate descent, without privacy"
+    private: ClassVar[bool | None] = False
+
+    def design(self, problem: Problem, options: GreedyCD) -> Design:
+        """At most 100,000 steps."""
+        self.check_separable(problem)
+        rounds = given(options.rounds, STEPS)
+        rule: Rule = options.rule or "GS-r"
+        numbers = ExactGreedyNumbers(rule=rule, step=given(options.step, 1.0), clip=1.0)
+        squares, scores, walk = queries_of(problem, rule)
+        releases = (
+            Release.of(squares, 0, 1, 0.0, 1.0),
+            Release.of(scores, 1, rounds, 0.0, 1.0, mechanism="selection"),
+            Release.of(walk, 1, rounds, 0.0, 1.0),
+        )
+        return Design(rounds=rounds, numbers=numbers, releases=releases)
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """A holder's own choice may lead nowhere, so the coordinates are also tried in turn."""
+        curvatures = yield from self.curvatures(plan)
+        moves, weights, first = Moves(plan, curvatures), np.zeros(plan.dimension), plan.release("choice").first
+        moved, size, still, tried = math.inf, 0.0, 0, 0
+        for t in range(plan.rounds):
+            told = {"weights": weights, "curvatures": curvatures}
+            chooser = plan.names[t % len(plan.names)]
+            place = only((yield Ask("choice", told, to=(chooser,), round=first + t)))
+            in_turn = still > 0 or (len(plan.names) > 1 and t % 2 == 1)
+            order = np.array([tried % plan.dimension]) if in_turn else place.astype(np.int64)
+            tried += in_turn
+            sums = yield Ask("coordinates", told | {"index": order}, round=first + t)
+            before, weights = weights, np.array(weights)
+            moved = moves.replay(weights, order, summed(sums), np.zeros(plan.dimension), 0)
+            size = max(size, moves.length(weights))
+            still = still + 1 if moves.length(weights - before) <= STILL * size else 0
+            if still > plan.dimension:
+                break
+        return Solution(weights, {"violation": moved})

@@ -1,0 +1,136 @@
+"""Solvers by name, their forms, and the rule of `solver="auto"`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sottovoce.algorithms import cd, frank_wolfe, gradient, newton, one_shot, scd, score, sgd, sharing
+from sottovoce.algorithms.base import Algorithm
+from sottovoce.errors import InputError, RefusedError
+from sottovoce.losses import Loss
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Problem, Split
+from sottovoce.privacy.relation import Relation
+from sottovoce.solvers.auto import preferences
+
+FORMS: Mapping[tuple[str, str], Algorithm] = {
+    (form.name, form.form): form
+    for family in (newton, gradient, sgd, scd, cd, frank_wolfe, one_shot, sharing, score)
+    for form in family.FORMS
+}
+SOLVERS: tuple[str, ...] = tuple(dict.fromkeys(name for name, _ in FORMS))
+
+
+def forms(solver: str) -> tuple[Algorithm, ...]:
+    """The forms of a solver, in the order in which they are tried."""
+    return tuple(form for (name, _), form in FORMS.items() if name == solver)
+
+
+def of(plan: Plan) -> Algorithm:
+    """The form that a plan names."""
+    form = FORMS.get((plan.algorithm, plan.form))
+    if form is None:
+        raise RefusedError(f"the plan is for {plan.algorithm!r} in the form {plan.form!r}, which there is not.")
+    return form
+
+
+def epsilons(plan: Plan, relation: Relation | None = None) -> dict[str, float]:
+    """The true epsilon of a plan against each adversary, under its own relation or another."""
+    form = of(plan)
+    return form.pricing.epsilons(form, plan, relation or plan.relation)
+
+
+def titles(plan: Plan) -> dict[str, str]:
+    """What each release of a plan is called in reports."""
+    return {query.name: query.title for query in of(plan).queries(plan, plan.names[0])}
+
+
+def kinds(plan: Plan) -> dict[str, str]:
+    """What the answers to each query are called where bytes are counted."""
+    return {query.name: query.kind or query.name for query in of(plan).queries(plan, plan.names[0])}
+
+
+def mismatch(solver: str, loss: Loss, split: Split) -> str | None:
+    """Why a solver cannot serve, whatever the rest of the problem, or None."""
+    serving = [form for form in forms(solver) if split in form.splits]
+    if not serving:
+        what = "data in one place" if split == "central" else f"data split by {split}"
+        why = " (every record's score would need noise of its own: worse than one party alone)"
+        return f"solver={solver!r} does not serve {what}{why if split == 'columns' else ''}"
+    lacks = [next((need for need in form.needs if not need.met(loss)), None) for form in serving]
+    if all(need is not None for need in lacks):
+        return f"solver={solver!r} {lacks[0].words.format(loss.name)}"  # type: ignore[union-attr]
+    return None
+
+
+def check(solver: str, loss: Loss, split: Split) -> None:
+    """Refuse a solver that is unknown or does not fit; the error lists those that do."""
+    fitting = [name for name in SOLVERS if mismatch(name, loss, split) is None]
+    listing = ", ".join(fitting) if fitting else "none yet"
+    if solver not in SOLVERS:
+        raise InputError(f"solver={solver!r} is unknown; for the loss {loss.name!r} and a {split} split: {listing}.")
+    reason = mismatch(solver, loss, split)
+    if reason is not None:
+        raise InputError(f"{reason}; solvers that fit: {listing}.")
+
+
+def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm:
+    """The first form of a solver that fits the problem and takes the options."""
+    check(solver, problem.scaled_loss, problem.split)
+    published = problem.calibration == "paper"
+    if published and not any(form.published for form in forms(solver)):
+        others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
+        raise InputError(f"solver={solver!r} has no published calibration; those that have: {others}.")
+    if published and math.isinf(problem.epsilon):
+        raise InputError("epsilon=inf: calibration='paper' needs a finite epsilon, such as 1.0.")
+    for form in forms(solver):
+        fits = problem.split in form.splits and form.published == published
+        fits = fits and (published or form.private in (None, math.isfinite(problem.epsilon)))
+        if fits and all(options.get(name) == value for name, value in form.when.items()):
+            return _taking(form, problem, options)
+    if math.isinf(problem.epsilon):
+        fitting = [name for name in SOLVERS if mismatch(name, problem.scaled_loss, problem.split) is None]
+        free = [name for name in fitting if any(_without_noise(form, problem.split) for form in forms(name))]
+        raise InputError(
+            f"epsilon=inf: solver={solver!r} has no form without noise; solvers that have: {', '.join(free)}."
+        )
+    raise InputError(
+        f"solver={solver!r} has no form for calibration={problem.calibration!r} and data split as {problem.split!r}."
+    )
+
+
+def _without_noise(form: Algorithm, split: Split) -> bool:
+    return form.private is not True and not form.published and split in form.splits
+
+
+def _taking(form: Algorithm, problem: Problem, options: Mapping[str, Any]) -> Algorithm:
+    """The form, if its loss fits and it takes every option that was given."""
+    form.check_loss(problem.scaled_loss)
+    unknown = [name for name in options if form.options is not None and name not in form.options]
+    if unknown:
+        raise InputError(
+            f"{unknown[0]}={options[unknown[0]]!r} means nothing to solver={form.name!r} here; it takes "
+            f"{', '.join(form.options or ())}."
+        )
+    return form
+
+
+def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
+    """The plan of a problem by a solver's object: its form is found, designs, and is checked once."""
+    form = find(solver.name, problem, solver.given())
+    prepared = problem.changed(layout=form.layout)
+    plan = Plan.of(prepared, form.design(prepared, solver), run=run, coin=coin, algorithm=form.name, form=form.form)
+    form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
+    return plan
+
+
+def choose(problem: Problem) -> str:
+    """`solver="auto"`: a rule of public numbers; the first of its list that fits.
+
+    signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
+    a record stands above its noise. The constants come from `benchmarks/solvers.py`.
+    """
+    found = preferences(problem)
+    return next((name for name in found if mismatch(name, problem.scaled_loss, problem.split) is None), found[0])

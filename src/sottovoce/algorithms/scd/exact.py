@@ -1,0 +1,101 @@
+"""Dual coordinate ascent without privacy (SDCA), for `scd` and `scd-sequential`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from sottovoce.algorithms.base import Ask, Coordination, Solution, given, summed
+from sottovoce.algorithms.scd.duals import Array, DualAlgorithm, DualNumbers, DualQuery, move, ridge_of, weights_of
+from sottovoce.door.query import Plain, Query, Round
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release
+from sottovoce.solvers import SCD, SequentialSCD
+
+EPOCHS = 2000  # at most
+STILL = 1e-13  # it has converged when no weight moves by more than this share of the largest
+
+
+class ExactNumbers(DualNumbers, solver="scd", form="exact"):
+    """lam and the kind of step."""
+
+
+class ExactSCD(DualAlgorithm):
+    """v <- v + what one pass over every holder's duals moved it by, until the weights stand still.
+
+    Guarantee: none; a party answers only where its holder allows runs without privacy. The certificate is the duality
+    gap before the last epoch.
+    """
+
+    name: ClassVar[str] = "scd"
+    form: ClassVar[str] = "exact"
+    title: ClassVar[str] = "dual coordinate ascent, without privacy (SDCA)"
+    private: ClassVar[bool | None] = False
+    numbers: ClassVar[type[DualNumbers]] = ExactNumbers
+
+    def design(self, problem: Problem, options: SCD | SequentialSCD) -> Design:
+        """By default the exact step, which converges in fewer epochs."""
+        numbers = self.numbers(ridge=ridge_of(self.name, problem), dual_step=given(options.dual_step, "exact"))
+        epochs = given(options.rounds, EPOCHS)
+        release = Release.of(Epoch(problem, numbers), 0, epochs, 0.0, 1.0)
+        return Design(rounds=epochs, numbers=numbers, releases=(release,))
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+        """A pass over the duals."""
+        return (Epoch(plan, plan.numbers),)
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """SDCA until the weights stand still."""
+        v, gap, n = np.zeros(plan.dimension), math.inf, plan.records
+        for _ in range(plan.rounds):
+            weights = weights_of(plan, v)
+            passes = yield Ask("epoch", {"weights": weights})
+            *step, losses, conjugates = summed(passes)
+            gap = (losses + conjugates) / n + plan.numbers.ridge * float(weights @ weights)
+            v += step
+            if np.abs(step).max() <= STILL * np.abs(v).max():
+                break
+        return Solution(weights_of(plan, v), {"duality_gap": gap})
+
+
+class ExactSequentialNumbers(DualNumbers, solver="scd-sequential", form="exact"):
+    """lam and the kind of step."""
+
+
+class ExactSequentialSCD(ExactSCD):
+    """The same ascent: without noise its steps come one after another already."""
+
+    name: ClassVar[str] = "scd-sequential"
+    numbers: ClassVar[type[DualNumbers]] = ExactSequentialNumbers
+
+
+class Epoch(DualQuery, Plain):
+    """One pass of dual coordinate ascent over a holder's records in turn, with its part of the duality gap.
+
+    SDCA; several holders step side by side, with s multiplied by their number (CoCoA+).
+    The value is (sum_i z_i x_i, sum_i l_i(x_i'w), sum_i l_i*(-a_i)), the sums before the pass.
+    """
+
+    name = "epoch"
+    title: ClassVar[str] = "passes over the duals, with the duality gap"
+
+    def __init__(self, problem: Problem, numbers: Numbers) -> None:
+        super().__init__(problem, numbers)
+        self.scale = len(problem.parties) / (numbers.ridge * problem.records)
+        self.length, self.rounding_entries = problem.dimension + 2, Plain.rounding_entries
+
+    def value(self, round: Round) -> Array:
+        """Records in an order drawn afresh."""
+        rows, duals, loss = round.rows, round.memory, round.plan.scaled_loss
+        losses = rows.scalar_sum(round.told["weights"], loss.value)
+        used = rows.squares > 0  # the dual of a null row stays 0 and its loss is a constant
+        conjugates = float(np.sum(loss.conjugate(-duals[used], rows.labels[used])))
+        losses -= float(np.sum(loss.value(np.zeros((~used).sum()), rows.labels[~used])))
+        order = round.plan.public_coin(f"epoch {round.number}").permutation(len(rows))
+        drawn = dataclasses.replace(round, rows=rows.take(order))
+        total = move(drawn, code=self.code, factor=self.scale, clip=math.inf, scale=self.scale)
+        return np.array([*total, losses, conjugates])

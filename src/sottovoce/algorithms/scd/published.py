@@ -1,0 +1,138 @@
+"""DP-SCD as published: the sampled duals are sent with v, and their noise enters them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.base import given
+from sottovoce.algorithms.scd.duals import Array, ClippedNumbers, ClippedSteps, DualAlgorithm, Positive, ridge_of
+from sottovoce.algorithms.scd.private import RATE, Rule
+from sottovoce.data.block import toward_zero
+from sottovoce.door.query import Query, Round, Walk
+from sottovoce.errors import LeakError
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release, grid_step
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian
+from sottovoce.privacy.published import moments_noise_for, visible_uses_epsilon
+from sottovoce.privacy.relation import Relation, inside
+from sottovoce.queries.pricing import Form, Pricing
+from sottovoce.solvers import SCD
+
+Integers = NDArray[np.int64]
+
+
+class PublishedNumbers(ClippedNumbers, solver="scd", form="published"):
+    """The rate, from which a step's length follows."""
+
+    rate: Positive
+
+
+class VisibleDualsPricing(Pricing):
+    """Which duals move shows who was sampled: there is no amplification against whoever sees them."""
+
+    def charge(
+        self, form: Form, plan: Plan, relation: Relation, party: str, owed: Mapping[str, float]
+    ) -> tuple[Event, ...]:
+        """Every round in full, as if the record were in all of them."""
+        if not plan.private:
+            return super().charge(form, plan, relation, party, owed)
+        release = plan.releases[0]
+        return (Gaussian(mu=release.charged(relation) * math.sqrt(release.total) / release.std),)
+
+    def epsilons(self, form: Form, plan: Plan, relation: Relation) -> dict[str, float]:
+        """The coordinator sees which duals move; the others see v alone."""
+        if not plan.private:
+            return super().epsilons(form, plan, relation)
+        release = plan.releases[0]
+        rate, delta = release.rate or 1.0, inside(plan.delta)
+        seen = visible_uses_epsilon(release.charged(relation) / release.std, rate, release.total, delta)
+        multiplier = release.std / (plan.numbers.clip + release.step * math.sqrt(plan.dimension))
+        each, world = (
+            epsilon_of([PoissonGaussian(rate, multiplier * math.sqrt(noises), release.total)], delta, relation)
+            for noises in (1, len(plan.parties))
+        )
+        return {"world": min(world, each, seen), "coordinator": seen, "parties": min(each, seen)}
+
+
+class PublishedSCD(DualAlgorithm):
+    """Noise of variance 2 C^2 sigma^2 on v and on the sampled duals, sigma by the moments accountant: as printed.
+
+    The last iterate, one Newton step a dual.
+
+    Guarantee: a Gaussian of sensitivity sqrt 2 C, or 2 sqrt 2 C, for every round that uses a record (`proof.md`).
+    """
+
+    name: ClassVar[str] = "scd"
+    form: ClassVar[str] = "published"
+    title: ClassVar[str] = "DP-SCD as published, with its duals in the open"
+    published: ClassVar[bool] = True
+    pricing: ClassVar[Pricing] = VisibleDualsPricing()
+
+    def design(self, problem: Problem, options: SCD) -> Design:
+        """The published noise; clip and rounds by the rule of the private form."""
+        lam = ridge_of(self.name, problem)
+        rule = Rule(problem, lam, options.dual_step or "slope")
+        rate, rounds = given(options.rate, RATE), given(options.rounds, rule.rounds)
+        clip = given(options.clip, rule.clip(rate, 1.0))
+        numbers = PublishedNumbers(ridge=lam, dual_step="newton", clip=clip, rate=rate, averaged=1)
+        query = PublishedState(problem, numbers)
+        std = math.sqrt(2) * clip * moments_noise_for(problem.epsilon, problem.delta, rate, rounds)
+        release = Release.of(query, 0, rounds, std, grid_step(query, std), rate)
+        return Design(rounds=rounds, numbers=numbers, releases=(release,), claimed_epsilon=problem.epsilon)
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+        """The step of v and the sampled duals."""
+        return (PublishedState(plan, plan.numbers),)
+
+
+class PublishedState(ClippedSteps, Walk):
+    """The paper's release: the step of v and the steps of the sampled duals, noise on those alone.
+
+    Guarantee: the round is a Gaussian of sensitivity sqrt 2 C (zero-out), 2 sqrt 2 C (replace-one) for who knows the
+    batch, which the entries without noise tell. The noise enters the holder's duals, as published.
+    Edges: a null row takes no step, and neither does one whose step is no number; their duals get the noise alone.
+    """
+
+    name = "state"
+    title: ClassVar[str] = "steps of the sampled duals, with the duals themselves"
+    samples: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem, numbers: Numbers) -> None:
+        super().__init__(problem, numbers)
+        self.clip, self.bound = numbers.clip, math.sqrt(2.0) * numbers.clip
+        self.factor = numbers.rate / numbers.ridge
+        self.length = problem.dimension + max(count for _, count in problem.parties)
+        self.rounding_entries = problem.dimension + 1.0
+
+    def walk(self, round: Round, noise: Integers | None, step: float) -> Integers:
+        """Steps by the published formula, |z_i| <= C."""
+        rows, duals, dual_step = round.rows, round.memory, round.plan.scaled_loss.dual_step
+        if noise is None or rows.bits is None:
+            raise LeakError("the published release has noise.")
+        batch = rows if rows.chosen is not None else rows.take(rows.places)
+        places = batch.places
+        squares = rows.whole.squares[places]
+        bits = rows.bits - math.ceil(math.log2(self.clip))
+        steps = np.zeros(len(places))
+
+        def published(scores: Array, labels: Array) -> Array:
+            with np.errstate(all="ignore"):
+                found = dual_step(duals[places], labels, scores, self.factor * squares)
+            found = np.where(squares > 0, np.nan_to_num(found, nan=0.0), 0.0)
+            steps[:] = toward_zero(np.clip(found, -self.clip, self.clip), bits)
+            return steps
+
+        grid = np.zeros(self.length, dtype=np.int64)
+        grid[: self.dimension] = np.rint(batch.weighted_sum(round.told["weights"], published) / step)
+        grid[: self.dimension] += noise[: self.dimension]
+        moved = self.dimension + places
+        grid[moved] = np.rint(steps / step).astype(np.int64) + noise[moved]
+        duals[places] += grid[moved] * step
+        return grid

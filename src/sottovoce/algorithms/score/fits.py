@@ -1,0 +1,96 @@
+"""A party's own fit and the scale of its scores: functions of released values and of public numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.newton.metric import RULES, Descent
+from sottovoce.penalties.base import ConstraintSet
+from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.plan.plan import Plan
+from sottovoce.queries.gram import GramMatrix
+
+Array = NDArray[np.float64]
+
+TAIL = 2.0  # standard deviations of the noise beyond which a noisy number is cut before it is used
+WIDE = 4.0  # standard deviations to which a score is cut for its mean and variance
+NARROW = 1.5  # and for what is sent
+LABEL_DAMPING = 10.0  # how much more a fit to noisy labels is damped than by the rule for noisy gradients
+
+
+def cut_of(plan: Plan, query: str) -> float:
+    """Where a number of size at most 1 is cut once it has the noise of a release."""
+    return 1.0 + TAIL * plan.noise_of(query)
+
+
+class OwnFit:
+    """The private Newton on one party's columns, then the mean and the deviation of its scores s."""
+
+    def __init__(self, plan: Plan, party: str, triangle: Array) -> None:
+        self.plan, self.part = plan, plan.part(party)
+        recipe, whole = self.part.preparation, plan.scaled_regulariser
+        gram = GramMatrix(recipe.dimension).matrix(triangle)
+        half = plan.bounds.label_scale(fit_intercept=plan.fit_intercept)[1]
+        regulariser = ScaledRegulariser(whole.inner, recipe.features, recipe.scale * half, whole.objective)
+        damping = max(self._damping(), 1e-9 * float(np.trace(gram)))  # without noise a trifle
+        self.descent = Descent(gram, damping, plan, regulariser, plan.rounds // 2)
+        self.mean, self.deviation = 0.0, 1.0
+
+    def _damping(self) -> float:
+        """Public numbers: the rule of `newton`, and where the labels carry noise, room for that."""
+        plan, d, loss = self.plan, self.part.preparation.dimension, self.plan.scaled_loss
+        rule, label_noise = RULES[loss.kind], plan.noise_of("labels")
+        damping = rule.damping(d, plan.records, plan.rounds, plan.noise_of("gram"), plan.noise_of("gradient"))
+        if self.part.preparation.labelled:
+            return damping
+        moments = cut_of(plan, "labels") * plan.noise_of("pull") * d
+        noise = max(LABEL_DAMPING * label_noise * math.sqrt(plan.records * d), moments)
+        return max(damping, loss.label_slope * noise / rule.per_round)
+
+    def guess_scale(self) -> None:
+        """Mean and deviation as the Gram matrix tells, the second with room for its noise."""
+        fit, weights, records = self.descent, self.descent.mean, self.plan.records
+        if self.part.constant:
+            last = fit.vectors @ (fit.values * (fit.vectors.T @ weights))
+            self.mean = float(last[-1]) / (records * self.part.preparation.intercept_entry)
+        room = self.plan.noise_of("gram") * float(weights @ weights) / records
+        self.deviation = math.sqrt(max(fit.mean_square(weights) - self.mean**2, 0.0) + room + 1e-12)
+
+    def measure_scale(self, sums: Array) -> None:
+        """Mean and deviation from (sum z^2, sum z), z = (s - mean) / (WIDE deviation) by the guess.
+
+        Without an intercept nothing can be centred: the mean counts as 0.
+        """
+        plan, width = self.plan, WIDE * self.deviation
+        square, mean = sums / plan.records
+        if not plan.fit_intercept:
+            mean = 0.0
+        variance = max(square - mean**2, 2.0 * plan.noise_of("moments") / plan.records, 1e-6)
+        self.mean, self.deviation = self.mean + width * float(mean), width * math.sqrt(variance)
+
+    def standardised(self, deviations: float) -> Array:
+        """The weights of (s - mean) / (that many deviations)."""
+        scale = deviations * self.deviation
+        weights = self.descent.mean / scale
+        if self.part.constant:
+            weights[-1] -= self.mean / (scale * self.part.preparation.intercept_entry)
+        return weights
+
+
+def joined(plan: Plan, fits: Sequence[OwnFit], factors: Array, intercept: float) -> Array:
+    """sum_m factor_m s_m + intercept as weights of rows that are prepared whole; a ball bounds them too."""
+    found = np.zeros(plan.dimension)
+    for factor, fit in zip(factors, fits, strict=True):
+        part, own = fit.part, factor * fit.descent.mean
+        scale = part.preparation.scale / plan.preparation.scale
+        found[part.start : part.stop] = own[: part.stop - part.start] * scale
+        if part.constant:
+            intercept += float(own[-1]) * part.preparation.intercept_entry
+    if plan.fit_intercept:
+        found[plan.features] = intercept / plan.preparation.intercept_entry
+    regulariser = plan.scaled_regulariser
+    return regulariser.prox(found, 1.0) if isinstance(regulariser.inner, ConstraintSet) else found

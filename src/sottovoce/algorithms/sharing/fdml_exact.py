@@ -1,0 +1,214 @@
+"""`fdml` without privacy: gradient steps on batches over columns (Hu et al. 2019, the baseline of ADMM sharing)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sottovoce.algorithms.base import Algorithm, Ask, Coordination, TailAverage, given, limited, only, summed
+from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, joined, momentum_step
+from sottovoce.data.block import Block, Layout
+from sottovoce.data.bounds import LARGEST
+from sottovoce.door.query import Plain, Query, Reals, Round, label_party
+from sottovoce.errors import InputError
+from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.release import Release
+from sottovoce.solvers import FDML
+
+Array = NDArray[np.float64]
+
+ROUNDS, RATE, BATCH = 2000, 0.01, 32  # 20 epochs, of batches that are not too small
+
+
+class ExactNumbers(Numbers, solver="fdml", form="exact"):
+    """The share of the records in a batch, and the length of a step in units of 1 / (k R^2)."""
+
+    rate: float = Field(gt=0, le=1)
+    step: float = Field(gt=0)
+
+
+class ExactFDML(Algorithm):
+    """A round: every party says the scores D_m w_m of a batch, the party with the labels answers l' at their sum.
+
+    Then all parties take a step w_m <- prox(w_m - step g_m + 0.9 (w_m - w_m before)), g_m = D_m'l' / (records of the
+    batch). Batches are `rate` of the records, in an order that a public coin draws for each epoch. The step is `step` /
+    (k R^2) with the loss's curvature k, at most 1, and the mean square R^2 of the rows' norms, of which each party
+    tells its part first. The answer is the mean of the second half of the weights.
+
+    Guarantee: none; a party answers only where its holder allows runs without privacy. Labels that one party alone
+    knows are refused: the sign of a slope is the label.
+    Edges: steps do not shrink, so the answer is near the minimum and not at it; `admm` arrives. A ball or a box bounds
+    the weights of each party on its own; a record that is unusable at one party counts there as zeros.
+    """
+
+    name: ClassVar[str] = "fdml"
+    form: ClassVar[str] = "exact"
+    title: ClassVar[str] = "gradient steps on batches over columns, without privacy"
+    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    private: ClassVar[bool | None] = False
+    options: ClassVar[tuple[str, ...] | None] = ("rounds", "rate", "step")
+    resumes: ClassVar[bool] = False
+    layout: ClassVar[Layout] = "entries"
+
+    def design(self, problem: Problem, options: FDML) -> Design:
+        """Batches of a hundredth of the records, at least 32 of them."""
+        check_exact(problem, self.name)
+        least, rounds = 1 / problem.records, given(options.rounds, ROUNDS)
+        rate = limited("rate", given(options.rate, min(1.0, max(RATE, BATCH * least))), least, 1.0)
+        queries, counts = self._queries(problem, problem.names[0]), {"scores": rounds, "slopes": rounds}
+        releases = (Release.of(query, 0, counts.get(query.name, 1), 0.0, 1.0) for query in queries)
+        numbers = ExactNumbers(rate=rate, step=given(options.step, 1.0))
+        return Design(rounds=rounds, numbers=numbers, releases=tuple(releases))
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
+        """Each with the regulariser of the party's own part."""
+        return self._queries(plan, party)
+
+    @staticmethod
+    def _queries(problem: Problem, party: str) -> tuple[Query, ...]:
+        regulariser = problem.part_regulariser(party)
+        return RowSquares(), FinalWeights(regulariser), BatchScores(regulariser), BatchSlopes()
+
+    def remember(self, plan: Plan, rows: Block) -> PartDescent:
+        """Weights of 0."""
+        return PartDescent(plan, rows)
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Sums of scores to the party with the labels, its slopes to all."""
+        size = float(summed((yield Ask("sizes", round=0)))[0]) / plan.records
+        step = plan.numbers.step / (curvature(plan.scaled_loss) * size) if size > 0.0 else 0.0
+        told = {"step": np.array([step])}
+        for t in range(plan.rounds):
+            scores = summed((yield Ask("scores", told, round=t)))
+            if not np.abs(scores).max() <= LARGEST:
+                length = f"step={plan.numbers.step:g}"
+                raise InputError(f"{length}: the scores diverge; take a smaller one, or a larger rate.")
+            told = {"slopes": only((yield Ask("slopes", {"scores": scores}, (plan.label_party_name,), t)))}
+        return joined(plan, (yield Ask("weights", told, round=0)))
+
+
+class PartDescent:
+    """What a party keeps from round to round: its weights, and the batch of the last scores."""
+
+    def __init__(self, plan: Plan, rows: Block) -> None:
+        self.products = rows.products.by_row()
+        self.batches = Batches(plan)
+        self.weights = self.before = np.zeros(rows.dimension)
+        self.tail = TailAverage(rows.dimension, plan.rounds // 2)
+        self.batch = self.products.take(slice(0))
+        self.length = 0.0
+
+    def scores(self, number: int) -> Array:
+        """D_m w_m of a round's batch."""
+        self.batch = self.products.take(self.batches[number])
+        return self.batch.scores(self.weights)
+
+    def step(self, number: int, slopes: Array, regulariser: ScaledRegulariser) -> None:
+        """By the slopes of that round."""
+        gradient = self.batch.sums(slopes) / len(slopes)
+        free = momentum_step(self.weights, self.before, self.length * gradient)
+        self.before, self.weights = self.weights, regulariser.prox(free, self.length)
+        self.tail.add(number, self.weights)
+
+
+class Batches:
+    """The records of each round: every epoch goes through all of them, in an order of its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._epoch, self._order = plan, -1, np.zeros(0, dtype=np.int64)
+
+    def __getitem__(self, number: int) -> NDArray[np.int64]:
+        epoch, start, stop = batch_of(self._plan, number)
+        if epoch != self._epoch:
+            order = self._plan.public_coin(f"batches of epoch {epoch}").permutation(self._plan.records)
+            self._epoch, self._order = epoch, order
+        return self._order[start:stop]
+
+
+def batch_of(plan: Plan, number: int) -> tuple[int, int, int]:
+    """(epoch, start, stop) of a round; batches have at most a share `rate` of the records, or one record."""
+    count = min(math.ceil(1 / float(plan.numbers.rate)), plan.records)
+    epoch, place = divmod(number, count)
+    return epoch, place * plan.records // count, (place + 1) * plan.records // count
+
+
+def batch_size(plan: Plan, number: int) -> int:
+    """How many records a round has."""
+    _, start, stop = batch_of(plan, number)
+    return stop - start
+
+
+class RowSquares(Plain):
+    """The sum of the squares of all entries, the constant column's too."""
+
+    name = "sizes"
+    title: ClassVar[str] = "the mean square of the rows"
+
+    def value(self, round: Round) -> Array:
+        """One number."""
+        return np.array([round.memory.products.sum_of_squares()])
+
+
+class BatchScores(Plain):
+    """D_m w_m of a round's batch, after a step by the slopes of the batch before."""
+
+    name = "scores"
+    title: ClassVar[str] = "the score of every person of a batch"
+
+    def __init__(self, regulariser: ScaledRegulariser) -> None:
+        self.regulariser = regulariser
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+        """The slopes of the batch before; in the first round there is no step, but its length is told."""
+        return {"slopes": Reals((batch_size(plan, number - 1),), *ANY)} if number else {"step": Reals((1,), *ANY)}
+
+    def value(self, round: Round) -> Array:
+        """One product with the rows of the batch, one with their transpose."""
+        if round.number == 0:
+            round.memory.length = float(round.told["step"][0])
+        else:
+            round.memory.step(round.number - 1, round.told["slopes"], self.regulariser)
+        return np.asarray(round.memory.scores(round.number))
+
+
+class BatchSlopes(Plain):
+    """l'(score, label) of a batch. Its sign is the label, so no form with held labels may use it."""
+
+    name = "slopes"
+    title: ClassVar[str] = "the slope of every person of a batch"
+    answered_by = label_party
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+        """The scores of all parties together."""
+        return {"scores": Reals((batch_size(plan, number),), *ANY)}
+
+    def value(self, round: Round) -> Array:
+        """One slope for each record of the batch."""
+        labels = round.rows.labels[round.memory.batches[round.number]]
+        return round.plan.scaled_loss.derivative(round.told["scores"], labels)
+
+
+class FinalWeights(Plain):
+    """The mean of the second half of the weights, after the last step."""
+
+    name = "weights"
+    title: ClassVar[str] = "the weights of a party"
+
+    def __init__(self, regulariser: ScaledRegulariser) -> None:
+        self.regulariser = regulariser
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The slopes of the last batch."""
+        return {"slopes": Reals((batch_size(plan, plan.rounds - 1),), *ANY)}
+
+    def value(self, round: Round) -> Array:
+        """The end of the run."""
+        round.memory.step(round.plan.rounds - 1, round.told["slopes"], self.regulariser)
+        return np.array(round.memory.tail.value)

@@ -1,0 +1,104 @@
+"""The solvers as a list: what each serves and which options it has, from the registry and from their classes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from sottovoce import algorithms, losses
+from sottovoce.algorithms import Algorithm
+from sottovoce.errors import InputError, did_you_mean
+from sottovoce.plan.problem import Split
+from sottovoce.solvers import SOLVERS, Options
+from sottovoce.solvers.options import Option
+
+Promise = Literal["private", "published", "without privacy"]
+
+_SPLITS: Final[tuple[Split, ...]] = get_args(Split)
+_PROMISES: Final[tuple[Promise, ...]] = get_args(Promise)
+_PARAMETERS = {"huber": {"threshold": 1.0}}
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to run a solver, with what it promises, the options that choose it, and those that it takes."""
+
+    name: str
+    title: str
+    splits: tuple[Split, ...]
+    promises: tuple[Promise, ...]
+    chosen_by: dict[str, str]
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One solver."""
+
+    name: str
+    object: str
+    summary: str
+    remarks: str
+    splits: tuple[Split, ...]
+    losses: tuple[str, ...]
+    penalties: tuple[str, ...]
+    promises: tuple[Promise, ...]
+    options: tuple[Option, ...]
+    forms: tuple[Form, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain texts and lists."""
+        return dataclasses.asdict(self)
+
+
+def entries() -> tuple[Entry, ...]:
+    """All solvers, in the order of the registry."""
+    return tuple(_entry(SOLVERS[name]) for name in algorithms.SOLVERS)
+
+
+def entry(name: str) -> Entry:
+    """The solver of that name."""
+    if name not in SOLVERS:
+        raise InputError(
+            f"solver={name!r} is unknown{did_you_mean(name, tuple(SOLVERS))} There are: {', '.join(SOLVERS)}."
+        )
+    return _entry(SOLVERS[name])
+
+
+def _entry(kind: type[Options]) -> Entry:
+    known = {name: losses.get(name, **_PARAMETERS.get(name, {})) for name in losses.names()}
+    forms = tuple(_form(form, kind) for form in algorithms.forms(kind.name))
+    splits = tuple(split for split in _SPLITS if any(split in form.splits for form in forms))
+    return Entry(
+        name=kind.name,
+        object=kind.__name__,
+        summary=kind.summary(),
+        remarks=kind.remarks(),
+        splits=splits,
+        losses=tuple(
+            name
+            for name, loss in known.items()
+            if any(algorithms.mismatch(kind.name, loss, split) is None for split in splits)
+        ),
+        penalties=kind.penalties,
+        promises=tuple(promise for promise in _PROMISES if any(promise in form.promises for form in forms)),
+        options=kind.described(),
+        forms=forms,
+    )
+
+
+def _form(form: Algorithm, kind: type[Options]) -> Form:
+    private: dict[bool | None, tuple[Promise, ...]] = {
+        True: ("private",),
+        False: ("without privacy",),
+        None: ("private", "without privacy"),
+    }
+    return Form(
+        name=form.form,
+        title=form.title,
+        splits=form.splits,
+        promises=("published",) if form.published else private[form.private],
+        chosen_by=dict(form.when),
+        options=kind.names() if form.options is None else form.options,
+    )

@@ -1,0 +1,186 @@
+# mypy: allow-untyped-decorators
+"""Loops of dual coordinate descent over records, dense and sparse. A loss is a code and one parameter."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers
+from sottovoce.losses.kernels import clamp, dual_step
+
+_ONE, _TWO = np.uint64(1), np.uint64(2)
+_BATCH = 64  # rows scored before any of them steps: their memory is fetched side by side, and is still near later
+_AHEAD = 16  # rows asked for before their turn
+_SLACK = 1.0 + 2.0**-50  # more than the rounding of a square root, a product and a quotient
+
+
+def _ask_for(_context: Any, array: Any, _place: Any) -> Any:
+    """Code that asks for the memory of array[place] and waits for nothing; any place will do."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.bitcast(builder.gep(view.data, [arguments[1]]), cgutils.voidptr_t)
+        flags = [context.get_constant(types.int32, flag) for flag in (0, 3, 1)]  # to read, to keep near, data
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *(flag.type for flag in flags)])
+        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind), [pointer, *flags])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+_prefetch: Any = intrinsic(_ask_for)
+
+
+@njit(cache=True, fastmath=False, error_model="numpy")
+def _step_all(
+    batch: NDArray[np.int64],
+    scores: Array,
+    labels: Array,
+    norms_squared: Array,
+    duals: Array,
+    code: int,
+    parameter: float,
+    factor: float,
+    clip: float,
+    grid: int,
+) -> None:
+    """Overwrite the scores of the rows of a batch with their steps z, and add these to the duals.
+
+    |z| |x| <= clip, and z is rounded toward zero to a multiple of 2^-grid; 0 where it is no number.
+    """
+    unit = 2.0**grid if grid >= 0 else 0.0
+    for k in range(len(batch)):
+        i = np.uint64(batch[k])
+        bound = clip / (math.sqrt(norms_squared[i]) * _SLACK)
+        z = dual_step(code, duals[i], labels[i], scores[k], factor * norms_squared[i], parameter)
+        z = clamp(z, -bound, bound)
+        if unit > 0.0:
+            z = np.trunc(z * unit) / unit
+        usable = 0.0 < norms_squared[i] < math.inf and abs(z) < math.inf
+        scores[k] = z if usable else 0.0
+        duals[i] += scores[k]
+
+
+@njit(cache=True, fastmath=EXACT_SUM, error_model="numpy")
+def dual_rows_dense(
+    rows: Entries,
+    chosen: NDArray[np.int64],
+    labels: Array,
+    norms_squared: Array,
+    weights: Array,
+    duals: Array,
+    code: int,
+    parameter: float,
+    factor: float,
+    clip: float,
+    grid: int,
+    scale: float,
+) -> Array:
+    """Step the duals of the chosen rows in place and return sum_i z_i x_i, in one pass.
+
+    Args:
+        rows: All rows of the holder, C order.
+        chosen: Which rows step.
+        labels: Of all rows.
+        norms_squared: |x_i|^2 of all rows; a row for which it is 0 or not finite takes no step.
+        weights: A score is x'weights.
+        duals: Of all rows; z_i is added to those of the chosen rows.
+        code: The loss.
+        parameter: Its parameter.
+        factor: The step minimises with s = factor |x|^2.
+        clip: |z| |x| <= clip; infinite for none.
+        grid: z is rounded toward zero to a multiple of 2^-grid; negative for no rounding.
+        scale: 0 when all steps start from the same weights; else scale z x is added to the weights, in place, after
+            every row, in the order chosen.
+    """
+    total = np.zeros(rows.shape[1])
+    size = _BATCH if scale == 0.0 else 1
+    steps = np.empty(size)
+    entries, line = rows.ravel(), 64 // rows.itemsize
+    for start in range(0, len(chosen), size):
+        batch = chosen[start : start + size]
+        for k in range(len(batch)):
+            ahead = chosen[min(start + k + _AHEAD, len(chosen) - 1)]
+            for place in range(ahead * len(total), (ahead + 1) * len(total), line):
+                _prefetch(entries, place)
+            row, score = rows[batch[k]], 0.0
+            for j in range(len(total)):
+                score += row[j] * weights[j]
+            steps[k] = score
+        _step_all(batch, steps, labels, norms_squared, duals, code, parameter, factor, clip, grid)
+        for k in range(len(batch)):
+            row, z = rows[batch[k]], steps[k]
+            if z == 0.0:  # an unusable row may hold anything
+                continue
+            for j in range(len(total)):
+                total[j] += z * row[j]
+            if scale != 0.0:
+                for j in range(len(total)):
+                    weights[j] += scale * z * row[j]
+    return total
+
+
+@njit(cache=True, fastmath=False, error_model="numpy")
+def dual_rows_sparse(
+    indptr: Integers,
+    indices: Integers,
+    data: Entries,
+    chosen: NDArray[np.int64],
+    labels: Array,
+    norms_squared: Array,
+    weights: Array,
+    duals: Array,
+    code: int,
+    parameter: float,
+    factor: float,
+    clip: float,
+    grid: int,
+    scale: float,
+) -> Array:
+    """As `dual_rows_dense`, for the rows of a CSR matrix."""
+    # Two sums for each of a row's products: with one, every addition would wait for the one before. Places are
+    # unsigned, so that no check for negative ones is made, and the loops stand here, since a call would cost as much.
+    total, other = np.zeros(len(weights)), np.zeros(len(weights))
+    size = _BATCH if scale == 0.0 else 1
+    steps = np.empty(size)
+    for start in range(0, len(chosen), size):
+        batch = chosen[start : start + size]
+        for k in range(len(batch)):
+            ahead = indptr[chosen[min(start + k + _AHEAD, len(chosen) - 1)]]
+            _prefetch(data, ahead)
+            _prefetch(data, ahead + 8)
+            _prefetch(indices, ahead)
+            i = np.uint64(batch[k])
+            place, end = np.uint64(indptr[i]), np.uint64(indptr[i + _ONE])
+            even, odd = 0.0, 0.0
+            while place + _ONE < end:
+                even += data[place] * weights[np.uint64(indices[place])]
+                odd += data[place + _ONE] * weights[np.uint64(indices[place + _ONE])]
+                place += _TWO
+            if place < end:
+                even += data[place] * weights[np.uint64(indices[place])]
+            steps[k] = even + odd
+        _step_all(batch, steps, labels, norms_squared, duals, code, parameter, factor, clip, grid)
+        for k in range(len(batch)):
+            z, i = steps[k], np.uint64(batch[k])
+            if z == 0.0:
+                continue
+            place, end = np.uint64(indptr[i]), np.uint64(indptr[i + _ONE])
+            if scale != 0.0:
+                for there in range(place, end):
+                    weights[np.uint64(indices[there])] += scale * z * data[there]
+            while place + _ONE < end:
+                total[np.uint64(indices[place])] += z * data[place]
+                other[np.uint64(indices[place + _ONE])] += z * data[place + _ONE]
+                place += _TWO
+            if place < end:
+                total[np.uint64(indices[place])] += z * data[place]
+    return total + other

@@ -1,0 +1,317 @@
+"""Raw rows made ready: the public recipe, and what each layout decides.
+
+Prepared means, for every record on its own (so that a record changes nothing but its own row): rescaled by public
+ranges, cut to the entry bound, scaled back to the row norm, scaled as the layout says, extended by the constant of the
+intercept, and rounded toward zero on a public grid. A row with NaN or infinity, or with a label that was not declared,
+becomes a null row: zero everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.data.bounds import Bounds
+from sottovoce.data.grid import exact_bits, toward_zero
+from sottovoce.data.labels import equal, numbers
+from sottovoce.data.matrix import Matrix, csr, dense, is_sparse, row_squares, rows_at_once
+from sottovoce.errors import InputError
+
+Array = NDArray[np.float64]
+
+Layout = Literal["rows", "columns", "entries"]
+
+INTERCEPT = 0.25  # the constant column's share of the unit row norm
+HUGE = 1e150  # its square is still finite
+
+
+class Arrangement(ABC):
+    """What a layout decides: how raw rows are scaled and stored, and what is promised of them."""
+
+    promise: ClassVar[str]  # in the report
+    row_norm: ClassVar[float] = math.inf  # what bounds the norm of every prepared row
+    order: ClassVar[Literal["C", "F"]] = "F"  # which lie together: rows (C) or columns (F)
+    on_grid: ClassVar[bool] = True  # whether entries of a private run are on the exact grid
+
+    @abstractmethod
+    def scale(self, recipe: Preparation) -> float | Array:
+        """What a clipped, rescaled row is multiplied by. A factor just below 1 absorbs float rounding of norms."""
+
+    def constant(self, bits: int) -> float:  # noqa: ARG002
+        """The entry of the intercept's column, on the grid."""
+        return 1.0
+
+    def limit(self, recipe: Preparation) -> float | None:
+        """The norm to which a longer row is scaled back, before it is scaled."""
+        return recipe.bounds.row_norm
+
+    def factors(self, recipe: Preparation) -> tuple[float, Array | None]:
+        """The scale as what a whole row is multiplied by, and each column, if these differ."""
+        scale = recipe.scale
+        return (1.0, scale) if isinstance(scale, np.ndarray) else (scale, None)
+
+    def kind(self, bits: int | None) -> type[np.floating[Any]]:
+        """How entries are stored: a grid of up to 24 bits fits float32 without loss, half the memory and traffic."""
+        return np.float32 if bits is not None and (bits <= 24 or not self.on_grid) else np.float64
+
+    def weight_norm(self, weights: Array) -> float:
+        """|w| such that |x'w| <= |w| for every prepared row."""
+        return float(np.abs(weights).sum())
+
+
+class ByNorm(Arrangement):
+    """Layout "rows": a row is divided by the declared norm, so its norm is at most 1, its constant included."""
+
+    promise: ClassVar[str] = "Rows are scaled to a norm of at most 1 before they are summed."
+    row_norm: ClassVar[float] = 1.0
+    order: ClassVar[Literal["C", "F"]] = "C"
+
+    def scale(self, recipe: Preparation) -> float:
+        """sqrt(1 - constant^2) / norm."""
+        norm = recipe.bounds.norm(recipe.features) or 1.0
+        slack = 1.0 - (recipe.features + 8) * 2.0**-50
+        return math.sqrt(1.0 - recipe.intercept_entry**2) * slack / norm
+
+    def constant(self, bits: int) -> float:
+        """A share of the unit row norm."""
+        return math.floor(INTERCEPT * 2.0**bits) / 2.0**bits
+
+    def limit(self, recipe: Preparation) -> float | None:
+        """The declared norm, or what the bounds of the columns allow."""
+        return recipe.bounds.norm(recipe.features)
+
+    def weight_norm(self, weights: Array) -> float:
+        """The Euclidean norm."""
+        return math.sqrt(float(weights @ weights))
+
+
+class ByColumn(Arrangement):
+    """Layout "columns", for solvers that clip each coordinate of a gradient: a column is divided by its own bound.
+
+    Entries are at most 1, a row's norm is not bounded, and nothing is on a grid: in any private run an entry is rounded
+    to float32, each on its own, so a record changes its own row alone.
+    """
+
+    promise: ClassVar[str] = (
+        "Each column is divided by its bound before it is summed, so entries are at most 1; the norm of a row is not "
+        "bounded."
+    )
+    on_grid: ClassVar[bool] = False
+
+    def scale(self, recipe: Preparation) -> Array:
+        """1 / bound of each column."""
+        bounds = recipe.bounds.columns(recipe.features)
+        return 1.0 / np.where(np.isfinite(bounds), bounds, 1.0)
+
+
+class ByEntry(Arrangement):
+    """Layout "entries", for solvers on an l1 ball and for holders of columns: all entries are divided by one number.
+
+    It is the largest of the columns' bounds, the same at all holders. Entries are at most 1, on the grid.
+    """
+
+    promise: ClassVar[str] = "Entries are scaled to at most 1 before they are summed."
+
+    def scale(self, recipe: Preparation) -> float:
+        """1 / unit."""
+        return (1.0 - (recipe.features + 8) * 2.0**-50) / recipe.unit
+
+
+ARRANGEMENTS: Mapping[Layout, Arrangement] = MappingProxyType(
+    {"rows": ByNorm(), "columns": ByColumn(), "entries": ByEntry()}
+)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The public recipe by which raw rows become a block; two parties with one recipe prepare alike."""
+
+    bounds: Bounds
+    features: int
+    fit_intercept: bool
+    records: int
+    classes: tuple[Any, Any] | None = None
+    exact: bool = True  # False only in a run without privacy: then nothing is rounded
+    layout: Layout = "rows"
+    unit: float = 1.0  # layout "entries": what every entry is divided by, the same at all holders
+    labelled: bool = True  # False at a holder of columns that does not know the labels
+    centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
+
+    def __post_init__(self) -> None:
+        if self.exact:
+            self.bounds.require(self.features, labels=self.classes is None and self.labelled)
+
+    @property
+    def arrangement(self) -> Arrangement:
+        """What the layout decides."""
+        return ARRANGEMENTS[self.layout]
+
+    @property
+    def dimension(self) -> int:
+        """Columns of a prepared row."""
+        return self.features + self.fit_intercept
+
+    @property
+    def bits(self) -> int:
+        """Bits of the grid of rows and derivatives."""
+        return exact_bits(self.records)
+
+    @property
+    def intercept_entry(self) -> float:
+        """The constant column's value, on the grid."""
+        return self.arrangement.constant(self.bits) if self.fit_intercept else 0.0
+
+    @property
+    def scale(self) -> float | Array:
+        """A prepared row is the clipped, rescaled row times this: one number, or one for each column."""
+        return self.arrangement.scale(self)
+
+    @property
+    def entry_range(self) -> tuple[Array, Array]:
+        """Where every rescaled entry is cut. The outermost limit keeps squares of absurd entries finite."""
+        high = np.minimum(HUGE if self.bounds.entry_bound is None else self.bounds.entry_bound, HUGE)
+        if self.bounds.feature_low is not None:
+            high = np.minimum(high, 1.0)
+        unit = self.bounds.feature_low is not None and self.bounds.rescale == "unit"
+        high = np.broadcast_to(high, (self.features,))
+        return np.zeros(self.features) if unit else -high, high
+
+    def prepared(self, X: Matrix, usable: NDArray[np.bool_]) -> Matrix:
+        """Raw rows of all features prepared; a row that is not usable, now or from here on, is zero everywhere."""
+        bits = self.bits if self.exact else None
+        return (
+            _prepare_sparse(X, usable, self, bits)
+            if is_sparse(X)
+            else _prepare_dense(np.asarray(X), usable, self, bits)
+        )
+
+    def unprepare(self, weights: Array) -> tuple[Array, float]:
+        """(coef, intercept) in the units of the raw features and labels."""
+        centre, half = self.bounds.label_scale(fit_intercept=self.fit_intercept)
+        coef = weights[: self.features] * (self.scale * half)
+        intercept = weights[self.features] * self.intercept_entry * half + centre if self.fit_intercept else 0.0
+        shift, factor = self.affine()
+        if factor is not None:
+            intercept += float(coef @ (shift * factor))
+            coef = coef * factor
+        return coef, float(intercept)
+
+    def scores(self, X: Matrix, coef: Array, intercept: float) -> Array:
+        """X coef + intercept after the cuts of training: what a row was cut to there it is cut to here."""
+        return self.scored(X, coef, intercept)[0]
+
+    def scored(self, X: Matrix, coef: Array, intercept: float) -> tuple[Array, NDArray[np.bool_]]:
+        """The same, and which rows can be used; one that cannot is scored as a row of zeros."""
+        shift, factor = self.affine()
+        inner = coef if factor is None else coef / factor
+        sparse = is_sparse(X) and not np.any(shift != 0.0)  # a shift of the zeros makes a sparse matrix dense
+        rows = csr(X) if sparse else np.array(dense(X), order="C")
+        usable = np.ones(rows.shape[0], dtype=np.bool_)
+        rows = _clipped(rows, usable, self)
+        return np.asarray(rows @ (inner / self.scale) + (intercept - coef @ shift), dtype=np.float64), usable
+
+    def affine(self) -> tuple[Array, Array | None]:
+        """(shift, factor): a feature x becomes (x + shift) * factor. Factor is None without declared ranges."""
+        if self.bounds.feature_low is None or self.bounds.feature_high is None:
+            return np.zeros(self.features), None
+        low, high = np.asarray(self.bounds.feature_low), np.asarray(self.bounds.feature_high)
+        if self.bounds.rescale == "unit":
+            return -low, 1.0 / (high - low)
+        return -(low + high) / 2, 2.0 / (high - low)
+
+    def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+        """Labels as the losses want them (-1/+1, or cut and scaled to [-1, 1]) and which of them are usable."""
+        if not self.labelled:
+            return np.zeros(len(np.asarray(y))), np.ones(len(np.asarray(y)), dtype=np.bool_)
+        if self.classes is not None:
+            raw = np.asarray(y)
+            negative, positive = (equal(raw, value) for value in self.classes)
+            return np.where(positive, 1.0, -1.0), positive | negative
+        values = numbers(np.asarray(y))
+        usable = np.isfinite(values)
+        values[~usable] = 0.0
+        if self.bounds.label_low is not None:
+            np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
+        centred = self.fit_intercept if self.centred is None else self.centred
+        centre, half = self.bounds.label_scale(fit_intercept=centred)
+        return (values - centre) / half, usable
+
+
+def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
+    """Rows of `raw` (dense chunk or CSR, float64, owned by us) rescaled, clipped and scaled; unusable rows zero."""
+    # A row that overflows becomes a null row in silence: a warning could be turned into an error.
+    with np.errstate(all="ignore"):
+        return _scaled(raw, usable, recipe)
+
+
+def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
+    shift, stretch = recipe.affine()
+    sparse = is_sparse(raw)
+    entries = raw.data if sparse else raw
+    if stretch is not None:
+        if sparse:
+            entries *= stretch[raw.indices]
+        else:
+            entries += shift
+            entries *= stretch
+    finite = np.isfinite(entries)
+    if not finite.all():
+        owner = np.repeat(np.arange(raw.shape[0]), np.diff(raw.indptr)) if sparse else np.nonzero(~finite)[0]
+        usable[owner[~finite] if sparse else owner] = False
+        entries[~finite] = 0.0
+    low, high = recipe.entry_range
+    np.clip(entries, low[raw.indices] if sparse else low, high[raw.indices] if sparse else high, out=entries)
+    norms = np.sqrt(row_squares(raw))
+    factor, by_column = recipe.arrangement.factors(recipe)
+    if by_column is not None:
+        entries *= by_column[raw.indices] if sparse else by_column
+    scale, limit = np.where(usable, factor, 0.0), recipe.arrangement.limit(recipe)
+    if limit is not None:
+        over = norms > limit
+        scale[over] *= limit / norms[over]
+    if sparse:
+        entries *= np.repeat(scale, np.diff(raw.indptr))
+    else:
+        entries *= scale[:, None]
+    return raw
+
+
+def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
+    how = recipe.arrangement
+    rows = np.empty((X.shape[0], recipe.dimension), dtype=how.kind(bits), order=how.order)
+    step = rows_at_once(recipe.dimension)
+    for start in range(0, X.shape[0], step):
+        part = usable[start : start + step]
+        chunk = _clipped(np.array(X[start : start + step], dtype=np.float64, order="C"), part, recipe)
+        rows[start : start + step, : recipe.features] = (
+            chunk if bits is None or not how.on_grid else toward_zero(chunk, bits)
+        )
+        if recipe.fit_intercept:
+            rows[start : start + step, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
+    return rows
+
+
+def _prepare_sparse(X: Matrix, usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:
+    shift, _ = recipe.affine()
+    if np.any(shift != 0.0):
+        raise InputError(
+            "feature_ranges shift the zeros of a sparse matrix, which would make it dense. Use rescale='unit' with "
+            "ranges that start at 0, ranges symmetric about 0, or pass a dense array."
+        )
+    rows = _clipped(csr(X), usable, recipe)
+    if bits is not None and recipe.arrangement.on_grid:
+        toward_zero(rows.data, bits)
+    if recipe.fit_intercept:
+        column = sp.csr_matrix(np.where(usable, recipe.intercept_entry, 0.0)[:, None])
+        rows = sp.csr_matrix(sp.hstack([rows, column], format="csr"))
+    if recipe.arrangement.order == "C":
+        return rows
+    return rows.tocsc().astype(recipe.arrangement.kind(bits), copy=False)

@@ -1,0 +1,206 @@
+"""What may leave a party, sealed: made in this folder alone, then neither changed nor copied.
+
+A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` takes only what passed a
+`Gate` (`Released`), was declared public by name and with a reason (`Declared`), or is a prediction for a recipient that
+the holder allows (`Disclosed`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.door.frames import Frame, encode
+from sottovoce.errors import LeakError, RefusedError
+
+SEAL: Final = object()  # the gate takes it; nothing else may
+
+# What a party may say without noise, and why each is public. A name that is not here cannot leave.
+PUBLIC_NAMES: Final[Mapping[str, str]] = {
+    "records": "row counts are fixed between neighbours",
+    "features": "the schema is public",
+    "feature_names": "the schema is public",
+    "classes": "the two class labels are schema",
+    "accepted": "an acknowledgement",
+    "kept_rows": "a name that follows from an earlier plan; whether a holder's data changed since counts as public",
+    "refused": "made from the plan, the party's policy and its ledger, never from rows",
+    "error": "one of a fixed list of texts",
+    "public_key": "random, and made to be told",
+}
+
+
+def _is(*kinds: type, most: int | None = None) -> Callable[[Any], bool]:
+    """Whether a value has exactly one of the kinds (numpy's numbers are none); `most`: a list of so many."""
+    if most is None:
+        return lambda value: type(value) in kinds
+    return lambda value: type(value) in (list, tuple) and len(value) <= most and all(type(v) in kinds for v in value)
+
+
+_SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "records": _is(int),
+    "features": _is(int),
+    "feature_names": _is(str, most=10**9),
+    "classes": _is(bool, int, float, str, most=2),
+    "accepted": _is(bool),
+    "kept_rows": lambda value: type(value) is tuple and tuple(map(type, value)) == (str, float),
+    "refused": _is(str),
+    "error": _is(str),
+    "public_key": _is(str),
+}
+
+
+class _Sealed:
+    """Made with the seal of this module, then neither changed nor copied."""
+
+    __slots__ = ()
+
+    def __new__(cls, *arguments: Any, seal: object = None) -> Any:  # noqa: ARG004
+        if seal is not SEAL:
+            raise LeakError(f"{cls.__name__} is made by the gate alone; pass the value through it.")
+        return object.__new__(cls)
+
+    def _fill(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise LeakError(f"{type(self).__name__} cannot be changed; pass the value through the gate.")
+
+    def __delattr__(self, name: str) -> None:
+        raise LeakError(f"{type(self).__name__} cannot be changed; pass the value through the gate.")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise LeakError(f"{type(self).__name__} is neither copied nor pickled; it leaves through a wire.")
+
+
+class Released(_Sealed):
+    """A value that was charged for and carries its noise.
+
+    It is integers on the grid `step`, or the plain value of a run that was planned without privacy.
+    """
+
+    __slots__ = ("arrays", "query", "round")
+    arrays: Mapping[str, NDArray[Any]]
+    query: str
+    round: int
+
+    def __init__(self, query: str, round_: int, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:  # noqa: ARG002
+        for array in arrays.values():
+            array.setflags(write=False)
+        self._fill(query=query, round=round_, arrays=MappingProxyType(dict(arrays)))
+
+
+class Kept(_Sealed):
+    """A party's prepared rows with their noise: records x columns, read-only. They stay with the party.
+
+    Whatever is computed from them and from public numbers may leave (`Derived`).
+    """
+
+    __slots__ = ("rows",)
+    rows: NDArray[Any]
+
+    def __init__(self, rows: NDArray[Any], *, seal: object) -> None:  # noqa: ARG002
+        rows.setflags(write=False)
+        self._fill(rows=rows)
+
+
+class Declared(_Sealed):
+    """A public value with its name and the reason why it is public."""
+
+    __slots__ = ("name", "reason", "value")
+    name: str
+    reason: str
+    value: Any
+
+    def __init__(self, name: str, value: Any, reason: str, *, seal: object) -> None:  # noqa: ARG002
+        self._fill(name=name, value=value, reason=reason)
+
+
+class Disclosed(_Sealed):
+    """Values about people for one recipient, whom the holder allows to learn them. No epsilon covers them."""
+
+    __slots__ = ("arrays", "recipient")
+    arrays: Mapping[str, NDArray[Any]]
+    recipient: str
+
+    def __init__(self, recipient: str, arrays: Mapping[str, NDArray[Any]], *, seal: object) -> None:  # noqa: ARG002
+        for array in arrays.values():
+            array.setflags(write=False)
+        self._fill(recipient=recipient, arrays=MappingProxyType(dict(arrays)))
+
+
+class Outgoing(_Sealed):
+    """Bytes that may leave a party. Wires take nothing else."""
+
+    __slots__ = ("data",)
+    data: bytes
+
+    def __init__(self, data: bytes, *, seal: object) -> None:  # noqa: ARG002
+        self._fill(data=data)
+
+
+def declare_public(name: str, value: Any, *, reason: str) -> Declared:
+    """Let a public value out, by name and with a reason.
+
+    Guarantee: none is spent, so only schema, counts fixed between neighbours and fixed texts qualify;
+    names outside `PUBLIC_NAMES`, and values of another kind than the name has, are refused.
+    """
+    if name not in PUBLIC_NAMES:
+        raise LeakError(f"name={name!r} is not a public value; public values are {', '.join(PUBLIC_NAMES)}.")
+    if not reason:
+        raise LeakError(f"declare_public({name!r}) needs a reason that says why the value is public.")
+    if not _SHAPES[name](value):
+        raise LeakError(
+            f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
+            "feature_names a list of str, classes at most two plain values, accepted a bool, the others a str."
+        )
+    return Declared(name, tuple(value) if isinstance(value, list) else value, reason, seal=SEAL)
+
+
+def check_recipient(recipient: str, allowed: Collection[str]) -> None:
+    """Refuse a recipient of predictions whom the holder did not name."""
+    if recipient not in allowed:
+        raise RefusedError(
+            f"it takes no part in predictions for {recipient!r}; its holder can allow that with "
+            f"Policy(predict_for=({recipient!r},)). A prediction tells about the person it is made for, at no epsilon."
+        )
+
+
+def disclose(name: str, value: NDArray[np.int64], *, recipient: str, allowed: Collection[str]) -> Disclosed:
+    """Let values about people out for a recipient that their holder named; anybody else is refused."""
+    check_recipient(recipient, allowed)
+    if type(value) is not np.ndarray or value.dtype != np.int64:
+        raise LeakError("a prediction leaves as whole numbers under pads; nothing was disclosed.")
+    return Disclosed(recipient, {name: value}, seal=SEAL)
+
+
+def reply(kind: str, request: Frame, content: Released | Disclosed | tuple[Declared, ...]) -> Outgoing:
+    """The frame that answers `request`, made of a released value, a disclosed one or of declared ones."""
+    arrays: Mapping[str, NDArray[Any]] = {}
+    text = ""
+    # a subclass could skip the seal
+    if type(content) is Released or type(content) is Disclosed:
+        if type(content) is Disclosed and content.recipient != request.query:
+            raise LeakError(f"a prediction for {content.recipient!r} answers no request for another recipient.")
+        arrays = content.arrays
+    elif type(content) is tuple and all(type(item) is Declared for item in content):
+        text = json.dumps({item.name: item.value for item in content})
+    else:
+        raise LeakError(
+            "a reply is made of a Released value, a Disclosed one or of Declared ones; pass the value through the gate."
+        )
+    frame = Frame(
+        kind=kind,
+        serial=request.serial,
+        plan=request.plan,
+        round=request.round,
+        query=request.query,
+        arrays={name: np.asarray(array) for name, array in arrays.items()},
+        text=text,
+    )
+    return Outgoing(encode(frame), seal=SEAL)

@@ -1,0 +1,132 @@
+"""Estimators for numbers: ridge, LASSO and elastic net."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+
+from sottovoce import losses
+from sottovoce.arguments import is_number
+from sottovoce.data.block import label_key
+from sottovoce.errors import InputError
+from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, penalty_named
+from sottovoce.plan.problem import Named, Split
+
+if TYPE_CHECKING:
+    from sottovoce.estimators.path import RegularisationPath
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
+    """Labels that are numbers.
+
+    Parameters
+    ----------
+    label_bound : float, (low, high) or None
+        The range of the label, [-b, b] or [low, high]; a private fit needs it. Labels beyond it are cut.
+    """
+
+    label_bound: Any = None
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        pair = self.label_bound if isinstance(self.label_bound, tuple | list | np.ndarray) else (self.label_bound,)
+        if self.label_bound is not None and not all(map(is_number, pair)):
+            raise InputError(
+                f"label_bound={self.label_bound!r} must be one number b, for labels in [-b, b], or a pair (low, high); "
+                "declare the range you expect."
+            )
+
+    def _loss(self) -> Named:
+        return Named(name="squared")
+
+    def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Labels as they are: one that is no number makes a null row. None that is a number is a mistake."""
+        if not any(isinstance(key := label_key(label), float) and math.isfinite(key) for label in labels):
+            raise InputError("y must be numbers for a regression; encode the labels first.")
+        return labels
+
+    def predict(self, X: Any) -> Array:
+        """Predicted labels."""
+        return self._scores(X)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateRidge(_Regressor):
+    """min (1/N) sum (x'w + b - y)^2 / 2 + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
+
+    Residuals are clipped (by default to half the half-width of the label bound, `slope_bound` of most solvers), so
+    records that the model misses by more pull like a Huber loss.
+
+    Parameters
+    ----------
+    loss : 'squared' or 'huber'
+        "huber" says how far a record may pull.
+    threshold : float or None
+        Of the Huber loss, which needs one: the residual, in units of the label, beyond which a record pulls no harder.
+    """
+
+    loss: str = "squared"
+    threshold: float | None = None
+
+    def _loss(self) -> Named:
+        if self.loss not in ("squared", "huber"):
+            raise InputError(f"loss={self.loss!r} must be 'squared' or 'huber'.")
+        if (self.loss == "huber") != (self.threshold is not None):
+            raise InputError(
+                f"threshold={self.threshold!r} belongs to loss='huber', which needs one: the residual, in units of the "
+                "label, beyond which a record pulls no harder."
+            )
+        if self.threshold is None:
+            return Named(name="squared")
+        return Named(name="huber", parameters=losses.get("huber", threshold=self.threshold).parameters())
+
+    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
+        return ball_or("l2", "l2_ball", self.alpha, self.radius)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateLasso(_Regressor):
+    """min (1/N) sum (x'w + b - y)^2 / 2 + alpha |w|_1 under differential privacy, or |w|_1 <= radius."""
+
+    alpha: float = 1e-4
+
+    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
+        return ball_or("l1", "l1_ball", self.alpha, self.radius)
+
+    def path(self, X: Any, y: ArrayLike | None = None, *, alphas: ArrayLike | int = 20) -> RegularisationPath:
+        """The models for many penalties under the budget of one fit.
+
+        One fit by `newton` at the smallest alpha; all other models are computed from what it released, which costs
+        nothing. `alphas` are the penalties, or how many to take from the first that leaves a feature in the model,
+        as far as the releases tell, down to `alpha`.
+        """
+        from sottovoce.estimators.path import lasso_path
+
+        return lasso_path(self, X, y, alphas)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateElasticNet(_Regressor):
+    """min (1/N) sum (x'w + b - y)^2 / 2 + alpha (l1_ratio |w|_1 + (1 - l1_ratio)/2 |w|^2), differentially private.
+
+    Parameters
+    ----------
+    l1_ratio : float
+        The share of the l1 norm in the penalty, from 0 to 1.
+    """
+
+    alpha: float = 1e-4
+    l1_ratio: float = 0.5
+
+    def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
+        if self.radius is not None:
+            raise InputError(
+                f"radius={self.radius!r}: the elastic net has no ball; use PrivateLasso or PrivateRidge, or alpha."
+            )
+        return penalty_named("elastic_net", alpha=self.alpha, l1_ratio=self.l1_ratio)

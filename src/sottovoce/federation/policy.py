@@ -1,0 +1,53 @@
+"""What a party demands of a plan before it touches its rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sottovoce.algorithms import Algorithm
+from sottovoce.data.bounds import Bounds
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.events import Unbounded
+from sottovoce.privacy.relation import Relation, inside
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a party demands of each plan before it touches its rows; what all plans together may cost is a ledger's.
+
+    A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
+    The cost is taken under `relation`; None leaves the choice to the plan. `tell_classes` lets a coordinator ask which
+    labels occur, without noise. `predict_for` names who may learn joint predictions about the people here: parties, or
+    "coordinator"; no epsilon covers them. `trains=False`: these people are predicted for and never trained on.
+    """
+
+    max_epsilon: float = math.inf
+    max_delta: float = 1.0
+    allow_without_privacy: bool = False
+    bounds: Bounds | None = None
+    relation: Relation | None = None
+    tell_classes: bool = False
+    predict_for: tuple[str, ...] = ()
+    trains: bool = True
+
+    def refuse(self, plan: Plan, form: Algorithm, party: str) -> str | None:
+        """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
+        if self.bounds is not None and self.bounds not in (plan.bounds, plan.part(party).preparation.bounds):
+            return "the plan's bounds are not the ones this party declared for its data"
+        relation = self.relation or plan.relation
+        events = form.pricing.events(form, plan, relation, party)
+        if any(isinstance(event, Unbounded) for event in events):
+            return None if self.allow_without_privacy else "the plan releases values without noise"
+        if plan.delta > self.max_delta:
+            return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
+        if math.isfinite(self.max_epsilon):
+            delta = plan.delta if self.max_delta < 1 else min(plan.delta, 1 / plan.records)
+            epsilon = epsilon_of(events, inside(delta), relation)
+            if not epsilon <= self.max_epsilon:
+                return (
+                    f"the plan costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
+                    f"{self.max_epsilon:.4g}"
+                )
+        return None

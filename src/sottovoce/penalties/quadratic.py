@@ -1,0 +1,207 @@
+"""Minima of a quadratic and a regulariser: a prox in the metric of a matrix."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse.linalg as spla
+from numpy.typing import NDArray
+
+from sottovoce.penalties import kernels
+from sottovoce.penalties.base import Penalty
+from sottovoce.penalties.scaled import ScaledRegulariser
+
+Array = NDArray[np.float64]
+
+PRECISION = 1e-4  # of an iterative x-update, relative to its own length; the next update mends the rest
+ITERATIONS = 500  # of an iterative x-update, at most
+DAMPING = 2.0**-36  # of the diagonal, added to it: what makes a Gram matrix invertible
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """1/2 |u - centre|^2_M + <gradient, u - centre>: a sum of squared losses as far as its releases tell.
+
+    The gradient of a squared loss is linear, so the mean of the released ones belongs to the mean of the weights they
+    were asked at. A function of released values: minimising it for any number of penalties costs nothing.
+    """
+
+    metric: Metric
+    centre: Array
+    gradient: Array
+
+    def minimise(self, regulariser: ScaledRegulariser, records: int) -> Array:
+        """Argmin over u of this + records * regulariser(u)."""
+        return self.metric.step(self.centre, self.gradient, regulariser, records)
+
+    def slope_at_zero(self) -> Array:
+        """Its gradient at u = 0."""
+        vectors = self.metric.vectors
+        return self.gradient - vectors @ (self.metric.values * (vectors.T @ self.centre))
+
+
+class Metric:
+    """M = V diag(values) V', positive definite."""
+
+    def __init__(self, values: Array, vectors: Array) -> None:
+        self.values = values
+        self.vectors = vectors
+
+    def step(self, weights: Array, gradient: Array, regulariser: ScaledRegulariser, records: int) -> Array:
+        """argmin_u <gradient, u - w> + 1/2 |u - w|^2_M + records * regulariser(u)."""
+        free = weights - self.vectors @ ((self.vectors.T @ gradient) / self.values)
+        if regulariser.is_none:
+            return free
+        matrix = (self.vectors * self.values) @ self.vectors.T
+        if regulariser.ridge is not None:
+            ridge = np.zeros(len(weights))
+            ridge[: regulariser.features] = records * regulariser.ridge
+            return np.asarray(np.linalg.solve(matrix + np.diag(ridge), matrix @ free))
+        return self._proximal(matrix, free, weights, regulariser, records)
+
+    def _proximal(
+        self, matrix: Array, free: Array, start: Array, regulariser: ScaledRegulariser, records: int
+    ) -> Array:
+        """Accelerated proximal gradient on 1/2 |u - free|^2_M + records pen(u), with restarts."""
+        step = 1.0 / float(self.values.max())
+        point = momentum = start
+        speed = 1.0
+        for _ in range(5000):
+            fresh = regulariser.prox(momentum - step * (matrix @ (momentum - free)), step * records)
+            faster = (1 + math.sqrt(1 + 4 * speed * speed)) / 2
+            moved = fresh - point
+            restart = float((momentum - fresh) @ moved) > 0
+            momentum = fresh if restart else fresh + (speed - 1) / faster * moved
+            speed = 1.0 if restart else faster
+            point = fresh
+            if np.abs(moved).max() <= 1e-12 * max(1.0, np.abs(fresh).max()):
+                break
+        return point
+
+
+class PenalisedStep:
+    """argmin_u N pen(u) + <g, u - x> + (factor / 2) (u - x)'G(u - x), for a matrix G or `Products`.
+
+    With a matrix: a factorisation made once for the squared norm and for no penalty, coordinate descent for l1, elastic
+    net and box, accelerated projected gradients for other sets. With products: conjugate gradients, and accelerated
+    proximal gradients. Iterative solutions begin at x and end when they are as precise as PRECISION.
+
+    Guarantee: u = x if and only if x is a minimum, however inexact the solution: so inexact updates have the fixed
+    points of exact ones. Edges: directions in which neither G nor the penalty is curved are left alone.
+    """
+
+    def __init__(self, square: Any, regulariser: ScaledRegulariser, records: int, factor: float) -> None:
+        self._square, self._regulariser, self._records, self._factor = square, regulariser, records, factor
+        self._dimension = int(square.shape[0])
+        self._ridge = np.zeros(self._dimension)
+        smooth = regulariser.is_none or regulariser.ridge is not None
+        self._ridge[: regulariser.features] = records * (regulariser.ridge or 0.0)
+        if smooth:
+            self._solve = self._by_inverse if isinstance(square, np.ndarray) else self._by_conjugate_gradients
+        elif isinstance(square, np.ndarray) and isinstance(regulariser.inner, Penalty):
+            self._solve = self._by_coordinates
+        else:
+            self._solve = self._by_gradients
+
+    def __call__(self, weights: Array, gradient: Array) -> Array:
+        """u, from x and g."""
+        return self._solve(weights, gradient)
+
+    @functools.cached_property
+    def _inverse(self) -> Array:
+        """Of factor G + N pen'', damped; columns of unlike sizes are brought to one size first."""
+        sizes = np.sqrt(self._diagonal)
+        matrix = (self._factor * self._square + np.diag(self._ridge)) / np.outer(sizes, sizes)
+        matrix[np.diag_indices(self._dimension)] = 1.0 + DAMPING
+        return np.asarray(np.linalg.inv(matrix) / np.outer(sizes, sizes))
+
+    def _by_inverse(self, weights: Array, gradient: Array) -> Array:
+        return weights - self._inverse @ (gradient + self._ridge * weights)
+
+    @functools.cached_property
+    def _diagonal(self) -> Array:
+        curvatures = np.asarray(self._factor * self._square.diagonal() + self._ridge)
+        return np.where(curvatures > 0.0, curvatures, 1.0)
+
+    def _by_conjugate_gradients(self, weights: Array, gradient: Array) -> Array:
+        """With the diagonal as preconditioner."""
+        found, left = weights.copy(), -(gradient + self._ridge * weights)
+        scaled = left / self._diagonal
+        direction, size = scaled, float(left @ scaled)
+        aim = PRECISION**2 * size
+        for _ in range(ITERATIONS):
+            if not size > aim:
+                break
+            image = self._factor * (self._square @ direction) + self._ridge * direction
+            curvature = float(direction @ image)
+            if not curvature > 0.0:
+                break
+            found += size / curvature * direction
+            left = left - size / curvature * image
+            scaled = left / self._diagonal
+            before, size = size, float(left @ scaled)
+            direction = scaled + size / before * direction
+        return found
+
+    @functools.cached_property
+    def _terms(self) -> tuple[Array, Array, Array, Array]:
+        absolute, squared, low, high = self._regulariser.by_coordinate(self._dimension)
+        return self._records * absolute, self._records * squared, low, high
+
+    def _by_coordinates(self, weights: Array, gradient: Array) -> Array:
+        terms = (*self._terms, PRECISION, ITERATIONS)
+        return np.asarray(kernels.descend(self._square, self._factor, gradient, weights, *terms))
+
+    @functools.cached_property
+    def _curvature(self) -> float:
+        """A little more than the largest eigenvalue of factor G."""
+        if self._dimension < 32:
+            unit = np.eye(self._dimension)
+            top = np.linalg.eigvalsh(np.column_stack([self._square @ column for column in unit]))[-1]
+        else:
+            operator: Any = spla.LinearOperator(self._square.shape, matvec=self._square.__matmul__, dtype=np.float64)
+            begin = np.random.default_rng(0).standard_normal(self._dimension)
+            top = spla.eigsh(operator, k=1, which="LA", v0=begin, tol=1e-3, return_eigenvectors=False)[0]
+        return max(1.02 * self._factor * float(top), 1e-300)
+
+    def _by_gradients(self, weights: Array, gradient: Array) -> Array:
+        """Accelerated (Nesterov), begun anew whenever a step turns back."""
+        curvature, found, ahead, momentum = self._curvature, weights, weights, 1.0
+        for _ in range(ITERATIONS):
+            slope = gradient + self._factor * (self._square @ (ahead - weights))
+            fresh = self._regulariser.prox(ahead - slope / curvature, self._records / curvature)
+            step = fresh - found
+            if float((ahead - fresh) @ step) > 0.0:
+                momentum = 1.0
+            after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+            ahead, found, momentum = fresh + (momentum - 1) / after * step, fresh, after
+            if float(step @ step) <= PRECISION**2 * float((found - weights) @ (found - weights)):
+                break
+        return found
+
+
+def minimise(gram: Array, moments: Array, back: Any, regulariser: ScaledRegulariser, records: int) -> Array:
+    """The w = P v at the minimum of 1/2 v'G v - moments'v + records pen(P v), by splitting (ADMM)."""
+    square = (back.T @ back).toarray()
+    if regulariser.is_none:
+        return np.asarray(back @ np.linalg.solve(gram, moments))
+    if regulariser.ridge is not None:
+        inner = back[: regulariser.features]
+        ridge = records * regulariser.ridge * (inner.T @ inner).toarray()
+        return np.asarray(back @ np.linalg.solve(gram + ridge, moments))
+    rho = float(np.trace(gram) / np.trace(square))
+    inverse = np.linalg.inv(gram + rho * square)
+    weights, dual = np.zeros(back.shape[0]), np.zeros(back.shape[0])
+    for _ in range(2000):
+        scores = back @ (inverse @ (moments + rho * (back.T @ (weights - dual))))
+        fresh = regulariser.prox(scores + dual, records / rho)
+        dual += scores - fresh
+        moved = max(np.abs(fresh - weights).max(), np.abs(scores - fresh).max())
+        weights = fresh
+        if moved <= 1e-10 * max(1.0, np.abs(weights).max()):
+            break
+    return weights

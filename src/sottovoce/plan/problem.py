@@ -1,0 +1,191 @@
+"""The problem: what is asked for, public throughout. The model, the split, the bounds and the budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sottovoce import losses, penalties
+from sottovoce.data.block import Layout, Preparation
+from sottovoce.data.bounds import Bounds
+from sottovoce.losses import Loss
+from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.plan.frozen import Count, Frozen
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.relation import Relation, inside
+
+Array = NDArray[np.float64]
+Label = bool | int | float | str
+Split = Literal["central", "rows", "columns"]
+Calibration = Literal["tight", "paper"]
+Labels = Literal["public", "shared", "held"]
+
+
+class Named(Frozen):
+    """A loss or a regulariser by name and parameters."""
+
+    name: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.name, json.dumps(self.parameters, sort_keys=True)))
+
+
+class Problem(Frozen):
+    """min (1/N) sum_i loss(x_i'w, y_i) + regulariser(w), over rows that some parties hold, within a budget.
+
+    `layout` is how the rows are prepared for the algorithm that solves it.
+    """
+
+    loss: Named
+    regulariser: Named
+    split: Split
+    parties: tuple[tuple[str, Count], ...]  # names and their public row counts
+    features: Count
+    bounds: Bounds
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
+    relation: Relation = "zero-out"
+    calibration: Calibration = "tight"
+    fit_intercept: bool = True
+    classes: tuple[Label, Label] | None = None
+    columns: tuple[Count, ...] = ()  # by columns: how many each party has, in the order of the parties
+    norms: tuple[float, ...] = ()  # by columns: the bound of each party's part of a row, where row_norm is declared
+    labels: Labels = "shared"  # by columns: who knows the labels
+    label_party: int = Field(default=0, ge=0)  # by columns: the party that has them, and the column of the intercept
+    layout: Layout = "rows"
+
+    @functools.cached_property
+    def private(self) -> bool:
+        """False where nothing is protected: then no slope is clipped and nothing rounded."""
+        return math.isfinite(self.epsilon)
+
+    @functools.cached_property
+    def records(self) -> int:
+        """N, a public constant: the sum of the parties' declared row counts."""
+        if self.split == "columns":
+            return self.parties[0][1]
+        return sum(count for _, count in self.parties)
+
+    @property
+    def dimension(self) -> int:
+        """Columns of a prepared row."""
+        return self.features + self.fit_intercept
+
+    @functools.cached_property
+    def mu(self) -> float:
+        """The Gaussian budget of (epsilon, delta), less the samplers' share of delta."""
+        return mu_for(self.epsilon, inside(self.delta))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parties' names."""
+        return tuple(name for name, _ in self.parties)
+
+    @property
+    def label_party_name(self) -> str:
+        """By columns: the party that has the labels."""
+        return self.parties[self.label_party][0]
+
+    @property
+    def held_labels(self) -> bool:
+        """Whether one of several parties alone knows the labels."""
+        return self.labels == "held" and len(self.parties) > 1
+
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        """How raw rows become a block."""
+        return Preparation(
+            self.bounds,
+            self.features,
+            self.fit_intercept,
+            self.records,
+            self.classes,
+            self.private,
+            self.layout,
+            self.entry_scale,
+        )
+
+    @functools.cached_property
+    def entry_scale(self) -> float:
+        """The largest absolute entry that the bounds allow in any column; 1 where nothing is declared."""
+        if self.private:
+            self.bounds.require(self.features, labels=False)
+        largest = float(self.bounds.columns(self.features).max())
+        return largest if math.isfinite(largest) else 1.0
+
+    def part(self, party: str) -> Part:
+        """What one party holds of every row: everything, but by columns.
+
+        There the constant column is with the party that has the labels. In the layout "rows" each party has one.
+        """
+        if self.split != "columns":
+            return Part(0, self.features, self.fit_intercept, self.preparation)
+        place = self.names.index(party)
+        start = sum(self.columns[:place])
+        stop = start + self.columns[place]
+        constant = self.fit_intercept and (place == self.label_party or self.layout == "rows")
+        labelled = self.labels != "held" or place == self.label_party
+        norm = self.norms[place] if self.norms else None
+        recipe = dataclasses.replace(
+            self.preparation,
+            bounds=self.bounds.part(start, stop, norm),
+            features=stop - start,
+            fit_intercept=constant,
+            labelled=labelled,
+            centred=self.fit_intercept,
+        )
+        return Part(start, stop, constant, recipe)
+
+    def unprepare(self, weights: Array) -> tuple[Array, float]:
+        """(coef, intercept) in the units of the raw features and labels."""
+        return self.preparation.unprepare(weights)
+
+    @functools.cached_property
+    def scaled_loss(self) -> Loss:
+        """The loss on labels scaled to [-1, 1]; parameters of a regression loss are in the label's units."""
+        loss = losses.get(self.loss.name, **self.loss.parameters)
+        if loss.kind == "classification":
+            return loss
+        half = self.bounds.label_scale(fit_intercept=self.fit_intercept)[1]
+        return losses.get(loss.name, **{name: value / half for name, value in loss.parameters().items()})
+
+    @functools.cached_property
+    def scaled_regulariser(self) -> ScaledRegulariser:
+        """The regulariser on the weights of prepared rows."""
+        inner = penalties.get(self.regulariser.name, **self.regulariser.parameters)
+        half = self.bounds.label_scale(fit_intercept=self.fit_intercept)[1]
+        return ScaledRegulariser(inner, self.features, self.preparation.scale * half, 1.0 / half**2)
+
+    def part_regulariser(self, party: str) -> ScaledRegulariser:
+        """The regulariser on the weights of one part: a ball or a box bounds each part; the constant column is free."""
+        whole, part = self.scaled_regulariser, self.part(party)
+        return ScaledRegulariser(whole.inner, part.stop - part.start, whole.scale, whole.objective)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The columns start, ..., stop - 1 of the rows and, with `constant`, the constant column of the intercept."""
+
+    start: int
+    stop: int
+    constant: bool
+    preparation: Preparation
+
+    def place(self, local: int, features: int) -> int:
+        """The place among all coefficients of a column of this part; the intercept comes last."""
+        return self.start + local if local < self.stop - self.start else features
+
+    def local(self, place: int, features: int) -> int | None:
+        """The inverse; None for a column of another party."""
+        if self.start <= place < self.stop:
+            return place - self.start
+        return self.stop - self.start if place == features and self.constant else None

@@ -1,0 +1,161 @@
+"""A release of a plan: what may leave a party under one query name, how often, and with how much noise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+
+from sottovoce.errors import LeakError, RefusedError
+from sottovoce.plan.frozen import Count, Frozen
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
+from sottovoce.privacy.relation import RELATIONS, Relation, either
+
+ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
+MOST_BATCHES = 64  # values a party draws, and keeps in memory, for one message
+Mechanism = Literal["gaussian", "selection", "noisy-max", "kept", "derived"]
+
+
+class Bounded(Protocol):
+    """What has a sensitivity: a query, or those of several parties together."""
+
+    @property
+    def name(self) -> str:
+        """The name on the wire and in the plan."""
+
+    @property
+    def rounding_entries(self) -> float:
+        """What rounding to a grid can add, squared, in steps of the grid."""
+
+    def sensitivity(self, relation: Relation) -> float:
+        """How far apart the values on two neighbours are at most."""
+
+
+class Release(Frozen):
+    """What a party may release under one query name: when, how often, and with how much noise.
+
+    `std` is the standard deviation on an entry of weight 1, `step` the grid. With `rate` the records were drawn
+    by secret coins. A selection names the candidate of the largest score + std * Gumbel: it costs what a Gaussian of
+    that std costs, in zCDP. A noisy maximum names that of the largest score + Laplace noise of scale std, and costs as
+    much as a selection with half the std. `std=0` is a release without privacy. With `batches` > 1 every release is
+    that many values in turn, each with noise and coins of its own, and costs as many.
+
+    What is "kept" is the party's rows with noise: they stay with it, one set for the plan, and cost what a Gaussian of
+    that std costs. What is "derived" is a function of kept rows and of public numbers; it costs nothing more.
+    """
+
+    query: str
+    first: int = Field(ge=0, lt=2**31)
+    count: Count
+    std: float = Field(ge=0, allow_inf_nan=False)
+    step: float = Field(gt=0, allow_inf_nan=False)
+    rate: float | None = Field(default=None, gt=0, le=1)
+    charged_zero_out: float  # the sensitivity, grid included, that the noise was charged for
+    charged_replace_one: float
+    mechanism: Mechanism = "gaussian"
+    batches: int = Field(default=1, ge=1, le=MOST_BATCHES)
+
+    @classmethod
+    def of(  # noqa: PLR0913
+        cls,
+        query: Bounded,
+        first: int,
+        count: int,
+        std: float,
+        step: float,
+        rate: float | None = None,
+        mechanism: Mechanism = "gaussian",
+        batches: int = 1,
+    ) -> Release:
+        """The release of `query` with `std` on the grid `step`; the grid's own sensitivity is charged."""
+        extra = step * math.sqrt(query.rounding_entries)
+        return cls(
+            mechanism=mechanism,
+            query=query.name,
+            first=first,
+            count=count,
+            std=std,
+            step=step,
+            rate=rate,
+            batches=batches,
+            charged_zero_out=query.sensitivity("zero-out") + extra,
+            charged_replace_one=query.sensitivity("replace-one") + extra,
+        )
+
+    @classmethod
+    def at_mu(  # noqa: PLR0913
+        cls,
+        query: Bounded,
+        first: int,
+        count: int,
+        mu: float,
+        relation: Relation,
+        mechanism: Mechanism = "gaussian",
+    ) -> Release:
+        """Releases that together cost `mu` (a selection, a noisy maximum: rho = mu^2 / 2); mu=inf is no noise."""
+        if math.isinf(mu):
+            return cls.of(query, first, count, 0.0, 1.0, mechanism=mechanism)
+        times = 2.0 if mechanism == "noisy-max" else 1.0
+        std = query.sensitivity(relation) * math.sqrt(count) / mu * times
+        step = grid_step(query, std)
+        charged = query.sensitivity(relation) + step * math.sqrt(query.rounding_entries)
+        return cls.of(query, first, count, charged * math.sqrt(count) / mu * times, step, mechanism=mechanism)
+
+    @classmethod
+    def derived(cls, query: str, first: int, count: int) -> Release:
+        """Functions of the kept rows and of public numbers: no noise of their own, no cost."""
+        free: Any = {"std": 0.0, "step": 1.0, "charged_zero_out": 0.0, "charged_replace_one": 0.0}
+        return cls(query=query, first=first, count=count, mechanism="derived", **free)
+
+    def times(self, count: int) -> Release:
+        """The same release with another count."""
+        return Release.model_validate(self.model_dump() | {"count": count})
+
+    @property
+    def total(self) -> int:
+        """How many values leave under this name in all."""
+        return self.count * self.batches
+
+    @property
+    def scale(self) -> float:
+        """What one unit of a released integer stands for: a step of the grid, or one place in a list of candidates."""
+        return self.step if self.mechanism in ("gaussian", "kept") else 1.0
+
+    def charged(self, relation: Relation) -> float:
+        """Sensitivity under the relation, grid included."""
+        return either(relation, zero_out=self.charged_zero_out, replace_one=self.charged_replace_one)
+
+    def check(self, query: Bounded, records: int) -> None:
+        """Refuse a query that moves further than was charged, and a grid on which sums would not be exact integers."""
+        reach = (records * self.charged_zero_out + 64 * self.std) / self.step
+        if math.frexp(self.step)[0] != 0.5 or not reach < 2.0**62:
+            raise RefusedError(
+                f"query {query.name!r}: the grid {self.step!r} is no power of two within range of its noise."
+            )
+        extra = self.step * math.sqrt(query.rounding_entries)
+        if not all(query.sensitivity(r) + extra <= self.charged(r) * (1 + 1e-12) for r in RELATIONS):
+            raise LeakError(f"query {query.name!r} is more sensitive than the plan charged for; nothing was released.")
+
+    def event(self, relation: Relation, *, count: int | None = None, parties: int = 1) -> Event:
+        """What `count` of these releases cost; `parties` > 1: only the sum of that many equal noises is seen."""
+        times = self.total if count is None else count * self.batches
+        if self.mechanism == "derived":
+            return Gaussian(mu=0.0)
+        if self.mechanism == "selection" and self.std > 0.0:
+            return Selection(rho=times * (self.charged(relation) / self.std) ** 2 / 2)
+        if self.mechanism == "noisy-max" and self.std > 0.0:
+            return Selection(rho=times * (2 * self.charged(relation) / self.std) ** 2 / 2)
+        std = self.std * math.sqrt(parties)
+        if std == 0.0:
+            return Unbounded(reason=f"{self.query} is released without noise")
+        if self.rate is not None and self.rate < 1.0:
+            # whose accounting knows both relations: replace-one is two such terms
+            return PoissonGaussian(rate=self.rate, noise_multiplier=std / self.charged_zero_out, rounds=times)
+        return Gaussian(mu=self.charged(relation) * math.sqrt(times) / std)
+
+
+def grid_step(query: Bounded, std: float) -> float:
+    """The largest power of two that adds at most ROUNDING to the sensitivity, within the sampler's range."""
+    fine = ROUNDING * query.sensitivity("zero-out") / math.sqrt(query.rounding_entries)
+    return float(2.0 ** math.floor(math.log2(max(fine, std * 2.0**-24))))

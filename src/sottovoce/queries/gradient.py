@@ -1,0 +1,71 @@
+"""Sums of clipped slopes times rows. Proof: `door/proofs/queries.md`, at row norm 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.block import Block, toward_zero
+from sottovoce.door.query import Query, Reals, Round
+from sottovoce.errors import InputError, LeakError
+from sottovoce.losses import Loss
+from sottovoce.plan.plan import Plan
+
+Array = NDArray[np.float64]
+
+
+class GradientSum(Query):
+    """sum_i l'(x_i'w, y_i) x_i with |l'| <= slope_bound and |x_i| <= 1.
+
+    Guarantee: zero-out moves it by at most slope_bound, replace-one by twice that, in l2.
+    Edges: a null row and an empty block contribute 0; derivatives are clipped in code, a NaN to the bound.
+    """
+
+    name = "gradient"
+    title: ClassVar[str] = "gradients of the loss"
+    samples: ClassVar[bool] = True
+
+    def __init__(self, dimension: int, slope_bound: float, loss: Loss) -> None:
+        if not 1e-100 <= slope_bound <= 1e100:
+            raise InputError(f"slope_bound={slope_bound!r} must be a positive finite number.")
+        self.slope_bound, self.loss = slope_bound, loss
+        self.bound, self.length, self.rounding_entries = slope_bound, dimension, float(dimension)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The weights."""
+        return {"weights": Reals((self.length,))}
+
+    def value(self, round: Round) -> Array:
+        """One pass over the rows."""
+        check_norm(round.rows)
+        term = clipped_derivative(self.loss, self.slope_bound, round.rows.bits)
+        return round.rows.weighted_sum(round.told["weights"], term)
+
+
+def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
+    """l'(u, y) clipped to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed.
+
+    Without bits (a run without privacy) nothing is clipped; the gate takes no such rows for a release with noise.
+    """
+
+    def term(scores: Array, labels: Array) -> Array:
+        if bits is None:
+            return loss.derivative(scores, labels)
+        with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+            slope = loss.derivative(scores, labels)
+        # fmin takes the bound where the slope is NaN, which clip would let through
+        np.fmin(slope, bound, out=slope)
+        np.fmax(slope, -bound, out=slope)
+        return toward_zero(slope, bits - math.ceil(math.log2(bound)))
+
+    return term
+
+
+def check_norm(rows: Block) -> None:
+    """Refuse rows that may be longer than 1, which the bounds of sums over rows count on."""
+    if rows.row_norm > 1.0:
+        raise LeakError("the rows of the block are longer than the query's sensitivity allows for.")

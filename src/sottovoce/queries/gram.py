@@ -1,0 +1,49 @@
+"""The Gram matrix of the rows. Proof: `door/proofs/queries.md`, at row norm 1."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.door.query import Query, Round
+from sottovoce.privacy.relation import Relation, either
+from sottovoce.queries.gradient import check_norm
+
+Array = NDArray[np.float64]
+
+
+class GramMatrix(Query):
+    """X'X as its upper triangle, |x_i| <= 1; off-diagonal entries weigh sqrt 2 (the Frobenius norm).
+
+    Guarantee: zero-out moves it by at most 1, replace-one by sqrt 2, since |dd' - ee'|_F <= sqrt 2 for |d|, |e| <= 1.
+    Edges: a null row and an empty block contribute 0.
+    """
+
+    name = "gram"
+    title: ClassVar[str] = "products of every two features (Gram matrix)"
+    bound = 1.0
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self.places = np.triu_indices(dimension)
+        self.noise_weights = np.where(self.places[0] == self.places[1], 1.0, math.sqrt(2.0))
+        self.rounding_entries = float(dimension**2)
+        self.length = len(self.places[0])
+
+    def sensitivity(self, relation: Relation) -> float:
+        """1, or sqrt 2."""
+        return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
+
+    def value(self, round: Round) -> Array:
+        """The upper triangle, row by row."""
+        check_norm(round.rows)
+        return round.rows.gram()[self.places]
+
+    def matrix(self, triangle: Array) -> Array:
+        """The symmetric matrix of a released triangle."""
+        full = np.zeros((self.dimension, self.dimension))
+        full[self.places] = triangle
+        return full + np.triu(full, 1).T

@@ -1,0 +1,96 @@
+"""Which messages a run has, and of what size: from what its queries take and who answers them.
+
+Exact, or at most where the data decide what is asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.door.query import Choice, Query
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.release import Release
+from sottovoce.queries.pricing import Form, queries_of
+
+
+@dataclass(frozen=True)
+class Messages:
+    """`count` messages of one size to one party, and its answers."""
+
+    party: str
+    count: int
+    told: Mapping[str, NDArray[Any]]
+    answer: Mapping[str, NDArray[Any]]
+
+
+def messages_of(plan: Plan, form: Form) -> dict[str, list[Messages]]:
+    """By query, the messages of a private run."""
+    found: dict[str, list[Messages]] = {}
+    for name in plan.names:
+        queries = queries_of(form, plan, name)
+        for release in plan.releases:
+            if release.mechanism != "kept":
+                query = queries[release.query]
+                found.setdefault(release.query, []).extend(_messages(plan, release, query, name))
+    return found
+
+
+def rounds_of(plan: Plan, form: Form) -> int:
+    """How often the coordinator asks in a private run: all parties at once, or one where one is named."""
+    total, queries = 0, queries_of(form, plan, plan.names[0])
+    for name, several in messages_of(plan, form).items():
+        by_party = Counter[str]()
+        for messages in several:
+            by_party[messages.party] += messages.count
+        alone = queries[name].one_by_one or queries[name].answered_by.one_a_round
+        total += sum(by_party.values()) if alone else max(by_party.values(), default=0)
+    return total
+
+
+def answers_of(plan: Plan, form: Form) -> Counter[str]:
+    """How many answers of each kind all parties together give, at most."""
+    return Counter({name: sum(each.count for each in several) for name, several in messages_of(plan, form).items()})
+
+
+def _messages(plan: Plan, release: Release, query: Query, party: str) -> Iterator[Messages]:
+    """The messages of one party about one query, those of a size together."""
+    times = query.asked(plan, party, release)
+    numbers = 1 if isinstance(query, Choice) else release.batches * query.length
+    key = "value" if release.mechanism == "derived" else "grid"
+    answer = {key: np.zeros(numbers, dtype=np.int64)}
+    for number, count in _sizes(plan, release, query, party, times):
+        told = {name: wanted.example() for name, wanted in query.takes(plan, number).items()}
+        yield Messages(party, count, told, answer)
+
+
+def _sizes(plan: Plan, release: Release, query: Query, party: str, times: int) -> Iterator[tuple[int, int]]:
+    """(a round, how many messages are as large as its). From the second round on most queries take the same."""
+    first, last = release.first, release.first + release.count - 1
+    if times == 0:
+        return
+    second = min(first + 1, last)
+    if query.takes(plan, second) == query.takes(plan, last):
+        served = query.answered_by(plan, party, first)
+        yield from ((first, int(served)), (second, times - served)) if times > served else ((first, times),)
+        return
+    answered = [number for number in range(first, last + 1) if query.answered_by(plan, party, number)][:times]
+    taken = [query.takes(plan, number) for number in answered]
+    sizes = [sum(math.prod(wanted.largest) for wanted in each.values()) for each in taken]
+    even = all(size + other == sizes[0] + sizes[-1] for size, other in zip(sizes, reversed(sizes), strict=True))
+    if even and len({tuple(each) for each in taken}) == 1:
+        # Every number has 8 bytes: two messages from the two ends are as long as any other two.
+        pairs, left = divmod(len(answered), 2)
+        yield from ((answered[0], pairs), (answered[-1], pairs), (answered[pairs], left))
+        return
+    alike: dict[Any, list[int]] = {}
+    for number, each in zip(answered, taken, strict=True):
+        alike.setdefault(tuple(each.items()), []).append(number)
+    for several in alike.values():
+        yield several[0], len(several)

@@ -1,0 +1,221 @@
+"""Queries on a party's part of the rows, for the solvers over columns that put noise on rows, sums or gradients.
+
+A person is in every party, so what all parties release adds. A release has one standard deviation for all of them, and
+each party its own sensitivity: it is calibrated on, and priced for, all of them `together`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.block import Block, toward_zero
+from sottovoce.data.bounds import LARGEST, SMALLEST
+from sottovoce.door.query import Derived, NoisyRows, Query, Reals, Round, Told, World
+from sottovoce.errors import InputError, LeakError
+from sottovoce.losses import Loss
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.queries.gram import GramMatrix
+
+Array = NDArray[np.float64]
+
+FLOAT = 1.0 + 2.0**-30  # in a sensitivity, for the floating point of a norm
+
+
+def part_norm(problem: Problem, party: str) -> float:
+    """b_m: what bounds the norm of a party's part of a prepared row, its constant column left out."""
+    part = problem.part(party)
+    bounds = part.preparation.bounds
+    norm = float(np.linalg.norm(bounds.columns(part.stop - part.start)))
+    return min(norm, math.inf if bounds.row_norm is None else bounds.row_norm) / problem.entry_scale * FLOAT
+
+
+class PartQuery(Query):
+    """What the queries below share: a party's part [x, 1] of the rows and the bound of its norm.
+
+    The 1 is there if the model has an intercept: each party sees the labels through one of its own, wherever the
+    constant column of the model is. A null row is 0 throughout.
+    """
+
+    together: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem, party: str) -> None:
+        if problem.layout != "entries":
+            raise LeakError("the rows were not prepared for parts of rows.")
+        part = problem.part(party)
+        self.width, self.fit_intercept = part.stop - part.start, problem.fit_intercept
+        self.dimension = self.width + problem.fit_intercept
+        self.norm = part_norm(problem, party)
+        self.norm_with_intercept = math.hypot(self.norm, 1.0) if problem.fit_intercept else self.norm
+
+    def dots(self, rows: Block, factors: Array) -> Array:
+        """sum_i factors_i [x_i, 1]: exact for factors on the grid."""
+        sums = rows.column_dots(factors)[: self.width]
+        return np.append(sums, float(factors @ rows.usable_rows)) if self.fit_intercept else sums
+
+
+class PartRows(PartQuery, NoisyRows):
+    """A party's part of the prepared rows, without a constant.
+
+    Guarantee: row i is a function of record i alone, no longer than b_m, and 0 for a null row; so zero-out moves the
+    value by at most b_m, replace-one by 2 b_m. (The name of this class is in the fingerprint of rows on disk.)
+    """
+
+    name = "rows"
+    title: ClassVar[str] = "a row for every person"
+    world_sees: ClassVar[World] = "nothing"
+
+    def __init__(self, problem: Problem, party: str) -> None:
+        super().__init__(problem, party)
+        self.bound, self.rounding_entries = self.norm, float(self.width)
+        self.length = problem.records * self.width
+
+    def value(self, round: Round) -> Array:
+        """The rows as they are prepared."""
+        return round.rows.dense_rows(self.width)
+
+
+class RowScores(Derived):
+    """rows @ w for a party's noisy rows and public weights w."""
+
+    name = "scores"
+    title: ClassVar[str] = "scores of all people"
+    world_sees: ClassVar[World] = "nothing"
+
+    def __init__(self, problem: Problem, party: str) -> None:
+        self.source = PartRows(problem, party)
+        self.length, self.width = problem.records, self.source.width
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """Weights of the party's columns."""
+        return {"weights": Reals((self.width,))}
+
+    def derive(self, rows: NDArray[Any], told: Told) -> Array:
+        """One product, in the precision that the rows have."""
+        return np.asarray(rows @ told["weights"].astype(rows.dtype), dtype=np.float64)
+
+
+class PartGram(PartQuery, GramMatrix):
+    """sum_i [x_i, 1][x_i, 1]' of a party's part as its upper triangle; off-diagonal entries weigh sqrt 2 (Frobenius).
+
+    Guarantee: with B^2 = b_m^2 + 1 (b_m^2 without an intercept), zero-out moves it by at most B^2, replace-one by
+    sqrt 2 B^2. Sums are exact.
+    """
+
+    kind: ClassVar[str] = "means"
+
+    def __init__(self, problem: Problem, party: str) -> None:
+        PartQuery.__init__(self, problem, party)
+        GramMatrix.__init__(self, self.dimension)
+        self.bound = self.norm_with_intercept**2
+
+    def value(self, round: Round) -> Array:
+        """The upper triangle, row by row."""
+        full = np.zeros((self.dimension, self.dimension))
+        full[: self.width, : self.width] = round.rows.gram()[: self.width, : self.width]
+        if self.fit_intercept:
+            full[:, -1] = self.dots(round.rows, np.ones(len(round.rows)))
+            full[-1, -1] = round.rows.usable_rows.sum()
+        return full[self.places]
+
+
+class PartSums(PartQuery):
+    """sum_i x_i of a party's part. Guarantee: zero-out moves it by at most b_m, replace-one by 2 b_m; it is exact."""
+
+    name = "sums"
+    title: ClassVar[str] = "sums of every feature"
+    kind: ClassVar[str] = "means"
+
+    def __init__(self, problem: Problem, party: str) -> None:
+        super().__init__(problem, party)
+        self.bound, self.length, self.rounding_entries = self.norm, self.width, float(self.width)
+
+    def value(self, round: Round) -> Array:
+        """The sums without that of the constant column."""
+        return round.rows.column_dots(np.ones(len(round.rows)))[: self.width]
+
+
+class PartGradient(PartQuery):
+    """sum_i r_i [x_i, 1] / G over a party's part of the rows, |r_i| <= G, the slopes r_i made by its memory (`Slopes`).
+
+    Guarantee: r_i, cut to the bound and put on the exact grid here, is a function of record i and of public numbers; so
+    zero-out moves the value by at most B, replace-one by twice that, B^2 = b_m^2 + 1 (b_m^2 without an intercept).
+    Edges: a null row adds 0; a NaN counts as the bound. A party that does not know the labels is told them, with
+    noise, in the first round.
+    """
+
+    name = "gradient"
+    title: ClassVar[str] = "gradients of the loss"
+    kind: ClassVar[str] = "gradients"
+
+    def __init__(self, problem: Problem, party: str, slope_bound: float) -> None:
+        super().__init__(problem, party)
+        if not SMALLEST <= slope_bound <= LARGEST:
+            raise InputError(f"slope_bound={slope_bound!r} must be a positive finite number.")
+        self.needs_labels = problem.held_labels and party != problem.label_party_name
+        self.slope_bound, self.bound = slope_bound, self.norm_with_intercept
+        self.length, self.rounding_entries = self.dimension, float(self.dimension)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+        """Weights of the party's columns, for each record what the others add to its score, and noisy labels once."""
+        told = {"weights": Reals((self.width,)), "offset": Reals((plan.records,))}
+        return told | {"labels": told["offset"]} if self.needs_labels and number == 0 else told
+
+    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+        """Labels are told to who does not know them, before there are any slopes, and never else."""
+        if "labels" in told and "labels" not in self.takes(plan, number):
+            return "needs no 'labels'"
+        return super().objection(plan, number, told)
+
+    def value(self, round: Round) -> Array:
+        """One pass over the rows for the scores, one over the columns for the sums."""
+        slopes: Slopes = round.memory
+        return self.dots(round.rows, cut(slopes.at(round) / self.slope_bound, 1.0, round.rows.bits))
+
+
+class Slopes(ABC):
+    """What a party keeps from round to round: the slopes of the last one, and noisy labels that it was told.
+
+    Edges: a round that comes after a later one is answered with the slopes that there are.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self.number = -1
+        self.current = np.zeros(0)
+        self.noisy_labels: Array | None = None
+
+    def at(self, round: Round) -> Array:
+        """Those at s_i = x_i'w + o_i, for the weights w and the offsets o that the party is told."""
+        if round.number > self.number:
+            self.number = round.number
+            if "labels" in round.told:
+                self.noisy_labels = np.array(round.told["labels"])
+            labels = round.rows.labels if self.noisy_labels is None else self.noisy_labels
+            scores = round.rows.scores(round.told["weights"]) + round.told["offset"]
+            self.current = self.made(scores, labels)
+        return self.current
+
+    def loss_slopes(self, scores: Array, labels: Array) -> Array:
+        """l'(s_i, label_i), for labels with noise its mean or nearly so."""
+        if self.noisy_labels is None:
+            return self.loss.derivative(scores, labels)
+        return self.loss.noisy_label_slope(scores, labels)
+
+    @abstractmethod
+    def made(self, scores: Array, labels: Array) -> Array:
+        """The slopes at these scores; entry i is a function of what record i has and had."""
+
+
+def cut(slopes: Array, bound: float, bits: int | None) -> Array:
+    """Slopes cut to +-bound, NaN to the bound, and put on the exact grid; as they are in a run without privacy."""
+    if bits is None:
+        return np.ascontiguousarray(slopes)
+    cutoff = np.fmax(np.fmin(slopes, bound), -bound)
+    return toward_zero(np.ascontiguousarray(cutoff), bits - math.ceil(math.log2(bound)))

@@ -1,0 +1,161 @@
+"""What a plan costs, derived in one place from its releases and from what its queries declare.
+
+A release under one name costs what the plan charged, times how often one record takes part in it. Who answers, how
+often, and what the world sees are the query's own words, and a party serves a round by the same words: what is served
+is what is priced. By rows a record is with one party. By columns it is with all of them, so their answers add.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+from sottovoce.door.noisy_rows import row_event
+from sottovoce.door.query import Choice, Query, Together
+from sottovoce.errors import InputError, RefusedError
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.release import Release
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.events import Event, Gaussian, Unbounded
+from sottovoce.privacy.mechanisms import selection_error
+from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, inside
+
+RECOUNTED = 4096  # rounds up to which a party counts one by one what it would serve
+
+
+class Form(Protocol):
+    """A form of an algorithm, as far as its price and its messages go: the queries that it has parties answer."""
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
+        """What a party may be asked."""
+
+
+def queries_of(form: Form, plan: Plan, party: str) -> dict[str, Query]:
+    """A party's queries by name."""
+    return {query.name: query for query in form.queries(plan, party)}
+
+
+class Pricing:
+    """The price of a plan against each adversary. A published form with a price of its own has a subclass."""
+
+    def events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
+        """What a record of `party` pays against whoever sees each message."""
+        precisions = {release.std**-2 if release.std > 0.0 else math.inf for release in _kept(plan)}
+        return self.charge(form, plan, relation, party, dict.fromkeys(plan.names, max(precisions, default=0.0)))
+
+    def charge(
+        self, form: Form, plan: Plan, relation: Relation, party: str, owed: Mapping[str, float]
+    ) -> tuple[Event, ...]:
+        """What a party's ledger is charged: `events`, less what it paid before for rows that are kept.
+
+        `owed` has for each party the precision 1 / std^2 of its kept rows that this ledger has not paid for yet.
+        """
+        queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
+        found = (self._event(plan, release, relation, queries, owed) for release in plan.releases)
+        return tuple(event for event in found if event is not None)
+
+    def world_events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
+        """What a record of `party` pays against the world, who sees the model alone.
+
+        By rows a sum over the parties carries every party's noise. What the model does not tell costs nothing here.
+        """
+        queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
+        found: list[Event | None] = []
+        for release in plan.releases:
+            query = queries[party][release.query]
+            if query.world_sees == "nothing" or release.mechanism == "kept":
+                continue
+            if query.world_sees == "sum" and plan.split != "columns":
+                uses = query.uses(plan, release.count)
+                found.append(release.event(relation, count=uses, parties=len(plan.parties)))
+            else:
+                found.append(self._event(plan, release, relation, queries, {}))
+        return tuple(event for event in found if event is not None)
+
+    def epsilons(self, form: Form, plan: Plan, relation: Relation) -> dict[str, float]:
+        """The true epsilon at the plan's delta against each adversary: the worst party's."""
+        delta, names = inside(plan.delta), plan.names[:1] if plan.split == "columns" else plan.names
+        seen = {self.events(form, plan, relation, name) for name in names}
+        told = {self.world_events(form, plan, relation, name) for name in names}
+        each, world = (max(epsilon_of(events, delta, relation) for events in views) for views in (seen, told))
+        return {"world": min(world, each), "coordinator": each, "parties": each}
+
+    def check_samplers(self, form: Form, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
+        """Refuse a plan whose samplers' own errors exceed, under this relation, the share of delta set aside.
+
+        They are multiplied by exp(epsilon): the plan's own, or `epsilon` if a larger statement is made of it. The
+        samplers of Gaussian noise and of coins are exact; choices are not.
+        """
+        for release in plan.releases:
+            query = queries_of(form, plan, plan.names[0]).get(release.query)
+            if release.mechanism != "selection" or release.std == 0.0 or not isinstance(query, Choice):
+                continue
+            own = epsilon_of(self.events(form, plan, relation, plan.names[0]), delta, relation)
+            check_choice_errors(release.count, query, max(own, epsilon), delta)
+            if release.std > query.largest_std * query.sensitivity("zero-out"):
+                noise = f"choices with a noise of {release.std:.3g} tell nothing"
+                raise InputError(f"rounds={release.count}: {noise}; take fewer rounds.")
+
+    def check_served(self, form: Form, plan: Plan, party: str) -> None:
+        """Refuse a plan under which the party would serve more answers than it is charged for."""
+        for name, query in queries_of(form, plan, party).items():
+            if not plan.has(name) or plan.release(name).mechanism in ("kept", "derived"):
+                continue
+            release = plan.release(name)
+            if release.count <= RECOUNTED:
+                window = range(release.first, release.first + release.count)
+                served = sum(query.answered_by(plan, party, number) for number in window)
+                if served > query.answered_by.rounds(plan, party, release.first, release.count):
+                    raise RefusedError(f"the plan has {served} answers to {name!r}, more than it charges for.")
+
+    def _event(
+        self,
+        plan: Plan,
+        release: Release,
+        relation: Relation,
+        queries: Mapping[str, Mapping[str, Query]],
+        owed: Mapping[str, float],
+    ) -> Event | None:
+        """What the answers of all parties that share a record cost it; None if there are none."""
+        own = {name: each[release.query] for name, each in queries.items()}
+        if release.mechanism == "derived":
+            return None
+        if release.mechanism == "kept":
+            return row_event({name: query.sensitivity(relation) for name, query in own.items()}, owed)
+        first, count = release.first, release.count
+        times = {name: query.answered_by.rounds(plan, name, first, count) for name, query in own.items()}
+        answering = [query for name, query in own.items() if times[name]]
+        if not answering:
+            return None
+        if answering[0].together:
+            return together_event(answering, release, relation, max(times.values()) * release.batches)
+        return release.event(relation, count=answering[0].uses(plan, sum(times.values())))
+
+
+def together_event(queries: list[Query], release: Release, relation: Relation, times: int) -> Event:
+    """What `times` values of all parties' answers cost, by the queries' own sensitivities, whatever a plan says."""
+    if release.std == 0.0:
+        return Unbounded(reason=f"{release.query} is released without noise")
+    joint = Together(queries)
+    moved = joint.sensitivity(relation) + release.step * math.sqrt(joint.rounding_entries)
+    return Gaussian(mu=moved * math.sqrt(times) / release.std)
+
+
+def check_choice_errors(count: int, query: Choice, epsilon: float, delta: float) -> None:
+    """Refuse more choices than half of the share of delta set aside for samplers covers."""
+    error = (1 + math.exp(min(epsilon, 700.0))) * count * selection_error(query.candidates)
+    if error > SAMPLER_SHARE * delta / 2:
+        raise InputError(
+            f"rounds={count}: so many choices among {query.candidates} {query.candidate} leave an error of "
+            f"{error:.1g} in delta={delta:.3g}; take fewer rounds, a larger delta or a smaller epsilon."
+        )
+
+
+def _kept(plan: Plan) -> list[Release]:
+    return [release for release in plan.releases if release.mechanism == "kept"]
+
+
+def _sharers(plan: Plan, party: str) -> tuple[str, ...]:
+    """The parties that have the same record: all of them by columns, else the one."""
+    return plan.names if plan.split == "columns" else (party,)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce import algorithms
+from sottovoce.app.cli.parties import _Announced
+from sottovoce.federation.federation import Federation
+from sottovoce.federation.party import Party
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.relation import Relation
+from sottovoce.transports.in_process import InProcess
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+def test_a_holder_is_told_the_epsilon_that_is_charged_and_guaranteed(relation: Relation, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    ledger = sv.Ledger(tmp_path / "ledger")
+    account = ledger.open("people", epsilon=3.0, delta=1e-5, relation=relation)
+    party = Party("north", rng.standard_normal((200, 3)), rng.integers(0, 2, 200), account=account)
+    said: list[str] = []
+    federation = Federation.connect(InProcess([_Announced(party, said.append, account, None)]))
+    model = sv.PrivateLogisticRegression(
+        epsilon=1.0, row_norm=1.0, relation=relation, solver=sv.solvers.Gradient(rounds=5), classes=(0, 1)
+    ).fit(federation)
+
+    guaranteed = model.privacy_.coordinator.epsilon
+    agreed = next(text for text in said if text.startswith("agreed to plan"))
+    assert f"costs epsilon {guaranteed:.4g} at delta 1e-05, {relation})" in agreed
+    form = algorithms.of(model.plan_)
+    events = form.pricing.events(form, model.plan_, relation, "north")
+    assert guaranteed == pytest.approx(account.balance().spent, rel=1e-6)
+    assert f"{epsilon_of(events, 1e-5, relation):.4g}" != f"{guaranteed:.4g}"  # the samplers' share is seen in print

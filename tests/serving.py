@@ -1,0 +1,262 @@
+"""What real parties serve of a plan when they are asked for everything, and what their accounts were charged.
+
+The price of what was served is added up here from each query's own sensitivity and the noise of its release, message
+by message. It knows nothing of `Pricing`, `Query.uses` or `Turn.rounds`, which it fences.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce import algorithms
+from sottovoce.algorithms.sgd.published import named_records
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.query import Query
+from sottovoce.errors import BudgetError, SottovoceError
+from sottovoce.federation.party import Party
+from sottovoce.federation.prediction import Models
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.release import Release
+from sottovoce.privacy.accounting import renyi_of
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
+from sottovoce.privacy.ledger import Account
+from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.spending import Book, Events, Reservation, Terms
+from sottovoce.queries.pricing import queries_of
+
+Data = Mapping[str, tuple[np.ndarray, np.ndarray]]
+MANY = 400  # rounds of a release that are all asked for; of more, those at both ends
+ORDER = 4.0  # the Renyi order at which costs are compared
+
+serials = itertools.count(1)
+
+
+class Renyi(Terms):
+    """Terms of a "renyi" account that say what a plan adds to it, and not what it would cost on its own."""
+
+    def price(self, plan: str, events: Events, delta: float | None, summary: str) -> Reservation:
+        listed = tuple(events(self.relation) if callable(events) else events)
+        if any(isinstance(event, Unbounded) for event in listed):
+            raise BudgetError("the plan releases something without noise.")
+        return Reservation(plan, listed, renyi_of(listed, self.fixed_order, self.relation), 0.0, delta or 1.0, summary)
+
+
+@dataclass(frozen=True)
+class InMemory(Account):
+    """An account that takes every plan at its price and forgets it with the process; on disk this takes an hour."""
+
+    relation: Relation = "zero-out"
+    reservations: list[Reservation] = field(default_factory=list, compare=False)
+    released: dict[tuple[str, int, str], bytes] = field(default_factory=dict, compare=False)
+
+    def book(self) -> Book:
+        return Book(Renyi(1.0, 1e-3, self.relation, "renyi", ORDER, 1.0), tuple(self.reservations))
+
+    def reserve(self, plan: str, events: Events, *, delta: float | None = None, **said: Any) -> Reservation:
+        self.reservations.append(self.terms().price(plan, events, delta, said["summary"]))
+        return self.reservations[-1]
+
+    def release(self, plan: str, round: int, query: str, payload: bytes) -> bytes:
+        return self.released.setdefault((plan, round, query), payload)
+
+    def stored(self, plan: str, round: int, query: str) -> bytes | None:
+        return self.released.get((plan, round, query))
+
+    def started(self, plan: str) -> bool:
+        return any(known == plan for known, _, _ in self.released)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One message that a party let out, and which of its records it is about where it names one."""
+
+    party: str
+    query: Query
+    release: Release
+    number: int
+    record: int | None = None
+
+
+def draw_data(plan: Plan, seed: int = 0) -> Data:
+    """Rows and labels for each party of a plan."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(plan.classes, size=plan.records) if plan.classes else rng.uniform(-1, 1, size=plan.records)
+    X = rng.normal(size=(plan.records, plan.features))
+    if plan.split == "columns":
+        return {name: (X[:, plan.part(name).start : plan.part(name).stop], y) for name in plan.names}
+    starts = np.cumsum([0, *(count for _, count in plan.parties)])
+    return {name: (X[a:b], y[a:b]) for name, (a, b) in zip(plan.names, itertools.pairwise(starts), strict=True)}
+
+
+class Holders:
+    """The parties of a plan, each with an account of its own, and whatever plan they are sent next."""
+
+    def __init__(self, plan: Plan, folder: Path, relation: Relation | None = None) -> None:
+        self.data = draw_data(plan)
+        self.relation = relation or plan.relation
+        self.labelled = {name: plan.part(name).preparation.labelled for name in plan.names}
+        self.folder = folder
+        self.plans = itertools.count()
+
+    def serve(self, text: str) -> tuple[dict[str, Account], list[Answer], Plan | None]:
+        """(accounts of those who took the plan, all that they answered, the plan) for the text of a plan."""
+        try:
+            plan = Plan.from_json(text)
+        except (ValueError, SottovoceError):
+            plan = None
+        accounts, answers, place = dict[str, Account](), list[Answer](), next(self.plans)
+        for name, (X, y) in self.data.items():
+            account = InMemory(self.folder, f"{name} {place}", self.relation)
+            randomness = SeededRandomness(place, name)
+            known = y if self.labelled[name] else None
+            party = ForTheRun(name, X, known, account=account, randomness=randomness, models=Models())
+            digest = bytes(32) if plan is None else plan.digest
+            proposed = decode(party.handle(encode(Frame("plan", next(serials), digest, text=text))).data)
+            if proposed.kind == "accept":
+                assert plan is not None, "a text that is no plan was accepted"
+                accounts[name] = account
+                answers += answered(party, plan)
+        return accounts, answers, plan
+
+
+class ForTheRun(Party):
+    """A party whose rows with noise are kept for the run alone, as they are without a ledger."""
+
+    def _keeper(self, *_: Any) -> None:
+        return None
+
+
+def answered(party: Party, plan: Plan) -> Iterator[Answer]:
+    """Everything that a party lets out under a plan, asked for in every round of it and around them."""
+    queries = queries_of(algorithms.of(plan), plan, party.name)
+    releases = {release.query: release for release in plan.releases}
+    for name, query in queries.items():
+        first, count = (releases[name].first, releases[name].count) if name in releases else (0, 4)
+        last = first + count
+        rounds = range(first - 2, last + 3)
+        some = rounds if count <= MANY else (*rounds[: MANY // 2], *rounds[-MANY // 2 :])
+        for number in (number for number in some if -(2**31) <= number < 2**31):
+            for told in messages(plan, query, number):
+                frame = Frame("ask", next(serials), plan.digest, number, name, told)
+                if decode(party.handle(encode(frame)).data).kind == "answer":
+                    assert name in releases, f"{name!r} was answered, which the plan does not release"
+                    record = int(told["index"][0]) if type(query).__name__ == "RecordGradient" else None
+                    yield Answer(party.name, query, releases[name], number, record)
+                    break
+
+
+def messages(plan: Plan, query: Query, number: int) -> Iterator[dict[str, Any]]:
+    """Messages that the query might take in that round: as short as it takes them, and as long."""
+    try:
+        takes = query.takes(plan, number)
+        long = {name: wanted.example() for name, wanted in takes.items()}
+        sizes = {name: [size or 0 for size in wanted.shape] for name, wanted in takes.items()}
+        short = {name: np.resize(array, sizes[name]) for name, array in long.items()}
+    except (IndexError, ValueError):  # a round that the plan does not have
+        short = long = {}
+    if type(query).__name__ == "RecordGradient" and 0 <= number < plan.rounds:
+        named = {"index": named_records(plan)[1][number : number + 1]}
+        short, long = short | named, long | named
+    yield short
+    if any(short[name].shape != long[name].shape for name in short):
+        yield long
+
+
+# How many of the rounds answered have one record in them. Whoever declares `uses` says here, in other words, why.
+Taking = Callable[[Plan, list[Answer]], int]
+
+
+def most_named(plan: Plan, answers: list[Answer]) -> int:
+    """A round is about one record, which its message names."""
+    del plan
+    named = [(answer.party, answer.record) for answer in answers]
+    return max(named.count(key) for key in set(named))
+
+
+def most_in_a_lot(plan: Plan, answers: list[Answer]) -> int:
+    """Round t has the lot t mod lots, and a record is in one lot."""
+    turns = [answer.number % plan.numbers.lots for answer in answers]
+    return max(turns.count(key) for key in set(turns))
+
+
+def one_vector(plan: Plan, answers: list[Answer]) -> int:
+    """All columns of all parties are parts of one vector, whose norm the query bounds; each of them leaves once."""
+    del plan
+    seen = [(answer.party, answer.number) for answer in answers]
+    return max(seen.count(key) for key in set(seen))
+
+
+TAKING: Mapping[str, Taking] = {
+    "RecordGradient": most_named,
+    "LotSteps": most_in_a_lot,
+    "FeatureWithinNorm": one_vector,
+}
+
+
+def spent(plan: Plan, answers: list[Answer], relation: Relation) -> list[Event]:
+    """What the answers cost a record that is in all of them, each by its own sensitivity and its own noise."""
+    events: list[Event] = []
+    by_query: dict[tuple[str, ...], list[Answer]] = {}
+    for answer in answers:
+        joint = TAKING.get(type(answer.query).__name__) is one_vector
+        by_query.setdefault((answer.query.name,) if joint else (answer.query.name, answer.party), []).append(answer)
+    for several in by_query.values():
+        query, release = several[0].query, several[0].release
+        if type(query).uses is not Query.uses:
+            assert type(query).__name__ in TAKING, f"{type(query).__name__}: say in TAKING why it counts fewer rounds"
+        times = TAKING.get(type(query).__name__, lambda _, found: len(found))(plan, several) * release.batches
+        moved = query.sensitivity(relation) + release.step * math.sqrt(query.rounding_entries)
+        if release.mechanism == "derived":
+            continue
+        if release.std == 0.0:
+            events.append(Unbounded("no noise"))
+        elif release.mechanism in ("selection", "noisy-max"):
+            factor = 2.0 if release.mechanism == "noisy-max" else 1.0
+            events.append(Selection(times * (factor * moved / release.std) ** 2 / 2))
+        elif release.rate is not None and release.rate < 1.0:
+            once = query.sensitivity("zero-out") + release.step * math.sqrt(query.rounding_entries)
+            events.append(PoissonGaussian(release.rate, release.std / once, times))
+        else:
+            events.append(Gaussian(moved * math.sqrt(times) / release.std))
+    return events
+
+
+def kept(plan: Plan, parties: Mapping[str, Any], relation: Relation) -> list[Event]:
+    """What the rows cost that these parties keep with noise; they are rounded toward zero, which adds nothing."""
+    found: list[Event] = []
+    for release in plan.releases:
+        if release.mechanism == "kept":
+            for name in parties:
+                query = queries_of(algorithms.of(plan), plan, name)[release.query]
+                found.append(Gaussian(query.sensitivity(relation) / release.std) if release.std else Unbounded("rows"))
+    return found
+
+
+def check(holders: Holders, text: str) -> tuple[int, int]:
+    """Whoever took the plan was charged at least what is served; how many took it, and how many answers there were.
+
+    By rows a record is with one party. By columns it is with all of them, so each pays for the answers of all.
+    """
+    accounts, answers, plan = holders.serve(text)
+    if plan is None:
+        return 0, 0
+    for name, account in accounts.items():
+        shared = plan.split == "columns"
+        mine = [answer for answer in answers if shared or answer.party == name]
+        events = spent(plan, mine, holders.relation)
+        events += kept(plan, accounts if shared else {name: account}, holders.relation)
+        (reservation,) = account.book().reservations
+        assert not any(isinstance(event, Unbounded) for event in events), f"{name} serves values without noise"
+        price = account.terms().price("", events, plan.delta, "").cost
+        assert price <= reservation.cost * (1 + 1e-9), (
+            f"{name} serves {len(mine)} answers that cost {price:.6g}, and was charged {reservation.cost:.6g}"
+        )
+    return len(accounts), len(answers)

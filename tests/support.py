@@ -1,0 +1,68 @@
+"""What tests of algorithms share: plans of a problem, a query's value, prices."""
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce import algorithms
+from sottovoce.algorithms import Algorithm
+from sottovoce.data.block import Block
+from sottovoce.door.query import Query, Round
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.privacy.events import Event
+from sottovoce.privacy.relation import Relation
+from sottovoce.queries.pricing import queries_of
+from sottovoce.solvers import by_name
+
+
+def plan_of(problem: Problem, solver: str, *, run: str = "run", coin: str = "coin", **options: Any) -> Plan:
+    """The plan of a problem by a solver with these options."""
+    return algorithms.make_plan(problem, by_name(solver, **options), run=run, coin=coin)
+
+
+def query_of(plan: Plan, name: str, party: str | None = None) -> Any:
+    """A party's query of that name; the first party's unless another is named."""
+    return queries_of(algorithms.of(plan), plan, party or plan.names[0])[name]
+
+
+def at(
+    query: Query, rows: Block, *, plan: Any = None, number: int = 0, memory: Any = None, **told: Any
+) -> NDArray[Any]:
+    """The value of a query on rows, told these arrays."""
+    arrays = {name: np.asarray(value) for name, value in told.items()}
+    return query.value(Round(plan, number, arrays, rows, memory))
+
+
+def events_of(plan: Plan, relation: Relation | None = None, party: str | None = None) -> tuple[Event, ...]:
+    """What a record of a party pays against whoever sees each message."""
+    form: Algorithm = algorithms.of(plan)
+    return form.pricing.events(form, plan, relation or plan.relation, party or plan.names[0])
+
+
+def world_events_of(plan: Plan, relation: Relation | None = None, party: str | None = None) -> tuple[Event, ...]:
+    """What it pays against the world."""
+    form = algorithms.of(plan)
+    return form.pricing.world_events(form, plan, relation or plan.relation, party or plan.names[0])
+
+
+def epsilons_of(plan: Plan, relation: Relation | None = None) -> dict[str, float]:
+    """The true epsilon against each adversary."""
+    form = algorithms.of(plan)
+    return form.pricing.epsilons(form, plan, relation or plan.relation)
+
+
+def declared(solver: str, **arguments: Any) -> dict[str, Any]:
+    """The arguments of an estimator; those that are options of the solver go into its object."""
+    own = {name: arguments.pop(name) for name in by_name(solver).names() if name in arguments}
+    return {**arguments, "solver": by_name(solver, **own)}
+
+
+def forged(plan: Plan, **fields: Any) -> tuple[bytes, str]:
+    """Digest and text of the plan with other fields, which nobody has checked."""
+    told = json.loads(plan.to_json()) | fields
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=True)
+    return hashlib.sha256(text.encode()).digest(), text

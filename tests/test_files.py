@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sottovoce.errors import InputError
+from sottovoce.files import check_writable, sync_folder, write_durably, write_text
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def only_file(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+def test_a_file_is_its_owners_alone_unless_told_otherwise(tmp_path: Path) -> None:
+    for number, (options, mode) in enumerate([({}, 0o600), ({"mode": 0o644}, 0o644), ({"replace": False}, 0o600)]):
+        path = tmp_path / str(number)
+        write_durably(path, b"new", **options)  # type: ignore[arg-type]
+        assert path.read_bytes() == b"new"
+        assert mode_of(path) == mode
+    write_text(tmp_path / "text", "für", "output.page")
+    assert (tmp_path / "text").read_text(encoding="utf-8") == "für"
+    assert mode_of(tmp_path / "text") == 0o644
+
+
+def test_a_file_that_is_there_is_replaced_with_its_mode_or_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(FileExistsError):
+        write_durably(path, b"new", replace=False)
+    assert only_file(tmp_path).read_bytes() == b"old"
+    write_durably(path, b"new")
+    assert only_file(tmp_path).read_bytes() == b"new"
+    assert mode_of(path) == 0o600
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_the_data_then_the_name_then_the_folder_become_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
+    path, seen = tmp_path / "file", []
+    real = os.fsync
+
+    def watched(handle: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "data"
+        seen.append((kind, os.fstat(handle).st_size if kind == "data" else None, path.exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    write_durably(path, b"data", replace=replace)
+    assert seen == [("data", 4, False), ("folder", None, True)]
+
+
+@pytest.mark.parametrize("call", ["fsync", "link", "replace"])
+def test_a_failure_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "file"
+    write_durably(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path if call == "replace" else os, call, full)
+    with pytest.raises(OSError, match="No space left"):
+        write_durably(path, b"new", replace=call != "link")
+    assert only_file(tmp_path).read_bytes() == b"old"
+    if call != "link":
+        with pytest.raises(InputError, match=r"page=.* cannot be written \(No space left on device\)"):
+            write_text(path, "new", "page")
+        assert only_file(tmp_path).read_bytes() == b"old"
+
+
+def test_a_folder_that_cannot_be_synced_is_told_where_it_matters_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a fit has paid for is not thrown away: the text is in its place."""
+
+    def refused(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("sottovoce.files.sync_folder", refused)
+    write_text(tmp_path / "page", "text", "output.page")
+    assert (tmp_path / "page").read_text() == "text"
+    with pytest.raises(PermissionError):
+        write_durably(tmp_path / "rows", b"data")
+
+
+def test_a_killed_writer_leaves_the_old_file_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_durably(path, b"old")
+    program = (
+        "import os, signal, sys; from pathlib import Path; from sottovoce.files import write_durably\n"
+        "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "write_durably(Path(sys.argv[1]), b'new')"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(path)], check=False).returncode == -9
+    assert path.read_bytes() == b"old"
+    (left,) = set(tmp_path.iterdir()) - {path}
+    assert left.name.startswith("file.")
+    assert left.name.endswith(".new")
+    assert mode_of(left) == 0o600
+
+
+def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
+    check_writable(tmp_path / "file", "output.page")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match=r"output\.page=.* is a folder; name a file in it"):
+        check_writable(tmp_path, "output.page")
+    with pytest.raises(InputError, match=r"cannot be written \(No such file or directory\); give a path"):
+        check_writable(tmp_path / "none" / "file", "output.page")
+    with pytest.raises(FileNotFoundError):
+        sync_folder(tmp_path / "none")
