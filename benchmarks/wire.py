@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.door import gate
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.sealed import Outgoing
+from sottovoce.door.sealed import SEAL, Outgoing
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
@@ -36,7 +35,7 @@ class Echo:
     def handle(self, request: bytes) -> Outgoing:
         frame = decode(request)
         # The wire is measured, not the gate: the seal is taken to answer with as many numbers as were sent.
-        return Outgoing(encode(Frame("answer", frame.serial, arrays=frame.arrays)), seal=gate._SEAL)
+        return Outgoing(encode(Frame("answer", frame.serial, arrays=frame.arrays)), seal=SEAL)
 
 
 def party(name: str, port: int, folder: str) -> None:

@@ -66,12 +66,14 @@ class Reals:
 
     def fits(self, array: NDArray[Any]) -> bool:
         """Whether an array is so."""
-        return (
-            array.dtype == np.float64
-            and array.ndim == len(self.shape)
-            and all(own is None or own == length for own, length in zip(self.shape, array.shape, strict=True))
-            and bool(np.all((array >= self.least) & (array <= self.most) & np.isfinite(array)))
-        )
+        if array.dtype != np.float64 or array.ndim != len(self.shape):
+            return False
+        if not all(own is None or own == length for own, length in zip(self.shape, array.shape, strict=True)):
+            return False
+        if array.size == 0:
+            return True
+        low, high = float(array.min()), float(array.max())  # a NaN is both
+        return self.least <= low and high <= self.most and math.isfinite(low) and math.isfinite(high)
 
     def __str__(self) -> str:
         size = " x ".join("any number of" if length is None else str(length) for length in self.shape)

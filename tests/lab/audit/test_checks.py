@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sottovoce import algorithms
+from sottovoce import solvers as options
 from sottovoce.algorithms import registry
 from sottovoce.solvers import Gradient
-from sottovoce.solvers import objects as options
 
 sys.path.insert(0, str(Path(__file__).parent))
 import checks
