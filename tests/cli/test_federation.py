@@ -121,18 +121,21 @@ def test_the_demo(tmp_path, invoke, monkeypatch):
 
 
 def test_a_demo_that_is_interrupted_leaves_no_process(tmp_path, start):
-    folder = tmp_path / "demo"
-    process = start("demo", "--folder", folder)
-    deadline = time.monotonic() + 60
-    while len(running_with(f"{folder}/clinic-")) < 4:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode != 0
-    assert "Traceback" not in said
-    assert running_with(f"{folder}/clinic-") == []
+    for attempt in range(3):
+        folder = tmp_path / f"demo-{attempt}"
+        process = start("demo", "--folder", folder)
+        deadline = time.monotonic() + 60
+        while len(running_with(f"{folder}/clinic-")) < 4:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        assert "Traceback" not in said
+        assert running_with(f"{folder}/clinic-") == []
+        if process.returncode != 0:  # a signal that comes inside a callback of another library is lost on Python
+            return
+    pytest.fail("three demos went on to their end though each was interrupted")
 
 
 def test_a_demo_replaces_only_what_a_demo_made(tmp_path):
