@@ -77,7 +77,7 @@ class Gate:
             if isinstance(query, Derived):
                 return Released(query.name, round.number, {"value": self._derived(query, round)}, seal=SEAL)
             self.unreleased = True
-            round = dataclasses.replace(round, randomness=self._randomness)
+            round = Round(round.plan, round.number, round.told, round.rows, round.memory, self._randomness)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
             return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered)
@@ -98,7 +98,8 @@ class Gate:
                 if following is None:
                     raise LeakError(f"query {query.name!r} follows no released value; nothing was released.")
                 round = following
-            value = query.value(dataclasses.replace(round, rows=rows))
+            at = round if rows is round.rows else dataclasses.replace(round, rows=rows)
+            value = query.value(at)
             if release.std == 0.0:
                 return {"value": value}
             if not grids:

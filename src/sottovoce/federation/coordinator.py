@@ -160,7 +160,8 @@ class Coordinator:
         self._serial += 1
 
         def frame_of(own: Mapping[str, NDArray[Any]]) -> bytes:
-            return encode(dataclasses.replace(said, serial=self._serial, arrays={**said.arrays, **own}))
+            arrays = {**said.arrays, **own}
+            return encode(Frame(said.kind, self._serial, said.plan, said.round, said.query, arrays, said.text))
 
         if each:
             requests = {name: frame_of(each.get(name, {})) for name in parties}
