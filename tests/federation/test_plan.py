@@ -595,3 +595,10 @@ def test_a_party_that_is_never_called_pays_nothing(small_plan: MakePlan) -> None
     assert events_of(plan, "zero-out", "anna") == ()
     assert not any(query_of(plan, "gradient").answered_by(plan, "anna", t) for t in range(3))
     assert 0 < epsilons_of(plan, "zero-out")["coordinator"] <= 1.0
+
+
+def test_a_plan_without_its_form_s_numbers_is_no_plan(small_plan: Any) -> None:
+    fields = json.loads(small_plan("gradient").to_json())
+    del fields["numbers"]
+    with pytest.raises(ValidationError, match="slope_bound"):
+        Plan.from_json(json.dumps(fields))

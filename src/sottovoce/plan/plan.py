@@ -92,10 +92,10 @@ class Plan(Problem, Design):
     @model_validator(mode="before")
     @classmethod
     def _read_numbers(cls, fields: Any) -> Any:
-        """Numbers that come as plain text are read by the form that the plan names."""
-        if not isinstance(fields, Mapping) or not isinstance(fields.get("numbers"), Mapping):
+        """Numbers that come as plain text, or not at all, are read by the form that the plan names."""
+        if not isinstance(fields, Mapping) or not isinstance(numbers := fields.get("numbers", {}), Mapping):
             return fields
-        return {**fields, "numbers": Numbers.read(fields.get("algorithm"), fields.get("form"), fields["numbers"])}
+        return {**fields, "numbers": Numbers.read(fields.get("algorithm"), fields.get("form"), numbers)}
 
     @model_validator(mode="after")
     def _check(self) -> Plan:

@@ -128,6 +128,10 @@ class Pricing:
         answering = [query for name, query in own.items() if times[name]]
         if not answering:
             return None
+        if answering[0].together and release.mechanism != "gaussian":
+            raise RefusedError(
+                f"{release.query!r} is charged for all parties at once, which Gaussian noise alone can be."
+            )
         if answering[0].together:
             return together_event(answering, release, relation, max(times.values()) * release.batches)
         return release.event(relation, count=answering[0].uses(plan, sum(times.values())))

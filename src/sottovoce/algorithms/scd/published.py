@@ -43,8 +43,12 @@ class VisibleDualsPricing(Pricing):
         """Every round in full, as if the record were in all of them."""
         if not plan.private:
             return super().charge(form, plan, relation, party, owed)
-        release = plan.releases[0]
-        return (Gaussian(mu=release.charged(relation) * math.sqrt(release.total) / release.std),)
+        return tuple(
+            Gaussian(mu=release.charged(relation) * math.sqrt(release.total) / release.std)
+            if release.std > 0.0
+            else release.event(relation)
+            for release in plan.releases
+        )
 
     def epsilons(self, form: Form, plan: Plan, relation: Relation) -> dict[str, float]:
         """The coordinator sees which duals move; the others see v alone."""
