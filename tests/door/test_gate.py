@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import copy
-import dataclasses
 import itertools
 import json
 import math
@@ -323,7 +322,7 @@ class Following(Query):
         return np.tanh(round.told["weights"])
 
     def follow(self, released: np.ndarray, round: Round) -> Round:
-        return dataclasses.replace(round, told={"weights": round.told["weights"] + released})
+        return round._replace(told={"weights": round.told["weights"] + released})
 
 
 def following_release(query: Following, count: int, batches: int, rate: float | None = None) -> Release:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -77,7 +76,7 @@ class Gate:
             if isinstance(query, Derived):
                 return Released(query.name, round.number, {"value": self._derived(query, round)}, seal=SEAL)
             self.unreleased = True
-            round = Round(round.plan, round.number, round.told, round.rows, round.memory, self._randomness)
+            round = round._replace(randomness=self._randomness)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
             return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered)
@@ -98,7 +97,7 @@ class Gate:
                 if following is None:
                     raise LeakError(f"query {query.name!r} follows no released value; nothing was released.")
                 round = following
-            at = round if rows is round.rows else dataclasses.replace(round, rows=rows)
+            at = round if rows is round.rows else round._replace(rows=rows)
             value = query.value(at)
             if release.std == 0.0:
                 return {"value": value}
@@ -116,7 +115,7 @@ class Gate:
         adaptive Gaussian releases costs what one release of all of them costs.
         """
         (rows,) = self._drawn(release, round.rows)
-        round = dataclasses.replace(round, rows=rows)
+        round = round._replace(rows=rows)
         if release.std == 0.0:
             return {"value": query.walk(round, None, 0.0)}
         noise = rounded_gaussian(release.std / release.step, query.length, self._randomness)
@@ -211,14 +210,15 @@ class Gate:
         in_time = release is not None and (number is None or release.first <= number < release.first + release.count)
         if release is None or not in_time:
             raise RefusedError(f"query {query.name!r} in round {number} is not in the plan; nothing was released.")
-        if (number is None) != (release.mechanism == "kept") or not fits(query, release.mechanism):
+        checked = self._checked.get(query.name) is query
+        if (number is None) != (release.mechanism == "kept") or not (checked or fits(query, release.mechanism)):
             raise LeakError(f"query {query.name!r} was charged as a {release.mechanism}; nothing was released.")
-        if release.std > 0.0:
-            if self._checked.get(query.name) is not query:
+        if not checked:
+            if release.std > 0.0:
                 release.check(query, self._records)
-                self._checked[query.name] = query
-            if block.bits is None:
-                raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
+            self._checked[query.name] = query
+        if release.std > 0.0 and block.bits is None:
+            raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
         return release
 
     def _stored(self, query: Query, number: int) -> Released | None:

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,7 @@ Told = Mapping[str, NDArray[Any]]
 World = Literal["sum", "each", "nothing"]
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """All that one answer of a party may touch."""
 
     plan: Plan  # public

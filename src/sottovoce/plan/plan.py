@@ -159,7 +159,7 @@ class Plan(Problem, Design):
 
     def has(self, query: str) -> bool:
         """Whether something is released under that name."""
-        return any(release.query == query for release in self.releases)
+        return query in self._by_query
 
     def noise_of(self, query: str) -> float:
         """The standard deviation of a release, 0 where the plan has none of that name."""
@@ -171,10 +171,14 @@ class Plan(Problem, Design):
 
     def release(self, query: str) -> Release:
         """The release of that name."""
-        for release in self.releases:
-            if release.query == query:
-                return release
-        raise RefusedError(f"query {query!r} is not in the plan.")
+        release = self._by_query.get(query)
+        if release is None:
+            raise RefusedError(f"query {query!r} is not in the plan.")
+        return release
+
+    @functools.cached_property
+    def _by_query(self) -> Mapping[str, Release]:
+        return {release.query: release for release in self.releases}
 
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""

@@ -330,7 +330,7 @@ class Probe:
             self._note(query, query.derive(self._rows(query.source, round), round.told))
             return self.observed
         rows = round.rows if release.rate is None else round.rows.take(self._drawn(len(round.rows)))
-        round = dataclasses.replace(round, rows=rows, randomness=self._randomness)
+        round = round._replace(rows=rows, randomness=self._randomness)
         if isinstance(query, Choice):
             self._note(query, np.rint(query.value(round) / release.step) * release.step, widest=True)
         elif isinstance(query, Walk):
@@ -359,7 +359,7 @@ class Probe:
         grid = self.observed.arrays["grid"]
         noise = np.zeros_like(grid)
         for _ in range(len(grid) + 1):
-            trial = dataclasses.replace(round, memory=copy.deepcopy(round.memory))
+            trial = round._replace(memory=copy.deepcopy(round.memory))
             missing = grid - query.walk(trial, noise, release.step)
             if not missing.any():
                 break

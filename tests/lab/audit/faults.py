@@ -793,7 +793,7 @@ def _(real: Any = preparation.Preparation.labels, slopes: Any = parts.Slopes.at)
 
     def used(self: Any, round: Round) -> Any:
         told = {name: array for name, array in round.told.items() if name != "labels"}
-        return slopes(self, dataclasses.replace(round, told=told))
+        return slopes(self, round._replace(told=told))
 
     with patch(preparation.Preparation, "labels", known), patch(parts.Slopes, "at", used):
         yield

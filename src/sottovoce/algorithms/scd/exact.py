@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import ClassVar
 
@@ -96,6 +95,6 @@ class Epoch(DualQuery, Plain):
         conjugates = float(np.sum(loss.conjugate(-duals[used], rows.labels[used])))
         losses -= float(np.sum(loss.value(np.zeros((~used).sum()), rows.labels[~used])))
         order = round.plan.public_coin(f"epoch {round.number}").permutation(len(rows))
-        drawn = dataclasses.replace(round, rows=rows.take(order))
+        drawn = round._replace(rows=rows.take(order))
         total = move(drawn, code=self.code, factor=self.scale, clip=math.inf, scale=self.scale)
         return np.array([*total, losses, conjugates])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import ClassVar
 
@@ -156,4 +155,4 @@ class DualSteps(ClippedSteps):
         """
         moved = round.told["weights"] + weights_of(round.plan, released)
         within = np.fmin(np.fmax(moved, -LARGEST), LARGEST)  # also where it is no number
-        return dataclasses.replace(round, told={"weights": within})
+        return round._replace(told={"weights": within})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import ClassVar
 
@@ -105,5 +104,5 @@ class LotSteps(ClippedSteps):
         """The weights follow every step inside the lot."""
         rows, first = round.rows, round.number % self.lots * self.lot
         places = np.arange(min(first, len(rows)), min(first + self.lot, len(rows)), dtype=np.int64)
-        lot = dataclasses.replace(round, rows=rows.take(places))
+        lot = round._replace(rows=rows.take(places))
         return move(lot, code=self.code, factor=self.scale, clip=self.bound, scale=self.scale)

@@ -6,7 +6,6 @@ all parties together, since a person is in every one of them. `proof.md` has the
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import ClassVar, cast
@@ -98,7 +97,7 @@ class PartGradient(PartQuery, GradientSum):
 
     def value(self, round: Round) -> Array:
         """That of `GradientSum`, at the party's own weights."""
-        return GradientSum.value(self, dataclasses.replace(round, told={"weights": self.own_weights(round)}))
+        return GradientSum.value(self, round._replace(told={"weights": self.own_weights(round)}))
 
 
 class WithoutLabel:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ class Shadow:
         def values(at: Round) -> Array:
             noise = np.zeros_like(grid)
             for _ in range(len(grid)):
-                missing = grid - query.walk(replace(at, memory=deepcopy(at.memory)), noise, release.step)
+                missing = grid - query.walk(at._replace(memory=deepcopy(at.memory)), noise, release.step)
                 if not missing[:seen].any():
                     break
                 noise += missing
@@ -182,7 +182,7 @@ class Shadow:
         seen, block = self._seen(release.query, grid), round.rows
 
         def density(rows: Block) -> float:
-            return float(-0.5 * np.sum(((grid - values(replace(round, rows=rows))) / scale)[:seen] ** 2))
+            return float(-0.5 * np.sum(((grid - values(round._replace(rows=rows))) / scale)[:seen] ** 2))
 
         if release.rate is None or release.rate == 1.0:
             self._sum += density(block)
