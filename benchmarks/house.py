@@ -7,8 +7,11 @@ cycles between packages. `duplicates src` beside it counts repeated passages, wh
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import sys
+import tempfile
+import threading
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.algorithms.base import Algorithm
+from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 
 SOURCE = Path(sv.__file__).parent
 
@@ -55,6 +60,20 @@ def cycles() -> list[set[str]]:
     return [set(knot) for knot in knots if len(knot) > 1]
 
 
+def connected(parts: list[tuple[Any, Any]], folder: str) -> sv.Federation:
+    """Parties in threads, each with its certificate, over TLS."""
+    create_authority(folder)
+    names = [f"party-{place}" for place in range(len(parts))]
+    for name in ("coordinator", *names):
+        issue(folder, name)
+    wire = GrpcCoordinator("localhost:0", names, Credentials.load(folder, "coordinator"))
+    for name, (X, y) in zip(names, parts, strict=True):
+        end = sv.Party(name, X, y), f"localhost:{wire.port}", Credentials.load(folder, name)
+        threading.Thread(target=serve_party, args=end, daemon=True).start()
+    wire.wait_for_parties()
+    return sv.Federation.connect(wire)
+
+
 def walk() -> None:
     """Three fits: which functions and files of the package run, how many plans are made, how often facts are asked."""
     rng = np.random.default_rng(0)
@@ -62,11 +81,11 @@ def walk() -> None:
     y = (X @ [1.0, -1.0, 0.5, 0.0] > 0).astype(int)
     halves, columns = [(X[::2], y[::2]), (X[1::2], y[1::2])], [X[:, :2], X[:, 2:]]
     fits = {
-        "central newton": ("newton", sv.Federation.central(X, y)),
-        "by rows gradient": ("gradient", sv.Federation.by_rows(halves)),
-        "by columns score": ("score", sv.Federation.by_columns(columns, y)),
+        "central newton": ("newton", lambda _: sv.Federation.central(X, y)),
+        "by rows gradient over gRPC": ("gradient", lambda folder: connected(halves, folder)),
+        "by columns score": ("score", lambda _: sv.Federation.by_columns(columns, y)),
     }
-    for name, (solver, federation) in fits.items():
+    for name, (solver, made) in fits.items():
         ran, counts = set[tuple[str, str]](), Counter[str]()
 
         def note(frame: Any, event: str, _: Any, ran: Any = ran, counts: Any = counts) -> None:
@@ -76,9 +95,12 @@ def walk() -> None:
                 counts[code.co_qualname] += 1
 
         model = sv.PrivateLogisticRegression(1.0, 1e-4, entry_bound=1.0, classes=(0, 1), solver=solver)
-        sys.setprofile(note)
-        model.fit(federation)
-        sys.setprofile(None)
+        threading.setprofile(note)  # of the parties' threads, which start with their wire
+        with tempfile.TemporaryDirectory() as folder, contextlib.closing(made(folder)) as federation:
+            sys.setprofile(note)
+            model.fit(federation)
+            sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
         files = len({path for path, _ in ran})
         asked, plans = counts["Coordinator.facts"], counts["Plan.of"]
         print(f"{name}: {len(ran)} functions in {files} files; {plans} plan made, facts asked {asked} time(s)")
