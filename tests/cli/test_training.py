@@ -27,7 +27,7 @@ def test_a_plan_of_declared_facts_touches_no_file(write_job, invoke):
     assert "5,000 records, 12 features" in result.stdout
     assert "no data file was opened" in result.stdout
     assert "gradient" in result.stdout
-    assert "no probability changes by more than a factor 2.718" in " ".join(result.stdout.split())
+    assert "the chance of concluding it is at most 2.718 times" in " ".join(result.stdout.split())
 
 
 def test_a_plan_reads_the_shape_alone_and_says_so(write_job, invoke, folder):

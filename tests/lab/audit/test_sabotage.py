@@ -42,6 +42,8 @@ def test_the_catalogue_is_complete() -> None:
         "batches not counted",
         "uses undercounted",
         "named records undercounted",
+        "coin averaged",
+        "curve without the samplers",
         "everybody's turn",
         "one party's answer taken for a sum",
         "world told nothing",
