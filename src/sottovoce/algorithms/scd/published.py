@@ -106,6 +106,7 @@ class PublishedState(ClippedSteps, Walk):
 
     name = "state"
     title: ClassVar[str] = "steps of the sampled duals, with the duals themselves"
+    each_person: ClassVar[bool] = True
     samples: ClassVar[bool] = True
 
     def __init__(self, problem: Problem, numbers: Numbers) -> None:

@@ -107,6 +107,7 @@ class RecordGradient(Query):
 
     name = "record"
     title: ClassVar[str] = "the gradient of one record"
+    each_person: ClassVar[bool] = True
     answered_by = Scheduled("the party whose record a public coin names", lambda plan: named_records(plan)[0])
     world_sees: ClassVar[World] = "each"
 

@@ -147,6 +147,7 @@ class LocalScores(PartQuery):
 
     name = "scores"
     title: ClassVar[str] = "scores of all people"
+    each_person: ClassVar[bool] = True
     bound = ROUNDING
 
     def __init__(self, problem: Problem, party: str, numbers: Numbers) -> None:
