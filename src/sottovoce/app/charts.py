@@ -42,7 +42,7 @@ def suspicions(guarantee: Guarantee) -> str:
 
 def trade_off(curves: Mapping[str, Guarantee]) -> str:
     """What the best attacker finds, by false alarms: a line for each view, and the diagonal of who guesses."""
-    side, left, top = 300, 52, 12
+    side, left, top = 300, 62, 12
     found: list[str] = []
 
     def at(false_alarms: float, detected: float) -> str:
@@ -63,11 +63,10 @@ def trade_off(curves: Mapping[str, Guarantee]) -> str:
         found.append(f'<polyline class="curve c{number}" points="{at(0, 0)} {points}"/>')
         found.append(_entry(legend, top + 44 + 24 * number, f"curve c{number}", name))
     below = top + side + 40
-    found.append(
-        f'<text x="{left}" y="{below}">false alarms: of those whose record is not there, so many accused</text>'
-    )
-    found.append(f'<text class="soft" x="{legend}" y="{top + 52 + 24 * len(curves)}">up: of those whose record</text>')
-    found.append(f'<text class="soft" x="{legend}" y="{top + 70 + 24 * len(curves)}">is there, so many found</text>')
+    found.append(f'<text class="soft" x="{left + side / 2}" y="{below}" text-anchor="middle">false alarms</text>')
+    middle = top + side / 2
+    turned = f'transform="rotate(-90 10 {middle})"'
+    found.append(f'<text class="soft" x="10" y="{middle}" text-anchor="middle" {turned}>found</text>')
     return _svg((720, below + 10), "What the best possible attacker finds, by false alarms", found)
 
 

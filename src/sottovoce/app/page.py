@@ -34,8 +34,7 @@ _STYLE: Final = """
   --card: #1e252e; --mark: #7fb0e0; --pale: #34506c; --warn: #f08c7d; --second: #e3a758; } }
 @media print { :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #fff; --mark: #2f5d8c;
   --pale: #c9d8e8; --warn: #9b2c1f; --second: #b8741a; } .card, tr, svg, footer { break-inside: avoid; }
-  h2, h3, h4 { break-after: avoid; } h2 { break-before: page; }
-  section:first-of-type h2 { break-before: auto; }
+  h2, h3, h4 { break-after: avoid; } section:nth-of-type(2) { break-before: page; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 * { box-sizing: border-box; }
 body { margin: 3rem auto; max-width: 54rem; padding: 0 1.5rem; background: var(--paper); color: var(--ink);
@@ -76,6 +75,9 @@ svg .guess { stroke: var(--soft); stroke-dasharray: 4 4; stroke-width: 1.2; }
 svg .c1 { stroke: var(--second); }
 svg .c2 { stroke: var(--ink); stroke-dasharray: 7 3; }
 .facts th { width: 11rem; }
+.ranges { margin-top: .8rem; }
+.ranges td { padding-top: .2rem; padding-bottom: .2rem; }
+@media print { h2 { margin-top: 1rem; } td, th { padding-top: .2rem; padding-bottom: .2rem; } }
 code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: .88em; overflow-wrap: anywhere; }
 footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .8rem; color: var(--soft);
   font-size: .9rem; }
@@ -226,8 +228,9 @@ def _adversaries(report: PrivacyReport, plan: Plan) -> Iterable[str]:
     )
     yield (
         f"<h4>The best possible attacker</h4><p>All that a view can tell about one {plan.protects}, in one curve. "
-        "Somebody who knows everything else tests whether it is there. The more false alarms they accept, "
-        "the more they find; no test is above the line. Epsilon and delta are one tangent of it.</p>"
+        f"Somebody who knows everything else tests whether it is there as it is. Across: false alarms, how many they "
+        "accuse of those for whom it is not so. Up: how many they find of those for whom it is. No test is above the "
+        "line, and epsilon and delta are one tangent of it.</p>"
         f"<figure>{trade_off(curves)}</figure>"
         f"<table><tr><th>With false alarms of</th>{head}</tr>{rows}</table>"
         '<p class="soft">In the table: what is found at most, rounded up. Who guesses finds as much as they accept '
@@ -394,9 +397,16 @@ def _method(plan: Plan, model: PrivateLinearModel, seconds: float | None) -> str
         ("Calibration", plan.calibration),
         ("Rounds", f"{said.rounds:,}{took}"),
         ("Bytes", f"{sent}{readable_size(said.downlink_bytes)} to them"),
-        ("Numbers of the plan", ", ".join(f"{key} {value}" for key, value in plan.numbers.model_dump().items())),
+        (
+            "Numbers of the plan",
+            ", ".join(f"{key} {_short(value)}" for key, value in plan.numbers.model_dump().items()),
+        ),
     ]
     return _table((key, escape(value)) for key, value in facts if value)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _columns(plan: Plan) -> list[tuple[str, Any]]:

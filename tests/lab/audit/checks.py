@@ -51,6 +51,7 @@ from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
+from sottovoce.queries.pricing import queries_of
 from support import events_of
 
 Data = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -110,7 +111,7 @@ class Case:
         parties = 1 if self.split == "central" else 2
         fields = {key: value for key, value in self.fields.items() if value is not None}
         plan = audit_plan(
-            self.solver, self.split, parties, records=RECORDS, **{"relation": relation, **fields, **changes}
+            self.solver, self.split, parties, **{"records": RECORDS, "relation": relation, **fields, **changes}
         )
         assert all(release.std > 0 or release.mechanism == "derived" for release in plan.releases) or not plan.private
         return plan
@@ -977,6 +978,15 @@ def budget(case: Case) -> None:
         assert spent <= plan.epsilon * ROUNDING, f"{relation}: the plan costs {spent:.6g}, above {plan.epsilon:.6g}"
         told = algorithms.epsilons(plan)["coordinator"]
         assert told >= spent / ROUNDING, f"{relation}: the plan costs {spent:.6g}, and {told:.6g} is told"
+
+
+def declared_people(case: Case) -> None:
+    """An answer that grows with the number of people has numbers about single ones, and says so."""
+    small, large = (case.plan(records=records) for records in (RECORDS, 2 * RECORDS))
+    for party in small.names:
+        grown = queries_of(algorithms.of(large), large, party)
+        for name, query in queries_of(algorithms.of(small), small, party).items():
+            assert query.each_person or query.length == grown[name].length, f"{name} has numbers about single people"
 
 
 def told(case: Case) -> None:

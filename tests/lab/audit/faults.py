@@ -524,6 +524,16 @@ def _() -> Iterator[None]:
 
 
 @fault(
+    "scores taken for sums",
+    "a report says that sums alone left, and a score of every person left",
+    declared_people=on(checks.declared_people, "score, columns"),
+)
+def _() -> Iterator[None]:
+    with patch(score.ScoreValues, "each_person", False):
+        yield
+
+
+@fault(
     "everybody's turn",
     "every party answers in every round, though the plan names one and charges for its rounds",
     served=on(checks.served, "sgd, rows, one party a round"),

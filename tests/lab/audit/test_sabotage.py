@@ -44,6 +44,7 @@ def test_the_catalogue_is_complete() -> None:
         "named records undercounted",
         "coin averaged",
         "curve without the samplers",
+        "scores taken for sums",
         "everybody's turn",
         "one party's answer taken for a sum",
         "world told nothing",
