@@ -33,7 +33,8 @@ _STYLE: Final = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #a0abba; --line: #38424f; --paper: #151a21;
   --card: #1e252e; --mark: #7fb0e0; --pale: #34506c; --warn: #f08c7d; --second: #e3a758; } }
 @media print { :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #fff; --mark: #2f5d8c;
-  --pale: #c9d8e8; --warn: #9b2c1f; --second: #b8741a; } .card, tr, svg, footer { break-inside: avoid; }
+  --pale: #c9d8e8; --warn: #9b2c1f; --second: #b8741a; }
+  .card, tr, svg, footer, table:not(.ranges) { break-inside: avoid; }
   h2, h3, h4 { break-after: avoid; } section:nth-of-type(2) { break-before: page; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 * { box-sizing: border-box; }
@@ -170,10 +171,12 @@ def _person(report: PrivacyReport, plan: Plan) -> str:
         return f'<div class="card void"><b>No promise is made to a person.</b> <p>{what}</p></div>'
     changed, five = CHANGES[guarantee.relation], percent(guarantee.detected(0.05))
     doubt = {"zero-out": "that your record was used", "replace-one": "that your record says this and not that"}
-    rare = f"{percent(grown(guarantee, 0.1, 0.001))}"
+    rare = percent(grown(guarantee, 0.1, 0.001))
+    single = ", also numbers about single people" if _about_people(plan) else ""
     return (
-        f"<p>A model was trained on {plan.records:,} records, and one of them may be yours. What left who holds them "
-        "was blurred with random noise first. So this holds, whoever looks, and whatever else they know:</p><ul>"
+        f"<p>A model was trained on {plan.records:,} records, and one of them may be yours. No record left its holder "
+        f"as it is: what left was blurred with random noise first{single}. So this holds, whoever looks, and whatever "
+        "else they know:</p><ul>"
         "<li><b>Your record changes little.</b> Whatever anybody concludes about you from the results, the chance of "
         f"concluding it is at most {math.exp(guarantee.epsilon):.4g} times the chance if your record {changed}, plus "
         f"{_chance(guarantee.delta)}; and the same the other way round.</li>"
@@ -187,13 +190,14 @@ def _person(report: PrivacyReport, plan: Plan) -> str:
         f"<p>Rarer signs can say more, and come more rarely: one that is false for 1 of 1,000 people makes 10% at most "
         f"{rare}.</p>"
         "<p class='soft'>It is no promise that nothing is learned about people like you: what the model shows of all "
-        "of them it would show without you. What the promise rests on, and who may learn what, is below.</p>"
+        "of them it would show without you. Who trained it and what for, which features were used, who may learn what, "
+        "and what the promise rests on: all that is below.</p>"
     )
 
 
 def _chance(probability: float) -> str:
-    """A small probability as people say it."""
-    return f"{probability:g} (1 in {1 / probability:,.0f})"
+    """A small probability as people say it, rounded up."""
+    return f"1 in {math.floor(1 / probability + 1e-6):,}"
 
 
 def _world(report: PrivacyReport) -> str:
@@ -255,10 +259,10 @@ def _identity(model: PrivateLinearModel, occasion: Occasion) -> str:
     rows += [
         ("Written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
         ("Software", f"sottovoce {escape(__version__)}"),
-        ("Plan", f"<code>{model.charged_as_}</code>, by which a party's ledger has its charge"),
+        ("Plan, as in ledgers", f"<code>{model.charged_as_}</code>"),
     ]
     if occasion.model_hash:
-        rows.append(("Model file", f"<code>{occasion.model_hash}</code>, its SHA-256"))
+        rows.append(("Model file, SHA-256", f"<code>{occasion.model_hash}</code>"))
     return _table(rows)
 
 
@@ -278,11 +282,13 @@ def _budget(plan: Plan, occasion: Occasion) -> str:
     head = '<tr><th>Party</th><th class="number">Epsilon in all, at delta</th><th class="number">Left before</th>'
     told = f'<table>{head}<th class="number">Left now</th><th>Used</th></tr>{"".join(rows)}</table>' if rows else ""
     missing = [party for party in plan.names if party not in {name for name, _, _ in occasion.ledgers}]
-    if missing:
+    if missing and plan.split == "central":
+        told += "<p class='soft'>No ledger is known here.</p>"
+    elif missing:
         who = ", ".join(map(escape, missing))
         told += (
-            f"<p class='soft'>Whether a budget paid at {who} is not known here: ask for "
-            "<code>sottovoce ledger history</code> there.</p>"
+            f"<p class='soft'>The budget of {who} is not known here: ask there for "
+            "<code>sottovoce ledger history</code>.</p>"
         )
     if occasion.receipts:
         held = "".join(
@@ -327,18 +333,23 @@ def _releases(plan: Plan) -> Iterable[str]:
 
 def _what_left(plan: Plan) -> str:
     """Whether sums alone left, or numbers about single people too."""
-    queries = {query.name: query for name in plan.names for query in algorithms.of(plan).queries(plan, name)}
-    left = [release for release in plan.releases if release.mechanism != "kept"]
-    people = [escape(queries[release.query].title) for release in left if queries[release.query].each_person]
+    people = _about_people(plan)
     if people:
         return (
-            f"<b>Numbers about single people left too, with noise on each: {', '.join(dict.fromkeys(people))}.</b> "
+            f"<b>Numbers about single people left too, with noise on each: {', '.join(map(escape, people))}.</b> "
             "These values, each with its noise, are all that left a party, besides the public facts above."
         )
     return (
         "These are sums over people, or choices made by such sums. Each with its noise, they are all that left a "
         "party, besides the public facts above."
     )
+
+
+def _about_people(plan: Plan) -> tuple[str, ...]:
+    """What left that is about single people."""
+    queries = {query.name: query for name in plan.names for query in algorithms.of(plan).queries(plan, name)}
+    left = [queries[release.query] for release in plan.releases if release.mechanism != "kept"]
+    return tuple(dict.fromkeys(query.title for query in left if query.each_person))
 
 
 def _facts(plan: Plan, model: PrivateLinearModel) -> str:
