@@ -214,7 +214,7 @@ def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeyp
     (folder / "results").rmdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     with pytest.raises(InputError, match="The fit is done and paid for: its results are in") as caught:
-        runs.write_outputs(job, model, {}, 0.0)
+        runs.write_outputs(job, model, runs.occasion_of(model, {}, {}, 0.0))
     rescued = str(caught.value).rsplit(" ", 1)[1].rstrip(".")
     np.testing.assert_array_equal(load(f"{rescued}/model.json").coef_, model.coef_)
 
