@@ -73,9 +73,34 @@ def test_no_page_promises_a_person_what_a_feature_has(unit: str | None) -> None:
     model = sv.PrivateRidge(1.0, delta=1e-5, alpha=1.0, entry_bound=1.0, label_bound=1.0, solver=solver)
     text, told = page(model.fit(people)), model.privacy_.to_dict()
     person = unit is None
-    assert ("Whatever anybody concludes about a person" in text) == person
-    assert ("a suspicion about a person" in text) == person
+    assert ("Whatever anybody concludes about you" in text) == person
+    assert ("A suspicion grows little" in text) == person
     assert ("One record moves it by" in text) == person
     assert ("that person&#x27;s record had been left blank" in text) == person
     assert text.count("No promise is made to a person") == (not person)
     assert told["unit"] == ("record" if person else "feature")
+
+
+@pytest.mark.parametrize(
+    ("solver", "about_people"), [("score", True), ("admm", True), ("fdml", True), ("gradient", False)]
+)
+def test_a_page_says_that_sums_left_only_where_nothing_about_single_people_did(solver: str, about_people: bool) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (RECORDS, 4))
+    people = sv.Federation.by_columns([X[:, :2], X[:, 2:]], np.sign(X[:, 0]))
+    if not about_people:
+        people = sv.Federation.by_rows([(X[:20], np.sign(X[:20, 0])), (X[20:], np.sign(X[20:, 0]))])
+    model = sv.PrivateRidge(1.0, delta=1e-5, alpha=1.0, entry_bound=1.0, label_bound=1.0, solver=solver).fit(people)
+    text = page(model)
+    assert ("Numbers about single people left too" in text) == about_people
+    assert ("These are sums over people" in text) == (not about_people)
+
+
+def test_by_columns_both_epsilons_are_told_where_they_differ() -> None:
+    X = np.random.default_rng(0).uniform(-1, 1, (RECORDS, 4))
+    people = sv.Federation.by_columns([X[:, :2], X[:, 2:]], np.sign(X[:, 0]))
+    model = sv.PrivateRidge(1.0, delta=1e-5, alpha=1.0, entry_bound=1.0, label_bound=1.0, solver="score").fit(people)
+    world, weakest, text = model.privacy_.world.epsilon, model.privacy_.epsilon, page(model)
+    assert world < 0.99 * weakest
+    assert f"<b>{world:.4g}</b><span>epsilon, against who sees the model alone" in text
+    assert f"<b>{weakest:.4g}</b><span>epsilon, against everybody" in text

@@ -9,15 +9,19 @@ import re
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
 
 import sottovoce as sv
 from sottovoce import PrivateLasso, PrivateLinearSVC, PrivateLogisticRegression
+from sottovoce.app.charts import grown, posterior
 from sottovoce.app.costs import readable_size
 from sottovoce.app.model_file import load, save
-from sottovoce.app.page import page, posterior
+from sottovoce.app.page import Occasion, page
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError
+from sottovoce.privacy.guarantee import FALSE_ALARMS, percent
 from sottovoce.privacy.ledger import Balance
+from sottovoce.privacy.trade_off import gaussian_missed
 
 RNG = np.random.default_rng(8)
 X = RNG.uniform(-1, 1, (300, 2))
@@ -164,13 +168,13 @@ def parsed(text):
 def test_the_page_is_whole_and_needs_nothing_else():
     model = PrivateLogisticRegression(entry_bound=1.0).fit(X, LABELS)
     balance = Balance(3.0, 0.0, 3.0, 1e-5, 1e-5, 0.0, 0), Balance(3.0, 1.0, 2.7, 1e-5, 1e-5, 0.2, 1)
-    text = page(model, ledgers=[("<b>north</b>", *balance)], seconds=1.0)
+    text = page(model, Occasion(ledgers=[("<b>north</b>", *balance)], seconds=1.0))
     parser = parsed(text)
     assert parser.links == []
     assert "script" not in parser.tags
     assert "svg" in parser.tags
     assert model.charged_as_ in text
-    assert f"{posterior(0.5, 1.0):.1%}" in text
+    assert f"at most {percent(grown(model.privacy_.weakest, 0.5))}" in text
     assert "&lt;b&gt;north&lt;/b&gt;" in text
     assert "&lt;well&gt;" in text
     assert "<well>" not in text
@@ -184,11 +188,58 @@ def test_a_page_without_a_promise_says_so(changes):
     assert not re.search(r"at most \d+\.\d%", text)
 
 
-def test_the_posterior_is_bayes_rule():
-    for epsilon, prior in ((0.5, 0.1), (1.0, 0.5), (3.0, 0.01)):
-        odds = math.exp(epsilon) * prior / (1 - prior)
-        assert posterior(prior, epsilon) == pytest.approx(odds / (1 + odds))
-    assert posterior(0.5, 1e6) == pytest.approx(1.0)
+def test_a_suspicion_grows_as_bayes_says_of_the_test_that_accuses() -> None:
+    """Drawn: people of a prior, an accusation at its false alarms and detections; who is accused, and rightly."""
+    rng = np.random.default_rng(3)
+    mu, alarms, prior, people = 0.5, 0.01, 0.25, 4_000_000
+    there = rng.random(people) < prior
+    accused = rng.standard_normal(people) + mu * there > ndtri(1 - alarms)
+    right = float(np.mean(there[accused]))
+    error = 6 * math.sqrt(right * (1 - right) / np.count_nonzero(accused))
+    assert posterior(prior, alarms, float(gaussian_missed(mu, alarms))) == pytest.approx(right, abs=error)
+    assert abs(math.exp(mu) * prior / (1 - prior + math.exp(mu) * prior) - right) > error  # another bound is another
+
+
+def test_no_rarer_sign_is_hidden_by_the_chart() -> None:
+    """A sign of 1% or more leads to no more than the chart; a rarer one may, and the page says how much."""
+    weakest = PrivateLogisticRegression(entry_bound=1.0).fit(X, LABELS).privacy_.weakest
+    grew = [grown(weakest, 0.1, rate) for rate, _ in weakest.trade_off if rate > 0]
+    assert grew == sorted(grew, reverse=True)
+    assert grown(weakest, 0.1, 0.001) > grown(weakest, 0.1, 0.01) > 0.1
+
+
+def test_the_page_says_what_an_officer_asks() -> None:
+    ranges = ([-1.0, -2.5], [1.0, 30.0])
+    model = PrivateLogisticRegression(feature_ranges=ranges, classes=("<no>", "yes")).fit(
+        X, np.where(LABELS[0] == LABELS, "<no>", "yes")
+    )
+    about = {"dataset": "wells <b>", "purpose": "find dry wells", "analyst": "water board", "note": "once"}
+    receipts = {"data": "12:" + "9f" * 32}
+    parser = parsed(text := page(model, Occasion(about=about, receipts=receipts, model_hash="ab" * 32)))
+    assert parser.tags.count("svg") == 2
+    for said in ("wells &lt;b&gt;", "find dry wells", "water board", "once", "12:" + "9f" * 32, "ab" * 32):
+        assert said in text
+    for said in (f"sottovoce {sv.__version__}", model.charged_as_, "&lt;no&gt; and yes", "-2.5", "30"):
+        assert said in text
+    order = [text.index(f"For {who}") for who in ("a person in the data", "a data protection officer", "an engineer")]
+    assert order == sorted(order)
+    for assumption in ("each person has one record", "not taken from these data", "in another data set"):
+        assert assumption in text
+    assert "<b>" not in text[text.index("wells") : text.index("wells") + 20]
+    assert "not said" in page(model)
+
+
+def test_the_page_has_the_curve_and_numbers_of_it() -> None:
+    model = PrivateLogisticRegression(entry_bound=1.0).fit(X, LABELS)
+    text, weakest = page(model), model.privacy_.weakest
+    assert "The best possible attacker" in text
+    for rate in (0.001, 0.01, 0.05, 0.1, 0.25):
+        assert f'<td class="number">{percent(weakest.detected(rate))}</td>' in text
+    points = re.search(r'class="curve c0" points="([^"]+)"', text)
+    assert points is not None
+    assert len(points[1].split()) == len(FALSE_ALARMS) + 1
+    assert "no probability changes" not in text.lower()
+    assert "but for events" not in text
 
 
 @pytest.mark.parametrize(

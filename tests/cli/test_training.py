@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 
 import numpy as np
 import pytest
 
+import sottovoce
 from sottovoce.app import runs
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load
@@ -27,7 +29,7 @@ def test_a_plan_of_declared_facts_touches_no_file(write_job, invoke):
     assert "5,000 records, 12 features" in result.stdout
     assert "no data file was opened" in result.stdout
     assert "gradient" in result.stdout
-    assert "no probability changes by more than a factor 2.718" in " ".join(result.stdout.split())
+    assert "the chance of concluding it is at most 2.718 times" in " ".join(result.stdout.split())
 
 
 def test_a_plan_reads_the_shape_alone_and_says_so(write_job, invoke, folder):
@@ -91,6 +93,12 @@ def test_a_fit_writes_model_report_and_page(write_job, invoke, folder):
     coefficients = np.ravel(model.coef_)
     assert coefficients[0] > 0 > coefficients[1]
     assert report["plan_digest"] == model.charged_as_
+    assert report["model_sha256"] == hashlib.sha256((folder / "model.json").read_bytes()).hexdigest()
+    assert report["model_sha256"] in (folder / "privacy.html").read_text()
+    assert report["software"] == f"sottovoce {sottovoce.__version__}"
+    assert report["feature_names"] == list(model.feature_names_in_)
+    assert report["against"]["world"]["trade_off"]["0.05"] < 0.95
+    assert model.privacy_.world.detected(0.05) == 1 - report["against"]["world"]["trade_off"]["0.05"]
 
 
 def test_quiet_is_quiet(write_job, invoke):
@@ -140,6 +148,9 @@ def test_a_ledger_is_charged_once(write_job, invoke, folder, open_ledger):
     balance = ledger.account().balance()
     assert balance.plans == 1
     assert balance.spent == pytest.approx(1.0, rel=1e-2)
+    budgets = json.loads((folder / "privacy.json").read_text())["budgets"]
+    assert budgets["data"]["after"] == vars(balance)
+    assert budgets["data"]["before"]["plans"] == 0
     assert ledger.verify() == 1 + 1 + 65
 
 
@@ -203,7 +214,7 @@ def test_results_are_rescued_if_their_folder_vanishes(write_job, folder, monkeyp
     (folder / "results").rmdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     with pytest.raises(InputError, match="The fit is done and paid for: its results are in") as caught:
-        runs.write_outputs(job, model, {}, 0.0)
+        runs.write_outputs(job, model, runs.occasion_of(model, {}, {}, 0.0))
     rescued = str(caught.value).rsplit(" ", 1)[1].rstrip(".")
     np.testing.assert_array_equal(load(f"{rescued}/model.json").coef_, model.coef_)
 

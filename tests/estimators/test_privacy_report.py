@@ -81,8 +81,8 @@ class TestPaper:
         assert report.claimed_epsilon == 1.0
         assert 0.1 < report.epsilon < 0.25  # five to six times less than claimed
 
-    @pytest.mark.parametrize(("records", "true"), [(100, 0.93), (1000, 2.63)])
-    def test_named_records_are_not_hidden_from_the_coordinator(self, records: int, true: float) -> None:
+    @pytest.mark.parametrize(("records", "average"), [(100, 0.934), (1000, 2.632)])
+    def test_named_records_are_not_hidden_from_the_coordinator(self, records: int, average: float) -> None:
         rng = np.random.default_rng(1)
         X = rng.normal(size=(records, 2))
         report = planned(
@@ -95,7 +95,7 @@ class TestPaper:
         )
         assert report.public["rounds"] == records**2
         assert report.claimed_epsilon == 1.0
-        assert report.coordinator.epsilon == pytest.approx(true, rel=0.02)
+        assert average < report.coordinator.epsilon < 1.3 * average  # the coordinator has the coin: no mean over coins
         assert report.epsilon == report.coordinator.epsilon
         assert report.world.epsilon < 0.25
 
@@ -126,7 +126,7 @@ class TestWords:
             "Against the coordinator, who sees every message and who sent it",
             "Against all other parties together, who see every broadcast and know their own data and noise",
         ]
-        assert f"factor {math.exp(report.epsilon):.4g} (epsilon = {report.epsilon:.4g})" in lines[1]
+        assert f"at most {math.exp(report.epsilon):.4g} times (epsilon = {report.epsilon:.4g})" in lines[1]
         assert "had been left blank" in lines[1]
         assert "1e-05 (delta)" in lines[1]
         assert "nobody's record is with two parties" in lines[3]

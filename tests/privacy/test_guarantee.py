@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sottovoce.errors import InputError
-from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
+from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport, percent
 
 
 def guarantee(epsilon: float, adversary: Any = "world", **fields: Any) -> Guarantee:
@@ -22,9 +22,10 @@ def report(*epsilons: float, **fields: Any) -> PrivacyReport:
 
 def test_a_sentence_states_the_factor_the_relation_and_the_adversary() -> None:
     text = guarantee(1.0).sentence()
-    assert "factor 2.718" in text
+    assert "at most 2.718 times" in text
     assert "epsilon = 1" in text
-    assert "1e-05 (delta)" in text
+    assert "plus 1e-05 (delta)" in text
+    assert "the other way round" in text
     assert "left blank" in text
     assert "anyone who sees the final model" in text
     assert "replaced by any other record" in guarantee(1.0, relation="replace-one").sentence()
@@ -34,7 +35,7 @@ def test_a_sentence_states_the_factor_the_relation_and_the_adversary() -> None:
 @pytest.mark.parametrize("made", [guarantee(math.inf), guarantee(1.0, void="The noise came from a known seed.")])
 def test_where_nothing_is_promised_the_sentence_says_so(made: Guarantee) -> None:
     assert "NO PROMISE" in made.sentence()
-    assert "factor" not in made.sentence()
+    assert "at most" not in made.sentence()
 
 
 def test_a_void_guarantee_says_why() -> None:
@@ -93,3 +94,19 @@ def test_json_has_no_infinity_that_json_lacks() -> None:
 def test_a_guarantee_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         guarantee(5.0).epsilon = 1.0  # type: ignore[misc]
+
+
+def test_a_trade_off_is_told_with_its_false_alarms_and_written_whole() -> None:
+    curve = tuple((alarms, round((1 - alarms) ** 2, 6)) for alarms in FALSE_ALARMS)
+    made = guarantee(1.0, trade_off=curve)
+    assert "with 1% false alarms detects at most 2%, with 5% at most 9.8%" in made.sentence()
+    assert made.detected(0.05) == pytest.approx(0.0975)
+    said = json.loads(json.dumps(made.to_dict()))
+    assert said["trade_off"]["0.05"] == 0.9025
+    assert len(said["trade_off"]) == len(FALSE_ALARMS)
+    assert Guarantee.from_dict(said) == made
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0801, "8.1%"), (0.08, "8%"), (0.00123, "0.13%"), (1.0, "100%")])
+def test_percents_of_bounds_are_rounded_up(share: float, text: str) -> None:
+    assert percent(share) == text

@@ -14,6 +14,7 @@ from sottovoce.algorithms.registry import (
     kinds,
     make_plan,
     mismatch,
+    missed,
     of,
     titles,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "kinds",
     "make_plan",
     "mismatch",
+    "missed",
     "of",
     "titles",
 ]

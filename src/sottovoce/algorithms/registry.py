@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sottovoce.algorithms import cd, frank_wolfe, gradient, newton, one_shot, scd, score, sgd, sharing
 from sottovoce.algorithms.base import Algorithm
@@ -40,6 +43,12 @@ def epsilons(plan: Plan, relation: Relation | None = None) -> dict[str, float]:
     """The true epsilon of a plan against each adversary, under its own relation or another."""
     form = of(plan)
     return form.pricing.epsilons(form, plan, relation or plan.relation)
+
+
+def missed(plan: Plan, false_alarms: Sequence[float]) -> dict[str, NDArray[np.float64]]:
+    """The least share of misses of the best test for a record, against each adversary, at these false alarms."""
+    form = of(plan)
+    return form.pricing.missed(form, plan, plan.relation, false_alarms)
 
 
 def titles(plan: Plan) -> dict[str, str]:

@@ -73,8 +73,8 @@ def run(folder: Path, console: Console, *, keep: bool = False) -> None:
         before = {name: account.balance() for name, account in accounts.items()}
         model, seconds = _train(job, console, processes)
         after = {name: account.balance() for name, account in accounts.items()}
-        paths = runs.write_outputs(job, model, {}, seconds)
-        _write_page(paths["page"], model, before, after, seconds)
+        # The clinics' ledgers happen to be at hand here.
+        paths = runs.write_outputs(job, model, runs.occasion_of(model, before, after, seconds))
         show_summary(model, paths, {}, seconds, console)
 
         _heading(console, "What is promised")
@@ -291,17 +291,6 @@ def _ledgers(before: Mapping[str, Balance], after: Mapping[str, Balance], consol
         used = f"{bar(now.share, console)} {100 * now.share:.0f}%"
         listing.add_row(name, f"{now.total:g}", f"{before[name].left:.3g}", f"{now.left:.3g}", used)
     console.print(listing)
-
-
-def _write_page(
-    path: Path, model: PrivateLinearModel, before: Mapping[str, Balance], after: Mapping[str, Balance], seconds: float
-) -> None:
-    """The page once more, with the ledgers: here the clinics' files happen to be at hand."""
-    from sottovoce.app.page import page
-    from sottovoce.files import write_text
-
-    ledgers = [(name, before[name], after[name]) for name in before]
-    write_text(path, page(model, ledgers=ledgers, seconds=seconds), "page")
 
 
 def _next(folder: Path, console: Console, *, keep: bool) -> None:

@@ -153,12 +153,8 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
 
 
 def _report(content: Mapping[str, Any]) -> PrivacyReport:
-    def guarantee(name: str) -> Guarantee:
-        found = {key: value for key, value in content["against"][name].items() if key != "sentence"}
-        return Guarantee(**{**found, "epsilon": float(found["epsilon"])})
-
     return PrivacyReport(
-        **{name: guarantee(name) for name in VIEWS},
+        **{name: Guarantee.from_dict(content["against"][name]) for name in VIEWS},
         assumptions=tuple(content["assumptions"]),
         public=content["public"],
     )

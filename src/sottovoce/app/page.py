@@ -1,20 +1,25 @@
-"""The privacy report as a page: one self-contained HTML file that prints well and needs no script."""
+"""The privacy report as a page: one self-contained HTML file that prints well and needs no script.
+
+First what a person in the data would ask, then what a data protection officer would, then what an engineer would.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
 
-from sottovoce import algorithms
+from sottovoce import __version__, algorithms
+from sottovoce.app.charts import SIGN, grown, suspicions, trade_off
 from sottovoce.app.costs import readable_size
 from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.guarantee import VIEWS, Adversary, Guarantee
+from sottovoce.privacy.guarantee import VIEWS, Adversary, Guarantee, PrivacyReport, percent
 from sottovoce.privacy.ledger import Balance
 from sottovoce.privacy.relation import CHANGES
 from sottovoce.queries.messages import answers_of
@@ -24,19 +29,25 @@ Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after
 _TITLES: Final = {"world": "The world", "coordinator": "The coordinator", "parties": "The other parties"}
 _STYLE: Final = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --card: #f5f7fa; --mark: #2f5d8c;
-  --pale: #c9d8e8; --warn: #9b2c1f; color-scheme: light dark; }
+  --pale: #c9d8e8; --warn: #9b2c1f; --second: #b8741a; color-scheme: light dark; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #a0abba; --line: #38424f; --paper: #151a21;
-  --card: #1e252e; --mark: #7fb0e0; --pale: #34506c; --warn: #f08c7d; } }
+  --card: #1e252e; --mark: #7fb0e0; --pale: #34506c; --warn: #f08c7d; --second: #e3a758; } }
 @media print { :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #fff; --mark: #2f5d8c;
-  --pale: #c9d8e8; --warn: #9b2c1f; } .card, tr, svg, footer { break-inside: avoid; } h2 { break-after: avoid; }
+  --pale: #c9d8e8; --warn: #9b2c1f; --second: #b8741a; }
+  .card, tr, svg, footer, table:not(.ranges) { break-inside: avoid; }
+  h2, h3, h4 { break-after: avoid; } section:nth-of-type(2) { break-before: page; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 * { box-sizing: border-box; }
 body { margin: 3rem auto; max-width: 54rem; padding: 0 1.5rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 @media print { body { margin: 0; max-width: none; padding: 0; font-size: 10.5pt; } }
 h1 { font-size: 1.9rem; margin: 0 0 .2rem; letter-spacing: -.01em; }
-h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
-h3 { font-size: 1rem; margin: 0 0 .3rem; }
+h2 { font-size: 1.35rem; margin: 2.8rem 0 .6rem; padding-top: .8rem; border-top: 2px solid var(--mark); }
+h3 { font-size: 1.08rem; margin: 1.8rem 0 .5rem; }
+h4 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
+.card h4 { margin: 0 0 .3rem; }
+li { margin: .35rem 0; }
+figure { margin: .6rem 0; }
 p { margin: .4rem 0; }
 .soft { color: var(--soft); }
 .numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .8rem; margin-top: 1.4rem; }
@@ -60,31 +71,60 @@ svg .soft { fill: var(--soft); }
 svg .before { fill: var(--pale); }
 svg .after { fill: var(--mark); }
 svg .axis { stroke: var(--line); }
+svg polyline { fill: none; stroke-width: 2; stroke: var(--mark); }
+svg .guess { stroke: var(--soft); stroke-dasharray: 4 4; stroke-width: 1.2; }
+svg .c1 { stroke: var(--second); }
+svg .c2 { stroke: var(--ink); stroke-dasharray: 7 3; }
+.facts th { width: 11rem; }
+.ranges { margin-top: .8rem; }
+.ranges td { padding-top: .2rem; padding-bottom: .2rem; }
+@media print { h2 { margin-top: 1rem; } td, th { padding-top: .2rem; padding-bottom: .2rem; } }
 code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: .88em; overflow-wrap: anywhere; }
 footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .8rem; color: var(--soft);
   font-size: .9rem; }
 """
 
 
-def page(
-    model: PrivateLinearModel, *, ledgers: Ledgers = (), seconds: float | None = None, title: str = "Privacy report"
-) -> str:
+@dataclass(frozen=True)
+class Occasion:
+    """What a report says of a training that its model does not know.
+
+    `about` has texts by name: dataset, purpose, analyst, note. `receipts` has for each party the head of its ledger
+    after the charge, as a text.
+    """
+
+    about: Mapping[str, str] = field(default_factory=dict)
+    ledgers: Ledgers = ()
+    receipts: Mapping[str, str] = field(default_factory=dict)
+    model_hash: str = ""  # SHA-256 of the model file
+    seconds: float | None = None
+
+
+NOTHING_SAID: Final = Occasion()
+
+
+def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title: str = "Privacy report") -> str:
     """The page of a fitted model. It shows what is public about the fit, and no metric of the training data."""
-    report, plan, said = model.privacy_, model.plan_, model.communication_
-    weakest = report.weakest
-    name = type(model).__name__
-    # With all data in one place nobody sees messages: there is only the world.
-    views: Iterable[Adversary] = ("world",) if plan.split == "central" else VIEWS
-    sections = [
-        _section("The promise", _promise(weakest)),
-        _section("Against whom", *(_adversary(report.against(view)) for view in views)),
-        _section("What this rests on", _list(report.assumptions)),
-        _section("What left the parties", *_releases(plan)),
-        _section("What is public", _facts(plan, model)),
-    ]
-    if ledgers:
-        sections.insert(3, _section("The budget", _budget(ledgers)))
-    took = "" if seconds is None else f" and took {seconds:.1f} s"
+    report, plan = model.privacy_, model.plan_
+    weakest, name = report.weakest, type(model).__name__
+    about = occasion.about
+    subject = f"<p>{escape(': '.join(filter(None, (about.get('dataset'), about.get('purpose')))))}</p>" if about else ""
+    parts = (
+        _part("For a person in the data", _person(report, plan)),
+        _part(
+            "For a data protection officer",
+            _section("What this is", _identity(model, occasion)),
+            _section("Against whom", *_adversaries(report, plan)),
+            _section("What this rests on", _list(report.assumptions)),
+            _section("Budgets", _budget(plan, occasion)),
+            _section("What was declared, and is public", _facts(plan, model), _ranges(plan, model)),
+        ),
+        _part(
+            "For an engineer",
+            _section("What left the parties", *_releases(plan)),
+            _section("How it was done", _method(plan, model, occasion.seconds)),
+        ),
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -96,97 +136,169 @@ def page(
 <body>
 <header>
 <h1>{escape(title)}</h1>
+{subject}
 <p class="soft">{escape(name)} by the solver <code>{escape(plan.algorithm)}</code>, {escape(_split(plan))}</p>
 <div class="numbers">
 {_number(_epsilon(weakest), f"epsilon{' of a feature' * (weakest.unit == 'feature')}, against everybody")}
+{_world(report)}
 {_number(f"{weakest.delta:g}", "delta")}
 {_number(f"{plan.records:,}", "records")}
-{_number(f"{said.rounds:,}", f"rounds, {readable_size(said.uplink_bytes + said.downlink_bytes)} in all")}
 </div>
 </header>
-{"".join(sections)}
+{"".join(parts)}
 <footer>
-<p>The training exchanged {readable_size(said.uplink_bytes)} from the parties{_kinds(said.uplink)} and
-{readable_size(said.downlink_bytes)} to them in {said.rounds:,} rounds{took}.
-Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sottovoce.</p>
-<p>Plan <code>{model.charged_as_}</code>. A party's ledger lists its charge under this number:
-<code>sottovoce ledger history</code>.</p>
+<p>Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sottovoce {escape(__version__)}.</p>
 </footer>
 </body>
 </html>
 """
 
 
-def posterior(prior: float, epsilon: float) -> float:
-    """The largest belief that a view can lead to from `prior`: e^eps p / (1 - p + e^eps p), but for delta."""
-    factor = math.exp(min(epsilon, 700.0))
-    return factor * prior / (1 - prior + factor * prior)
-
-
 def _kinds(uplink: Mapping[str, int]) -> str:
     """The parties' bytes by what they are."""
-    parts = ", ".join(f"{escape(kind)} {readable_size(count)}" for kind, count in uplink.items())
+    parts = ", ".join(f"{kind} {readable_size(count)}" for kind, count in uplink.items())
     return f" (of it {parts})" if parts else ""
 
 
-def _promise(guarantee: Guarantee) -> str:
-    if guarantee.void is not None or math.isinf(guarantee.epsilon):
+def _person(report: PrivacyReport, plan: Plan) -> str:
+    """The promise in everyday words, or that there is none."""
+    guarantee = report.weakest
+    if not guarantee.promises:
         why = guarantee.void or "Values left without noise, so nothing limits what they reveal of a record."
         return f'<div class="card void"><b>No promise is made.</b> <p>{escape(why)}</p></div>'
     if guarantee.unit == "feature":
         what = "A feature of one party is protected, and no record: nothing limits what messages reveal of a person."
         return f'<div class="card void"><b>No promise is made to a person.</b> <p>{what}</p></div>'
+    changed, five = CHANGES[guarantee.relation], percent(guarantee.detected(0.05))
+    doubt = {"zero-out": "that your record was used", "replace-one": "that your record says this and not that"}
+    rare = percent(grown(guarantee, 0.1, 0.001))
+    single = ", also numbers about single people" if _about_people(plan) else ""
     return (
-        "<p>Whatever anybody concludes about a person from this training would have been concluded almost as likely "
-        f"if that person's record {CHANGES[guarantee.relation]}. No probability changes by more than the factor "
-        f"e<sup>epsilon</sup> = {math.exp(guarantee.epsilon):.4g}, but for events of probability at most "
-        f"{guarantee.delta:g}.</p><p>In other words: a suspicion about a person, held before the training, can grow "
-        f"at most so far through it (those rare events set aside).</p>{_suspicions(guarantee.epsilon)}"
+        f"<p>A model was trained on {plan.records:,} records, and one of them may be yours. No record left its holder "
+        f"as it is: what left was blurred with random noise first{single}. So this holds, whoever looks, and whatever "
+        "else they know:</p><ul>"
+        "<li><b>Your record changes little.</b> Whatever anybody concludes about you from the results, the chance of "
+        f"concluding it is at most {math.exp(guarantee.epsilon):.4g} times the chance if your record {changed}, plus "
+        f"{_chance(guarantee.delta)}; and the same the other way round.</li>"
+        "<li><b>You are hard to find.</b> Somebody knows everything about everybody else and wants to know whether "
+        f"your record is there, as it is, or {changed}. If they accept a false alarm for 5 of 100 people whose record "
+        f"is not there, they find at most {five} of those whose record is. With no results at all, by guessing, they "
+        "would find 5%.</li>"
+        f"<li><b>A suspicion grows little.</b> Somebody suspects {doubt[guarantee.relation]}, looks for signs of it, "
+        f"and sees one that would be false for {100 * SIGN:g} of 100 people or more. Then they may believe it so far, "
+        f"and no further:</li></ul>{suspicions(guarantee)}"
+        f"<p>Rarer signs can say more, and come more rarely: one that is false for 1 of 1,000 people makes 10% at most "
+        f"{rare}.</p>"
+        "<p class='soft'>It is no promise that nothing is learned about people like you: what the model shows of all "
+        "of them it would show without you. Who trained it and what for, which features were used, who may learn what, "
+        "and what the promise rests on: all that is below.</p>"
     )
 
 
-def _suspicions(epsilon: float) -> str:
-    """Bars: a belief before, and the largest it can become."""
-    rows, width, left = [], 560, 130
-    for place, prior in enumerate((0.01, 0.1, 0.25, 0.5)):
-        after, y = posterior(prior, epsilon), 8 + 34 * place
-        rows.append(
-            f'<text class="soft" x="0" y="{y + 14}">before {100 * prior:.0f}%</text>'
-            f'<rect class="after" x="{left}" y="{y}" width="{width * after:.1f}" height="20" rx="3"/>'
-            f'<rect class="before" x="{left}" y="{y}" width="{width * prior:.1f}" height="20" rx="3"/>'
-            f'<text x="{left + width * after + 8:.1f}" y="{y + 15}">at most {100 * after:.1f}%</text>'
-        )
-    height = 8 + 34 * len(rows)
-    axis = f'<line class="axis" x1="{left}" y1="0" x2="{left}" y2="{height}"/>'
-    return (
-        f'<svg viewBox="0 0 {left + width + 110} {height}" width="100%" role="img" '
-        f'aria-label="How far a suspicion can grow">{axis}{"".join(rows)}</svg>'
+def _chance(probability: float) -> str:
+    """A small probability as people say it, rounded up."""
+    return f"1 in {math.floor(1 / probability + 1e-6):,}"
+
+
+def _world(report: PrivacyReport) -> str:
+    """The world's epsilon, where it is smaller than that against everybody."""
+    smaller = report.world.promises and report.world.epsilon < report.weakest.epsilon * (1 - 1e-6)
+    return _number(_epsilon(report.world), "epsilon, against who sees the model alone") if smaller else ""
+
+
+def _adversaries(report: PrivacyReport, plan: Plan) -> Iterable[str]:
+    """A card for each view, the curve of each, and some numbers of it."""
+    # With all data in one place nobody sees messages: there is only the world.
+    views: Iterable[Adversary] = ("world",) if plan.split == "central" else VIEWS
+    for view in views:
+        yield _adversary(report.against(view))
+    curves: dict[str, Guarantee] = {}
+    for view in reversed(tuple(views)):
+        guarantee = report.against(view)
+        same = [name for name, other in curves.items() if other.trade_off == guarantee.trade_off]
+        if guarantee.promises and not same:
+            curves[_TITLES[view]] = guarantee
+        elif same:
+            curves[f"{_TITLES[view]}, {same[0][0].lower()}{same[0][1:]}"] = curves.pop(same[0])
+    if not curves:
+        return
+    rates = (0.001, 0.01, 0.05, 0.1, 0.25)
+    head = "".join(f'<th class="number">{100 * rate:g}%</th>' for rate in rates)
+    rows = "".join(
+        f"<tr><td>{name}</td>"
+        + "".join(f'<td class="number">{percent(guarantee.detected(rate))}</td>' for rate in rates)
+        + "</tr>"
+        for name, guarantee in curves.items()
+    )
+    yield (
+        f"<h4>The best possible attacker</h4><p>All that a view can tell about one {plan.protects}, in one curve. "
+        f"Somebody who knows everything else tests whether it is there as it is. Across: false alarms, how many they "
+        "accuse of those for whom it is not so. Up: how many they find of those for whom it is. No test is above the "
+        "line, and epsilon and delta are one tangent of it.</p>"
+        f"<figure>{trade_off(curves)}</figure>"
+        f"<table><tr><th>With false alarms of</th>{head}</tr>{rows}</table>"
+        '<p class="soft">In the table: what is found at most, rounded up. Who guesses finds as much as they accept '
+        "false alarms.</p>"
     )
 
 
 def _adversary(guarantee: Guarantee) -> str:
-    broken = guarantee.void is not None or math.isinf(guarantee.epsilon)
+    void = "" if guarantee.promises else " void"
     return (
-        f'<div class="card{" void" if broken else ""}"><h3>{_TITLES[guarantee.adversary]}: '
-        f"<b>{'' if broken else 'epsilon '}{_epsilon(guarantee)}</b></h3><p>{escape(guarantee.sentence())}</p></div>"
+        f'<div class="card{void}"><h4>{_TITLES[guarantee.adversary]}: '
+        f"<b>{'' if void else 'epsilon '}{_epsilon(guarantee)}</b></h4><p>{escape(guarantee.sentence())}</p></div>"
     )
 
 
-def _budget(ledgers: Ledgers) -> str:
+def _identity(model: PrivateLinearModel, occasion: Occasion) -> str:
+    """What the training was for, and what identifies it and its result."""
+    names = {"dataset": "Data set", "purpose": "Purpose", "analyst": "Analyst", "note": "Note"}
+    rows = [(names[key], escape(occasion.about.get(key) or "not said")) for key in ("dataset", "purpose", "analyst")]
+    if occasion.about.get("note"):
+        rows.append((names["note"], escape(occasion.about["note"])))
+    rows += [
+        ("Written", f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
+        ("Software", f"sottovoce {escape(__version__)}"),
+        ("Plan, as in ledgers", f"<code>{model.charged_as_}</code>"),
+    ]
+    if occasion.model_hash:
+        rows.append(("Model file, SHA-256", f"<code>{occasion.model_hash}</code>"))
+    return _table(rows)
+
+
+def _budget(plan: Plan, occasion: Occasion) -> str:
     rows = []
-    for party, before, after in ledgers:
+    for party, before, after in occasion.ledgers:
         added = max(after.share - before.share, 0.0)
         bar = (
             f'<div class="bar" role="img" aria-label="{100 * after.share:.0f}% used"><i style="width:'
             f'{100 * before.share:.1f}%"></i><i style="width:{100 * added:.1f}%"></i></div>'
         )
         rows.append(
-            f'<tr><td>{escape(party)}</td><td class="number">{after.total:g}</td>'
+            f'<tr><td>{escape(party)}</td><td class="number">{after.total:g} at {after.delta:g}</td>'
             f'<td class="number">{before.left:.3g}</td><td class="number">{after.left:.3g}</td><td>{bar}'
             f'<span class="soft">{100 * before.share:.0f}% used before, {100 * after.share:.0f}% now</span></td></tr>'
         )
-    head = '<tr><th>Party</th><th class="number">Total epsilon</th><th class="number">Left before</th>'
-    return f'<table>{head}<th class="number">Left now</th><th>Used</th></tr>{"".join(rows)}</table>'
+    head = '<tr><th>Party</th><th class="number">Epsilon in all, at delta</th><th class="number">Left before</th>'
+    told = f'<table>{head}<th class="number">Left now</th><th>Used</th></tr>{"".join(rows)}</table>' if rows else ""
+    missing = [party for party in plan.names if party not in {name for name, _, _ in occasion.ledgers}]
+    if missing and plan.split == "central":
+        told += "<p class='soft'>No ledger is known here.</p>"
+    elif missing:
+        who = ", ".join(map(escape, missing))
+        told += (
+            f"<p class='soft'>The budget of {who} is not known here: ask there for "
+            "<code>sottovoce ledger history</code>.</p>"
+        )
+    if occasion.receipts:
+        held = "".join(
+            f"<tr><td>{escape(k)}</td><td><code>{escape(v)}</code></td></tr>" for k, v in occasion.receipts.items()
+        )
+        told += (
+            f"<h4>Receipts</h4><table><tr><th>Party</th><th>Its ledger after the charge</th></tr>{held}</table>"
+            "<p class='soft'><code>sottovoce ledger verify --receipt</code> finds a ledger that was set back since.</p>"
+        )
+    return told
 
 
 def _releases(plan: Plan) -> Iterable[str]:
@@ -211,40 +323,101 @@ def _releases(plan: Plan) -> Iterable[str]:
             f'<td class="number">{moves:.4g}</td><td class="number">{release.std:.4g}</td></tr>'
         )
     yield (
-        '<table><tr><th>Sum</th><th>over</th><th class="number">Times</th>'
+        '<table><tr><th>Value</th><th>over</th><th class="number">Times</th>'
         f'<th class="number">One {plan.protects} moves it by</th>'
         f'<th class="number">Noise (scale)</th></tr>{"".join(rows)}</table>'
     )
     together = " Times are at most, of all parties together: a person is in every party." if times else ""
-    yield (
-        '<p class="soft">These sums, each with its noise, are all that left a party, besides the public facts below. '
-        f"{ARRANGEMENTS[plan.layout].promise}{together}</p>"
+    yield f'<p class="soft">{_what_left(plan)} {ARRANGEMENTS[plan.layout].promise}{together}</p>'
+
+
+def _what_left(plan: Plan) -> str:
+    """Whether sums alone left, or numbers about single people too."""
+    people = _about_people(plan)
+    if people:
+        return (
+            f"<b>Numbers about single people left too, with noise on each: {', '.join(map(escape, people))}.</b> "
+            "These values, each with its noise, are all that left a party, besides the public facts above."
+        )
+    return (
+        "These are sums over people, or choices made by such sums. Each with its noise, they are all that left a "
+        "party, besides the public facts above."
     )
+
+
+def _about_people(plan: Plan) -> tuple[str, ...]:
+    """What left that is about single people."""
+    queries = {query.name: query for name in plan.names for query in algorithms.of(plan).queries(plan, name)}
+    left = [queries[release.query] for release in plan.releases if release.mechanism != "kept"]
+    return tuple(dict.fromkeys(query.title for query in left if query.each_person))
 
 
 def _facts(plan: Plan, model: PrivateLinearModel) -> str:
-    names = list(getattr(model, "feature_names_in_", []))
-    bounds = ", ".join(
-        f"{key} = {value}"
-        for key, value in plan.bounds.model_dump(exclude_none=True).items()
-        if key not in ("feature_low", "feature_high")
-    )
-    if plan.bounds.feature_low is not None:
-        bounds += ", a declared range for every feature"
     neighbours = f"{plan.relation}: that person's record {CHANGES[plan.relation]}"
     if plan.protects == "feature":
         neighbours = "one column of one party had been blank or any other; records are not protected"
+    bounds = plan.bounds
     facts: list[tuple[str, Any]] = [
         ("Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties)),
-        ("Features", f"{plan.features}: {', '.join(names)}" if names else plan.features),
         *_columns(plan),
-        ("Declared bounds", bounds),
-        ("Classes", " and ".join(map(str, plan.classes)) if plan.classes else "none: the label is a number"),
-        ("Loss and penalty", f"{plan.loss.name}, {plan.regulariser.name}"),
         ("Neighbours", neighbours),
-        ("Calibration", plan.calibration),
+        ("Classes", " and ".join(map(str, plan.classes)) if plan.classes else "none: the label is a number"),
     ]
-    return "<table>" + "".join(f"<tr><th>{k}</th><td>{escape(str(v))}</td></tr>" for k, v in facts) + "</table>"
+    if bounds.label_low is not None:
+        facts.append(("Range of the label", f"{bounds.label_low:g} to {bounds.label_high:g}"))
+    if bounds.row_norm is not None:
+        facts.append(("Norm of a row", f"at most {bounds.row_norm:g}"))
+    if isinstance(bounds.entry_bound, float):
+        facts.append(("Every feature", f"at most {bounds.entry_bound:g} in absolute value"))
+    if bounds.feature_low is None and not isinstance(bounds.entry_bound, tuple):
+        names = list(getattr(model, "feature_names_in_", []))
+        facts.append(("Features", f"{plan.features}: {', '.join(names)}" if names else plan.features))
+    return _table((key, escape(str(value))) for key, value in facts)
+
+
+def _ranges(plan: Plan, model: PrivateLinearModel) -> str:
+    """The declared range of each feature, in full, where there is one for each."""
+    bounds = plan.bounds
+    if bounds.feature_low is not None and bounds.feature_high is not None:
+        ranges = list(zip(bounds.feature_low, bounds.feature_high, strict=True))
+    elif isinstance(bounds.entry_bound, tuple):
+        ranges = [(-bound, bound) for bound in bounds.entry_bound]
+    else:
+        return ""
+    names = list(getattr(model, "feature_names_in_", [])) or [f"feature {place}" for place in range(plan.features)]
+    owners = [name for name, count in zip(plan.names, plan.columns, strict=False) for _ in range(count)]
+    holder = "<th>Party</th>" if owners else ""
+    rows = "".join(
+        f"<tr><td>{escape(str(name))}</td>{f'<td>{escape(owners[place])}</td>' if owners else ''}"
+        f'<td class="number">{low:g}</td><td class="number">{high:g}</td></tr>'
+        for place, (name, (low, high)) in enumerate(zip(names, ranges, strict=True))
+    )
+    return (
+        f'<table class="ranges"><tr><th>Feature</th>{holder}<th class="number">from</th><th class="number">to</th></tr>'
+        f"{rows}</table>"
+    )
+
+
+def _method(plan: Plan, model: PrivateLinearModel, seconds: float | None) -> str:
+    said = model.communication_
+    took = "" if seconds is None else f", {seconds:.1f} s"
+    sent = f"{readable_size(said.uplink_bytes)} from the parties{_kinds(said.uplink)}, "
+    facts = [
+        ("Loss and penalty", f"{plan.loss.name}, {plan.regulariser.name}"),
+        ("Solver and form", f"{plan.algorithm}, {plan.form}"),
+        ("Calibration", plan.calibration),
+        ("Rounds", f"{said.rounds:,}{took}"),
+        ("Bytes", f"{sent}{readable_size(said.downlink_bytes)} to them"),
+        (
+            "Numbers of the plan",
+            ", ".join(f"{key} {_short(value)}" for key, value in plan.numbers.model_dump().items()),
+        ),
+    ]
+    return _table((key, escape(value)) for key, value in facts if value)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _columns(plan: Plan) -> list[tuple[str, Any]]:
@@ -265,8 +438,17 @@ def known_labels(plan: Plan) -> str:
     }[plan.labels]
 
 
-def _section(title: str, *parts: str) -> str:
+def _part(title: str, *parts: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>\n"
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<h3>{escape(title)}</h3>{''.join(parts)}\n"
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    """Names and values; the values are HTML already."""
+    return f'<table class="facts">{"".join(f"<tr><th>{key}</th><td>{value}</td></tr>" for key, value in rows)}</table>'
 
 
 def _list(items: Iterable[str]) -> str:
@@ -278,9 +460,7 @@ def _number(value: str, what: str) -> str:
 
 
 def _epsilon(guarantee: Guarantee) -> str:
-    if guarantee.void is not None or math.isinf(guarantee.epsilon):
-        return "no promise"
-    return f"{guarantee.epsilon:.4g}"
+    return f"{guarantee.epsilon:.4g}" if guarantee.promises else "no promise"
 
 
 def _split(plan: Plan) -> str:

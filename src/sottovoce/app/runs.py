@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import tempfile
@@ -13,10 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from sottovoce import algorithms
+from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
 from sottovoce.app.jobs import FederationTable, Job, PartyTable, PeopleJob
 from sottovoce.app.model_file import plain, to_json
+from sottovoce.app.page import Occasion, page
 from sottovoce.app.sources import file_shape, read_features, read_party, source_account
 from sottovoce.door.frames import decode
 from sottovoce.door.noisy_rows import NONE
@@ -267,17 +269,23 @@ def check_outputs(job: Job) -> None:
         check_writable(path, f"output.{key}")
 
 
-def write_outputs(
-    job: Job, model: PrivateLinearModel, before: Mapping[str, Balance], seconds: float
-) -> dict[str, Path]:
-    """Model, privacy report and page; should a path no longer be writable, an error names the folder they are in."""
-    from sottovoce.app.page import page
+def occasion_of(
+    model: PrivateLinearModel, before: Mapping[str, Balance], after: Mapping[str, Balance], seconds: float
+) -> Occasion:
+    """What a report says of a training: the hash of its model file, its ledgers, where they are here, and its time."""
+    return Occasion(
+        ledgers=[(party, balance, after[party]) for party, balance in before.items()],
+        model_hash=hashlib.sha256(to_json(model).encode()).hexdigest(),
+        seconds=seconds,
+    )
 
-    ledgers = [(party, balance, accounts_of(job)[party].balance()) for party, balance in before.items()]
+
+def write_outputs(job: Job, model: PrivateLinearModel, occasion: Occasion) -> dict[str, Path]:
+    """Model, privacy report and page; should a path no longer be writable, an error names the folder they are in."""
     texts = {
         "model": to_json(model),
-        "report": json.dumps(plain(report_of(model)), indent=2, allow_nan=False) + "\n",
-        "page": page(model, ledgers=ledgers, seconds=seconds),
+        "report": json.dumps(plain(report_of(model, occasion)), indent=2, allow_nan=False) + "\n",
+        "page": page(model, occasion),
     }
     paths = job.outputs()
     try:
@@ -291,11 +299,17 @@ def write_outputs(
     return paths
 
 
-def report_of(model: PrivateLinearModel) -> dict[str, Any]:
-    """The privacy report of a fitted model, with what left the parties and how much was said."""
+def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
+    """The privacy report of a fitted model, with what it was for, what left the parties and how much was said."""
     return {
-        **model.privacy_.to_dict(),
+        "about": dict(occasion.about),
+        "software": f"sottovoce {__version__}",
         "plan_digest": model.charged_as_,
+        "model_sha256": occasion.model_hash,
+        **model.privacy_.to_dict(),
+        "feature_names": list(getattr(model, "feature_names_in_", [])),
+        "budgets": {party: {"before": vars(old), "after": vars(new)} for party, old, new in occasion.ledgers},
+        "receipts": dict(occasion.receipts),
         **by_columns(model.plan_),
         "releases": [release.model_dump() for release in model.plan_.releases],
         "communication": asdict(model.communication_),

@@ -194,6 +194,7 @@ class Query(ABC):
     answered_by: Turn = everyone
     world_sees: ClassVar[World] = "sum"  # of the answers: their sum over the parties, each of them, or nothing
     together: ClassVar[bool] = False  # by columns: whether a release is charged for all parties' answers at once
+    each_person: ClassVar[bool] = False  # whether an answer has numbers about single people, not sums over all
     samples: ClassVar[bool] = False  # whether it may be asked of a secret batch
     unordered: bool = False  # whether its rounds may come in any order
     one_by_one: ClassVar[bool] = False  # whether each party is asked on its own, told what those before it said

@@ -7,11 +7,15 @@ from typing import Final
 
 from sottovoce import algorithms
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
+from sottovoce.privacy.guarantee import FALSE_ALARMS, Guarantee, PrivacyReport
 
 # What is assumed by what is so of a plan, in the order in which a report says it.
 ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("any", True): "parties and coordinator follow the protocol, though they may be curious",
+    ("protects", "record"): "each person has one record (one with several is protected less)",
+    ("any number", True): "bounds, classes and all other numbers declared were not taken from these data",
+    ("any use", True): "the same people's data are used nowhere else, outside the ledger or in another data set",
+    ("any draw", True): "the operating system of each party draws good random numbers",
     ("split", "rows"): "nobody's record is with two parties",
     ("split", "columns"): "who is in the data is known to all parties",
     ("labels by columns", "public"): "the labels are public",
@@ -20,32 +24,43 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("models", "kept"): "nobody is shown the weights that the parties keep, nor predictions made with them",
     ("protects", "feature"): "which records a party cannot use is no secret",
     ("classes", True): "the two class labels are public",
+    ("named records", True): "who sees the model alone does not know which records the coordinator's coin named",
 }
 
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
     """The lines of `ASSUMPTIONS` that hold of this plan."""
     so = {
-        "any": True,
+        **dict.fromkeys(("any", "any number", "any use", "any draw"), True),
         "split": plan.split,
         "labels by columns": plan.labels if plan.split == "columns" else None,
         "keeps rows": plan.keeps_rows,
         "models": plan.models,
         "protects": plan.protects,
         "classes": plan.classes is not None,
+        "named records": (plan.algorithm, plan.form) == ("sgd", "published"),
     }
     return tuple(text for (what, value), text in ASSUMPTIONS.items() if so[what] == value)
 
 
 def privacy_report(plan: Plan, *, seeded: bool) -> PrivacyReport:
     """The true guarantee of a plan, computed from what it releases."""
-    epsilons = algorithms.epsilons(plan)
     void = (
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
+    missed = algorithms.missed(plan, FALSE_ALARMS)
     guarantees = {
-        name: Guarantee(epsilon, plan.delta, plan.relation, name, plan.claimed_epsilon, void, plan.protects)  # type: ignore[arg-type]
-        for name, epsilon in epsilons.items()
+        name: Guarantee(
+            epsilon=epsilon,
+            delta=plan.delta,
+            relation=plan.relation,
+            adversary=name,  # type: ignore[arg-type]
+            claimed_epsilon=plan.claimed_epsilon,
+            void=void,
+            unit=plan.protects,
+            trade_off=tuple(zip(FALSE_ALARMS, missed[name].tolist(), strict=True)),
+        )
+        for name, epsilon in algorithms.epsilons(plan).items()
     }
     return PrivacyReport(
         **guarantees,

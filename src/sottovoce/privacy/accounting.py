@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,30 +198,14 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
     No events cost 0, an unbounded one costs infinity.
     """
     check_delta(delta)
-    checked(relation)
-    if any(isinstance(event, Unbounded) for event in events):
+    total = _summed(events, relation)
+    if total is None:
         return math.inf
-    squared_mu, squared_ceiling, rho, sampled = 0.0, 0.0, 0.0, dict[tuple[float, float], int]()
-    for event in events:
-        if isinstance(event, Gaussian):
-            squared_mu += event.mu**2 if event.mu < 1e100 else math.inf
-        elif isinstance(event, Selection):
-            rho += event.rho
-        elif isinstance(event, PoissonGaussian):
-            squared = _unsampled_mu(event, relation) ** 2
-            if event.rate == 1 or event.noise_multiplier < 1e-9:
-                squared_mu += squared
-            else:
-                squared_ceiling += squared
-                key = (float(event.rate), float(event.noise_multiplier))
-                sampled[key] = sampled.get(key, 0) + int(event.rounds)
-    mu = math.sqrt(squared_mu)
-    if mu == math.inf or rho == math.inf:
-        return math.inf
-    merged = tuple(PoissonGaussian(rate, noise, rounds) for (rate, noise), rounds in sorted(sampled.items()))
+    mu, rho, merged = total
     if rho == 0 and not merged:
         return gaussian_epsilon(mu, delta)
-    ceiling = gaussian_epsilon(math.sqrt(squared_mu + squared_ceiling), delta) if rho == 0 else math.inf
+    unsampled = math.fsum(_unsampled_mu(event, relation) ** 2 for event in merged)
+    ceiling = gaussian_epsilon(math.sqrt(mu**2 + unsampled), delta) if rho == 0 else math.inf
     if ceiling == 0:
         return 0.0
     rounds = sum(event.rounds for event in merged)
@@ -229,6 +214,37 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
     if rho == 0 and rounds <= _FFT_ROUNDS and rounding < delta / 100 and step <= _FFT_LARGEST_STEP:
         return _loss_distribution_epsilon(merged, mu, delta - rounding, relation, step)
     return min(ceiling, _best_order_epsilon([*merged, Gaussian(mu), Selection(rho)], delta, relation))
+
+
+def gaussian_mu(events: Sequence[Event], relation: Relation) -> float | None:
+    """The mu of all events together where they are plain Gaussians, inf where nothing limits them; else None."""
+    total = _summed(events, relation)
+    if total is None:
+        return math.inf
+    mu, rho, merged = total
+    return mu if rho == 0 and not merged else None
+
+
+def _summed(events: Sequence[Event], relation: Relation) -> tuple[float, float, tuple[PoissonGaussian, ...]] | None:
+    """(mu, rho, sampled releases) of the events, each kind added up; None if nothing finite holds."""
+    checked(relation)
+    squared_mu, rho, sampled = 0.0, 0.0, dict[tuple[float, float], int]()
+    for event in events:
+        if isinstance(event, Unbounded):
+            return None
+        if isinstance(event, Gaussian):
+            squared_mu += event.mu**2 if event.mu < 1e100 else math.inf
+        elif isinstance(event, Selection):
+            rho += event.rho
+        elif event.rate == 1 or event.noise_multiplier < 1e-9:
+            squared_mu += _unsampled_mu(event, relation) ** 2
+        else:
+            key = (float(event.rate), float(event.noise_multiplier))
+            sampled[key] = sampled.get(key, 0) + int(event.rounds)
+    if squared_mu == math.inf or rho == math.inf:
+        return None
+    merged = tuple(PoissonGaussian(rate, noise, rounds) for (rate, noise), rounds in sorted(sampled.items()))
+    return math.sqrt(squared_mu), rho, merged
 
 
 def _best_order_epsilon(events: Sequence[Event], delta: float, relation: Relation) -> float:
@@ -251,6 +267,11 @@ def _best_order_epsilon(events: Sequence[Event], delta: float, relation: Relatio
 def _loss_distribution_epsilon(
     sampled: tuple[PoissonGaussian, ...], mu: float, delta: float, relation: Relation, step: float
 ) -> float:
+    return float(_loss_distribution(sampled, mu, relation, step).get_epsilon(delta))
+
+
+@lru_cache(maxsize=4)
+def _loss_distribution(sampled: tuple[PoissonGaussian, ...], mu: float, relation: Relation, step: float) -> Any:
     """Compose the pessimistic privacy loss distributions of the sampled releases and of one mu-Gaussian."""
     from dp_accounting import dp_event, privacy_accountant
     from dp_accounting.pld import PLDAccountant
@@ -266,7 +287,7 @@ def _loss_distribution_epsilon(
     if mu > 0:
         # Under REPLACE_ONE this accountant doubles the sensitivity; mu already is that of the relation.
         accountant.compose(dp_event.GaussianDpEvent(distance(relation) / mu))
-    return float(accountant.get_epsilon(delta))
+    return accountant
 
 
 def _loss_step(sampled: Sequence[PoissonGaussian], mu: float, relation: Relation) -> float:
@@ -289,7 +310,8 @@ def _loss_step(sampled: Sequence[PoissonGaussian], mu: float, relation: Relation
     return max(min(0.1 * math.sqrt(variance / releases), _FFT_LARGEST_STEP), spread / _FFT_BUCKETS)
 
 
-def drawn_one_renyi(source_size: int, noise_multiplier: float, orders: Sequence[int]) -> NDArray[np.float64]:
+@lru_cache(maxsize=64)
+def drawn_one_renyi(source_size: int, noise_multiplier: float, orders: tuple[int, ...]) -> NDArray[np.float64]:
     """Rényi divergences of one Gaussian release on one record drawn secretly out of ``source_size``, at these orders.
 
     Guarantee: an upper bound under replace-one (Wang, Balle and Kasiviswanathan 2019); ``noise_multiplier`` is

@@ -21,6 +21,13 @@ VIEWS: Mapping[Adversary, str] = {
 }
 
 
+# The rates of false alarms at which a report states the trade-off.
+FALSE_ALARMS: tuple[float, ...] = (
+    *(0.0, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
+    *(0.9, 0.95, 0.99, 1.0),
+)
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """(epsilon, delta)-differential privacy of one record against one adversary.
@@ -29,6 +36,9 @@ class Guarantee:
     Pr[view in S] <= e^epsilon Pr'[view in S] + delta. Edges: epsilon = inf promises nothing; a void guarantee
     (noise from a known seed) promises nothing either, whatever its numbers. With `unit="feature"` the data sets differ
     in one column of one party instead, and nothing is promised to a person.
+
+    `trade_off` has pairs (a, f): every test for the record that raises a false alarm with probability a misses with
+    probability f at least. It says more than epsilon and delta, which follow from the whole curve.
     """
 
     epsilon: float
@@ -38,6 +48,16 @@ class Guarantee:
     claimed_epsilon: float | None = None
     void: str | None = None
     unit: Unit = "record"
+    trade_off: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def promises(self) -> bool:
+        """Whether anything is limited at all."""
+        return self.void is None and math.isfinite(self.epsilon)
+
+    def detected(self, false_alarms: float) -> float:
+        """The most that a test with these false alarms, one of `FALSE_ALARMS`, can detect: 1 - f."""
+        return 1 - dict(self.trade_off)[false_alarms]
 
     def sentence(self) -> str:
         """The promise in plain words."""
@@ -51,16 +71,41 @@ class Guarantee:
             if self.unit == "feature":
                 about, changed = ("a feature of one party", "that feature's column had been blank or any other")
             text = (
-                f"Against {view}: whatever is concluded about {about} would have been concluded almost as likely if "
-                f"{changed}: no probability changes by more than a factor "
-                f"{math.exp(self.epsilon):.4g} (epsilon = {self.epsilon:.4g}), but for events of probability at most "
-                f"{self.delta:.3g} (delta)."
+                f"Against {view}: whatever is concluded about {about}, the chance of concluding it is at most "
+                f"{math.exp(self.epsilon):.4g} times (epsilon = {self.epsilon:.4g}) the chance if {changed}, plus "
+                f"{self.delta:.3g} (delta); and the same the other way round."
             )
+            if self.trade_off:
+                text += (
+                    f" A test that tells the two apart with 1% false alarms detects at most "
+                    f"{percent(self.detected(0.01))}, with 5% at most {percent(self.detected(0.05))}."
+                )
         if self.unit == "feature":
             text += " NO PROMISE is made to a person: records are not protected."
         if self.claimed_epsilon is not None:
             text += f" The published formula claims epsilon = {self.claimed_epsilon:.4g}."
         return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts; the trade-off by the rate of false alarms."""
+        return {
+            **asdict(self),
+            "trade_off": {f"{false_alarms:g}": missed for false_alarms, missed in self.trade_off},
+            "sentence": self.sentence(),
+        }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Guarantee:
+        """The guarantee that `to_dict` wrote; an infinite epsilon may be the text "inf"."""
+        fields = {key: value for key, value in said.items() if key != "sentence"}
+        curve = tuple((float(false_alarms), missed) for false_alarms, missed in said["trade_off"].items())
+        return cls(**{**fields, "epsilon": float(said["epsilon"]), "trade_off": curve})
+
+
+def percent(share: float) -> str:
+    """A share in percent, rounded up in its last digit: it is a bound."""
+    digits = 1 if share >= 0.01 else 2
+    return f"{math.ceil(100 * share * 10**digits - 1e-9) / 10**digits:g}%"
 
 
 @dataclass(frozen=True)
@@ -120,9 +165,7 @@ class PrivacyReport:
             "relation": self.relation,
             "unit": self.weakest.unit,
             "claimed_epsilon": self.claimed_epsilon,
-            "against": {
-                name: {**asdict(self.against(name)), "sentence": self.against(name).sentence()} for name in VIEWS
-            },
+            "against": {name: self.against(name).to_dict() for name in VIEWS},
             "assumptions": list(self.assumptions),
             "public": dict(self.public),
         }

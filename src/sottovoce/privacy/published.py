@@ -124,7 +124,7 @@ def sampled_one_epsilon(source_size: int, noise_multiplier: float, rounds: int, 
     unsampled = gaussian_epsilon(math.sqrt(rounds) / noise_multiplier, delta)
     if source_size == 1:
         return unsampled
-    orders = [*range(2, 64), *(int(order) for order in np.geomspace(64, 1024, 33))]
+    orders = (*range(2, 64), *(int(order) for order in np.geomspace(64, 1024, 33)))
     per_round = drawn_one_renyi(source_size, noise_multiplier, orders)
     return min(
         unsampled,

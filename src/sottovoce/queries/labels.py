@@ -22,6 +22,7 @@ class NoisyLabels(Query):
 
     name = "labels"
     title: ClassVar[str] = "the label of every person"
+    each_person: ClassVar[bool] = True
     answered_by = label_party
     world_sees: ClassVar[World] = "nothing"
     together: ClassVar[bool] = True

@@ -69,6 +69,7 @@ class PartRows(PartQuery, NoisyRows):
 
     name = "rows"
     title: ClassVar[str] = "a row for every person"
+    each_person: ClassVar[bool] = True
     world_sees: ClassVar[World] = "nothing"
 
     def __init__(self, problem: Problem, party: str) -> None:
@@ -86,6 +87,7 @@ class RowScores(Derived):
 
     name = "scores"
     title: ClassVar[str] = "scores of all people"
+    each_person: ClassVar[bool] = True
     world_sees: ClassVar[World] = "nothing"
 
     def __init__(self, problem: Problem, party: str) -> None:

@@ -8,7 +8,7 @@ is what is priced. By rows a record is with one party. By columns it is with all
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from sottovoce.door.noisy_rows import row_event
@@ -20,6 +20,7 @@ from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.mechanisms import selection_error
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, inside
+from sottovoce.privacy.trade_off import Array, Profile, profile_of, strongest, weakest, with_errors
 
 RECOUNTED = 4096  # rounds up to which a party counts one by one what it would serve
 
@@ -73,13 +74,29 @@ class Pricing:
                 found.append(self._event(plan, release, relation, queries, {}))
         return tuple(event for event in found if event is not None)
 
-    def epsilons(self, form: Form, plan: Plan, relation: Relation) -> dict[str, float]:
-        """The true epsilon at the plan's delta against each adversary: the worst party's."""
-        delta, names = inside(plan.delta), plan.names[:1] if plan.split == "columns" else plan.names
+    def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
+        """What each adversary sees costs, at every delta: the worst party's."""
+        names = plan.names[:1] if plan.split == "columns" else plan.names
         seen = {self.events(form, plan, relation, name) for name in names}
         told = {self.world_events(form, plan, relation, name) for name in names}
-        each, world = (max(epsilon_of(events, delta, relation) for events in views) for views in (seen, told))
-        return {"world": min(world, each), "coordinator": each, "parties": each}
+        each, world = (weakest(profile_of(events, relation) for events in views) for views in (seen, told))
+        return {"world": strongest(world, each), "coordinator": each, "parties": each}
+
+    def epsilons(self, form: Form, plan: Plan, relation: Relation) -> dict[str, float]:
+        """The true epsilon at the plan's delta against each adversary."""
+        profiles = self.profiles(form, plan, relation)
+        found = {each: each.epsilon(inside(plan.delta)) for each in set(profiles.values())}
+        return {name: found[profile] for name, profile in profiles.items()}
+
+    def missed(self, form: Form, plan: Plan, relation: Relation, false_alarms: Sequence[float]) -> dict[str, Array]:
+        """The least share of misses of each adversary's best test for a record, at these rates of false alarms.
+
+        The samplers' errors are below their share of delta, in total variation: `check_samplers` sees to it.
+        """
+        share = SAMPLER_SHARE * plan.delta
+        profiles = self.profiles(form, plan, relation)
+        found = {each: with_errors(each.missed, false_alarms, share) for each in set(profiles.values())}
+        return {name: found[profile] for name, profile in profiles.items()}
 
     def check_samplers(self, form: Form, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
         """Refuse a plan whose samplers' own errors exceed, under this relation, the share of delta set aside.

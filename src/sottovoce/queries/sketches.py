@@ -134,9 +134,11 @@ class ColumnSketch(Query):
 
     Guarantee: a column of J has norm one, so zero-out moves one sketch by at most 1, replace-one by 2; the bound has
     room for the floating point of `columns` of them. Sums are exact, and each is divided by sqrt m once.
+    Edges: a sketch may be so long that few people share an entry of it.
     """
 
     world_sees: ClassVar[World] = "each"
+    each_person: ClassVar[bool] = True
 
     def __init__(self, problem: Problem, numbers: Numbers, columns: int = 1) -> None:
         kind, size = numbers.sketch, numbers.sketch_size

@@ -26,6 +26,7 @@ from unittest import mock
 
 import numpy as np
 from scipy import stats
+from scipy.special import ndtr, ndtri
 
 import serving
 import sottovoce as sv
@@ -46,10 +47,11 @@ from sottovoce.plan.problem import Named
 from sottovoce.plan.release import Release
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import noise_multiplier_for
-from sottovoce.privacy.events import Event, PoissonGaussian, Selection, Unbounded
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
+from sottovoce.queries.pricing import queries_of
 from support import events_of
 
 Data = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -109,7 +111,7 @@ class Case:
         parties = 1 if self.split == "central" else 2
         fields = {key: value for key, value in self.fields.items() if value is not None}
         plan = audit_plan(
-            self.solver, self.split, parties, records=RECORDS, **{"relation": relation, **fields, **changes}
+            self.solver, self.split, parties, **{"records": RECORDS, "relation": relation, **fields, **changes}
         )
         assert all(release.std > 0 or release.mechanism == "derived" for release in plan.releases) or not plan.private
         return plan
@@ -976,6 +978,32 @@ def budget(case: Case) -> None:
         assert spent <= plan.epsilon * ROUNDING, f"{relation}: the plan costs {spent:.6g}, above {plan.epsilon:.6g}"
         told = algorithms.epsilons(plan)["coordinator"]
         assert told >= spent / ROUNDING, f"{relation}: the plan costs {spent:.6g}, and {told:.6g} is told"
+
+
+def declared_people(case: Case) -> None:
+    """An answer that grows with the number of people has numbers about single ones, and says so."""
+    small, large = (case.plan(records=records) for records in (RECORDS, 2 * RECORDS))
+    for party in small.names:
+        grown = queries_of(algorithms.of(large), large, party)
+        for name, query in queries_of(algorithms.of(small), small, party).items():
+            assert query.each_person or query.length == grown[name].length, f"{name} has numbers about single people"
+
+
+def told(case: Case) -> None:
+    """What a report says of a plan: no less than its worst record pays given all coins that the coordinator has.
+
+    For plans of Gaussian rounds alone: then the whole curve is known, less the samplers' share of delta.
+    """
+    for relation in RELATIONS:
+        plan = case.plan(relation)
+        mus = [events_of(plan, relation, name)[0].mu for name in plan.names]  # type: ignore[union-attr]
+        epsilon = algorithms.epsilons(plan)["coordinator"]
+        assert epsilon >= epsilon_of([Gaussian(max(mus))], 0.99 * plan.delta, relation) / ROUNDING, "less is reported"
+        alarms = np.array([0.0, 0.001, 0.01, 0.05, 0.3])
+        share = 0.01 * plan.delta
+        curve = ndtr(ndtri(1 - alarms - share) - max(mus)) - share
+        found = algorithms.missed(plan, alarms.tolist())["coordinator"]
+        assert np.all(found <= curve + share / 100), "the curve promises more misses than there are"
 
 
 def served(case: Case, folder: Path) -> None:

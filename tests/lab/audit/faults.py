@@ -44,7 +44,7 @@ from sottovoce.lab.audit import games
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
-from sottovoce.privacy import accounting, calibration, mechanisms, relation
+from sottovoce.privacy import accounting, calibration, mechanisms, published, relation, trade_off
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.queries import gradient as gradients
 from sottovoce.queries import parts, pricing
@@ -495,6 +495,41 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     with patch(named.RecordGradient, "uses", lambda self, plan, times: min(times, 1)):
+        yield
+
+
+@fault(
+    "coin averaged",
+    "a record named by the coordinator's coin is priced as if nobody had the coin",
+    told=on(checks.told, "sgd, rows, as published"),
+)
+def _() -> Iterator[None]:
+    def averaged(self: Any, form: Any, plan: Plan, kind: Any) -> dict[str, Any]:
+        once = plan.releases[0].charged(kind) / plan.releases[0].std
+        found = trade_off.Profile.of(lambda d: published.visible_uses_epsilon(once, 1 / plan.records, plan.rounds, d))
+        return dict.fromkeys(("world", "coordinator", "parties"), found)
+
+    with patch(named.NamedRecordPricing, "profiles", averaged):
+        yield
+
+
+@fault(
+    "curve without the samplers",
+    "the trade-off is that of ideal samplers, and nothing is set aside for their errors",
+    told=on(checks.told, "gradient, central"),
+)
+def _() -> Iterator[None]:
+    with everywhere(trade_off.with_errors, lambda missed, alarms, error: missed(alarms)):
+        yield
+
+
+@fault(
+    "scores taken for sums",
+    "a report says that sums alone left, and a score of every person left",
+    declared_people=on(checks.declared_people, "score, columns"),
+)
+def _() -> Iterator[None]:
+    with patch(score.ScoreValues, "each_person", False):
         yield
 
 

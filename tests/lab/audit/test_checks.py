@@ -35,6 +35,11 @@ keeping = [name for name, case in CASES.items() if any(r.mechanism == "kept" for
 people = [name for name in CASES if "a feature" not in name and "logistic" not in name]
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_numbers_about_each_person_are_declared(name: str) -> None:
+    checks.declared_people(ALL[name])
+
+
 def test_every_solver_split_and_form_has_a_case() -> None:
     served = {(case.solver, case.split) for case in CASES.values()}
     noisy = [form for form in algorithms.FORMS.values() if form.private is not False]

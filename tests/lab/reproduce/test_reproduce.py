@@ -94,7 +94,7 @@ class TestTrueEpsilons:
 
     def test_sgd(self):
         rows = by_place(sgd.claims(QUICK))
-        for n, value in (("100", 0.93), ("1,000", 2.6), ("10,000", 7.8), ("100,000", 24.7)):
+        for n, value in (("100", 1.03), ("1,000", 2.76), ("10,000", 7.96), ("100,000", 24.8)):
             assert rows["SGD1, coordinator", f"n = {n}"].ours == pytest.approx(value, rel=0.02)
             assert rows["SGD1, world (certified)", f"n = {n}"].ours < 0.2
         assert rows["SGD2", "50 rounds"].ours == pytest.approx(0.169, rel=0.02)

@@ -124,6 +124,7 @@ class RowSketch(Query):
 
     name = "rows"
     title: ClassVar[str] = "a short row of every person"
+    each_person: ClassVar[bool] = True
     kind: ClassVar[str] = "features"
     world_sees: ClassVar[World] = "each"
     bound = FLOAT
@@ -161,6 +162,7 @@ class LabelValues(Query):
 
     name = "labels"
     title: ClassVar[str] = "the label of every person"
+    each_person: ClassVar[bool] = True
     answered_by = label_party
     world_sees: ClassVar[World] = "each"
     bound = FLOAT

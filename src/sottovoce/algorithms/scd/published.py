@@ -18,10 +18,10 @@ from sottovoce.errors import LeakError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release, grid_step
-from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian
 from sottovoce.privacy.published import moments_noise_for, visible_uses_epsilon
-from sottovoce.privacy.relation import Relation, inside
+from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.trade_off import Profile, profile_of, strongest
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import SCD
 
@@ -50,19 +50,19 @@ class VisibleDualsPricing(Pricing):
             for release in plan.releases
         )
 
-    def epsilons(self, form: Form, plan: Plan, relation: Relation) -> dict[str, float]:
+    def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
         """The coordinator sees which duals move; the others see v alone."""
         if not plan.private:
-            return super().epsilons(form, plan, relation)
+            return super().profiles(form, plan, relation)
         release = plan.releases[0]
-        rate, delta = release.rate or 1.0, inside(plan.delta)
-        seen = visible_uses_epsilon(release.charged(relation) / release.std, rate, release.total, delta)
+        rate, once = release.rate or 1.0, release.charged(relation) / release.std
+        seen = Profile.of(lambda delta: visible_uses_epsilon(once, rate, release.total, delta))
         multiplier = release.std / (plan.numbers.clip + release.step * math.sqrt(plan.dimension))
         each, world = (
-            epsilon_of([PoissonGaussian(rate, multiplier * math.sqrt(noises), release.total)], delta, relation)
+            profile_of([PoissonGaussian(rate, multiplier * math.sqrt(noises), release.total)], relation)
             for noises in (1, len(plan.parties))
         )
-        return {"world": min(world, each, seen), "coordinator": seen, "parties": min(each, seen)}
+        return {"world": strongest(world, each, seen), "coordinator": seen, "parties": strongest(each, seen)}
 
 
 class PublishedSCD(DualAlgorithm):
@@ -106,6 +106,7 @@ class PublishedState(ClippedSteps, Walk):
 
     name = "state"
     title: ClassVar[str] = "steps of the sampled duals, with the duals themselves"
+    each_person: ClassVar[bool] = True
     samples: ClassVar[bool] = True
 
     def __init__(self, problem: Problem, numbers: Numbers) -> None:

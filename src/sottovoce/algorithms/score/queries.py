@@ -120,6 +120,7 @@ class ScoreValues(PartQuery):
 
     name = "scores"
     title: ClassVar[str] = "a score of every person"
+    each_person: ClassVar[bool] = True
     answered_by = all_but_label_party
     world_sees: ClassVar[World] = "nothing"
     told: ClassVar[tuple[str, ...]] = ("weights",)

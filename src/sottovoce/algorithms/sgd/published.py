@@ -15,8 +15,9 @@ from sottovoce.door.query import Query, Reals, Round, Scheduled, Told, Wholes, W
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release, grid_step
-from sottovoce.privacy.published import sampled_one_epsilon, visible_uses_epsilon
-from sottovoce.privacy.relation import Relation, inside
+from sottovoce.privacy.published import sampled_one_epsilon
+from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.trade_off import Profile, strongest
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import SGD
@@ -35,14 +36,12 @@ class PublishedNumbers(Numbers, solver="sgd", form="published"):
 class NamedRecordPricing(Pricing):
     """The coordinator names the records: there is no amplification against whoever has its coin."""
 
-    def epsilons(self, form: Form, plan: Plan, relation: Relation) -> dict[str, float]:
-        """Hidden from the world is which record was used; the uses of a record are binomial."""
-        del form
-        release, n, delta = plan.releases[0], plan.records, inside(plan.delta)
-        once = release.charged(relation) / release.std
-        seen = visible_uses_epsilon(once, 1 / n, plan.rounds, delta)
-        hidden = sampled_one_epsilon(n, release.std / release.charged("replace-one"), plan.rounds, delta)
-        return {"world": min(hidden, seen), "coordinator": seen, "parties": seen}
+    def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
+        """Given the coin, a record pays for the rounds that name it. Who sees the model alone has no coin."""
+        seen = super().profiles(form, plan, relation)["coordinator"]
+        noise = plan.releases[0].std / plan.releases[0].charged("replace-one")
+        hidden = Profile.of(lambda delta: sampled_one_epsilon(plan.records, noise, plan.rounds, delta))
+        return {"world": strongest(hidden, seen), "coordinator": seen, "parties": seen}
 
 
 class PublishedSGD(Algorithm):
@@ -108,6 +107,7 @@ class RecordGradient(Query):
 
     name = "record"
     title: ClassVar[str] = "the gradient of one record"
+    each_person: ClassVar[bool] = True
     answered_by = Scheduled("the party whose record a public coin names", lambda plan: named_records(plan)[0])
     world_sees: ClassVar[World] = "each"
 

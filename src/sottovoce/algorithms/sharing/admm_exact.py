@@ -163,6 +163,7 @@ class Dual(Plain):
 
     name = "dual"
     title: ClassVar[str] = "the slope of every person"
+    each_person: ClassVar[bool] = True
     kind: ClassVar[str] = "slopes"
     answered_by = label_party
 
@@ -193,6 +194,7 @@ class Scores(Plain):
 
     name = "scores"
     title: ClassVar[str] = "the score of every person"
+    each_person: ClassVar[bool] = True
 
     def __init__(self, regulariser: ScaledRegulariser, factor: float) -> None:
         self.regulariser, self.factor = regulariser, factor

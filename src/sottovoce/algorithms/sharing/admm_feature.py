@@ -18,8 +18,8 @@ from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
-from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.relation import Relation, either, inside
+from sottovoce.privacy.relation import Relation, either
+from sottovoce.privacy.trade_off import Profile, profile_of
 from sottovoce.queries.parts import PartQuery
 from sottovoce.queries.pricing import Form, Pricing
 from sottovoce.solvers import ADMM
@@ -45,11 +45,11 @@ class FeatureNumbers(Numbers, solver="admm", form="feature"):
 class FeaturePricing(NoLimit):
     """A column is with one party, so the parties' costs do not add. Of a record nothing is limited."""
 
-    def epsilons(self, form: Form, plan: Plan, relation: Relation) -> dict[str, float]:
+    def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
         """Of a feature: what one party's messages cost, against everybody alike."""
         del form
-        epsilon = epsilon_of((plan.release("scores").event(relation),), inside(plan.delta), relation)
-        return {"world": epsilon, "coordinator": epsilon, "parties": epsilon}
+        found = profile_of((plan.release("scores").event(relation),), relation)
+        return {"world": found, "coordinator": found, "parties": found}
 
 
 class FeatureADMM(Algorithm):
@@ -147,6 +147,7 @@ class LocalScores(PartQuery):
 
     name = "scores"
     title: ClassVar[str] = "scores of all people"
+    each_person: ClassVar[bool] = True
     bound = ROUNDING
 
     def __init__(self, problem: Problem, party: str, numbers: Numbers) -> None:

@@ -39,6 +39,7 @@ class CutScores(PartQuery):
 
     name = "scores"
     title: ClassVar[str] = "scores of all people"
+    each_person: ClassVar[bool] = True
     world_sees: ClassVar[World] = "nothing"
     bound = 1.0
     rounding_entries = 1.0

@@ -161,6 +161,7 @@ class BatchScores(Plain):
 
     name = "scores"
     title: ClassVar[str] = "the score of every person of a batch"
+    each_person: ClassVar[bool] = True
 
     def __init__(self, regulariser: ScaledRegulariser) -> None:
         self.regulariser = regulariser
@@ -183,6 +184,7 @@ class BatchSlopes(Plain):
 
     name = "slopes"
     title: ClassVar[str] = "the slope of every person of a batch"
+    each_person: ClassVar[bool] = True
     answered_by = label_party
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:

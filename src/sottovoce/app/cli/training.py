@@ -88,12 +88,13 @@ def fit(
             with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
                 model = runs.fit(run, advance)
         seconds = time.perf_counter() - start
-    paths = runs.write_outputs(loaded, model, before, seconds)
     after = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
+    occasion = runs.occasion_of(model, before, after, seconds)
+    paths = runs.write_outputs(loaded, model, occasion)
     if as_json:
         print_json(
             {
-                **runs.report_of(model),
+                **runs.report_of(model, occasion),
                 "seconds": seconds,
                 "ledgers": {party: vars(balance) for party, balance in after.items()},
                 "written": {key: str(path) for key, path in paths.items()},

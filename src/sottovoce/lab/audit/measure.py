@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
+from sottovoce.privacy.trade_off import missed_by
+
 Array = NDArray[np.float64]
 Measure = Literal["mu", "epsilon"]
 
@@ -59,14 +61,10 @@ def mu_of(errors: Errors) -> float:
 def mu_of_profile(epsilon_at: Callable[[float], float]) -> float:
     """The least mu that no test exceeds at errors above FLOOR if epsilon_at(delta) holds for every delta.
 
-    (epsilon, delta) leaves a test of false positives a at least f(a) = max(1 - delta - e^epsilon a, e^-epsilon
-    (1 - delta - a)) of false negatives; the largest over some deltas is a bound, and mu = max_a z(1 - a) - z(f(a)).
+    Of false positives a these leave f(a) of false negatives at least, and mu = max_a z(1 - a) - z(f(a)).
     """
     wrong = np.linspace(FLOOR, 1 - FLOOR, 393)
-    missed = np.full(len(wrong), FLOOR)
-    for delta in DELTAS:
-        factor = math.exp(min(epsilon_at(delta), 700.0))
-        missed = np.maximum(missed, np.maximum(1 - delta - factor * wrong, (1 - delta - wrong) / factor))
+    missed = np.maximum(missed_by(epsilon_at, wrong, DELTAS), FLOOR)
     return float(np.max(ndtri(1 - wrong) - ndtri(missed)))
 
 
