@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, TypeAdapter, ValidationError
 
 from sottovoce.errors import InputError, did_you_mean
+from sottovoce.plan.about import About
 from sottovoce.privacy.relation import Relation
 
 if TYPE_CHECKING:
@@ -250,6 +251,7 @@ class Job(_File):
     federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
     columns: ColumnsTable | None = Field(None, description="a table with labels, label_party and norms, all optional")
     output: OutputTable = Field(default_factory=OutputTable, description="a table of paths")
+    about: About = Field(default_factory=About, description="a table with dataset, purpose, analyst and note")
 
     @property
     def sources(self) -> dict[str, SourceTable]:

@@ -329,6 +329,7 @@ def _prepared(
 def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:
     """The job's parties on a wire and, by columns, who knows the labels and the parties' bounds."""
     federation, table = Federation(job.split, transport, parties=parties), job.columns
+    federation.about = job.about
     if table is None:
         return federation
     norms = None if table.norms is None else [table.norms[party] for party in job.parties]

@@ -288,6 +288,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
             solver = self._chosen(problem)
             plan = algorithms.make_plan(problem, solver, run=secrets.token_hex(16), coin=coin)
+            if federation.about.texts():
+                plan = plan.model_copy(update={"about": federation.about})
             if plan.keeps_rows and plan.private:
                 plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
         return Prepared(federation, coordinator, algorithms.of(plan), plan, names if own_names is None else None)

@@ -16,6 +16,7 @@ from sottovoce.federation.coordinator import Coordinator, check_people
 from sottovoce.federation.party import Party, check_rows, column_names
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, PartialModel, Predictions
+from sottovoce.plan.about import About
 from sottovoce.plan.problem import Labels, Split
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
@@ -39,6 +40,7 @@ class Federation:
         self.labels: Labels = "shared"
         self.label_party = 0
         self.norms: tuple[float, ...] | None = None
+        self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
     @classmethod
     def central(
