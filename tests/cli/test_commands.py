@@ -66,7 +66,7 @@ def test_times_are_readable(seconds, text):
 class TestLedger:
     def test_open_show_history_verify(self, invoke, tmp_path):
         path = tmp_path / "budget.db"
-        opened = invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 2, "--delta", 1e-6)
+        opened = invoke("ledger", "create", path, "--dataset", "people", "--epsilon", 2, "--delta", 1e-6)
         assert "'people'" in opened.stdout
         from sottovoce.privacy.ledger import Ledger
 
@@ -82,7 +82,7 @@ class TestLedger:
     def test_json(self, invoke, tmp_path):
         path = tmp_path / "budget.db"
         options = ["--epsilon", 2, "--relation", "replace-one", "--composition", "gaussian", "--json"]
-        opened = json.loads(invoke("ledger", "open", path, "--dataset", "people", *options).stdout)
+        opened = json.loads(invoke("ledger", "create", path, "--dataset", "people", *options).stdout)
         assert (opened["epsilon"], opened["relation"], opened["composition"]) == (2, "replace-one", "gaussian")
         shown = json.loads(invoke("ledger", "show", path, "--json").stdout)["accounts"]["people"]
         assert (shown["total"], shown["spent"], shown["left"], shown["plans"]) == (2, 0, 2, 0)
@@ -91,9 +91,10 @@ class TestLedger:
 
     def test_bad_terms(self, invoke, tmp_path):
         path = tmp_path / "budget.db"
-        result = invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 0, code=2)
+        result = invoke("ledger", "create", path, "--dataset", "people", "--epsilon", 0, code=2)
         assert "epsilon=0.0" in result.stderr
-        invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 1)
+        assert not path.exists()
+        invoke("ledger", "create", path, "--dataset", "people", "--epsilon", 1)
         result = invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 9, code=5)
         assert "never change" in result.stderr
 
@@ -107,7 +108,7 @@ class TestLedger:
 
     def test_a_changed_entry_is_found(self, invoke, tmp_path):
         path = tmp_path / "budget.db"
-        invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 1)
+        invoke("ledger", "create", path, "--dataset", "people", "--epsilon", 1)
         path.write_bytes(path.read_bytes().replace(b'"epsilon": 1.0', b'"epsilon": 9.0'))
         assert "cannot be trusted" in invoke("ledger", "verify", path, code=5).stderr
 

@@ -842,7 +842,7 @@ def ledger_scene(
     with tempfile.TemporaryDirectory() as folder:
         count = 3 if split == "rows" else int(split.removeprefix("columns") or 1)
         accounts = [
-            sv.Ledger(Path(folder) / f"{k}.ledger").open("people", 9.0, 1e-4, composition=composition)
+            sv.Ledger.create(Path(folder) / f"{k}.ledger").open("people", 9.0, 1e-4, composition=composition)
             for k in range(count)
         ]
         found: list[Any] = []
@@ -1255,7 +1255,7 @@ def stranger() -> None:
 @contextlib.contextmanager
 def account(epsilon: float = 1.0, relation: str = "zero-out") -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
-        yield sv.Ledger(Path(folder) / "own.ledger").open("people", epsilon, 1e-4, relation=relation)
+        yield sv.Ledger.create(Path(folder) / "own.ledger").open("people", epsilon, 1e-4, relation=relation)
 
 
 def spent() -> None:

@@ -8,6 +8,8 @@ import pickle
 import resource
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +35,7 @@ OWN = DELTA * (1 - SAMPLER_SHARE)  # what events may use of delta; the rest is f
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "holder.ledger")
+    return Ledger.create(tmp_path / "holder.ledger")
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ class TestAccounts:
         assert account.terms() == before
 
     def test_the_only_account_needs_no_name(self, ledger: Ledger) -> None:
-        with pytest.raises(LedgerError, match="no account yet"):
+        with pytest.raises(LedgerError, match="no account, so it was emptied"):
             ledger.account()
         first = ledger.open("clinic", EPSILON, DELTA)
         assert ledger.account() == first
@@ -445,7 +447,7 @@ class TestCopies:
 
     def test_a_relative_path_is_kept_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        account = Ledger("holder.ledger").open("clinic", EPSILON, DELTA)
+        account = Ledger.create("holder.ledger").open("clinic", EPSILON, DELTA)
         monkeypatch.chdir("/")
         assert pickle.loads(pickle.dumps(account)).balance().plans == 0
 
@@ -459,7 +461,7 @@ class TestCopies:
     def test_a_ledger_survives_a_restart(self, account: Account) -> None:
         account.reserve("p", gaussian_plan(0.5))
         account.release("p", 0, "gradient", b"x")
-        again = Ledger(account.path, create=False).account("clinic")
+        again = Ledger(account.path).account("clinic")
         assert again.balance() == account.balance()
         assert again.stored("p", 0, "gradient") == b"x"
 
@@ -467,23 +469,58 @@ class TestCopies:
 class TestFile:
     def test_it_is_for_its_owner_alone_and_durable(self, ledger: Ledger) -> None:
         assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
-        with ledger_file.connect(ledger.path) as connection:
+        with ledger_file.reading(ledger.path) as entries:
+            connection = entries._connection
             assert connection.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
-    def test_a_missing_file_is_not_made_unless_asked(self, tmp_path: Path) -> None:
-        with pytest.raises(LedgerError, match="no such file"):
-            Ledger(tmp_path / "typo.ledger", create=False)
+    def test_opening_never_makes_a_file(self, tmp_path: Path) -> None:
+        with pytest.raises(LedgerError, match=r"no such file.*restore.*ledger create typo\.ledger"):
+            Ledger(tmp_path / "typo.ledger")
         with pytest.raises(LedgerError, match="no such file"):
             Account(tmp_path / "typo.ledger", "clinic").balance()
         assert list(tmp_path.iterdir()) == []
 
+    def test_making_never_replaces_a_file(self, ledger: Ledger, account: Account, tmp_path: Path) -> None:
+        (tmp_path / "empty").touch()
+        before = account.path.read_bytes()
+        for taken in (account.path, tmp_path / "empty"):
+            with pytest.raises(LedgerError, match="never replaces"):
+                Ledger.create(taken)
+        assert account.path.read_bytes() == before
+        assert not any(path.name.endswith(".new") for path in tmp_path.iterdir())
+
+    @pytest.mark.parametrize("loss", ["removed", "0 bytes", "no entries", "new"])
+    def test_a_lost_ledger_is_not_a_fresh_budget(self, ledger: Ledger, account: Account, loss: str) -> None:
+        account.reserve("p", gaussian_plan(EPSILON))
+        if loss == "0 bytes":
+            account.path.write_bytes(b"")
+        elif loss == "no entries":
+            edit(ledger, "DELETE FROM entries")
+        else:
+            account.path.unlink()
+        if loss == "new":
+            subprocess.run(
+                [sys.executable, "-c", f"from sottovoce import Ledger; Ledger.create({str(account.path)!r})"
+                 ".open('clinic', 1.0, 1e-5)"],
+                check=True,
+            )  # fmt: skip
+        for process in ("the same", "a new one"):
+            if process == "a new one":
+                ledger_file._forget()
+                if loss == "new":
+                    return  # told by a receipt alone
+            with pytest.raises(LedgerError, match=r"restore"):
+                account.reserve("q", gaussian_plan(0.1))
+            with pytest.raises(LedgerError, match=r"restore"):
+                Ledger(account.path)
+
     def test_a_folder_that_cannot_be_written_is_told(self, tmp_path: Path) -> None:
         with pytest.raises(LedgerError, match="cannot be made"):
-            Ledger(tmp_path / "missing" / "holder.ledger")
+            Ledger.create(tmp_path / "missing" / "holder.ledger")
         (tmp_path / "file").write_text("x")
         with pytest.raises(LedgerError, match="cannot be made"):
-            Ledger(tmp_path / "file" / "holder.ledger")
+            Ledger.create(tmp_path / "file" / "holder.ledger")
         with pytest.raises(LedgerError, match="may not be opened"):
             Ledger(tmp_path)
 
@@ -494,16 +531,9 @@ class TestFile:
             with pytest.raises(LedgerError, match="may not be written"):
                 account.reserve("p", gaussian_plan(0.5))
             with pytest.raises(LedgerError, match="cannot be made"):
-                Ledger(account.path.parent / "other.ledger")
+                Ledger.create(account.path.parent / "other.ledger")
         finally:
             account.path.parent.chmod(0o700)
-
-    def test_an_empty_file_left_by_a_kill_is_completed(self, tmp_path: Path) -> None:
-        path = tmp_path / "holder.ledger"
-        path.touch()
-        with pytest.raises(LedgerError, match="not a ledger"):
-            Ledger(path, create=False)
-        assert Ledger(path).verify() == 0
 
     def test_what_is_not_a_ledger_is_left_alone(self, tmp_path: Path) -> None:
         text = tmp_path / "notes.txt"
@@ -526,11 +556,7 @@ class TestFile:
 
     def test_a_ledger_held_too_long_by_another_is_told(self, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.05)
-        with (
-            ledger_file.connect(account.path) as connection,
-            ledger_file.transaction(connection),
-            pytest.raises(LedgerError, match="locked"),
-        ):
+        with ledger_file.writing(account.path), pytest.raises(LedgerError, match="locked"):
             account.reserve("p", gaussian_plan(0.5))
         account.reserve("p", gaussian_plan(0.5))
 
@@ -580,23 +606,23 @@ class TestTampering:
         with pytest.raises(LedgerError, match=r"entry 4 "):
             used.verify()
         with pytest.raises(LedgerError, match=r"entry 4 "):
-            used.account("clinic").balance()
+            Account(used.path, "clinic").balance()
 
     def test_a_deleted_entry_is_found(self, used: Ledger) -> None:
         edit(used, "DELETE FROM entries WHERE number = 4")
         with pytest.raises(LedgerError, match="entry 4 is missing"):
             used.verify()
-        with pytest.raises(LedgerError, match="7 entries were written and 6 are there"):
-            used.account().reserve("s", gaussian_plan(0.1))
+        with pytest.raises(LedgerError, match="entry 4 is missing"):
+            Account(used.path, "clinic").reserve("s", gaussian_plan(0.1))
 
     def test_nothing_is_reserved_after_a_last_entry_that_was_edited(self, used: Ledger) -> None:
         edit(used, "UPDATE entries SET payload = x'00' WHERE number = 7")
         with pytest.raises(LedgerError, match=r"entry 7 "):
-            used.account().reserve("s", gaussian_plan(0.1))
+            Account(used.path, "clinic").reserve("s", gaussian_plan(0.1))
         with pytest.raises(LedgerError, match=r"entry 7 "):
             used.open("lab", EPSILON, DELTA)
         with pytest.raises(LedgerError, match=r"entry 7 "):
-            used.account().stored("r", 0, "gradient")
+            Account(used.path, "clinic").stored("r", 0, "gradient")
 
     def test_a_cost_made_smaller_buys_nothing(self, used: Ledger) -> None:
         edit(
@@ -604,11 +630,11 @@ class TestTampering:
             "UPDATE entries SET details = replace(details, '\"cost\": 0.', '\"cost\": 0.0') WHERE number = 2",
         )
         with pytest.raises(LedgerError, match=r"entry 2 "):
-            used.account().reserve("s", gaussian_plan(0.1))
+            Account(used.path, "clinic").reserve("s", gaussian_plan(0.1))
 
     def test_an_entry_hashed_anew_breaks_the_link_after_it(self, used: Ledger) -> None:
-        with ledger_file.connect(used.path) as connection:
-            row = next(ledger_file.rows(connection, "number = 4"))
+        with ledger_file.reading(used.path) as entries:
+            row = entries.row(4)
         forged = row._replace(written="2001-01-01T00:00:00+00:00")
         edit(
             used,
@@ -621,19 +647,18 @@ class TestTampering:
 
     @pytest.mark.parametrize("kind", ["overspending", "unreserved", "unopened", "nonsense"])
     def test_a_sound_chain_of_entries_that_were_never_allowed_is_found(self, used: Ledger, kind: str) -> None:
-        with ledger_file.connect(used.path) as connection:
-            details = json.loads(next(ledger_file.rows(connection, "number = 6")).details)
-            with ledger_file.transaction(connection):
-                if kind == "overspending":
-                    forged = json.dumps(details | {"plan": "s", "cost": 100.0})
-                    ledger_file.append(connection, "reservation", "clinic", "s", details=forged)
-                elif kind == "unreserved":
-                    ledger_file.append(connection, "release", "clinic", "s", 0, "gradient", payload=b"x")
-                elif kind == "unopened":
-                    forged = json.dumps(details | {"plan": "s"})
-                    ledger_file.append(connection, "reservation", "lab", "s", details=forged)
-                else:
-                    ledger_file.append(connection, "reservation", "clinic", "s", details="{}")
+        with ledger_file.writing(used.path) as entries:
+            details = json.loads(entries.row(6).details)
+            if kind == "overspending":
+                forged = json.dumps(details | {"plan": "s", "cost": 100.0})
+                entries.append("reservation", "clinic", "s", details=forged)
+            elif kind == "unreserved":
+                entries.append("release", "clinic", "s", 0, "gradient", payload=b"x")
+            elif kind == "unopened":
+                forged = json.dumps(details | {"plan": "s"})
+                entries.append("reservation", "lab", "s", details=forged)
+            else:
+                entries.append("reservation", "clinic", "s", details="{}")
         with pytest.raises(LedgerError, match=r"entry 8 "):
             used.verify()
 

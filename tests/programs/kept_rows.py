@@ -177,7 +177,9 @@ def run(parts: list[Any], y: Any, accounts: list[Account | None], std: float, **
 
 
 def accounts_in(folder: Path) -> list[Account]:
-    return [Ledger(folder / f"party{k}.ledger").open("people", 50.0, 1e-5, composition="gaussian") for k in range(2)]
+    return [
+        Ledger.create(folder / f"party{k}.ledger").open("people", 50.0, 1e-5, composition="gaussian") for k in range(2)
+    ]
 
 
 def kill_at(place: str, calls: int) -> None:

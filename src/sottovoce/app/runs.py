@@ -31,8 +31,7 @@ from sottovoce.federation.prediction import Models
 from sottovoce.files import check_writable, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
-from sottovoce.privacy.ledger import Account, Balance
-from sottovoce.privacy.spending import Book
+from sottovoce.privacy.ledger import Account, Balance, Receipt
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
 
@@ -205,6 +204,7 @@ def opened(job: Job, say: Say) -> Iterator[Run]:
     with contextlib.closing(federation):
         facts = _facts(federation, classes=model._asks_for_classes)
         _check_facts(job, facts)
+        federation.receipts |= _kept_receipts(job)
         if job.federation is not None:
             _check_declared(job.federation, facts)
         elif job.split == "columns":
@@ -240,9 +240,44 @@ def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel)
 
 
 def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
-    """Train: run the plan that a preview showed."""
-    run.model._train(run.prepared, progress)
+    """Train: run the plan that a preview showed. What parties told of their ledgers is kept, however the run ends."""
+    try:
+        run.model._train(run.prepared, progress)
+    finally:
+        if run.prepared.coordinator.receipts:
+            text = json.dumps(receipts_of(run.prepared.coordinator.receipts), indent=2) + "\n"
+            write_text(receipts_path(run.job), text, "receipts")
     return run.model
+
+
+def receipts_path(job: Job) -> Path:
+    """Where a job keeps the last receipt of each party: beside the job, to be shown to the party at the next run."""
+    return job.path.with_suffix(".receipts.json")
+
+
+def receipts_of(receipts: Mapping[str, Receipt]) -> dict[str, dict[str, str]]:
+    """By party: the data set, and the receipt as `sottovoce ledger verify --receipt` takes it."""
+    return {
+        name: {"dataset": known.dataset, "receipt": f"{known.number}:{known.hash}"} for name, known in receipts.items()
+    }
+
+
+def _kept_receipts(job: Job) -> dict[str, Receipt]:
+    path = receipts_path(job)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        known = {}
+        for name, line in found.items():
+            number, _, told = line["receipt"].partition(":")
+            known[str(name)] = Receipt.read([line["dataset"], int(number), told])
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(
+            f"{path} cannot be read as receipts, by which a ledger that was set back is found; restore it, or remove "
+            "it to do without them once."
+        ) from None
+    return known
 
 
 def require_budget(shown: Preview) -> None:
@@ -296,6 +331,7 @@ def report_of(model: PrivateLinearModel) -> dict[str, Any]:
     return {
         **model.privacy_.to_dict(),
         "plan_digest": model.charged_as_,
+        "receipts": receipts_of(model.receipts_),
         **by_columns(model.plan_),
         "releases": [release.model_dump() for release in model.plan_.releases],
         "communication": asdict(model.communication_),
@@ -447,13 +483,16 @@ def _check_same_columns(facts: Sequence[Facts]) -> None:
 
 
 def _charge(plan: Plan, party: str, account: Account) -> Charge:
-    algorithm = algorithms.of(plan)
-    book = account.book()
-    who = (party, str(account.path), account.dataset, book.balance())
+    line = account.line()
+    who = (party, str(account.path), account.dataset, account.balance())
+    cost = charge_of(algorithms.of(plan), plan, party, line[0][1])[0]
+    after = []
     try:
-        asked = book.terms.price("", charge_of(algorithm, plan, party, book)[0], plan.delta, "")
+        for _, book in line:
+            asked = book.terms.price("", cost, plan.delta, "")
+            if not book.fits(asked):
+                return Charge(*who, None, book.refusal(asked))
+            after.append(book.after(asked).balance())
     except BudgetError as error:
         return Charge(*who, None, str(error))
-    if not book.fits(asked):
-        return Charge(*who, None, book.refusal(asked))
-    return Charge(*who, Book(book.terms, (*book.reservations, asked)).balance())
+    return Charge(*who, replace(after[0], left=min(balance.left for balance in after)))

@@ -885,7 +885,7 @@ def kept_rows(case: Case, folder: Path) -> None:
     data = draw_data(plan, 17)
     changed = np.array(data[name][0])
     changed[:6] = np.random.default_rng(17).uniform(-1, 1, size=(6, 2))
-    account = Ledger(folder / "ledger").open("people", 1e6, 1e-3)
+    account = Ledger.create(folder / "ledger").open("people", 1e6, 1e-3)
     others = plan.model_copy(update={"run": "second"}), plan.model_copy(update={"run": "third"})
     wider = case.plan(bounds=Bounds.declare(entry_bound=2.0, label_bound=1.0)).model_copy(update={"run": "wider"})
     first, second, third, fourth = (
@@ -947,7 +947,7 @@ def ledger(case: Case, folder: Path) -> None:
     plan = case.plan()
     data = draw_data(plan, 18)
     name, (X, y) = next(iter(data.items()))
-    account = Ledger(folder / "ledger").open("people", plan.epsilon, plan.delta)
+    account = Ledger.create(folder / "ledger").open("people", plan.epsilon, plan.delta)
     party = Party(name, X, y if plan.part(name).preparation.labelled else None, account=account)
 
     def accepted(asked: Plan) -> bool:
