@@ -48,7 +48,7 @@ class ModelFile(BaseModel):
     plan: Plan
     charged_as: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]  # the plan's name in the ledgers
     plan_digest: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]
-    receipts: dict[str, tuple[str, int, str]] = {}  # by party: data set, number and hash of its ledger's last entry
+    receipts: dict[str, str] = {}  # by party: how far its ledger went
     privacy: dict[str, Any]
     communication: dict[str, int | dict[str, int]]
 
@@ -74,7 +74,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "plan": json.loads(plan.to_json()),
         "charged_as": model.charged_as_,
         "plan_digest": plan.digest.hex(),
-        "receipts": model.receipts_,
+        "receipts": {name: str(receipt) for name, receipt in model.receipts_.items()},
         "privacy": model.privacy_.to_dict(),
         "communication": vars(model.communication_),
     }
@@ -150,7 +150,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         model.feature_names_in_ = np.array(content.feature_names, dtype=object)
     model.plan_ = plan
     model.charged_as_ = content.charged_as
-    model.receipts_ = {name: Receipt.read(told) for name, told in content.receipts.items()}
+    model.receipts_ = {name: Receipt.read(text) for name, text in content.receipts.items()}
     model.privacy_ = _report(content.privacy)
     model.communication_ = Communication(**content.communication)  # type: ignore[arg-type]
     return model

@@ -187,7 +187,13 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
     return Preview(
         plan=plan,
         report=privacy_report(plan, seeded=seeded),
-        cost=cost_of(plan, algorithm, [account.path.parent for account in accounts.values()]),
+        cost=cost_of(
+            plan,
+            algorithm,
+            [account.path.parent for account in accounts.values()],
+            receipts=len(plan.names) if run.job.federation is not None else len(accounts),
+            shown=len(kept_receipts(run.job).keys() & set(plan.names)),
+        ),
         charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
         notes=run.notes,
     )
@@ -204,7 +210,7 @@ def opened(job: Job, say: Say) -> Iterator[Run]:
     with contextlib.closing(federation):
         facts = _facts(federation, classes=model._asks_for_classes)
         _check_facts(job, facts)
-        federation.receipts |= _kept_receipts(job)
+        federation.receipts |= kept_receipts(job)
         if job.federation is not None:
             _check_declared(job.federation, facts)
         elif job.split == "columns":
@@ -255,29 +261,24 @@ def receipts_path(job: Job) -> Path:
     return job.path.with_suffix(".receipts.json")
 
 
-def receipts_of(receipts: Mapping[str, Receipt]) -> dict[str, dict[str, str]]:
-    """By party: the data set, and the receipt as `sottovoce ledger verify --receipt` takes it."""
-    return {
-        name: {"dataset": known.dataset, "receipt": f"{known.number}:{known.hash}"} for name, known in receipts.items()
-    }
+def receipts_of(receipts: Mapping[str, Receipt]) -> dict[str, str]:
+    """By party, as `sottovoce ledger verify --receipt` takes them."""
+    return {name: str(receipt) for name, receipt in receipts.items()}
 
 
-def _kept_receipts(job: Job) -> dict[str, Receipt]:
+def kept_receipts(job: Job) -> dict[str, Receipt]:
+    """The receipts of earlier runs of a job."""
     path = receipts_path(job)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        known = {}
-        for name, line in found.items():
-            number, _, told = line["receipt"].partition(":")
-            known[str(name)] = Receipt.read([line["dataset"], int(number), told])
+        return {str(name): Receipt.read(text) for name, text in found.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, AttributeError):
         raise InputError(
             f"{path} cannot be read as receipts, by which a ledger that was set back is found; restore it, or remove "
             "it to do without them once."
         ) from None
-    return known
 
 
 def require_budget(shown: Preview) -> None:

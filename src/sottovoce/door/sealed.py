@@ -52,7 +52,7 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "refused": _is(str),
     "error": _is(str),
     "public_key": _is(str),
-    "receipt": lambda value: type(value) is tuple and tuple(map(type, value)) == (str, int, str),
+    "receipt": _is(str),
 }
 
 

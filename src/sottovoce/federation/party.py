@@ -177,7 +177,8 @@ class Party:
         if self._account is None or not frame.plan or frame.kind == "predict" or frame.query == "check":
             return ()
         reason = "entries follow from plans; the hash is by a key of the ledger"
-        return (declare_public("receipt", tuple(self._account.receipt()), reason=reason),)
+        number, hash_ = self._account.receipt()
+        return (declare_public("receipt", f"{number:012}:{hash_}", reason=reason),)  # as long as any other
 
     def _check_receipt(self, frame: Frame) -> None:
         """Refuse to go on with a ledger that does not have the entry of the receipt that the coordinator has."""
@@ -187,14 +188,14 @@ class Party:
         try:
             if self._account is None:
                 raise LedgerError(f"party {self.name} has no ledger, and had one in an earlier run.")
-            Ledger(self._account.path).check_receipt(*unpacked(told))
+            Ledger(self._account.path).check_receipt(unpacked(told))
         except LedgerError as error:
             self.failure = error
             _log.error("party %s: %s", self.name, error)
             raise RefusedError(
                 f"{self.name} refuses: its ledger does not have the entry of the receipt that it gave in an earlier "
                 "run. It was set back, cut or replaced; nothing was charged. If the party serves another data set now, "
-                "remove its receipt."
+                "remove its receipt (of a job: in NAME.receipts.json)."
             ) from None
 
     def _introduced(self, frame: Frame) -> tuple[Declared, ...]:
@@ -412,11 +413,11 @@ def packed(receipt: Receipt) -> NDArray[np.int64]:
     return np.array([receipt.number, *words], dtype=np.int64)
 
 
-def unpacked(array: NDArray[Any]) -> tuple[int, str]:
-    """(number, hash) of a packed receipt; what is none of a ledger gives one that no ledger has."""
+def unpacked(array: NDArray[Any]) -> Receipt:
+    """The receipt that was packed; what is none gives one that no ledger has."""
     if array.shape != (5,) or array.dtype != np.int64:
-        return 0, "none"
-    return int(array[0]), array[1:].astype("<i8").tobytes().hex()
+        return Receipt(0, "none")
+    return Receipt(int(array[0]), array[1:].astype("<i8").tobytes().hex())
 
 
 def charge_of(

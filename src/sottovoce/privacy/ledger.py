@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hmac
 import json
-import secrets
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -45,18 +46,22 @@ class Receipt(NamedTuple):
     The key is in the ledger's first entry and stays there, so the hash tells nothing about the entries.
     """
 
-    dataset: str
     number: int
     hash: str
 
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hash}"
+
     @classmethod
-    def read(cls, told: Any) -> Self:
-        """The receipt of plain values from elsewhere; `InputError` if they are none."""
-        if type(told) in (list, tuple) and list(map(type, told)) == [str, int, str]:
-            dataset, number, hash_ = told
-            if 0 < number < 2**63 and len(hash_) == 64 and set(hash_) <= set("0123456789abcdef"):
-                return cls(dataset, number, hash_)
-        raise InputError("a receipt has a data set, the number of an entry and 64 hexadecimal digits.")
+    def read(cls, text: Any) -> Self:
+        """The receipt of a text NUMBER:HASH; `InputError` if it is none."""
+        found = re.fullmatch("([0-9]{1,18}):([0-9a-f]{64})", text) if isinstance(text, str) else None
+        if found is None:
+            raise InputError(
+                f"receipt={str(text)[:100]!r} must be the number of an entry, a colon and 64 hexadecimal digits, as a "
+                "report has it."
+            )
+        return cls(int(found[1]), found[2])
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ class Ledger:
             row = entries.find("opening", dataset)
             if row is None:
                 # The key of the receipts, in the first entry alone: who has not read the ledger cannot guess it.
-                key = {} if entries.datasets() else {"receipt_key": secrets.token_hex(32)}
+                key = {} if entries.datasets() else {"receipt_key": os.urandom(32).hex()}
                 entries.append("opening", dataset, details=json.dumps(asdict(terms) | key))
             elif not _same_terms(known := _terms(row), terms):
                 raise LedgerError(
@@ -178,12 +183,12 @@ class Ledger:
                     raise ledger_file.broken(self.path, row, "it overspends, or what it rests on is not before it")
             return entries.head[0]
 
-    def check_receipt(self, number: int, told: str) -> None:
-        """Raise `LedgerError` unless a receipt, by number and hash, is of this ledger as it is or as it was before."""
+    def check_receipt(self, receipt: Receipt) -> None:
+        """Raise `LedgerError` unless a receipt is of this ledger as it is, or as it was before it grew."""
         with reading(self.path) as entries:
-            if not hmac.compare_digest(_receipt_hash(entries, number), told):
+            if not hmac.compare_digest(_receipt_hash(entries, receipt.number), receipt.hash):
                 raise LedgerError(
-                    f"ledger {self.path}: it has {entries.head[0]} entries, and receipt {number}:{told[:12]}... is of "
+                    f"ledger {self.path}: it has {entries.head[0]} entries, and receipt {str(receipt)[:24]}... is of "
                     "none of them. It was set back, cut at its end, or is another ledger. Nothing more is spent from "
                     "it: restore the newest copy, or treat the budget as spent."
                 )
@@ -363,7 +368,7 @@ class Account:
         """The last entry of the ledger, to be told with an acceptance; `Ledger.check_receipt` finds it again."""
         with reading(self.path) as entries:
             number, _ = entries.head
-            return Receipt(self.dataset, number, _receipt_hash(entries, number))
+            return Receipt(number, _receipt_hash(entries, number))
 
     def book(self) -> Book:
         """The account's terms and reservations as they stand."""

@@ -17,6 +17,7 @@ import importlib.util
 import itertools
 import logging
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from scipy import stats
 
 import serving
 import sottovoce as sv
+from damage import PAGE, Victim, attack
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data.block import Block
@@ -37,13 +39,14 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate, value_of
 from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.door.sealed import Released
-from sottovoce.errors import RefusedError
+from sottovoce.errors import LedgerError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.lab.audit.catalogue import BALL, STIFF, audit_plan
 from sottovoce.lab.audit.transcript import Asked, Message, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.release import Release
+from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import noise_multiplier_for
 from sottovoce.privacy.events import Event, PoissonGaussian, Selection, Unbounded
@@ -1081,3 +1084,29 @@ def _coordinated(plan: Plan, transcript: Transcript, values: list[np.ndarray]) -
     except StopIteration as stop:
         found = stop.value
     return asked, found if isinstance(found, Solution) else Solution(found)
+
+
+# ------------------------------------------------------------------------------------------------ damaged ledgers
+
+
+def damaged_index() -> None:
+    """An index that has lost an entry is noticed by whoever starts, and before anything is charged."""
+    with tempfile.TemporaryDirectory() as folder:
+        victim = Victim.make(Path(folder))
+        data = bytearray(victim.data)
+        place = data.index(next(iter(victim.released))[0].encode(), victim.index_pages()[0] * PAGE)
+        data[place] ^= 1
+        victim.account.path.write_bytes(data)
+        ledger_file._forget()
+        for use in (lambda: Ledger(victim.account.path), lambda: victim.account.reserve("f" * 64, [])):
+            with contextlib.suppress(LedgerError):
+                use()
+                raise AssertionError("a ledger whose index is damaged is used")
+
+
+def flipped_bits() -> None:
+    """With one flipped bit, seen or not, an old key has its old answer or none, and no budget grows."""
+    with tempfile.TemporaryDirectory() as folder:
+        victim = Victim.make(Path(folder))
+        attack(victim, victim.bits(victim.index_pages(), 40, 1), "blind", keys=6)
+        attack(victim, victim.bits(range(len(victim.data) // PAGE), 12, 3), "starts", keys=6)

@@ -212,21 +212,28 @@ def history(
         print_json({"ledger": str(path), "entries": lines})
         return
     listing = table("entry>", "written", "account", "what", "epsilon>", "releases>", "plan")
-    for name in ("written", "epsilon", "plan"):
-        next(column for column in listing.columns if column.header == name).no_wrap = True
+    console = out()
+    narrow = console.width < 100
+    for column in listing.columns:
+        column.no_wrap, column.overflow = column.header not in ("account", "what"), "fold"
     for entry in told:
         details: Any = entry.details
         if entry.kind == "opening":
             row = ("opened", f"{details['epsilon']:g}", "", "")
         elif entry.kind in ("reservation", "under"):
             below = (details["account"], entry.plan) if entry.kind == "under" else (entry.dataset, entry.plan)
-            row = (_what(entry), f"{details['epsilon']:.4g}", f"{released.get(below, 0)}", entry.plan[:12])
+            row = (
+                _what(entry),
+                f"{details['epsilon']:.4g}",
+                f"{released.get(below, 0)}",
+                entry.plan[: 6 if narrow else 12],
+            )
         elif entry.kind == "forgotten":
             row = (f"kept rows {entry.plan} forgotten", "", "", "")
         else:
             continue
-        listing.add_row(f"{entry.number}", entry.written[:16].replace("T", " "), entry.dataset, *row)
-    out().print(listing)
+        listing.add_row(f"{entry.number}", entry.written[: 10 if narrow else 16].replace("T", " "), entry.dataset, *row)
+    console.print(listing)
 
 
 def _about(entry: Entry) -> dict[str, str]:
@@ -282,21 +289,13 @@ def verify(
     - `sottovoce ledger verify budget.db`
     - `sottovoce ledger verify budget.db --receipt 12:9f86d081884c7d65...`
     """
-    from sottovoce.errors import InputError
     from sottovoce.privacy.ledger import Ledger, Receipt
 
+    known = None if receipt is None else Receipt.read(receipt)
     ledger = Ledger(path)
     entries = ledger.verify()
-    if receipt is not None:
-        number, _, told = receipt.partition(":")
-        try:
-            known = Receipt.read(["", int(number), told])
-        except (ValueError, InputError):
-            raise InputError(
-                f"receipt={receipt!r} must be the number of an entry, a colon and 64 hexadecimal digits, as a model's "
-                "report has it."
-            ) from None
-        ledger.check_receipt(known.number, known.hash)
+    if known is not None:
+        ledger.check_receipt(known)
     if as_json:
         print_json({"ledger": str(path), "entries": entries, "sound": True})
     else:
