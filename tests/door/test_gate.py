@@ -81,7 +81,9 @@ def value_at(query: Query, rows: Block, weights: Any) -> np.ndarray:
 
 
 def charged_account(folder: Path) -> Account:
-    account = Ledger.create(folder / "ledger.db").open("rows", epsilon=1.0, delta=1e-5)
+    path = folder / "ledger.db"
+    ledger = Ledger(path) if path.exists() else Ledger.create(path)
+    account = ledger.open("rows", epsilon=1.0, delta=1e-5)
     account.reserve(PLAN.hex(), [Gaussian(0.1)])
     return account
 

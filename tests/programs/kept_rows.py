@@ -177,9 +177,9 @@ def run(parts: list[Any], y: Any, accounts: list[Account | None], std: float, **
 
 
 def accounts_in(folder: Path) -> list[Account]:
-    return [
-        Ledger.create(folder / f"party{k}.ledger").open("people", 50.0, 1e-5, composition="gaussian") for k in range(2)
-    ]
+    paths = [folder / f"party{k}.ledger" for k in range(2)]
+    ledgers = [Ledger(path) if path.exists() else Ledger.create(path) for path in paths]
+    return [ledger.open("people", 50.0, 1e-5, composition="gaussian") for ledger in ledgers]
 
 
 def kill_at(place: str, calls: int) -> None:

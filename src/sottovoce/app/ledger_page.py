@@ -123,7 +123,8 @@ def _charges(charges: Sequence[Entry]) -> str:
         texts = [about[name] for name in ("dataset", "purpose", "note") if name in about]
         on = [f"on account {entry.details['account']}"] if entry.kind == "under" else []
         rows.append(
-            f'<tr><td class="number">{entry.number}</td><td style="white-space:nowrap">{escape(entry.written[:10])}</td>'
+            f'<tr><td class="number">{entry.number}</td>'
+            f'<td style="white-space:nowrap">{escape(entry.written[:10])}</td>'
             f"<td>{escape(about.get('analyst', ''))}</td><td>{escape('; '.join(texts))}</td>"
             f"<td>{escape('; '.join([entry.details['summary'], *on]))}<br><code>{escape(entry.plan[:12])}</code></td>"
             f'<td class="number">{entry.details["epsilon"]:.4g}</td></tr>'
