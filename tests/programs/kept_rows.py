@@ -192,7 +192,7 @@ def kill_at(place: str, calls: int) -> None:
         "file": (rows, "_write"),  # under the lock
         "sync": (os, "fsync"),  # written, not durable
         "rename": (Path, "replace"),  # durable, not in its place
-        "entry": (ledger_file, "append"),  # the file is there, the entry is not
+        "entry": (ledger_file.Entries, "append"),  # the file is there, the entry is not
         "used": (rows.Copy, "values"),  # all is durable
     }[place]
     original: Callable[..., Any] = getattr(owner, name)
