@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
     from sottovoce.lab.datasets import load
+    from sottovoce.plan.about import About
     from sottovoce.plan.plan import Plan
     from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
     from sottovoce.privacy.ledger import Account, Ledger
@@ -61,11 +62,13 @@ _HOMES: Final = {
     "privacy.ledger": ("Account", "Ledger"),
     "federation.federation": ("Federation",),
     "federation.party": ("Party", "Policy"),
+    "plan.about": ("About",),
     "plan.plan": ("Plan",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "About",
     "Account",
     "BudgetError",
     "Federation",

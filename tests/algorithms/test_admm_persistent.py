@@ -614,7 +614,7 @@ def test_any_number_of_parties_and_a_box(parties: int, regulariser: Named, loss:
 def test_every_account_pays_for_all_parties_and_rows_once(tmp_path: Path) -> None:
     X, scores = problem(400)
     y = np.where(scores > 0, 1, -1)
-    accounts = [sv.Ledger(tmp_path / f"{k}.db").open("people", epsilon=1.5, delta=1e-5) for k in range(2)]
+    accounts = [sv.Ledger.create(tmp_path / f"{k}.db").open("people", epsilon=1.5, delta=1e-5) for k in range(2)]
     federation = sv.Federation.by_columns([X[:, :3], X[:, 3:]], y, ledgers=accounts)
     model = sv.PrivateLogisticRegression(1.0, 1e-5, entry_bound=1.0, classes=(-1, 1), solver=by_name("admm", rounds=4))
     model.fit(federation)

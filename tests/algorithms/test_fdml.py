@@ -364,7 +364,8 @@ def test_shares_and_rounds() -> None:
 
 def ledgers(folder: Path, parties: int) -> list[Account]:
     return [
-        sv.Ledger(folder / f"{k}.ledger").open("people", 20.0, 1e-4, composition="gaussian") for k in range(parties)
+        sv.Ledger.create(folder / f"{k}.ledger").open("people", 20.0, 1e-4, composition="gaussian")
+        for k in range(parties)
     ]
 
 

@@ -470,7 +470,7 @@ def test_no_cap_beyond_the_columns_by_default() -> None:
 
 def test_every_ledger_is_charged_for_all_parties(tmp_path: Path) -> None:
     plan = plan_for()
-    accounts = {name: sv.Ledger(tmp_path / f"{name}.db").open(name, epsilon=3.0, delta=1e-5) for name in NAMES}
+    accounts = {name: sv.Ledger.create(tmp_path / f"{name}.db").open(name, epsilon=3.0, delta=1e-5) for name in NAMES}
     parties = parties_of(plan, ledgers=accounts)
     Coordinator(InProcess(list(parties.values()))).run(plan, algorithms.of(plan))
     for account in accounts.values():
@@ -512,7 +512,7 @@ def test_the_gate_enforces_the_cap_and_draws_each_slot_once() -> None:
 @pytest.mark.parametrize("ledger", [False, True])
 def test_without_a_cap_each_feature_is_drawn_once_in_any_order(ledger: bool, tmp_path: Path) -> None:
     plan = plan_for(**with_norm(1.5))
-    accounts = {"cleo": sv.Ledger(tmp_path / "x.db").open("cleo", epsilon=3.0, delta=1e-5)} if ledger else None
+    accounts = {"cleo": sv.Ledger.create(tmp_path / "x.db").open("cleo", epsilon=3.0, delta=1e-5)} if ledger else None
     party = parties_of(plan, ledgers=accounts)["cleo"]
     propose(party, plan)
     order = [3, 0, 2, 1, 3, 2, 1, 0]
@@ -581,7 +581,7 @@ def test_the_labels_are_for_their_holder_to_give() -> None:
 
 def test_a_party_that_was_stopped_goes_on_with_what_it_had_released(tmp_path: Path) -> None:
     plan = plan_for(labels="held", options={"rounds": 6, "cap": 2})
-    accounts = {name: sv.Ledger(tmp_path / f"{name}.db").open(name, epsilon=3.0, delta=1e-5) for name in NAMES}
+    accounts = {name: sv.Ledger.create(tmp_path / f"{name}.db").open(name, epsilon=3.0, delta=1e-5) for name in NAMES}
     said: list[tuple[str, str, int, bytes]] = []
 
     class Wire(InProcess):

@@ -448,7 +448,7 @@ def test_the_walk_of_a_choice_has_the_clip_of_its_coordinate() -> None:
 def test_an_account_counts_the_sampler_under_its_own_relation(tmp_path: Path) -> None:
     generator = np.random.default_rng(3)
     X, y = generator.uniform(-1, 1, (4000, 300)), generator.uniform(-1, 1, 4000)
-    ledger = sv.Ledger(tmp_path / "holder.ledger")
+    ledger = sv.Ledger.create(tmp_path / "holder.ledger")
     options: dict[str, Any] = {"epsilon": 10.0, "delta": 1e-6, "solver": by_name("greedy-cd", rounds=500)}
     model = sv.PrivateLasso(entry_bound=1.0, label_bound=1.0, **options)
     model.plan(sv.Federation.central(X, y))  # within its own terms

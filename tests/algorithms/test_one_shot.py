@@ -188,7 +188,7 @@ def test_noise_has_the_planned_deviation() -> None:
 
 def test_every_ledger_is_charged_what_all_parties_release(tmp_path: Path) -> None:
     parts, _, y = problem_of(2, 6)
-    accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 1.0, 1e-5) for name in ("anna", "ben")]
+    accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, 1.0, 1e-5) for name in ("anna", "ben")]
     federation = sv.Federation.by_columns(parts, y, ledgers=accounts)
     lasso(epsilon=0.9, delta=1e-5).fit(federation)
     for account in accounts:
@@ -407,7 +407,7 @@ def test_a_plan_with_300_rounds_is_charged_300_times(relation: Relation, tmp_pat
             assert math.isclose(one.mu**2, len(COLUMNS) * each**2, rel_tol=1e-12)
             assert math.isclose(many.mu**2, 300 * len(COLUMNS) * each**2, rel_tol=1e-12)
     # so a ledger that can pay for the plan cannot pay for the forged one, of which all 300 rounds would be served
-    account = sv.Ledger(tmp_path / "ledger.db").open("anna", 1.01, 1e-4, relation=relation)
+    account = sv.Ledger.create(tmp_path / "ledger.db").open("anna", 1.01, 1e-4, relation=relation)
     answer = proposed(forged, account=account)
     assert answer.kind == "refuse"
     assert account.balance().spent == 0.0

@@ -485,7 +485,7 @@ def test_rounds_cost_the_same_in_any_number_of_messages(rate: float, tmp_path: P
             assert events_of(plan, relation) == events_of(whole, relation)
             assert world_events_of(plan, relation) == world_events_of(whole, relation)
             assert epsilons_of(plan, relation) == epsilons_of(whole, relation)
-        account = Ledger(tmp_path / f"{batches}.db").open("rows", epsilon=3.0, delta=1e-5)
+        account = Ledger.create(tmp_path / f"{batches}.db").open("rows", epsilon=3.0, delta=1e-5)
         assert propose(party_of(plan, account=account), plan).kind == "accept"
         spent.add(account.balance().left)
         # as many messages of several rounds cost more than messages of one
@@ -722,7 +722,7 @@ def test_any_penalty_within_reason_gives_a_finite_model(solver: str, alpha: floa
 
 
 def account_of(folder: Path) -> Account:
-    return Ledger(folder / "ledger.db").open("rows", epsilon=3.0, delta=1e-5)
+    return Ledger.create(folder / "ledger.db").open("rows", epsilon=3.0, delta=1e-5)
 
 
 @pytest.mark.parametrize("algorithm", ["scd", "scd-sequential"])

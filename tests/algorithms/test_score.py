@@ -473,7 +473,7 @@ def test_noise_has_the_planned_deviation() -> None:
 
 def test_every_ledger_is_charged_what_all_parties_release(tmp_path: Path) -> None:
     parts, _, y = problem_of((3, 3), 500)
-    accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 1.0, 1e-6) for name in ("anna", "ben")]
+    accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, 1.0, 1e-6) for name in ("anna", "ben")]
     federation = sv.Federation.by_columns(parts, y, ledgers=accounts)
     logistic(epsilon=0.9).fit(federation)
     for account in accounts:

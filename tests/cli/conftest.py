@@ -92,7 +92,7 @@ def parties() -> Callable[..., str]:
 @pytest.fixture
 def open_ledger(folder: Path) -> Callable[..., Ledger]:
     def make(name: str, epsilon: float, **terms: Any) -> Ledger:
-        ledger = Ledger(folder / name)
+        ledger = Ledger.create(folder / name)
         ledger.open("people", epsilon, 1e-5, **terms)
         return ledger
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html.parser
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -13,6 +15,7 @@ from sottovoce.app import cli
 from sottovoce.app.cli.console import exit_code, seconds_text
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, WireError
 from sottovoce.privacy.events import Gaussian
+from sottovoce.privacy.ledger import Ledger
 
 
 def test_version_and_help(invoke):
@@ -66,10 +69,8 @@ def test_times_are_readable(seconds, text):
 class TestLedger:
     def test_open_show_history_verify(self, invoke, tmp_path):
         path = tmp_path / "budget.db"
-        opened = invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 2, "--delta", 1e-6)
+        opened = invoke("ledger", "create", path, "--dataset", "people", "--epsilon", 2, "--delta", 1e-6)
         assert "'people'" in opened.stdout
-        from sottovoce.privacy.ledger import Ledger
-
         Ledger(path).account().reserve("a" * 64, [Gaussian(mu=0.2)], summary="a test plan")
         shown = invoke("ledger", "show", path).stdout
         assert "people" in shown
@@ -79,10 +80,78 @@ class TestLedger:
         assert "opened" in listed
         assert "is sound: 2 entries" in invoke("ledger", "verify", path).stdout
 
+    def test_opening_is_not_creating(self, invoke, tmp_path):
+        path = tmp_path / "budget.db"
+        terms = ["--dataset", "people", "--epsilon", 2]
+        assert "sottovoce ledger create budget.db" in invoke("ledger", "open", path, *terms, code=5).stderr
+        assert not path.exists()
+        invoke("ledger", "create", path, *terms)
+        assert "never replaces" in invoke("ledger", "create", path, *terms, code=5).stderr
+        path.write_bytes(b"")
+        assert "emptied" in invoke("ledger", "show", path, code=5).stderr
+        assert "emptied" in invoke("ledger", "open", path, *terms, code=5).stderr
+
+    @pytest.fixture
+    def year(self, invoke, tmp_path):
+        """A total with parts for two analysts; one of them may spend a little a month."""
+        path = tmp_path / "budget.db"
+        invoke("ledger", "create", path, "--dataset", "people", "--epsilon", 2, "--composition", "gaussian")
+        for name, allowance in (("anna", []), ("ben", ["--allowance", "0.25/month"])):
+            invoke("ledger", "open", path, "--dataset", name, "--epsilon", 1, "--under", "people", *allowance)
+        about = {"analyst": "anna", "purpose": "readmissions", "note": "<b>first</b>"}
+        account = Ledger(path).account("anna")
+        account.reserve("a" * 64, [Gaussian(mu=0.1)], summary="newton, logistic, 9 rounds", about=about)
+        account.release("a" * 64, 0, "gradient", b"x")
+        Ledger(path).account("ben").reserve("b" * 64, [Gaussian(mu=0.05)], summary="score", about={"analyst": "ben"})
+        return path
+
+    def test_history_says_who_and_what_for_in_80_columns(self, invoke, year, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        listed = invoke("ledger", "history", year).stdout
+        now = datetime.now(UTC)
+        assert listed.count(f"{now:%Y-%m-%d}") == 7  # whole dates, whatever else is wrapped
+        assert max(map(len, listed.splitlines())) <= 80
+        assert "readmissions" in listed
+        monkeypatch.setenv("COLUMNS", "200")
+        assert "under people" in invoke("ledger", "show", year).stdout
+        only = invoke("ledger", "history", year, "--analyst", "ben").stdout
+        assert "score" in only
+        assert "readmissions" not in only
+        tomorrow = (now + timedelta(days=1)).date()
+        told = json.loads(invoke("ledger", "history", year, "--since", tomorrow, "--json").stdout)["entries"]
+        assert told == []
+        whole = json.loads(invoke("ledger", "history", year, "--since", now.date(), "--json").stdout)["entries"]
+        assert [line["kind"] for line in whole].count("under") == 2
+        assert not any("receipt_key" in line["details"] for line in whole)
+
+    def test_a_receipt_is_checked(self, invoke, year):
+        receipt = Ledger(year).account("anna").receipt()
+        assert "has the entry of the receipt" in invoke("ledger", "verify", year, "--receipt", receipt).stdout
+        other = f"{receipt.number}:{'0' * 64}"
+        assert "set back" in invoke("ledger", "verify", year, "--receipt", other, code=5).stderr
+        assert "receipt='7'" in invoke("ledger", "verify", year, "--receipt", "7", code=2).stderr
+
+    def test_the_report_is_a_page_that_needs_nothing_else(self, invoke, year):
+        invoke("ledger", "report", year)
+        page = year.with_suffix(".html").read_text()
+        for text in ("people", "under people", "readmissions", "0.25 a month", "newton, logistic", "stroke-dasharray"):
+            assert text in page
+        assert "<b>first" not in page
+        assert "&lt;b&gt;first" in page
+        assert not any(link in page for link in ("http", "<script", "src="))
+        assert Ledger(year).account("ben").receipt().hash in page
+        html.parser.HTMLParser().feed(page)
+
+    @pytest.mark.parametrize("allowance", ["0.25", "x/month", "0.25/moon", "9/month"])
+    def test_bad_allowances(self, invoke, tmp_path, allowance):
+        options = ["--dataset", "people", "--epsilon", 1, "--allowance", allowance]
+        assert "allowance=" in invoke("ledger", "create", tmp_path / "budget.db", *options, code=2).stderr
+        assert list(tmp_path.iterdir()) == []
+
     def test_json(self, invoke, tmp_path):
         path = tmp_path / "budget.db"
         options = ["--epsilon", 2, "--relation", "replace-one", "--composition", "gaussian", "--json"]
-        opened = json.loads(invoke("ledger", "open", path, "--dataset", "people", *options).stdout)
+        opened = json.loads(invoke("ledger", "create", path, "--dataset", "people", *options).stdout)
         assert (opened["epsilon"], opened["relation"], opened["composition"]) == (2, "replace-one", "gaussian")
         shown = json.loads(invoke("ledger", "show", path, "--json").stdout)["accounts"]["people"]
         assert (shown["total"], shown["spent"], shown["left"], shown["plans"]) == (2, 0, 2, 0)
@@ -91,9 +160,10 @@ class TestLedger:
 
     def test_bad_terms(self, invoke, tmp_path):
         path = tmp_path / "budget.db"
-        result = invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 0, code=2)
+        result = invoke("ledger", "create", path, "--dataset", "people", "--epsilon", 0, code=2)
         assert "epsilon=0.0" in result.stderr
-        invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 1)
+        assert not path.exists()
+        invoke("ledger", "create", path, "--dataset", "people", "--epsilon", 1)
         result = invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 9, code=5)
         assert "never change" in result.stderr
 
@@ -107,7 +177,7 @@ class TestLedger:
 
     def test_a_changed_entry_is_found(self, invoke, tmp_path):
         path = tmp_path / "budget.db"
-        invoke("ledger", "open", path, "--dataset", "people", "--epsilon", 1)
+        invoke("ledger", "create", path, "--dataset", "people", "--epsilon", 1)
         path.write_bytes(path.read_bytes().replace(b'"epsilon": 1.0', b'"epsilon": 9.0'))
         assert "cannot be trusted" in invoke("ledger", "verify", path, code=5).stderr
 

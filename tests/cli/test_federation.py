@@ -107,7 +107,7 @@ def test_the_demo(tmp_path, invoke, monkeypatch):
     assert max(len(line) for line in done.stdout.splitlines() if line not in commands) <= 100
     assert running_with(str(folder)) == []
     for number in range(1, 5):
-        ledger = Ledger(folder / f"clinic-{number}.db", create=False)
+        ledger = Ledger(folder / f"clinic-{number}.db")
         assert ledger.account().balance().plans == 1
         assert ledger.verify() == 67
 

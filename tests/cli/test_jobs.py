@@ -122,6 +122,8 @@ BAD = {
     "three classes": ({"bounds": {"classes": "[1, 2, 3]"}}, ["bounds.classes = [1, 2, 3]", "two labels"]),
     "no data": ({"data": None}, ["names no data", "[data]", "[[party]]", "[federation]"]),
     "no model": ({"model": None}, ["lacks model", "estimator"]),
+    "about, mistyped": ({"about": {"analist": '"A"'}}, ["[about]", "'analist'", "did you mean 'analyst'"]),
+    "about, two lines": ({"about": {"note": '"a\\nb"'}}, ["about.note = 'a\\nb'", "one line"]),
     "records": ({"data": {"records": "0"}}, ["data.records = 0", "at least 1"]),
 }
 

@@ -18,7 +18,7 @@ from sottovoce.transports.in_process import InProcess
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
 def test_a_holder_is_told_the_epsilon_that_is_charged_and_guaranteed(relation: Relation, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
-    ledger = sv.Ledger(tmp_path / "ledger")
+    ledger = sv.Ledger.create(tmp_path / "ledger")
     account = ledger.open("people", epsilon=3.0, delta=1e-5, relation=relation)
     party = Party("north", rng.standard_normal((200, 3)), rng.integers(0, 2, 200), account=account)
     said: list[str] = []

@@ -14,6 +14,7 @@ from sottovoce.app import runs
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load
 from sottovoce.errors import InputError
+from sottovoce.privacy import ledger_file
 from sottovoce.privacy.guarantee import VIEWS
 
 REGRESSION = {
@@ -152,6 +153,29 @@ def test_a_ledger_is_charged_once(write_job, invoke, folder, open_ledger):
     assert budgets["data"]["after"] == vars(balance)
     assert budgets["data"]["before"]["plans"] == 0
     assert ledger.verify() == 1 + 1 + 65
+
+
+def test_a_ledger_set_back_between_two_runs_of_a_job_is_found(write_job, invoke, folder, open_ledger):
+    ledger = open_ledger("all.db", 3.0)
+    about = {"analyst": '"A. Analyst"', "purpose": '"a test"'}
+    path = write_job(privacy={"epsilon": "0.2"}, data={"ledger": '"all.db"'}, about=about)
+    old = ledger.path.read_bytes()
+    first = json.loads(invoke("fit", path, "--json", "--quiet").stdout)
+    assert ledger.account().history()[1].details["about"] == {"analyst": "A. Analyst", "purpose": "a test"}
+    kept = json.loads((folder / "job.receipts.json").read_text())
+    assert kept == first["receipts"] == json.loads((folder / "privacy.json").read_text())["receipts"]
+    assert str(load(folder / "model.json").receipts_["data"]) == kept["data"]
+    shown = json.loads(invoke("plan", path, "--json").stdout)["cost"]
+    second = json.loads(invoke("fit", path, "--json", "--quiet").stdout)
+    for way in ("uplink_bytes", "downlink_bytes"):
+        assert second["communication"][way] == shown[way]
+    invoke("ledger", "verify", ledger.path, "--receipt", second["receipts"]["data"])
+    ledger.path.write_bytes(old)
+    ledger_file._forget()
+    assert "set back" in invoke("fit", path, "--quiet", code=3).stderr
+    assert ledger.account().balance().plans == 0
+    (folder / "job.receipts.json").write_text("{")
+    assert "job.receipts.json" in invoke("fit", path, "--quiet", code=2).stderr
 
 
 def test_a_budget_too_small_is_refused_and_nothing_is_charged(write_job, invoke, folder, parties, open_ledger):

@@ -80,7 +80,9 @@ def value_at(query: Query, rows: Block, weights: Any) -> np.ndarray:
 
 
 def charged_account(folder: Path) -> Account:
-    account = Ledger(folder / "ledger.db").open("rows", epsilon=1.0, delta=1e-5)
+    path = folder / "ledger.db"
+    ledger = Ledger(path) if path.exists() else Ledger.create(path)
+    account = ledger.open("rows", epsilon=1.0, delta=1e-5)
     account.reserve(PLAN.hex(), [Gaussian(0.1)])
     return account
 
@@ -160,7 +162,7 @@ def test_a_restarted_gate_with_the_same_ledger_repeats_what_was_said(tmp_path: P
 
 
 def test_nothing_leaves_that_was_not_reserved(tmp_path: Path) -> None:
-    account = Ledger(tmp_path / "ledger.db").open("rows", epsilon=1.0, delta=1e-5)
+    account = Ledger.create(tmp_path / "ledger.db").open("rows", epsilon=1.0, delta=1e-5)
     gate = gate_of(Release.at_mu(gradient(3), 0, 5, 0.1, "zero-out"), account=account)
     with pytest.raises(LedgerError, match="no reservation"):
         gate.ask(gradient(3), 0, rows_of(10, 3), np.zeros(3))
@@ -797,7 +799,7 @@ class TestEveryDoor:
     def test_nothing_leaves_uncharged(self, door: str, held: str, tmp_path: Path) -> None:
         if held == "without a ledger":
             return
-        account = Ledger(tmp_path / "empty.db").open("rows", epsilon=1.0, delta=1e-5)
+        account = Ledger.create(tmp_path / "empty.db").open("rows", epsilon=1.0, delta=1e-5)
         with pytest.raises(LedgerError, match="no reservation"):
             through(door, gate_of(door_release(door), account=account), 2, rows_of(10, 3))
 

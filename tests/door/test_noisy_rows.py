@@ -448,7 +448,7 @@ def test_nobody_finds_two_plans_whose_rows_have_one_name(data, accounts, monkeyp
 
 def test_a_party_that_joins_pays_for_all_copies_of_the_others(data, accounts, tmp_path):
     parts, y = data
-    third = Ledger(tmp_path / "third.ledger").open("people", 50.0, 1e-5, composition="gaussian")
+    third = Ledger.create(tmp_path / "third.ledger").open("people", 50.0, 1e-5, composition="gaussian")
     program.run(parts, y, accounts, 1.0)
     program.run(parts, y, [accounts[0], third], 2.0)  # another holder of the second party's columns
     assert costs(third) == pytest.approx([OWN[0] * 1.0 + OWN[1] / 4])
@@ -833,7 +833,7 @@ def test_admm_on_kept_rows(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, size=(300, 5))
     y = (X[:, 0] > X[:, 4]).astype(int)
-    own = [Ledger(tmp_path / f"{k}.ledger").open("people", 8.0, 1e-5, composition="gaussian") for k in range(2)]
+    own = [Ledger.create(tmp_path / f"{k}.ledger").open("people", 8.0, 1e-5, composition="gaussian") for k in range(2)]
 
     def fit(entry_bound: float = 1.0) -> tuple[float, list[str]]:
         """The cost to the first ledger, and which files the parties use."""

@@ -36,7 +36,7 @@ def data() -> Data:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "holder.ledger")
+    return Ledger.create(tmp_path / "holder.ledger")
 
 
 @pytest.fixture

@@ -317,7 +317,7 @@ class TestLedgerFiles:
         assert list(tmp_path.iterdir()) == []
 
     def test_no_account_yet(self, data: Any, ledger: sv.Ledger) -> None:
-        with pytest.raises(sv.LedgerError, match=r"no account yet.*sottovoce ledger open"):
+        with pytest.raises(sv.LedgerError, match=r"no account.*sottovoce ledger create"):
             sv.PrivateRidge(ledger=ledger, **bounds(sv.PrivateRidge)).fit(data.X, data.y)
 
     def test_which_account_is_not_said(self, data: Any, ledger: sv.Ledger) -> None:

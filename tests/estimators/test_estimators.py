@@ -631,7 +631,7 @@ class TestFederation:
 
     @pytest.mark.parametrize("solver", ["newton", "gradient", "sgd"])
     def test_every_party_is_charged_once_in_its_own_ledger(self, data: Any, tmp_path: Any, solver: str) -> None:
-        accounts = [sv.Ledger(tmp_path / name).open(name, 5.0, 1e-5) for name in ("north", "south", "west")]
+        accounts = [sv.Ledger.create(tmp_path / name).open(name, 5.0, 1e-5) for name in ("north", "south", "west")]
         federation = sv.Federation.by_rows(
             self.parts(data, data.y), names=["north", "south", "west"], ledgers=[*accounts[:2], accounts[2].path]
         )
@@ -644,7 +644,7 @@ class TestFederation:
         assert model.n_features_in_ == 5
 
     def test_one_empty_account_stops_the_fit(self, data: Any, tmp_path: Any) -> None:
-        rich, poor = (sv.Ledger(tmp_path / f"{total}").open("records", total, 1e-5) for total in (5.0, 0.1))
+        rich, poor = (sv.Ledger.create(tmp_path / f"{total}").open("records", total, 1e-5) for total in (5.0, 0.1))
         model = make(sv.PrivateRidge, data)
         for ledgers in ([poor, rich], [rich, poor]):
             federation = sv.Federation.by_rows(self.parts(data, data.y)[:2], ledgers=ledgers)

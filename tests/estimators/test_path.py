@@ -46,7 +46,7 @@ class TestPath:
         assert private.privacy.epsilon == pytest.approx(4.0, rel=1e-6)
 
     def test_one_fit_is_charged_however_long_the_path(self, problem: Any, tmp_path: Any) -> None:
-        account = sv.Ledger(tmp_path / "holder.ledger").open("people", 1.0, 1e-6)
+        account = sv.Ledger.create(tmp_path / "holder.ledger").open("people", 1.0, 1e-6)
         model = sv.PrivateLasso(epsilon=1.0, ledger=account, **DECLARED)
         model.path(*problem, alphas=200)
         assert account.balance().plans == 1

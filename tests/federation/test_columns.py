@@ -303,7 +303,7 @@ def test_the_joint_cost_is_charged_at_every_party(options: dict[str, Any], tmp_p
     options = dict(options)
     who = {key: options.pop(key) for key in ("labels", "label_party") if key in options}
     relation = options.get("relation", "zero-out")
-    accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 1.0, 1e-5, relation=relation) for name in NAMES]
+    accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, 1.0, 1e-5, relation=relation) for name in NAMES]
     federation = federation_of(ledgers=accounts, **who)
     fitted = model_of(**options).fit(federation)
     plan = fitted.plan_
@@ -327,7 +327,7 @@ def test_the_joint_cost_is_charged_at_every_party(options: dict[str, Any], tmp_p
 
 def test_as_published_every_party_pays_for_all_messages_of_all(tmp_path: Path) -> None:
     X, y = rows()
-    accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 1e6, 1e-5) for name in NAMES]
+    accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, 1e6, 1e-5) for name in NAMES]
     federation = Federation.by_columns(split(X), y, names=NAMES, ledgers=accounts)
     options = {"row_norm": 1.0, "label_bound": 1.0, "calibration": "paper", "rounds": 3}
     fitted = sv.PrivateLasso(radius=2.0, **declared("frank-wolfe", **options)).fit(federation)
@@ -340,7 +340,7 @@ def test_as_published_every_party_pays_for_all_messages_of_all(tmp_path: Path) -
 
 
 def test_one_refusal_and_nobody_has_paid(tmp_path: Path) -> None:
-    accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 1.0, 1e-5) for name in NAMES]
+    accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, 1.0, 1e-5) for name in NAMES]
     accounts[1].reserve("earlier", [Gaussian(0.2)])
     with pytest.raises(BudgetError, match="'ben'"):
         model_of().fit(federation_of(ledgers=accounts))
@@ -405,7 +405,7 @@ def test_norms_are_parts_of_a_row_norm() -> None:
 @pytest.mark.parametrize("epsilon", [1.0, math.inf])
 def test_parties_elsewhere_without_common_rows_are_told_how_many_each_has(epsilon: float, tmp_path: Path) -> None:
     X, y = rows()
-    account = sv.Ledger(tmp_path / "a.db").open("rows", 2.0, 1e-5)
+    account = sv.Ledger.create(tmp_path / "a.db").open("rows", 2.0, 1e-5)
     policy = Policy(allow_without_privacy=True)
     parties = [
         Party("anna", X[:, :3], y, account=account if epsilon == 1.0 else None, policy=policy),
@@ -568,7 +568,7 @@ def test_a_message_that_says_something_else_is_refused(
         bounds = Bounds.declare(row_norm=1.0, label_bound=1.0)
         fields = {"loss": Named(name="squared"), "classes": None, "bounds": bounds} | fields
     plan = columns_plan(**fields)
-    account = sv.Ledger(tmp_path / "a.db").open("rows", 5.0, 1e-5) if plan.private else None
+    account = sv.Ledger.create(tmp_path / "a.db").open("rows", 5.0, 1e-5) if plan.private else None
     party = party_of("ben", account=account, policy=Policy(allow_without_privacy=True))
     assert propose(party, plan).kind == "accept"
     turn = next(t for t in range(plan.rounds) if query_of(plan, query, "ben").answered_by(plan, "ben", t))
@@ -699,7 +699,7 @@ def test_what_is_for_one_party_comes_with_what_is_for_all(small_plan: MakePlan) 
 def test_a_party_that_was_restarted_is_told_its_own_again(columns_plan: MakePlan, tmp_path: Path) -> None:
     bounds = Bounds.declare(row_norm=1.0, label_bound=1.0)
     plan = columns_plan(loss=Named(name="squared"), classes=None, bounds=bounds, calibration="paper")
-    accounts = {name: sv.Ledger(tmp_path / f"{name}.db").open(name, 1e7, 1e-5) for name in NAMES}
+    accounts = {name: sv.Ledger.create(tmp_path / f"{name}.db").open(name, 1e7, 1e-5) for name in NAMES}
     wire = Recorded([party_of(name, account=accounts[name]) for name in NAMES])
 
     def restart(done: int, _total: int) -> None:

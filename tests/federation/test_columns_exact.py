@@ -239,7 +239,9 @@ def test_over_grpc_with_ledgers(sites_of: Callable[..., Any]) -> None:
     sites.save("clinic", X=X[:, :12], y=y)
     sites.save("lab", X=X[:, 12:])
     budgets = {"clinic": 3.0, "lab": 1.5}
-    accounts = [sv.Ledger(sites.folder / f"{name}.db").open(name, epsilon=budgets[name], delta=1e-5) for name in names]
+    accounts = [
+        sv.Ledger.create(sites.folder / f"{name}.db").open(name, epsilon=budgets[name], delta=1e-5) for name in names
+    ]
     for name in names:
         sites.start(name, ledger=True)
     sites.wire.wait_for_parties(60)

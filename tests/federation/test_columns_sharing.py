@@ -94,7 +94,7 @@ def test_rows_that_processes_keep_are_paid_for_once(sites_of: Callable[..., Any]
     names, parts = ["clinic", "lab"], split(X, 2)
     sites = sites_of(names)
     accounts = [
-        sv.Ledger(sites.folder / f"{name}.db").open(name, epsilon=8.0, delta=1e-5, composition="gaussian")
+        sv.Ledger.create(sites.folder / f"{name}.db").open(name, epsilon=8.0, delta=1e-5, composition="gaussian")
         for name in names
     ]
     options = {"epsilon": 2.0, "entry_bound": 4.0, "label_bound": 8.0, "solver": by_name("admm", rounds=4)}

@@ -100,7 +100,7 @@ def test_names_are_kept() -> None:
 
 
 def test_one_account_serves_one_party(tmp_path: Path) -> None:
-    account = sv.Ledger(tmp_path / "a.db").open("rows", epsilon=1.0, delta=1e-5)
+    account = sv.Ledger.create(tmp_path / "a.db").open("rows", epsilon=1.0, delta=1e-5)
     for twice in ([account, account], [account, tmp_path / "a.db"], [sv.Ledger(account.path), account]):
         with pytest.raises(InputError, match="one account twice"):
             Federation.by_rows(parts(20, 30), ledgers=twice)
@@ -109,7 +109,7 @@ def test_one_account_serves_one_party(tmp_path: Path) -> None:
 
 
 def test_an_account_is_found_from_a_ledger_or_its_path(tmp_path: Path) -> None:
-    ledger = sv.Ledger(tmp_path / "a.db")
+    ledger = sv.Ledger.create(tmp_path / "a.db")
     account = ledger.open("rows", epsilon=1.0, delta=1e-5)
     assert as_account(None) is None
     assert as_account(account) == as_account(ledger) == as_account(str(ledger.path)) == account
@@ -316,7 +316,7 @@ def test_remote_parties_draw_their_own_noise_and_keep_their_own_policy() -> None
 
 
 def test_one_refusal_and_nobody_has_paid(tmp_path: Path, small_plan: MakePlan) -> None:
-    accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 2.0, 1e-5) for name in ("anna", "ben")]
+    accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, 2.0, 1e-5) for name in ("anna", "ben")]
     accounts[1].reserve("earlier", [Gaussian(0.4)])
     federation = Federation.by_rows(parts(40, 60), names=["anna", "ben"], ledgers=accounts)
     with pytest.raises(BudgetError, match="'ben'"):
@@ -325,7 +325,7 @@ def test_one_refusal_and_nobody_has_paid(tmp_path: Path, small_plan: MakePlan) -
 
 
 def test_the_fit_of_a_federation_is_charged_to_every_party(tmp_path: Path) -> None:
-    accounts = [sv.Ledger(tmp_path / f"{name}.db").open(name, 1.0, 1e-5) for name in ("anna", "ben")]
+    accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, 1.0, 1e-5) for name in ("anna", "ben")]
     federation = Federation.by_rows(parts(90, 110), ledgers=[account.path for account in accounts])
     fitted = model(epsilon=0.8).fit(federation)
     for account in accounts:

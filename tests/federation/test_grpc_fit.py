@@ -35,7 +35,7 @@ class Clinics:
         self.accounts = []
         for name, (X, y) in zip(NAMES, self.parts, strict=True):
             sites.save(name, X=X, y=y)
-            self.accounts.append(sv.Ledger(sites.folder / f"{name}.db").open(name, epsilon=1.5, delta=1e-5))
+            self.accounts.append(sv.Ledger.create(sites.folder / f"{name}.db").open(name, epsilon=1.5, delta=1e-5))
 
 
 @pytest.fixture

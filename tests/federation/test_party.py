@@ -106,7 +106,7 @@ def said(frame: Frame) -> dict[str, Any]:
 
 
 def account_of(folder: Path, epsilon: float = 1.0, relation: Relation = "zero-out") -> Account:
-    return Ledger(folder / "ledger.db").open("rows", epsilon=epsilon, delta=1e-5, relation=relation)
+    return Ledger.create(folder / "ledger.db").open("rows", epsilon=epsilon, delta=1e-5, relation=relation)
 
 
 # Facts.
@@ -375,7 +375,7 @@ def test_a_memory_that_can_be_made_again_is(start: dict[str, Any], small_plan: M
     assert form.resumes
     found = []
     for stop in (None, 1, 4):
-        account = Ledger(tmp_path / f"{stop}.db").open("rows", epsilon=1.0, delta=1e-5)
+        account = Ledger.create(tmp_path / f"{stop}.db").open("rows", epsilon=1.0, delta=1e-5)
         randomness = SeededRandomness(8)  # it goes on where it was
         wire = InProcess([party_of(account=account, randomness=randomness)])
 
@@ -397,7 +397,7 @@ def test_a_repeated_question_moves_no_dual_twice(small_plan: MakePlan, tmp_path:
     plan = small_plan(**SCD)
     answers: list[list[list[int]]] = []
     for repeats in (1, 3):
-        account = Ledger(tmp_path / f"{repeats}.db").open("rows", epsilon=1.0, delta=1e-5)
+        account = Ledger.create(tmp_path / f"{repeats}.db").open("rows", epsilon=1.0, delta=1e-5)
         party = party_of(account=account)
         propose(party, plan)
         weights = [np.full(4, 0.1 * t) for t in range(8)]
@@ -470,7 +470,7 @@ def test_a_limit_on_epsilon_counts_choices(small_plan: MakePlan) -> None:
 
 
 def test_an_account_of_gaussians_takes_no_plan_with_choices(small_plan: MakePlan, tmp_path: Path) -> None:
-    account = Ledger(tmp_path / "ledger.db").open("rows", 5.0, 1e-5, composition="gaussian")
+    account = Ledger.create(tmp_path / "ledger.db").open("rows", 5.0, 1e-5, composition="gaussian")
     party = party_of(account=account)
     assert propose(party, small_plan(**CD)).kind == "accept"
     for query in ("check", ""):
@@ -939,7 +939,7 @@ def test_honest_plans_are_accepted_and_drawn_in_full(
     for number, start in enumerate(({}, SGD, {"algorithm": "newton"}, CD, GREEDY, SCD, LOTS, PRIMAL)):
         draws.seen.clear()
         draws.chosen.clear()
-        account = Ledger(tmp_path / f"{number}.db").open("rows", epsilon=1.0, delta=1e-5)
+        account = Ledger.create(tmp_path / f"{number}.db").open("rows", epsilon=1.0, delta=1e-5)
         party = party_of(account=account) if guard == "ledger" else party_of(policy=Policy(max_epsilon=1.0))
         plan = small_plan(**start)
         assert drain(party, changed(plan)) == "accept"

@@ -143,6 +143,8 @@ def test_every_field_is_in_the_digest(small_plan: MakePlan) -> None:
         {"kept": (("aa", 1.0), ("", 0.0)), "releases": (release | {"mechanism": "kept", "count": 1},)},
         {"models": "kept"},
         {"protects": "feature"},
+        {"about": {"analyst": "anna"}},
+        {"about": {"note": "anna"}},
         *({"releases": (release | {name: value},)} for name, value in _RELEASE_CHANGES.items()),
     ]
     assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format"}

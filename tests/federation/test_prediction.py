@@ -462,7 +462,7 @@ def test_a_plan_has_one_model(tmp_path: Path) -> None:
 
 
 def test_parties_with_accounts_in_one_ledger_keep_a_model_each(tmp_path: Path) -> None:
-    ledger = sv.Ledger(tmp_path / "all.db")
+    ledger = sv.Ledger.create(tmp_path / "all.db")
     federation = federation_of(ledgers=[ledger.open(name, 15.0, 1e-3) for name in NAMES])
     fitted = model_of(epsilon=15.0, delta=1e-3, rounds=8, insecure_seed=3).fit(federation)
     for party, coef in zip(federation._parties, split(fitted.coef_), strict=True):
@@ -775,7 +775,7 @@ def test_remote_parties_predict_for_new_people_after_a_restart(recipient: str, s
     new, _ = rows(1, 300)
     for name, part in zip(NAMES, split(X), strict=True):
         sites.save(name, X=part, y=y)
-        sv.Ledger(sites.folder / f"{name}.db").open(name, epsilon=1.5, delta=1e-5)
+        sv.Ledger.create(sites.folder / f"{name}.db").open(name, epsilon=1.5, delta=1e-5)
         sites.start(name, ledger=True)
     remote = Federation.connect(sites.wire, split="columns")
     sites.wire.wait_for_parties(30)

@@ -36,7 +36,7 @@ def test_the_errors_of_all_plans_of_an_account_fit_its_share(tmp_path: Path, eps
         solver=by_name("frank-wolfe", rounds=10_000),
     )
     plan = model.plan(sv.Federation.central(X, y))
-    account = sv.Ledger(tmp_path / "ledger.db").open("data", epsilon=epsilon, delta=1e-6)
+    account = sv.Ledger.create(tmp_path / "ledger.db").open("data", epsilon=epsilon, delta=1e-6)
     party = Party("data", X, y, account=account)
     said = decode(party.handle(encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
     assert said.kind == answer

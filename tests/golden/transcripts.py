@@ -295,6 +295,7 @@ class Tape:
         for party, data in replies.items():
             self._note("from", party, data, hidden)
             self.texts.append([party, plain_text(frame_of(data).text)])
+            self.random |= '"receipt"' in frame_of(data).text  # of a ledger, which has a key and times of its own
         return replies
 
     def _note(self, way: str, party: str, data: bytes, hidden: bool) -> None:
@@ -330,6 +331,7 @@ def plain_text(text: str) -> Any:
     said = json.loads(text)
     if isinstance(said, dict):
         said.pop("public_key", None)
+        said.pop("receipt", None)
         if "kept_rows" in said:
             said["kept_rows"] = [bool(said["kept_rows"][0]), said["kept_rows"][1]]
         if "refused" in said:
@@ -842,7 +844,7 @@ def ledger_scene(
     with tempfile.TemporaryDirectory() as folder:
         count = 3 if split == "rows" else int(split.removeprefix("columns") or 1)
         accounts = [
-            sv.Ledger(Path(folder) / f"{k}.ledger").open("people", 9.0, 1e-4, composition=composition)
+            sv.Ledger.create(Path(folder) / f"{k}.ledger").open("people", 9.0, 1e-4, composition=composition)
             for k in range(count)
         ]
         found: list[Any] = []
@@ -1255,7 +1257,7 @@ def stranger() -> None:
 @contextlib.contextmanager
 def account(epsilon: float = 1.0, relation: str = "zero-out") -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
-        yield sv.Ledger(Path(folder) / "own.ledger").open("people", epsilon, 1e-4, relation=relation)
+        yield sv.Ledger.create(Path(folder) / "own.ledger").open("people", epsilon, 1e-4, relation=relation)
 
 
 def spent() -> None:

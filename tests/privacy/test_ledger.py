@@ -8,8 +8,11 @@ import pickle
 import resource
 import sqlite3
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,9 @@ from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of, renyi_of, renyi_to_epsilon
 from sottovoce.privacy.calibration import mu_for, noise_multiplier_for, renyi_order_for, rho_for
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
-from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
+from sottovoce.privacy.spending import periods_between
 
 EPSILON, DELTA = 1.0, 1e-5
 OWN = DELTA * (1 - SAMPLER_SHARE)  # what events may use of delta; the rest is for the samplers' errors
@@ -33,7 +37,7 @@ OWN = DELTA * (1 - SAMPLER_SHARE)  # what events may use of delta; the rest is f
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "holder.ledger")
+    return Ledger.create(tmp_path / "holder.ledger")
 
 
 @pytest.fixture
@@ -73,7 +77,7 @@ class TestAccounts:
         assert account.terms() == before
 
     def test_the_only_account_needs_no_name(self, ledger: Ledger) -> None:
-        with pytest.raises(LedgerError, match="no account yet"):
+        with pytest.raises(LedgerError, match="no account, so it was emptied"):
             ledger.account()
         first = ledger.open("clinic", EPSILON, DELTA)
         assert ledger.account() == first
@@ -403,6 +407,215 @@ class TestReleases:
             Account(account.path, "ward").history()
 
 
+class TestAccountsUnderOthers:
+    @pytest.fixture
+    def anna(self, ledger: Ledger, account: Account) -> Account:
+        return ledger.open("anna", 0.5, DELTA, under="clinic")
+
+    def test_a_charge_is_made_on_both_and_must_fit_both(self, ledger: Ledger, account: Account, anna: Account) -> None:
+        ben = ledger.open("ben", 0.9, DELTA, under="clinic")
+        anna.reserve("p", gaussian_plan(0.3), about={"analyst": "anna"})
+        assert (anna.balance().plans, account.balance().plans, ben.balance().plans) == (1, 1, 0)
+        assert account.balance().share == pytest.approx(account.terms().price("", gaussian_plan(0.3), None, "").cost
+                                                        / account.terms().capacity)  # fmt: skip
+        with pytest.raises(BudgetError, match="account 'anna'"):
+            anna.reserve("q", gaussian_plan(0.45))
+        ben.reserve("q", gaussian_plan(0.8))
+        left = account.balance().left
+        assert ben.balance().left <= left
+        assert anna.balance().left == left
+        with pytest.raises(BudgetError, match="account 'clinic'"):
+            anna.reserve("r", gaussian_plan(0.3))
+        assert [entry.kind for entry in account.history()] == ["opening", "under", "under"]
+        assert account.history()[1].details["about"] == {"analyst": "anna"}
+        assert ledger.verify() == 7
+
+    def test_no_order_of_plans_spends_more_than_the_total(self, ledger: Ledger, account: Account) -> None:
+        below = [ledger.open(f"a{k}", EPSILON, DELTA, under="clinic") for k in range(4)]
+        admitted = 0
+        for number in range(40):
+            try:
+                below[number % 4].reserve(f"p{number}", gaussian_plan(0.2))
+                admitted += 1
+            except BudgetError:
+                continue
+        alone = ledger.open("alone", EPSILON, DELTA)
+        for number in range(40):
+            if alone.would_fit(gaussian_plan(0.2)):
+                alone.reserve(f"p{number}", gaussian_plan(0.2))
+        assert admitted == alone.balance().plans
+        assert account.balance().spent <= EPSILON
+
+    def test_a_plan_runs_on_one_account(self, ledger: Ledger, account: Account, anna: Account) -> None:
+        """Else two accounts would release under one charge of the total."""
+        anna.reserve("p", gaussian_plan(0.3))
+        with pytest.raises(LedgerError, match="for a run on account 'anna'"):
+            account.reserve("p", gaussian_plan(0.3))
+        with pytest.raises(LedgerError, match="for a run on account 'anna'"):
+            ledger.open("ben", 0.5, DELTA, under="clinic").reserve("p", gaussian_plan(0.3))
+        with pytest.raises(LedgerError, match="no reservation"):
+            account.release("p", 0, "gradient", b"x")
+        account.reserve("q", gaussian_plan(0.3))
+        with pytest.raises(LedgerError, match="for a run on account 'clinic'"):
+            anna.reserve("q", gaussian_plan(0.3))
+        assert anna.release("p", 0, "gradient", b"x") == b"x"
+        ledger.verify()
+
+    def test_a_charge_that_the_account_above_lacks_is_found(self, ledger: Ledger, anna: Account) -> None:
+        anna.reserve("p", gaussian_plan(0.3))
+        with ledger_file.writing(ledger.path) as entries:
+            forged = json.loads(entries.row(4).details) | {"plan": "q"}
+            entries.append("reservation", "anna", "q", details=json.dumps(forged))
+        with pytest.raises(LedgerError, match=r"entry 5 "):
+            ledger.verify()
+
+    def test_bad_lines_are_told(self, ledger: Ledger, account: Account) -> None:
+        with pytest.raises(LedgerError, match="no account 'nobody'"):
+            ledger.open("anna", 0.5, DELTA, under="nobody")
+        with pytest.raises(InputError, match="relation="):
+            ledger.open("anna", 0.5, DELTA, under="clinic", relation="replace-one")
+
+
+class TestAllowances:
+    @pytest.mark.parametrize("composition", ["renyi", "gaussian", "basic"])
+    def test_the_budget_is_released_in_parts(
+        self, ledger: Ledger, composition: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        account = ledger.open("clinic", EPSILON, DELTA, composition=composition, allowance=(0.25, "month"))
+        opened = datetime.fromisoformat(account.history()[0].written)
+        now = opened
+
+        class Clock(datetime):
+            @classmethod
+            def now(cls, zone: Any = None) -> datetime:
+                return now
+
+        monkeypatch.setattr(ledger_file, "datetime", Clock)
+        plan, delta = gaussian_plan(0.25, DELTA / 100 if composition == "basic" else DELTA), DELTA / 100
+        account.reserve("first", plan, delta=delta)
+        with pytest.raises(BudgetError, match=r"% released by now"):
+            account.reserve("too early", plan, delta=delta)
+        now = opened + timedelta(days=27)
+        assert not account.would_fit(plan, delta=delta)
+        now = opened + timedelta(days=63)  # two months have passed, so two parts were added
+        account.reserve("second", plan, delta=delta)
+        account.reserve("third", plan, delta=delta)
+        assert not account.would_fit(plan, delta=delta)
+        now = opened + timedelta(days=36500)
+        assert account.balance().released == 1.0
+        count = 3
+        while account.would_fit(plan, delta=delta):
+            count += 1
+            account.reserve(f"p{count}", plan, delta=delta)
+        free = ledger.open("free", EPSILON, DELTA, composition=composition)
+        most = 0
+        while free.would_fit(plan, delta=delta):
+            most += 1
+            free.reserve(f"p{most}", plan, delta=delta)
+        assert count == most  # the total is the bound, whatever the parts
+        assert account.balance().spent <= EPSILON * (1 + 1e-9)
+        ledger.verify()
+
+    def test_the_first_plan_has_its_privilege_only_if_all_is_released(self, ledger: Ledger) -> None:
+        account = ledger.open("clinic", EPSILON, DELTA, allowance=(0.25, "week"))
+        assert not account.would_fit(gaussian_plan(EPSILON))
+        assert account.balance().left == pytest.approx(0.25, rel=1e-6)
+
+    @pytest.mark.parametrize(
+        ("opened", "now", "period", "passed"),
+        [
+            ("2026-01-31T10:00", "2026-02-28T23:00", "month", 0),
+            ("2026-01-31T10:00", "2026-03-01T00:00", "month", 1),
+            ("2026-01-31T10:00", "2026-03-31T10:00", "month", 2),
+            ("2026-01-15T10:00", "2026-02-15T09:59", "month", 0),
+            ("2026-01-15T10:00", "2027-01-15T10:00", "month", 12),
+            ("2026-01-15T10:00", "2027-01-15T09:59", "year", 0),
+            ("2026-01-15T10:00", "2027-01-15T10:00", "year", 1),
+            ("2026-01-15T10:00", "2026-01-22T10:00", "week", 1),
+            ("2026-01-15T10:00", "2026-01-22T09:59", "day", 6),
+            ("2026-01-15T10:00", "2025-01-15T10:00", "day", 0),
+        ],
+    )
+    def test_periods(self, opened: str, now: str, period: Any, passed: int) -> None:
+        assert periods_between(datetime.fromisoformat(opened), datetime.fromisoformat(now), period) == passed
+
+    @pytest.mark.parametrize("allowance", [(0.0, "month"), (2.0, "month"), (math.nan, "month"), (0.1, "moon")])
+    def test_bad_allowances_are_told(self, ledger: Ledger, allowance: Any) -> None:
+        with pytest.raises(InputError, match="allowance="):
+            ledger.open("clinic", EPSILON, DELTA, allowance=allowance)
+
+
+class TestReceipts:
+    def test_a_ledger_has_the_receipts_of_its_past(self, ledger: Ledger, account: Account) -> None:
+        told = []
+        for plan in ("p", "q"):
+            account.reserve(plan, gaussian_plan(0.1))
+            told.append(account.receipt())
+        assert [receipt.number for receipt in told] == [2, 3]
+        for receipt in told:
+            ledger.check_receipt(receipt)
+            assert Receipt.read(str(receipt)) == receipt
+
+    @pytest.mark.parametrize("fate", ["set back", "cut", "made anew", "forked"])
+    def test_another_past_is_found(self, ledger: Ledger, account: Account, fate: str) -> None:
+        account.reserve("p", gaussian_plan(0.1))
+        old = account.path.read_bytes()
+        account.reserve("q", gaussian_plan(0.1))
+        receipt = account.receipt()
+        if fate in ("set back", "forked"):
+            account.path.write_bytes(old)
+        elif fate == "cut":
+            edit(ledger, "DELETE FROM entries WHERE number = 3")
+        else:
+            account.path.unlink()
+            Ledger.create(account.path).open("clinic", EPSILON, DELTA)
+        ledger_file._forget()
+        if fate != "set back":
+            account.reserve("r" if fate != "made anew" else "q", gaussian_plan(0.1))
+        assert Ledger(account.path).verify() >= 2  # sound in itself
+        with pytest.raises(LedgerError, match="set back"):
+            Ledger(account.path).check_receipt(receipt)
+
+    def test_it_cannot_be_computed_from_the_entries_without_the_key(self, account: Account, tmp_path: Path) -> None:
+        """Two ledgers with the same history, written at the same second, give different receipts."""
+        other = Ledger.create(tmp_path / "other.ledger").open("clinic", EPSILON, DELTA)
+        assert other.receipt().number == account.receipt().number
+        assert other.receipt().hash != account.receipt().hash
+        assert account.receipt().hash not in [entry.hash for entry in account.history()]
+
+    @pytest.mark.parametrize("text", ["", "1", "1:xyz", f"-1:{'0' * 64}", f"1:{'0' * 63}", f"1:{'A' * 64}", None, 3])
+    def test_what_is_no_receipt_is_told(self, text: Any) -> None:
+        with pytest.raises(InputError, match="receipt="):
+            Receipt.read(text)
+
+
+class TestFormat:
+    def test_a_ledger_of_format_1_is_read_and_goes_on(self, ledger: Ledger, account: Account) -> None:
+        account.reserve("p", gaussian_plan(0.1))
+        with ledger_file.reading(ledger.path) as entries:
+            rows = [entries.row(1), entries.row(2)]
+        old = json.loads(rows[0].details)
+        for name in ("under", "allowance", "period", "receipt_key"):
+            del old[name]
+        edit(ledger, "DELETE FROM entries")
+        previous = ledger_file.GENESIS
+        for row in (rows[0]._replace(details=json.dumps(old)), rows[1]):
+            chained = row._replace(previous=previous)
+            chained = chained._replace(hash=chained.expected_hash())
+            edit(ledger, f"INSERT INTO entries VALUES ({', '.join('?' * 11)})", *chained)
+            previous = chained.hash
+        edit(ledger, "PRAGMA user_version = 1")
+        ledger_file._forget()
+        again = Ledger(ledger.path)
+        assert again.verify() == 2
+        assert again.account().balance().plans == 1
+        again.account().reserve("q", gaussian_plan(0.1), about={"analyst": "anna"})
+        assert again.verify() == 3
+        connection = sqlite3.connect(ledger.path)
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        connection.close()
+
+
 class FitCharges(BaseEstimator):
     """The least an estimator does: charge a new plan at every fit."""
 
@@ -445,7 +658,7 @@ class TestCopies:
 
     def test_a_relative_path_is_kept_whole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
-        account = Ledger("holder.ledger").open("clinic", EPSILON, DELTA)
+        account = Ledger.create("holder.ledger").open("clinic", EPSILON, DELTA)
         monkeypatch.chdir("/")
         assert pickle.loads(pickle.dumps(account)).balance().plans == 0
 
@@ -459,7 +672,7 @@ class TestCopies:
     def test_a_ledger_survives_a_restart(self, account: Account) -> None:
         account.reserve("p", gaussian_plan(0.5))
         account.release("p", 0, "gradient", b"x")
-        again = Ledger(account.path, create=False).account("clinic")
+        again = Ledger(account.path).account("clinic")
         assert again.balance() == account.balance()
         assert again.stored("p", 0, "gradient") == b"x"
 
@@ -467,23 +680,58 @@ class TestCopies:
 class TestFile:
     def test_it_is_for_its_owner_alone_and_durable(self, ledger: Ledger) -> None:
         assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
-        with ledger_file.connect(ledger.path) as connection:
+        with ledger_file.reading(ledger.path) as entries:
+            connection = entries._connection
             assert connection.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
-    def test_a_missing_file_is_not_made_unless_asked(self, tmp_path: Path) -> None:
-        with pytest.raises(LedgerError, match="no such file"):
-            Ledger(tmp_path / "typo.ledger", create=False)
+    def test_opening_never_makes_a_file(self, tmp_path: Path) -> None:
+        with pytest.raises(LedgerError, match=r"no such file.*restore.*ledger create typo\.ledger"):
+            Ledger(tmp_path / "typo.ledger")
         with pytest.raises(LedgerError, match="no such file"):
             Account(tmp_path / "typo.ledger", "clinic").balance()
         assert list(tmp_path.iterdir()) == []
 
+    def test_making_never_replaces_a_file(self, ledger: Ledger, account: Account, tmp_path: Path) -> None:
+        (tmp_path / "empty").touch()
+        before = account.path.read_bytes()
+        for taken in (account.path, tmp_path / "empty"):
+            with pytest.raises(LedgerError, match="never replaces"):
+                Ledger.create(taken)
+        assert account.path.read_bytes() == before
+        assert not any(path.name.endswith(".new") for path in tmp_path.iterdir())
+
+    @pytest.mark.parametrize("loss", ["removed", "0 bytes", "no entries", "new"])
+    def test_a_lost_ledger_is_not_a_fresh_budget(self, ledger: Ledger, account: Account, loss: str) -> None:
+        account.reserve("p", gaussian_plan(EPSILON))
+        if loss == "0 bytes":
+            account.path.write_bytes(b"")
+        elif loss == "no entries":
+            edit(ledger, "DELETE FROM entries")
+        else:
+            account.path.unlink()
+        if loss == "new":
+            subprocess.run(
+                [sys.executable, "-c", f"from sottovoce import Ledger; Ledger.create({str(account.path)!r})"
+                 ".open('clinic', 1.0, 1e-5)"],
+                check=True,
+            )  # fmt: skip
+        for process in ("the same", "a new one"):
+            if process == "a new one":
+                ledger_file._forget()
+                if loss == "new":
+                    return  # told by a receipt alone
+            with pytest.raises(LedgerError, match=r"restore"):
+                account.reserve("q", gaussian_plan(0.1))
+            with pytest.raises(LedgerError, match=r"restore"):
+                Ledger(account.path)
+
     def test_a_folder_that_cannot_be_written_is_told(self, tmp_path: Path) -> None:
         with pytest.raises(LedgerError, match="cannot be made"):
-            Ledger(tmp_path / "missing" / "holder.ledger")
+            Ledger.create(tmp_path / "missing" / "holder.ledger")
         (tmp_path / "file").write_text("x")
         with pytest.raises(LedgerError, match="cannot be made"):
-            Ledger(tmp_path / "file" / "holder.ledger")
+            Ledger.create(tmp_path / "file" / "holder.ledger")
         with pytest.raises(LedgerError, match="may not be opened"):
             Ledger(tmp_path)
 
@@ -494,16 +742,9 @@ class TestFile:
             with pytest.raises(LedgerError, match="may not be written"):
                 account.reserve("p", gaussian_plan(0.5))
             with pytest.raises(LedgerError, match="cannot be made"):
-                Ledger(account.path.parent / "other.ledger")
+                Ledger.create(account.path.parent / "other.ledger")
         finally:
             account.path.parent.chmod(0o700)
-
-    def test_an_empty_file_left_by_a_kill_is_completed(self, tmp_path: Path) -> None:
-        path = tmp_path / "holder.ledger"
-        path.touch()
-        with pytest.raises(LedgerError, match="not a ledger"):
-            Ledger(path, create=False)
-        assert Ledger(path).verify() == 0
 
     def test_what_is_not_a_ledger_is_left_alone(self, tmp_path: Path) -> None:
         text = tmp_path / "notes.txt"
@@ -526,11 +767,7 @@ class TestFile:
 
     def test_a_ledger_held_too_long_by_another_is_told(self, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ledger_file, "BUSY_SECONDS", 0.05)
-        with (
-            ledger_file.connect(account.path) as connection,
-            ledger_file.transaction(connection),
-            pytest.raises(LedgerError, match="locked"),
-        ):
+        with ledger_file.writing(account.path), pytest.raises(LedgerError, match="locked"):
             account.reserve("p", gaussian_plan(0.5))
         account.reserve("p", gaussian_plan(0.5))
 
@@ -580,23 +817,23 @@ class TestTampering:
         with pytest.raises(LedgerError, match=r"entry 4 "):
             used.verify()
         with pytest.raises(LedgerError, match=r"entry 4 "):
-            used.account("clinic").balance()
+            Account(used.path, "clinic").balance()
 
     def test_a_deleted_entry_is_found(self, used: Ledger) -> None:
         edit(used, "DELETE FROM entries WHERE number = 4")
         with pytest.raises(LedgerError, match="entry 4 is missing"):
             used.verify()
-        with pytest.raises(LedgerError, match="7 entries were written and 6 are there"):
-            used.account().reserve("s", gaussian_plan(0.1))
+        with pytest.raises(LedgerError, match="entry 4 is missing"):
+            Account(used.path, "clinic").reserve("s", gaussian_plan(0.1))
 
     def test_nothing_is_reserved_after_a_last_entry_that_was_edited(self, used: Ledger) -> None:
         edit(used, "UPDATE entries SET payload = x'00' WHERE number = 7")
         with pytest.raises(LedgerError, match=r"entry 7 "):
-            used.account().reserve("s", gaussian_plan(0.1))
+            Account(used.path, "clinic").reserve("s", gaussian_plan(0.1))
         with pytest.raises(LedgerError, match=r"entry 7 "):
             used.open("lab", EPSILON, DELTA)
         with pytest.raises(LedgerError, match=r"entry 7 "):
-            used.account().stored("r", 0, "gradient")
+            Account(used.path, "clinic").stored("r", 0, "gradient")
 
     def test_a_cost_made_smaller_buys_nothing(self, used: Ledger) -> None:
         edit(
@@ -604,11 +841,11 @@ class TestTampering:
             "UPDATE entries SET details = replace(details, '\"cost\": 0.', '\"cost\": 0.0') WHERE number = 2",
         )
         with pytest.raises(LedgerError, match=r"entry 2 "):
-            used.account().reserve("s", gaussian_plan(0.1))
+            Account(used.path, "clinic").reserve("s", gaussian_plan(0.1))
 
     def test_an_entry_hashed_anew_breaks_the_link_after_it(self, used: Ledger) -> None:
-        with ledger_file.connect(used.path) as connection:
-            row = next(ledger_file.rows(connection, "number = 4"))
+        with ledger_file.reading(used.path) as entries:
+            row = entries.row(4)
         forged = row._replace(written="2001-01-01T00:00:00+00:00")
         edit(
             used,
@@ -621,19 +858,18 @@ class TestTampering:
 
     @pytest.mark.parametrize("kind", ["overspending", "unreserved", "unopened", "nonsense"])
     def test_a_sound_chain_of_entries_that_were_never_allowed_is_found(self, used: Ledger, kind: str) -> None:
-        with ledger_file.connect(used.path) as connection:
-            details = json.loads(next(ledger_file.rows(connection, "number = 6")).details)
-            with ledger_file.transaction(connection):
-                if kind == "overspending":
-                    forged = json.dumps(details | {"plan": "s", "cost": 100.0})
-                    ledger_file.append(connection, "reservation", "clinic", "s", details=forged)
-                elif kind == "unreserved":
-                    ledger_file.append(connection, "release", "clinic", "s", 0, "gradient", payload=b"x")
-                elif kind == "unopened":
-                    forged = json.dumps(details | {"plan": "s"})
-                    ledger_file.append(connection, "reservation", "lab", "s", details=forged)
-                else:
-                    ledger_file.append(connection, "reservation", "clinic", "s", details="{}")
+        with ledger_file.writing(used.path) as entries:
+            details = json.loads(entries.row(6).details)
+            if kind == "overspending":
+                forged = json.dumps(details | {"plan": "s", "cost": 100.0})
+                entries.append("reservation", "clinic", "s", details=forged)
+            elif kind == "unreserved":
+                entries.append("release", "clinic", "s", 0, "gradient", payload=b"x")
+            elif kind == "unopened":
+                forged = json.dumps(details | {"plan": "s"})
+                entries.append("reservation", "lab", "s", details=forged)
+            else:
+                entries.append("reservation", "clinic", "s", details="{}")
         with pytest.raises(LedgerError, match=r"entry 8 "):
             used.verify()
 

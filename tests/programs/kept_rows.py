@@ -177,7 +177,9 @@ def run(parts: list[Any], y: Any, accounts: list[Account | None], std: float, **
 
 
 def accounts_in(folder: Path) -> list[Account]:
-    return [Ledger(folder / f"party{k}.ledger").open("people", 50.0, 1e-5, composition="gaussian") for k in range(2)]
+    paths = [folder / f"party{k}.ledger" for k in range(2)]
+    ledgers = [Ledger(path) if path.exists() else Ledger.create(path) for path in paths]
+    return [ledger.open("people", 50.0, 1e-5, composition="gaussian") for ledger in ledgers]
 
 
 def kill_at(place: str, calls: int) -> None:
@@ -190,7 +192,7 @@ def kill_at(place: str, calls: int) -> None:
         "file": (rows, "_write"),  # under the lock
         "sync": (os, "fsync"),  # written, not durable
         "rename": (Path, "replace"),  # durable, not in its place
-        "entry": (ledger_file, "append"),  # the file is there, the entry is not
+        "entry": (ledger_file.Entries, "append"),  # the file is there, the entry is not
         "used": (rows.Copy, "values"),  # all is durable
     }[place]
     original: Callable[..., Any] = getattr(owner, name)

@@ -49,10 +49,10 @@ def run_fits(path: Path, pipe: int) -> None:
 
 def main(folder: Path, kills: int, seed: int) -> dict[str, float]:
     path = folder / "ledger.db"
-    account = sv.Ledger(path).open("clinic", epsilon=20.0, delta=1e-5, composition="gaussian")
+    account = sv.Ledger.create(path).open("clinic", epsilon=20.0, delta=1e-5, composition="gaussian")
     # Imports and caches are warm before the first fork, and the kills are spread over the time that fits take here.
     practice = folder / "practice.db"
-    sv.Ledger(practice).open("practice", epsilon=20.0, delta=1e-5, composition="gaussian")
+    sv.Ledger.create(practice).open("practice", epsilon=20.0, delta=1e-5, composition="gaussian")
     fit(practice)
     start = time.monotonic()
     for _ in range(3):
@@ -75,7 +75,7 @@ def main(folder: Path, kills: int, seed: int) -> dict[str, float]:
             fresh = [line.split() for line in lines.read().splitlines()]
         told += [(plan, int(round_), query) for plan, round_, query in fresh]
         inside += bool(fresh) and int(fresh[-1][1]) < 6
-    entries = sv.Ledger(path, create=False).verify()
+    entries = sv.Ledger(path).verify()
     charged: dict[str, int] = {}
     released: dict[tuple[str, int, str], int] = {}
     for entry in account.history():

@@ -17,7 +17,7 @@ from sottovoce.transports.grpc_wire import serve_party
 if __name__ == "__main__":
     name, data, address, certificates, *ledger = sys.argv[1:]
     rows = np.load(data)
-    account = sv.Ledger(Path(ledger[0]), create=False).account() if ledger else None
+    account = sv.Ledger(Path(ledger[0])).account() if ledger else None
     policy = sv.Policy(max_epsilon=2.0, max_delta=1e-4) if ledger else sv.Policy(allow_without_privacy=True)
     party = sv.Party(name, rows["X"], rows.get("y"), account=account, policy=policy)
     serve_party(party, address, Credentials.load(certificates, name), give_up_after=20.0)

@@ -15,7 +15,9 @@ import numpy as np
 from sottovoce.algorithms import Algorithm
 from sottovoce.door.frames import Frame, encode
 from sottovoce.door.sealed import declare_public, reply
+from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.plan.plan import Plan
+from sottovoce.privacy.ledger import Receipt
 from sottovoce.queries.messages import messages_of, rounds_of
 
 _PATIENCE: Final = 0.02  # seconds for each of the two measurements
@@ -38,8 +40,10 @@ class Cost:
     seconds: float | None
 
 
-def cost_of(plan: Plan, form: Algorithm, ledger_folders: Sequence[Path] = ()) -> Cost:
-    """What a run of the plan takes.
+def cost_of(
+    plan: Plan, form: Algorithm, ledger_folders: Sequence[Path] = (), *, receipts: int = 0, shown: int = 0
+) -> Cost:
+    """What a run of the plan takes; so many parties give receipts, and so many are shown their last one.
 
     Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them.
     Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
@@ -54,7 +58,13 @@ def cost_of(plan: Plan, form: Algorithm, ledger_folders: Sequence[Path] = ()) ->
     for request, answer in (*([(check, "accept")] if parties > 1 else []), (proposal, "accept"), (end, "done")):
         downlink += sum(len(encode(_told(request, plan, place))) for place in range(parties))
         accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
-        uplink += parties * len(reply(answer, request, accepted).data)
+        receipt = (declare_public("receipt", f"{0:012}:{0:064}", reason="as long as any other"),)
+        giving = receipts if request is not check else 0
+        uplink += (parties - giving) * len(reply(answer, request, accepted).data)
+        uplink += giving * len(reply(answer, request, accepted + receipt).data)
+        if request is not end:
+            with_receipt = replace(request, arrays={RECEIPT: packed(Receipt(1, "0" * 64))})
+            downlink += shown * (len(encode(with_receipt)) - len(encode(request)))
     for query, several in messages_of(plan, form).items():
         for each in several:
             messages += each.count

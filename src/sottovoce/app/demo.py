@@ -136,7 +136,7 @@ def _prepare(
     accounts = {}
     for clinic in train:
         synthetic.write_csv(clinic, folder / f"{clinic.name}.csv")
-        accounts[clinic.name] = Ledger(folder / f"{clinic.name}.db").open("patients", TOTAL, DELTA)
+        accounts[clinic.name] = Ledger.create(folder / f"{clinic.name}.db").open("patients", TOTAL, DELTA)
         (folder / f"{clinic.name}.toml").write_text(_PARTY.format(name=clinic.name, port=port, label=synthetic.LABEL))
     X, y = _pooled(test)
     synthetic.write_csv(synthetic.Clinic("test", X, y), folder / "test.csv")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, TypeAdapter, ValidationError
 
 from sottovoce.errors import InputError, did_you_mean
+from sottovoce.plan.about import About
 from sottovoce.privacy.relation import Relation
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class SourceTable(_Table):
 
     file: str = Field(min_length=1, description="a CSV, Parquet or LIBSVM file")
     label: str | int | None = Field(None, description="the name of the label column, or its position (-1 for the last)")
-    ledger: str | None = Field(None, min_length=1, description="a ledger file; `sottovoce ledger open` makes one")
+    ledger: str | None = Field(None, min_length=1, description="a ledger file; `sottovoce ledger create` makes one")
     account: str | None = Field(None, min_length=1, description="the name of an account in the ledger")
     records: int | None = Field(None, strict=True, ge=1, description="the public number of records, at least 1")
     features: int | None = Field(None, strict=True, ge=1, description="the public number of features, at least 1")
@@ -250,6 +251,7 @@ class Job(_File):
     federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
     columns: ColumnsTable | None = Field(None, description="a table with labels, label_party and norms, all optional")
     output: OutputTable = Field(default_factory=OutputTable, description="a table of paths")
+    about: About = Field(default_factory=About, description="a table with dataset, purpose, analyst and note")
 
     @property
     def sources(self) -> dict[str, SourceTable]:
@@ -359,7 +361,7 @@ class PartyJob(_File):
             raise InputError(
                 f"party {self.party.name!r} has no ledger, and a party that others reach must have one: without it a "
                 "restart would forget what was released, and the same question asked again would get fresh noise and "
-                "be paid for by nobody. Make one with `sottovoce ledger open`, then name it as ledger."
+                "be paid for by nobody. Make one with `sottovoce ledger create`, then name it as ledger."
             )
         return self
 

@@ -22,6 +22,7 @@ from sottovoce.estimators import PrivateLinearModel
 from sottovoce.files import write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
+from sottovoce.privacy.ledger import Receipt
 from sottovoce.solvers import Options, by_name
 from sottovoce.transports.base import Communication
 
@@ -47,6 +48,7 @@ class ModelFile(BaseModel):
     plan: Plan
     charged_as: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]  # the plan's name in the ledgers
     plan_digest: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]
+    receipts: dict[str, str] = {}  # by party: how far its ledger went
     privacy: dict[str, Any]
     communication: dict[str, int | dict[str, int]]
 
@@ -72,6 +74,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "plan": json.loads(plan.to_json()),
         "charged_as": model.charged_as_,
         "plan_digest": plan.digest.hex(),
+        "receipts": {name: str(receipt) for name, receipt in model.receipts_.items()},
         "privacy": model.privacy_.to_dict(),
         "communication": vars(model.communication_),
     }
@@ -147,6 +150,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         model.feature_names_in_ = np.array(content.feature_names, dtype=object)
     model.plan_ = plan
     model.charged_as_ = content.charged_as
+    model.receipts_ = {name: Receipt.read(text) for name, text in content.receipts.items()}
     model.privacy_ = _report(content.privacy)
     model.communication_ = Communication(**content.communication)  # type: ignore[arg-type]
     return model

@@ -27,7 +27,7 @@ from sottovoce.queries.messages import answers_of
 Ledgers = Sequence[tuple[str, Balance, Balance]]  # party, before, after
 
 _TITLES: Final = {"world": "The world", "coordinator": "The coordinator", "parties": "The other parties"}
-_STYLE: Final = """
+STYLE: Final = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #d9dee5; --paper: #ffffff; --card: #f5f7fa; --mark: #2f5d8c;
   --pale: #c9d8e8; --warn: #9b2c1f; --second: #b8741a; color-scheme: light dark; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf0; --soft: #a0abba; --line: #38424f; --paper: #151a21;
@@ -131,7 +131,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{_STYLE}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 <header>

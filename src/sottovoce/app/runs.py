@@ -33,8 +33,7 @@ from sottovoce.federation.prediction import Models
 from sottovoce.files import check_writable, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
-from sottovoce.privacy.ledger import Account, Balance
-from sottovoce.privacy.spending import Book
+from sottovoce.privacy.ledger import Account, Balance, Receipt
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
 
@@ -190,7 +189,13 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
     return Preview(
         plan=plan,
         report=privacy_report(plan, seeded=seeded),
-        cost=cost_of(plan, algorithm, [account.path.parent for account in accounts.values()]),
+        cost=cost_of(
+            plan,
+            algorithm,
+            [account.path.parent for account in accounts.values()],
+            receipts=len(plan.names) if run.job.federation is not None else len(accounts),
+            shown=len(kept_receipts(run.job).keys() & set(plan.names)),
+        ),
         charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
         notes=run.notes,
     )
@@ -207,6 +212,7 @@ def opened(job: Job, say: Say) -> Iterator[Run]:
     with contextlib.closing(federation):
         facts = _facts(federation, classes=model._asks_for_classes)
         _check_facts(job, facts)
+        federation.receipts |= kept_receipts(job)
         if job.federation is not None:
             _check_declared(job.federation, facts)
         elif job.split == "columns":
@@ -242,9 +248,39 @@ def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel)
 
 
 def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
-    """Train: run the plan that a preview showed."""
-    run.model._train(run.prepared, progress)
+    """Train: run the plan that a preview showed. What parties told of their ledgers is kept, however the run ends."""
+    try:
+        run.model._train(run.prepared, progress)
+    finally:
+        if run.prepared.coordinator.receipts:
+            text = json.dumps(receipts_of(run.prepared.coordinator.receipts), indent=2) + "\n"
+            write_text(receipts_path(run.job), text, "receipts")
     return run.model
+
+
+def receipts_path(job: Job) -> Path:
+    """Where a job keeps the last receipt of each party: beside the job, to be shown to the party at the next run."""
+    return job.path.with_suffix(".receipts.json")
+
+
+def receipts_of(receipts: Mapping[str, Receipt]) -> dict[str, str]:
+    """By party, as `sottovoce ledger verify --receipt` takes them."""
+    return {name: str(receipt) for name, receipt in receipts.items()}
+
+
+def kept_receipts(job: Job) -> dict[str, Receipt]:
+    """The receipts of earlier runs of a job."""
+    path = receipts_path(job)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): Receipt.read(text) for name, text in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError):
+        raise InputError(
+            f"{path} cannot be read as receipts, by which a ledger that was set back is found; restore it, or remove "
+            "it to do without them once."
+        ) from None
 
 
 def require_budget(shown: Preview) -> None:
@@ -274,6 +310,8 @@ def occasion_of(
 ) -> Occasion:
     """What a report says of a training: the hash of its model file, its ledgers, where they are here, and its time."""
     return Occasion(
+        about=model.plan_.about.texts(),
+        receipts=receipts_of(model.receipts_),
         ledgers=[(party, balance, after[party]) for party, balance in before.items()],
         model_hash=hashlib.sha256(to_json(model).encode()).hexdigest(),
         seconds=seconds,
@@ -343,6 +381,7 @@ def _prepared(
 def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:
     """The job's parties on a wire and, by columns, who knows the labels and the parties' bounds."""
     federation, table = Federation(job.split, transport, parties=parties), job.columns
+    federation.about = job.about
     if table is None:
         return federation
     norms = None if table.norms is None else [table.norms[party] for party in job.parties]
@@ -460,13 +499,16 @@ def _check_same_columns(facts: Sequence[Facts]) -> None:
 
 
 def _charge(plan: Plan, party: str, account: Account) -> Charge:
-    algorithm = algorithms.of(plan)
-    book = account.book()
-    who = (party, str(account.path), account.dataset, book.balance())
+    line = account.line()
+    who = (party, str(account.path), account.dataset, account.balance())
+    cost = charge_of(algorithms.of(plan), plan, party, line[0][1])[0]
+    after = []
     try:
-        asked = book.terms.price("", charge_of(algorithm, plan, party, book)[0], plan.delta, "")
+        for _, book in line:
+            asked = book.terms.price("", cost, plan.delta, "")
+            if not book.fits(asked):
+                return Charge(*who, None, book.refusal(asked))
+            after.append(book.after(asked).balance())
     except BudgetError as error:
         return Charge(*who, None, str(error))
-    if not book.fits(asked):
-        return Charge(*who, None, book.refusal(asked))
-    return Charge(*who, Book(book.terms, (*book.reservations, asked)).balance())
+    return Charge(*who, replace(after[0], left=min(balance.left for balance in after)))

@@ -57,7 +57,7 @@ def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Accou
         if source.account is not None:
             raise InputError(f"account={source.account!r} needs a ledger; give ledger, or leave account out.")
         return None
-    return Ledger(resolve(source.ledger), create=False).account(source.account)
+    return Ledger(resolve(source.ledger)).account(source.account)
 
 
 def read_party(

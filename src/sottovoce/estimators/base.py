@@ -288,6 +288,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
             solver = self._chosen(problem)
             plan = algorithms.make_plan(problem, solver, run=secrets.token_hex(16), coin=coin)
+            if federation.about.texts():
+                plan = plan.model_copy(update={"about": federation.about})
             if plan.keeps_rows and plan.private:
                 plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
         return Prepared(federation, coordinator, algorithms.of(plan), plan, names if own_names is None else None)
@@ -395,6 +397,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = plan.features
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
+        self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
         self.privacy_ = privacy_report(plan, seeded=self.insecure_seed is not None)
         kinds, named = Counter[str](), algorithms.kinds(plan)
         for query, count in coordinator.uplink.items():

@@ -19,9 +19,10 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import value_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
-from sottovoce.federation.party import facts_of
+from sottovoce.federation.party import RECEIPT, facts_of, packed
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, masked_of, parts_of, scores_of
 from sottovoce.plan.plan import Plan
+from sottovoce.privacy.ledger import Receipt
 from sottovoce.queries.messages import rounds_of
 from sottovoce.transports.base import Transport
 
@@ -44,8 +45,11 @@ class Message:
 class Coordinator:
     """One conversation with the parties of a transport."""
 
-    def __init__(self, transport: Transport, *, record: bool = False) -> None:
+    def __init__(
+        self, transport: Transport, *, record: bool = False, receipts: dict[str, Receipt] | None = None
+    ) -> None:
         self._transport = transport
+        self.receipts = {} if receipts is None else receipts  # by party, the last one; shown to it at the next run
         self._serial = secrets.randbits(62)
         self.asked: Counter[str] = Counter()  # rounds by query
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
@@ -89,7 +93,7 @@ class Coordinator:
         solution = found if isinstance(found, Solution) else Solution(found)
         shared = _shared(plan, solution)
         with contextlib.suppress(WireError, RefusedError):  # the result is here; what a party says now changes nothing
-            self._exchange(parties, Frame("done", 0, plan.digest), shared)
+            self._keep_receipts(self._exchange(parties, Frame("done", 0, plan.digest), shared))
         return solution, round_
 
     def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:
@@ -130,7 +134,20 @@ class Coordinator:
             self._exchange(self._transport.parties, Frame("done", 0))
 
     def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> None:
-        self._exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()))
+        each = {name: {RECEIPT: packed(receipt)} for name, receipt in self.receipts.items()}
+        self._keep_receipts(
+            self._exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()), each)
+        )
+
+    def _keep_receipts(self, replies: Mapping[str, Frame]) -> None:
+        """How far each party's ledger goes; parties without one give no receipt."""
+        for name, frame in replies.items():
+            told = facts_of(frame.text).get("receipt")
+            if told is not None:
+                try:
+                    self.receipts[name] = Receipt.read(told)
+                except InputError as error:
+                    raise WireError(f"party {name!r}: {error}") from None
 
     def _ask(self, plan: Plan, number: int, ask: Ask, parties: Iterable[str]) -> dict[str, Array]:
         said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays)

@@ -16,8 +16,9 @@ from sottovoce.federation.coordinator import Coordinator, check_people
 from sottovoce.federation.party import Party, check_rows, column_names
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, PartialModel, Predictions
+from sottovoce.plan.about import About
 from sottovoce.plan.problem import Labels, Split
-from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.transports.base import Transport
 from sottovoce.transports.in_process import InProcess
@@ -39,6 +40,8 @@ class Federation:
         self.labels: Labels = "shared"
         self.label_party = 0
         self.norms: tuple[float, ...] | None = None
+        self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
+        self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
     @classmethod
     def central(
@@ -219,7 +222,7 @@ class Federation:
                 SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, party.name)
             )
             party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.transport.parties))
-        return Coordinator(self.transport, record=self.record)
+        return Coordinator(self.transport, record=self.record, receipts=self.receipts)
 
     def raise_failure(self) -> None:
         """Raise what went wrong inside a party of this process: here its holder is the caller."""
@@ -241,7 +244,7 @@ def as_account(ledger: Any) -> Account | None:
     """An account from None, an `Account`, a `Ledger` with one account, or the path of such a ledger."""
     if ledger is None or isinstance(ledger, Account):
         return ledger
-    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger, create=False)
+    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     return book.account()
 
 

@@ -29,7 +29,7 @@ from sottovoce.federation.prediction import Models, PartialModel, Predictions, P
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Event
-from sottovoce.privacy.ledger import Account
+from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Paid
@@ -38,6 +38,7 @@ from sottovoce.queries.pricing import queries_of
 _log = logging.getLogger("sottovoce.holder")
 
 FAILED = "the party failed; its own log has the reason"
+RECEIPT = "receipt"  # the array of a proposed plan that has the last receipt: number, and the hash as four words
 
 
 @dataclass
@@ -75,6 +76,8 @@ class Party:
         self._labelled = y is not None
         self._rows, self._labels = check_rows(X, y, name)
         self._account = account
+        if account is not None:
+            Ledger(account.path).account(account.dataset)  # the whole file is checked before anything is served
         self._policy = policy or Policy()
         self.randomness: Randomness = randomness or SystemRandomness()
         self._feature_names = feature_names or column_names(X)
@@ -162,12 +165,38 @@ class Party:
                 return reply("answer", frame, disclosed)
         elif frame.kind == "done":
             self._end(frame)
-            return reply("done", frame, _acknowledged(True))
+            return reply("done", frame, _acknowledged(True) + self._receipt(frame))
         elif frame.kind == "ask":
             return self._asked(frame)
         else:
             raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
-        return reply("accept", frame, _acknowledged(True))
+        return reply("accept", frame, _acknowledged(True) + self._receipt(frame))
+
+    def _receipt(self, frame: Frame) -> tuple[Declared, ...]:
+        """How far the ledger goes, with every acceptance and at the end of a run: a copy set back is found by it."""
+        if self._account is None or not frame.plan or frame.kind == "predict" or frame.query == "check":
+            return ()
+        reason = "entries follow from plans; the hash is by a key of the ledger"
+        number, hash_ = self._account.receipt()
+        return (declare_public("receipt", f"{number:012}:{hash_}", reason=reason),)  # as long as any other
+
+    def _check_receipt(self, frame: Frame) -> None:
+        """Refuse to go on with a ledger that does not have the entry of the receipt that the coordinator has."""
+        told = frame.arrays.get(RECEIPT)
+        if told is None:
+            return
+        try:
+            if self._account is None:
+                raise LedgerError(f"party {self.name} has no ledger, and had one in an earlier run.")
+            Ledger(self._account.path).check_receipt(unpacked(told))
+        except LedgerError as error:
+            self.failure = error
+            _log.error("party %s: %s", self.name, error)
+            raise RefusedError(
+                f"{self.name} refuses: its ledger does not have the entry of the receipt that it gave in an earlier "
+                "run. It was set back, cut or replaced; nothing was charged. If the party serves another data set now, "
+                "remove its receipt (of a job: in NAME.receipts.json)."
+            ) from None
 
     def _introduced(self, frame: Frame) -> tuple[Declared, ...]:
         """Public facts and, as the frame asks, the class labels, a public key, or which noisy rows there are."""
@@ -248,6 +277,7 @@ class Party:
         A frame with the query "check" ends before the charge: so a coordinator learns that one party refuses before
         another has paid.
         """
+        self._check_receipt(frame)
         plan = _plan_of(frame.text)
         if self._run is not None and self._run.plan.digest == plan.digest:
             return
@@ -271,14 +301,15 @@ class Party:
         rows = Block.prepare(self._rows, self._labels, recipe)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
-            terms = self._account.terms()
-            cost, paid = charge_of(form, plan, self.name, self._account.book())
+            line = self._account.line()
+            cost, paid = charge_of(form, plan, self.name, line[0][1])
             try:
-                # Of several plans on an account each has the part of the samplers' share that it has of the budget.
-                several = terms.composition != "basic"
-                part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
-                delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
-                form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
+                for terms in (book.terms for _, book in line):
+                    # Of several plans on an account each has the part of the samplers' share that it has of the budget.
+                    several = terms.composition != "basic"
+                    part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
+                    delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
+                    form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
             except InputError as error:
                 raise RefusedError(f"{self.name} refuses: {error}") from None
             if not form.resumes and self._account.started(plan.digest.hex()):
@@ -286,7 +317,9 @@ class Party:
                     f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
                     "between rounds is lost; what was released stays charged. Start a new fit."
                 )
-            self._account.reserve(plan.digest.hex(), cost, delta=plan.delta, summary=summary, paid=paid)
+            self._account.reserve(
+                plan.digest.hex(), cost, delta=plan.delta, summary=summary, paid=paid, about=plan.about.texts()
+            )
         gate = Gate(plan, self.randomness, self._account, keeper)
         self._seen.add(plan.digest)
         self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows))
@@ -372,6 +405,19 @@ def _serial(request: bytes) -> int:
         return peek(request)[1]
     except WireError:
         return 0
+
+
+def packed(receipt: Receipt) -> NDArray[np.int64]:
+    """A receipt as a frame carries it to its party."""
+    words = np.frombuffer(bytes.fromhex(receipt.hash), dtype="<i8")
+    return np.array([receipt.number, *words], dtype=np.int64)
+
+
+def unpacked(array: NDArray[Any]) -> Receipt:
+    """The receipt that was packed; what is none gives one that no ledger has."""
+    if array.shape != (5,) or array.dtype != np.int64:
+        return Receipt(0, "none")
+    return Receipt(int(array[0]), array[1:].astype("<i8").tobytes().hex())
 
 
 def charge_of(

@@ -17,6 +17,7 @@ from pydantic import ConfigDict, SerializeAsAny, model_validator
 
 from sottovoce.data.bounds import party_norms
 from sottovoce.errors import RefusedError
+from sottovoce.plan.about import About
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -83,6 +84,7 @@ class Plan(Problem, Design):
     algorithm: str
     form: str
     kept: tuple[tuple[str, float], ...] = ()  # for each party: name and noise of rows that it has kept, ("", 0) if none
+    about: About = About()  # who runs it on which data and what for
 
     @classmethod
     def of(cls, problem: Problem, design: Design, **own: Any) -> Plan:
@@ -182,7 +184,10 @@ class Plan(Problem, Design):
 
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=True)
+        fields = self.model_dump(mode="json", exclude={"about"})
+        if self.about.texts():
+            fields["about"] = self.about.texts()
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=True)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

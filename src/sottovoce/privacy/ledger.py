@@ -7,28 +7,69 @@ stored before it leaves. How the costs of plans add is in `spending`; proof: pro
 
 from __future__ import annotations
 
+import hmac
 import json
-import sqlite3
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple, Self
 
 from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.events import event_from_json, event_to_json
+from sottovoce.privacy.ledger_file import Entries, reading, writing
 from sottovoce.privacy.relation import Relation
-from sottovoce.privacy.spending import Balance, Book, Composition, Events, Paid, Reservation, Terms, open_terms
+from sottovoce.privacy.spending import (
+    Balance,
+    Book,
+    Composition,
+    Events,
+    Paid,
+    Period,
+    Reservation,
+    Terms,
+    in_periods,
+    open_terms,
+)
 
-__all__ = ["Account", "Balance", "Entry", "Ledger", "Reservation", "Terms"]
+__all__ = ["Account", "Balance", "Entry", "Ledger", "Receipt", "Reservation", "Terms"]
+
+KINDS: Final = ("opening", "reservation", "under", "release", "rows", "forgotten")
+
+
+class Receipt(NamedTuple):
+    """Up to which entry a ledger went when it was told: the entry's number, and a keyed hash of the chain up to it.
+
+    The key is in the ledger's first entry and stays there, so the hash tells nothing about the entries.
+    """
+
+    number: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hash}"
+
+    @classmethod
+    def read(cls, text: Any) -> Self:
+        """The receipt of a text NUMBER:HASH; `InputError` if it is none."""
+        found = re.fullmatch("([0-9]{1,18}):([0-9a-f]{64})", text) if isinstance(text, str) else None
+        if found is None:
+            raise InputError(
+                f"receipt={str(text)[:100]!r} must be the number of an entry, a colon and 64 hexadecimal digits, as a "
+                "report has it."
+            )
+        return cls(int(found[1]), found[2])
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the history; `kind` is "opening", "reservation", "release", "rows" or "forgotten".
+    """One line of the history; `kind` is one of `KINDS`.
 
-    "rows": which kept rows a plan uses; `query` is the recipe by which they were prepared. "forgotten": those rows, by
-    name in `plan`, are used no more.
+    "under": a reservation of an account below, which this one pays as well. "rows": which kept rows a plan uses;
+    `query` is the recipe by which they were prepared. "forgotten": those rows, by name in `plan`, are used no more.
     """
 
     number: int
@@ -44,48 +85,73 @@ class Entry:
 
 
 class Ledger:
-    """The ledger in the file `path`; `create=False` refuses to make a new one.
+    """The ledger in the file `path`, which is there: a lost one is never replaced by a new, empty one.
 
-    The file belongs to the data holder, who is trusted with it: the chain of hashes finds damage and edits,
-    but an older copy put in its place is a sound ledger that has forgotten what was spent since.
+    The file belongs to the data holder, who is trusted with it: the chain of hashes finds damage and edits, and a
+    receipt that was told elsewhere finds an older copy put in its place.
     """
 
-    def __init__(self, path: str | Path, *, create: bool = True) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser().resolve()
-        if create:
-            ledger_file.create(self.path)
-        with ledger_file.connect(self.path):
-            pass
+        with reading(self.path) as entries:
+            if not entries.datasets():
+                raise _unknown(self.path, None, [])
+
+    @classmethod
+    def create(cls, path: str | Path) -> Self:
+        """A new ledger in a new file; open its first account next. A path that is taken is refused."""
+        ledger = cls.__new__(cls)
+        ledger.path = Path(path).expanduser().resolve()
+        ledger_file.create(ledger.path)
+        return ledger
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
 
-    def open(
+    def open(  # noqa: PLR0913
         self,
         dataset: str,
         epsilon: float,
         delta: float,
         *,
-        relation: Relation = "zero-out",
-        composition: Composition = "renyi",
+        relation: Relation | None = None,
+        composition: Composition | None = None,
+        under: str | None = None,
+        allowance: tuple[float, Period] | None = None,
     ) -> Account:
         """Open an account for a data set, durably; opening it again with the same terms changes nothing.
 
-        Guarantee: everything ever released on the account is (epsilon, delta)-differentially private under
-        `relation`, however the plans were chosen, as long as each plan's events bound its releases and the
-        data set has no other account.
+        Guarantee: everything ever released on the account, or on one under it, is (epsilon, delta)-differentially
+        private under `relation`, however the plans were chosen, as long as each plan's events bound its releases and
+        the data set has no other account.
+
+        `under` names another account of this ledger: what is charged here is charged there too, and must fit both.
+        `allowance=(0.25, "month")` releases the budget in parts, each as much as a plan of Gaussian releases of that
+        epsilon costs. The defaults of `relation` and `composition` are those of the account above, or "zero-out" and
+        "renyi".
         """
         _check_name("dataset", dataset)
-        terms = open_terms(epsilon, delta, relation, composition)
-        with ledger_file.connect(self.path) as connection, ledger_file.transaction(connection):
-            ledger_file.check_end(self.path, connection)
-            row = ledger_file.find(connection, "opening", dataset)
+        with writing(self.path) as entries:
+            above = None if under is None else _book(entries, under).terms
+            terms = open_terms(
+                epsilon,
+                delta,
+                relation or (above.relation if above else "zero-out"),
+                composition or (above.composition if above else "renyi"),
+            )
+            if above is not None and terms.relation != above.relation:
+                raise InputError(f"relation={relation!r} must be that of the account above, {above.relation!r}.")
+            terms = replace(terms, under=under or "")
+            if allowance is not None:
+                terms = in_periods(terms, allowance)
+            row = entries.find("opening", dataset)
             if row is None:
-                ledger_file.append(connection, "opening", dataset, details=json.dumps(asdict(terms)))
+                # The key of the receipts, in the first entry alone: who has not read the ledger cannot guess it.
+                key = {} if entries.datasets() else {"receipt_key": os.urandom(32).hex()}
+                entries.append("opening", dataset, details=json.dumps(asdict(terms) | key))
             elif not _same_terms(known := _terms(row), terms):
                 raise LedgerError(
-                    f"dataset={dataset!r} was opened with epsilon={known.epsilon:g}, delta={known.delta:g}, "
-                    f"relation={known.relation!r}, composition={known.composition!r}, which never change. "
+                    f"dataset={dataset!r} was opened with {_said(known)}, which never change. "
                     "Ask for the same, or take the account as it is with Ledger.account(dataset)."
                 )
         return Account(self.path, dataset)
@@ -101,22 +167,31 @@ class Ledger:
 
     def accounts(self) -> list[Account]:
         """Every account, in the order in which they were opened."""
-        with ledger_file.connect(self.path) as connection:
-            return [Account(self.path, row.dataset) for row in ledger_file.rows(connection, "kind = 'opening'")]
+        with reading(self.path) as entries:
+            return [Account(self.path, dataset) for dataset in entries.datasets()]
 
     def verify(self) -> int:
-        """Check every entry: its hash, its link to the one before, and that it was allowed when it was made.
+        """Check the whole file: each entry's hash, its link to the one before, that it was allowed when it was made.
 
         Returns the number of entries; a `LedgerError` names the first bad one.
         """
-        books: dict[str, Book] = {}
-        count = 0
-        with ledger_file.connect(self.path) as connection:
-            for row in ledger_file.check_chain(self.path, connection):
+        books: dict[str, tuple[Book, str]] = {}
+        with reading(self.path, whole=True) as entries:
+            for number in range(1, entries.head[0] + 1):
+                row = entries.row(number)
                 if not _allowed(books, row):
                     raise ledger_file.broken(self.path, row, "it overspends, or what it rests on is not before it")
-                count = row.number
-        return count
+            return entries.head[0]
+
+    def check_receipt(self, receipt: Receipt) -> None:
+        """Raise `LedgerError` unless a receipt is of this ledger as it is, or as it was before it grew."""
+        with reading(self.path) as entries:
+            if not hmac.compare_digest(_receipt_hash(entries, receipt.number), receipt.hash):
+                raise LedgerError(
+                    f"ledger {self.path}: it has {entries.head[0]} entries, and receipt {str(receipt)[:24]}... is of "
+                    "none of them. It was set back, cut at its end, or is another ledger. Nothing more is spent from "
+                    "it: restore the newest copy, or treat the budget as spent."
+                )
 
 
 @dataclass(frozen=True)
@@ -135,10 +210,12 @@ class Account:
         return self.book().terms
 
     def balance(self) -> Balance:
-        """What is spent and what is left."""
-        return self.book().balance()
+        """What is spent and what is left; under another account no more is left than there."""
+        (_, own), *above = ((name, book.balance()) for name, book in self.line())
+        left = min((own.left, *(balance.left for _, balance in above)))
+        return replace(own, left=left, delta_left=min((own.delta_left, *(b.delta_left for _, b in above))))
 
-    def reserve(
+    def reserve(  # noqa: PLR0913
         self,
         plan: str,
         events: Events,
@@ -146,35 +223,35 @@ class Account:
         delta: float | None = None,
         summary: str = "",
         paid: Sequence[Paid] = (),
+        about: Mapping[str, str] | None = None,
     ) -> Reservation:
         """Charge a plan's whole cost, durably, before its first release.
 
         `events` are the plan's events under the account's relation, or a function of the relation that gives
         them. `delta` is the plan's own; only "basic" accounts use it, and they need it. `paid` notes for which kept
-        rows the account has then paid.
+        rows the account has then paid; `about` says who runs the plan and what for.
 
-        Guarantee: when this returns the cost is on disk, and a crash leaves it spent. What would overspend
-        raises `BudgetError` and charges nothing. The same plan again is charged once; the same name with
-        other events is a `LedgerError`. A plan with a release without noise is refused, whatever is left.
+        Guarantee: when this returns the cost is on disk, here and on every account above, and a crash leaves it spent.
+        What would overspend one of them raises `BudgetError` and charges nothing. The same plan again is charged once;
+        the same name with other events is a `LedgerError`. A plan with a release without noise is refused, whatever is
+        left.
         """
         _check_name("plan", plan)
-        with ledger_file.connect(self.path) as connection:
-            # A cost may take a second to compute, and the terms never change: no lock is held meanwhile.
-            asked = self._read(connection).terms.price(plan, events, delta, summary)
-            asked = replace(asked, paid=tuple(paid))
-            with ledger_file.transaction(connection):
-                ledger_file.check_end(self.path, connection)
-                book = self._read(connection)
-                known = book.find(plan)
-                if known is None:
-                    if not book.fits(asked):
-                        raise BudgetError(f"account {self.dataset!r}: {book.refusal(asked)}")
-                    said = asdict(asked) | {"events": [event_to_json(e) for e in asked.events]}
-                    if not asked.paid:
-                        del said["paid"]
-                    details = json.dumps(said)
-                    ledger_file.append(connection, "reservation", self.dataset, plan, details=details)
-                    known = asked
+        # A cost may take a second to compute, and the terms never change: no lock is held meanwhile.
+        prices = {name: book.terms.price(plan, events, delta, summary) for name, book in self.line()}
+        said = tuple((about or {}).items())
+        asked = replace(prices[self.dataset], paid=tuple(paid), about=said)
+        with writing(self.path, structure=True) as entries:
+            row = entries.find("reservation", self.dataset, plan)
+            if row is None:
+                line = _line(entries, self.dataset)
+                for name, book in line:
+                    _check_fits(name, book, prices[name])
+                for name, _ in reversed(line[1:]):
+                    charge = replace(prices[name], about=said, account=self.dataset)
+                    entries.append("under", name, plan, details=_written(charge))
+                entries.append("reservation", self.dataset, plan, details=_written(asked))
+        known = asked if row is None else _reservation(row)
         if known.events != asked.events:
             raise LedgerError(
                 f"plan={plan!r} is reserved on account {self.dataset!r} with other events. A plan that costs "
@@ -184,16 +261,18 @@ class Account:
 
     def check(self, plan: str, events: Events, *, delta: float | None = None) -> None:
         """Raise what `reserve` would raise now; nothing is charged."""
-        book = self.book()
-        asked = book.terms.price(plan, events, delta, "")
-        if book.find(plan) is None and not book.fits(asked):
-            raise BudgetError(f"account {self.dataset!r}: {book.refusal(asked)}")
+        line = self.line()
+        prices = [book.terms.price(plan, events, delta, "") for _, book in line]
+        with reading(self.path) as entries:
+            if entries.find("reservation", self.dataset, plan) is not None:
+                return
+        for (name, book), asked in zip(line, prices, strict=True):
+            _check_fits(name, book, asked)
 
     def would_fit(self, events: Events, *, delta: float | None = None) -> bool:
         """True if a new plan with these events could be reserved now."""
-        book = self.book()
         try:
-            return book.fits(book.terms.price("", events, delta, ""))
+            return all(book.fits(book.terms.price("", events, delta, "")) for _, book in self.line())
         except BudgetError:
             return False
 
@@ -205,47 +284,38 @@ class Account:
         it raises `LedgerError`.
         """
         _check_key(plan, round, query)
-        with ledger_file.connect(self.path) as connection, ledger_file.transaction(connection):
-            if ledger_file.find(connection, "reservation", self.dataset, plan) is None:
+        with writing(self.path) as entries:
+            if entries.find("reservation", self.dataset, plan) is None:
                 raise LedgerError(
                     f"plan={plan!r} has no reservation on account {self.dataset!r} of ledger {self.path}, "
                     "and nothing is released before it is charged. Call reserve first."
                 )
-            row = ledger_file.find(connection, "release", self.dataset, plan, round, query)
-            if row is None:
-                key = ("release", self.dataset, plan, round, query)
-                row = ledger_file.append(connection, *key, payload=bytes(payload))
-        row.check(self.path)
+            key = ("release", self.dataset, plan, round, query)
+            row = entries.find(*key) or entries.append(*key, payload=bytes(payload))
         return row.payload
 
     def stored(self, plan: str, round: int, query: str) -> bytes | None:
         """The bytes released under this key, or None if there was no such release."""
         _check_key(plan, round, query)
-        with ledger_file.connect(self.path) as connection:
-            row = ledger_file.find(connection, "release", self.dataset, plan, round, query)
-        if row is None:
-            return None
-        row.check(self.path)
-        return row.payload
+        with reading(self.path) as entries:
+            row = entries.find("release", self.dataset, plan, round, query)
+        return None if row is None else row.payload
 
     def started(self, plan: str) -> bool:
         """Whether anything was released under the plan."""
         _check_name("plan", plan)
-        with ledger_file.connect(self.path) as connection:
-            condition = "kind = 'release' AND dataset = ? AND plan = ?"
-            return next(ledger_file.rows(connection, condition, self.dataset, plan), None) is not None
+        with reading(self.path) as entries:
+            return entries.has("release", self.dataset, plan)
 
     def rows_of(self, recipe: str) -> Entry | None:
         """The last entry about kept rows of that recipe: which plan used them last, or that they were forgotten."""
-        with ledger_file.connect(self.path) as connection:
-            return self._rows_of(connection, recipe)
+        with reading(self.path) as entries:
+            return self._rows_of(entries, recipe)
 
     def rows_used(self, plan: str, recipe: str) -> Entry | None:
         """Which kept rows a plan uses, if that was recorded."""
-        with ledger_file.connect(self.path) as connection:
-            row = ledger_file.find(connection, "rows", self.dataset, plan, 0, recipe)
-        if row is not None:
-            row.check(self.path)
+        with reading(self.path) as entries:
+            row = entries.find("rows", self.dataset, plan, 0, recipe)
         return None if row is None else _entry(row)
 
     def record_rows(self, plan: str, recipe: str, after: int, write: Callable[[], Mapping[str, Any]]) -> bool:
@@ -256,72 +326,113 @@ class Account:
         used.
         """
         _check_key(plan, 0, recipe)
-        with ledger_file.connect(self.path) as connection, ledger_file.transaction(connection):
-            ledger_file.check_end(self.path, connection)
-            if ledger_file.find(connection, "reservation", self.dataset, plan) is None:
+        with writing(self.path) as entries:
+            if entries.find("reservation", self.dataset, plan) is None:
                 raise LedgerError(f"plan={plan!r} has no reservation on account {self.dataset!r}. Call reserve first.")
-            last = self._rows_of(connection, recipe)
+            last = self._rows_of(entries, recipe)
             if (last.number if last else 0) != after:
                 return False
             key = ("rows", self.dataset, plan, 0, recipe)
-            ledger_file.append(connection, *key, details=json.dumps(dict(write())))
+            entries.append(*key, details=json.dumps(dict(write())))
         return True
 
     def rows(self) -> list[Entry]:
         """The kept rows that are in use: for each recipe the last entry about them, the last used last."""
-        with ledger_file.connect(self.path) as connection:
-            self._read(connection)
-            condition = "kind IN ('rows', 'forgotten') AND dataset = ?"
-            last = {row.query: row for row in ledger_file.rows(connection, condition, self.dataset)}
-        for row in last.values():
-            row.check(self.path)
+        with reading(self.path) as entries:
+            _book(entries, self.dataset)
+            last = {row.query: row for row in entries.of(self.dataset, "rows", "forgotten")}
         return [_entry(row) for row in sorted(last.values()) if row.kind == "rows"]
 
     def forget_rows(self, entry: Entry) -> None:
         """Record, durably, that the kept rows of an entry of `rows` are used no more; nothing is given back."""
-        with ledger_file.connect(self.path) as connection, ledger_file.transaction(connection):
-            ledger_file.check_end(self.path, connection)
-            last = self._rows_of(connection, entry.query)
+        with writing(self.path) as entries:
+            last = self._rows_of(entries, entry.query)
             if last is None or last.number != entry.number:
                 raise LedgerError(
                     f"account {self.dataset!r}: the rows {entry.details['id']} were used or forgotten by another "
                     "process just now. Look again with `sottovoce ledger rows`."
                 )
-            ledger_file.append(connection, "forgotten", self.dataset, entry.details["id"], 0, entry.query)
+            entries.append("forgotten", self.dataset, entry.details["id"], 0, entry.query)
 
-    def _rows_of(self, connection: sqlite3.Connection, recipe: str) -> Entry | None:
-        condition = "kind IN ('rows', 'forgotten') AND dataset = ? AND query = ?"
-        found = list(ledger_file.rows(connection, condition, self.dataset, recipe))
-        if not found:
-            return None
-        found[-1].check(self.path)
-        return _entry(found[-1])
+    def _rows_of(self, entries: Entries, recipe: str) -> Entry | None:
+        found = [row for row in entries.of(self.dataset, "rows", "forgotten") if row.query == recipe]
+        return _entry(found[-1]) if found else None
 
     def history(self) -> list[Entry]:
         """The account's entries in order: its opening, its reservations, its releases (without the bytes)."""
-        with ledger_file.connect(self.path) as connection:
-            self._read(connection)
-            return [_entry(row) for row in ledger_file.rows(connection, "dataset = ?", self.dataset)]
+        with reading(self.path) as entries:
+            _book(entries, self.dataset)
+            return [_entry(row) for row in entries.of(self.dataset, *KINDS)]
+
+    def receipt(self) -> Receipt:
+        """The last entry of the ledger, to be told with an acceptance; `Ledger.check_receipt` finds it again."""
+        with reading(self.path) as entries:
+            number, _ = entries.head
+            return Receipt(number, _receipt_hash(entries, number))
 
     def book(self) -> Book:
         """The account's terms and reservations as they stand."""
-        with ledger_file.connect(self.path) as connection:
-            return self._read(connection)
+        return self.line()[0][1]
 
-    def _read(self, connection: sqlite3.Connection) -> Book:
-        opening = ledger_file.find(connection, "opening", self.dataset)
-        if opening is None:
-            names = [row.dataset for row in ledger_file.rows(connection, "kind = 'opening'")]
-            raise _unknown(self.path, self.dataset, names)
-        condition = "kind = 'reservation' AND dataset = ?"
-        reservations = list(ledger_file.rows(connection, condition, self.dataset))
-        for row in (opening, *reservations):
-            row.check(self.path)
-        return Book(_terms(opening), tuple(map(_reservation, reservations)))
+    def line(self) -> list[tuple[str, Book]]:
+        """The books of the account and of those above it, each with its name, from here upward."""
+        with reading(self.path) as entries:
+            return _line(entries, self.dataset)
+
+
+def _line(entries: Entries, dataset: str) -> list[tuple[str, Book]]:
+    line = [(dataset, _book(entries, dataset))]
+    while above := line[-1][1].terms.under:
+        line.append((above, _book(entries, above)))
+    return line
+
+
+def _book(entries: Entries, dataset: str) -> Book:
+    opening = entries.find("opening", dataset)
+    if opening is None:
+        raise _unknown(entries.path, dataset, entries.datasets())
+    terms, now = _terms(opening), datetime.fromisoformat(entries.now)
+    released = terms.released(datetime.fromisoformat(opening.written), now)
+    return Book(terms, tuple(map(_reservation, entries.of(dataset, "reservation", "under"))), released)
+
+
+def _check_fits(name: str, book: Book, asked: Reservation) -> None:
+    known = book.find(asked.plan)
+    if known is not None:
+        raise LedgerError(
+            f"plan={asked.plan!r} is charged on account {name!r} already, for a run on account "
+            f"{known.account or name!r}. A plan runs on one account: another run is another plan."
+        )
+    if not book.fits(asked):
+        raise BudgetError(f"account {name!r}: {book.refusal(asked)}")
+
+
+def _receipt_hash(entries: Entries, number: int) -> str:
+    """HMAC-SHA256 of an entry's hash by that of the first; "" if there is no such entry."""
+    key, message = entries.hash_of(1), entries.hash_of(number)
+    return "" if key is None or message is None else hmac.new(key.encode(), message.encode(), "sha256").hexdigest()
+
+
+def _said(terms: Terms) -> str:
+    parts = {"under": terms.under, "allowance": terms.allowance and (terms.allowance, terms.period)}
+    more = "".join(f", {name}={value!r}" for name, value in parts.items() if value)
+    return (
+        f"epsilon={terms.epsilon:g}, delta={terms.delta:g}, relation={terms.relation!r}, "
+        f"composition={terms.composition!r}{more}"
+    )
+
+
+def _written(asked: Reservation) -> str:
+    said = asdict(asked) | {"events": [event_to_json(e) for e in asked.events], "about": dict(asked.about)}
+    return json.dumps(
+        {name: value for name, value in said.items() if value or name not in ("paid", "about", "account")}
+    )
 
 
 def _terms(row: ledger_file.Row) -> Terms:
-    return Terms(**json.loads(row.details))
+    details = json.loads(row.details)
+    details.pop("receipt_key", None)
+    return Terms(**details)
 
 
 def _same_terms(known: Terms, asked: Terms) -> bool:
@@ -331,8 +442,12 @@ def _same_terms(known: Terms, asked: Terms) -> bool:
 
 def _reservation(row: ledger_file.Row) -> Reservation:
     details = json.loads(row.details)
-    paid = tuple(Paid(**note) for note in details.get("paid", ()))
-    return Reservation(**details | {"events": tuple(map(event_from_json, details["events"])), "paid": paid})
+    read = {
+        "events": tuple(map(event_from_json, details["events"])),
+        "paid": tuple(Paid(**note) for note in details.get("paid", ())),
+        "about": tuple(details.get("about", {}).items()),
+    }
+    return Reservation(**details | read)
 
 
 def _entry(row: ledger_file.Row) -> Entry:
@@ -340,28 +455,45 @@ def _entry(row: ledger_file.Row) -> Entry:
     return Entry(*row[:6], details, len(row.payload), row.written, row.hash)
 
 
-def _allowed(books: dict[str, Book], row: ledger_file.Row) -> bool:
-    """Replay one entry on the books: True if it was allowed after those before it."""
-    book = books.get(row.dataset)
+def _allowed(books: dict[str, tuple[Book, str]], row: ledger_file.Row) -> bool:
+    """Replay one entry on the books, each with its opening's time: True if it was allowed after those before it."""
+    book, opened = books.get(row.dataset, (None, ""))
     try:
         if row.kind == "opening" and book is None:
-            books[row.dataset] = Book(_terms(row))
-            return True
-        if row.kind == "reservation" and book is not None:
+            terms = _terms(row)
+            books[row.dataset] = Book(terms), row.written
+            return not terms.under or terms.under in books
+        if row.kind in ("reservation", "under") and book is not None:
             asked = _reservation(row)
-            books[row.dataset] = replace(book, reservations=(*book.reservations, asked))
-            return asked.plan == row.plan and book.find(row.plan) is None and book.fits(asked)
+            books[row.dataset] = book.after(asked), opened
+            released = book.terms.released(datetime.fromisoformat(opened), datetime.fromisoformat(row.written))
+            fits = book.find(row.plan) is None and replace(book, released=released).fits(asked)
+            return asked.plan == row.plan and fits and _paid_above(books, book.terms, row, asked)
     except (KeyError, TypeError, ValueError):  # details that this package never wrote
         return False
     if row.kind == "forgotten":
         return book is not None
-    return row.kind in ("release", "rows") and book is not None and book.find(row.plan) is not None
+    known = None if book is None else book.find(row.plan)
+    return row.kind in ("release", "rows") and known is not None and not known.account
+
+
+def _paid_above(books: Mapping[str, tuple[Book, str]], terms: Terms, row: ledger_file.Row, asked: Reservation) -> bool:
+    """Whether the account above was charged first, for the same run."""
+    if not terms.under:
+        return True
+    paid = books[terms.under][0].find(row.plan)
+    return paid is not None and paid.account == (asked.account or row.dataset)
 
 
 def _unknown(path: Path, dataset: str | None, names: list[str]) -> LedgerError:
-    known = f"accounts here: {', '.join(map(repr, names))}" if names else "it has no account yet"
+    if not names:
+        return LedgerError(
+            f"ledger {path}: it has no account, so it was emptied, or its making was never finished. If something was "
+            "spent, restore a copy that verifies; else remove it and make it again with `sottovoce ledger create`."
+        )
+    known = f"accounts here: {', '.join(map(repr, names))}"
     asked = "which account is meant is not said" if dataset is None else f"no account {dataset!r}"
-    remedy = "Name one of them." if names else "Open one with Ledger.open or `sottovoce ledger open`."
+    remedy = "Name one of them, or open another with `sottovoce ledger open`."
     return LedgerError(f"ledger {path}: {asked}; {known}. {remedy}")
 
 

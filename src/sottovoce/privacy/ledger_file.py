@@ -8,6 +8,11 @@ say and there is no second copy that could disagree with them.
 A commit returns only when the disk has it (rollback journal, `synchronous=EXTRA`), and a process killed
 before that leaves the file as it was. Every call opens its own connection and closes it, so that handles can
 be pickled, and shared between threads and forked processes.
+
+The first call of a process checks the whole file: SQLite's own structures, then every entry. The process keeps each
+entry's key, number and hash, and from then on looks nothing up in the file's index: what is not among the keys that it
+keeps was never written, and an entry that is read has the hash that it keeps. When the file is no longer as the process
+left it, it is checked again: all of it, or what others appended. Proof: proofs/ledger.md.
 """
 
 from __future__ import annotations
@@ -19,14 +24,16 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sottovoce.errors import LedgerError
+from sottovoce.files import write_durably
 
 APPLICATION: Final = 0x736F7474  # "sott": tells a ledger from other SQLite files
-VERSION: Final = 1
+VERSION: Final = 2  # 1: no accounts under others, no periods, nothing said about a plan; read, and 2 after a write
 BUSY_SECONDS: Final = 60.0
 GENESIS: Final = "0" * 64
 
@@ -41,10 +48,6 @@ CREATE TRIGGER no_delete BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'a l
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};
 """
-
-# Two threads that make the same new file must not overlap: closing a descriptor drops the locks that the
-# operating system keeps for the whole process.
-_creating = threading.Lock()
 
 
 class Row(NamedTuple):
@@ -69,11 +72,6 @@ class Row(NamedTuple):
         content = json.dumps([*self[:7], payload_hash, self.written, self.previous], default=repr)
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def check(self, path: Path) -> None:
-        """Raise `LedgerError` unless the content is the one that was hashed."""
-        if self.hash != self.expected_hash():
-            raise broken(path, self, "its content is not the one that was written")
-
 
 def broken(path: Path, row: Row, what: str) -> LedgerError:
     """The error that names an entry which cannot be trusted."""
@@ -84,46 +82,25 @@ def broken(path: Path, row: Row, what: str) -> LedgerError:
 
 
 def create(path: Path) -> None:
-    """Make the file (readable by its owner alone) and its table, unless they are there already."""
-    with _creating:
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise LedgerError(
-                f"ledger {path} cannot be made: {error.strerror}. Give a path in a folder that exists and "
-                "that this user may write."
-            ) from error
-        with _translated(path), _open(path) as connection:
-            if not _is_new(connection):
-                return
-            with transaction(connection):
-                if _is_new(connection):  # another process may have been faster
-                    for statement in _SCHEMA.split(";\n"):
-                        connection.execute(statement)
-
-
-def _is_new(connection: sqlite3.Connection) -> bool:
-    """True for the empty file that a killed `create` leaves behind."""
-    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return tables == 0
-
-
-@contextmanager
-def connect(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection for one call; errors of SQLite become `LedgerError`s that say what to do."""
-    with _translated(path), _open(path) as connection:
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if application != APPLICATION:
-            raise LedgerError(f"ledger {path}: a SQLite file, but not a ledger. Give the path of a ledger.")
-        if version != VERSION:
-            raise LedgerError(
-                f"ledger {path}: written in format {version}, and this version reads format {VERSION}. "
-                "Use the version of sottovoce that wrote it."
-            )
-        yield connection
+    """Make the file, durably and whole, readable by its owner alone. A path that is taken is left as it is."""
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(_SCHEMA)
+    empty = connection.serialize()
+    connection.close()
+    try:
+        write_durably(path, empty, mode=0o600, replace=False)
+    except FileExistsError:
+        raise LedgerError(
+            f"ledger {path}: there is a file already, and making a ledger never replaces one. Open it with "
+            "Ledger(path) or `sottovoce ledger open`, or give another path."
+        ) from None
+    except OSError as error:
+        raise LedgerError(
+            f"ledger {path} cannot be made: {error.strerror}. Give a path in a folder that exists and "
+            "that this user may write."
+        ) from error
+    with _turn(path):
+        _KNOWN.pop(path, None)
 
 
 @contextmanager
@@ -141,19 +118,6 @@ def _open(path: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing, one writer at a time: the write lock is taken first, durable when the block ends."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
-
-
 _CAUSES: Final = {
     sqlite3.SQLITE_NOTADB: "not a SQLite file. Give the path of a ledger, or restore a copy",
     sqlite3.SQLITE_CORRUPT: "the file is damaged. Restore a copy that verifies, or treat the budget as spent",
@@ -168,22 +132,18 @@ _CAUSES: Final = {
 def _translated(path: Path) -> Iterator[None]:
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite quotes a damaged text in its own message
+        raise _damaged(path, "the file is damaged (its schema is no text)") from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_CANTOPEN and path.parent.is_dir() and not path.exists():
             raise LedgerError(
-                f"ledger {path}: there is no such file. Open an account first: sottovoce ledger open {path.name} "
-                "--dataset NAME --epsilon E --delta D, or Ledger(path).open(...). Nothing was released."
+                f"ledger {path}: there is no such file. If there was one, restore a copy that verifies: a new one "
+                f"would forget what was spent. Else make it: sottovoce ledger create {path.name} --dataset NAME "
+                "--epsilon E --delta D, or Ledger.create(path).open(...). Nothing was released."
             ) from error
         cause = _CAUSES.get(code, "it cannot be read or written; check the disk and the permissions")
         raise LedgerError(f"ledger {path}: {cause} (SQLite says: {error}). Nothing was released.") from error
-
-
-def rows(connection: sqlite3.Connection, condition: str = "1", *values: Any) -> Iterator[Row]:
-    """Entries in order of number; `condition` is one of this package's own texts, never a caller's."""
-    # The columns are named in the order of Row, and condition is a literal of this package.
-    query = f"SELECT {', '.join(Row._fields)} FROM entries WHERE {condition} ORDER BY number"  # noqa: S608
-    return map(Row._make, connection.execute(query, values))
 
 
 class Key(NamedTuple):
@@ -196,46 +156,212 @@ class Key(NamedTuple):
     query: str = ""
 
 
-def find(connection: sqlite3.Connection, *key: Any) -> Row | None:
-    """The entry with the `Key` of these fields, if any."""
-    condition = "kind = ? AND dataset = ? AND plan = ? AND round = ? AND query = ?"
-    return next(rows(connection, condition, *Key(*key)), None)
+@dataclass
+class _Known:
+    """What this process has checked of a file and keeps in mind: its state on disk, and of each entry key and hash."""
+
+    state: tuple[int, ...] = ()
+    hashes: list[str] = field(default_factory=list)  # of the entries 1, 2, ...
+    places: dict[Key, int] = field(default_factory=dict)  # key -> number
+    groups: dict[tuple[str, str], list[int]] = field(default_factory=dict)  # (kind, data set) -> numbers
+
+    @property
+    def last(self) -> tuple[int, str]:
+        return len(self.hashes), self.hashes[-1] if self.hashes else GENESIS
+
+    def add(self, row: Row) -> None:
+        key = Key(*row[1:6])
+        self.hashes.append(row.hash)
+        self.places[key] = row.number
+        self.groups.setdefault((row.kind, row.dataset), []).append(row.number)
 
 
-def append(connection: sqlite3.Connection, *key: Any, details: str = "", payload: bytes = b"") -> Row:
-    """Add an entry, chained to the last one. Call it inside a `transaction`."""
-    last = connection.execute("SELECT number, hash FROM entries ORDER BY number DESC LIMIT 1").fetchone()
-    number, previous = last or (0, GENESIS)
-    written = datetime.now(UTC).isoformat(timespec="seconds")
-    row = Row(number + 1, *Key(*key), details, payload, written, previous, "")
-    row = row._replace(hash=row.expected_hash())
-    connection.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
-    return row
+_KNOWN: Final[dict[Path, _Known]] = {}
+_TURNS: Final[dict[Path, threading.RLock]] = {}
 
 
-def check_end(path: Path, connection: sqlite3.Connection) -> None:
-    """What can be checked without reading the whole file: no gap in the numbers, and a sound last entry."""
-    count, highest = connection.execute("SELECT count(*), coalesce(max(number), 0) FROM entries").fetchone()
-    if count != highest:
+def _turn(path: Path) -> threading.RLock:
+    """Threads of a process take turns at a file: what the process keeps in mind of it is of one of them at a time."""
+    return _TURNS.setdefault(path, threading.RLock())
+
+
+def _forget() -> None:
+    """In a forked process: another thread may have been in the middle of something, so all is checked anew."""
+    _KNOWN.clear()
+    _TURNS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+class Entries:
+    """The entries of a file during one call: checked, and as they are while the call has its lock."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, known: _Known) -> None:
+        self.path = path
+        self.now = datetime.now(UTC).isoformat(timespec="seconds")  # of every entry that this call appends
+        self._connection = connection
+        self._known = known
+        self._new: list[Row] = []
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """Number and hash of the last entry; (0, zeros) before the first."""
+        return (self._new[-1].number, self._new[-1].hash) if self._new else self._known.last
+
+    def hash_of(self, number: int) -> str | None:
+        """The hash of the entry with that number, if there is one."""
+        hashes = self._known.hashes
+        return hashes[number - 1] if 0 < number <= len(hashes) else None
+
+    def datasets(self) -> list[str]:
+        """The data sets that were opened, in order."""
+        return [dataset for kind, dataset in self._known.groups if kind == "opening"]
+
+    def find(self, *key: Any) -> Row | None:
+        """The entry with the `Key` of these fields; None only if there never was one."""
+        number = self._known.places.get(Key(*key))
+        return None if number is None else self.row(number)
+
+    def of(self, dataset: str, *kinds: str) -> list[Row]:
+        """The entries of a data set that have one of the kinds, in order."""
+        numbers = sorted(n for kind in kinds for n in self._known.groups.get((kind, dataset), ()))
+        return [self.row(number) for number in numbers]
+
+    def has(self, kind: str, dataset: str, plan: str) -> bool:
+        """Whether a data set has an entry of that kind for a plan, whatever its round and query."""
+        return any(key[:3] == (kind, dataset, plan) for key in self._known.places)
+
+    def append(self, *key: Any, details: str = "", payload: bytes = b"") -> Row:
+        """Add an entry, chained to the last one. For calls of `writing`."""
+        number, previous = self.head
+        row = Row(number + 1, *Key(*key), details, payload, self.now, previous, "")
+        row = row._replace(hash=row.expected_hash())
+        self._connection.execute(f"INSERT INTO entries VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+        self._new.append(row)
+        return row
+
+    def row(self, number: int) -> Row:
+        """An entry by its number. What was read of it must be what was written, or nothing is done with it."""
+        for row in _rows(self._connection, "number = ?", number):
+            if row.hash == row.expected_hash() == self._known.hashes[number - 1]:
+                return row
+            raise broken(self.path, row, "its content is not the one that was written")
+        raise _damaged(self.path, f"entry {number} cannot be found")
+
+
+@contextmanager
+def reading(path: Path, *, whole: bool = False) -> Iterator[Entries]:
+    """The entries as they stand; errors of SQLite become `LedgerError`s that say what to do.
+
+    `whole`: all of the file is checked again, though it is as this process left it.
+    """
+    with _turn(path), _translated(path), _open(path) as connection:
+        connection.execute("BEGIN")
+        yield Entries(path, connection, _checked(path, connection, whole=whole))
+
+
+@contextmanager
+def writing(path: Path, *, structure: bool = False) -> Iterator[Entries]:
+    """All or nothing, one writer at a time: the write lock is taken first, durable when the block ends.
+
+    `structure`: SQLite's own structures are checked again, though the file is as this process left it.
+    """
+    with _turn(path), _translated(path), _open(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            known = _checked(path, connection)
+            if structure:
+                _check_structure(path, connection)
+            entries = Entries(path, connection, known)
+            yield entries
+            if entries._new:
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+        for row in entries._new:
+            known.add(row)
+        known.state = _state(path)
+
+
+def _rows(connection: sqlite3.Connection, condition: str, *values: Any) -> Iterator[Row]:
+    """Entries in order of number, found by it alone; `condition` is one of this module's own texts."""
+    # The columns are named in the order of Row, and condition is a literal of this module.
+    names = ", ".join(Row._fields)
+    query = f"SELECT {names} FROM entries NOT INDEXED WHERE {condition} ORDER BY number"  # noqa: S608
+    return map(Row._make, connection.execute(query, values))
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What differs when another process wrote the file, or another file took its place."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _checked(path: Path, connection: sqlite3.Connection, *, whole: bool = False) -> _Known:
+    """What is known of the file, after a check of all that this process has not itself read or written before."""
+    _check_header(path, connection)
+    known, state = _KNOWN.get(path, _Known()), _state(path)
+    head = connection.execute("SELECT number, hash FROM entries NOT INDEXED ORDER BY number DESC LIMIT 1").fetchone()
+    number, hash_ = head or (0, GENESIS)
+    if known.state == state and known.last == (number, hash_) and not whole:
+        return known
+    _check_structure(path, connection)
+    # Others appended: what was checked before stays known. Anything else that changed the file: all is checked anew.
+    now = known if number > len(known.hashes) and not whole else _Known()
+    for row in _rows(connection, "number > ?", len(now.hashes)):
+        _check_next(path, now, row)
+        now.add(row)
+    if known.hashes and now.hashes[: len(known.hashes)] != known.hashes:
+        raise _damaged(path, f"it had {len(known.hashes)} entries, and what is there now is no continuation of them")
+    now.state = state
+    _KNOWN[path] = now
+    return now
+
+
+def _check_header(path: Path, connection: sqlite3.Connection) -> None:
+    if path.stat().st_size == 0:
+        raise _damaged(path, "it has 0 bytes, so it was emptied or cut")
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION:
+        raise LedgerError(f"ledger {path}: a SQLite file, but not a ledger. Give the path of a ledger.")
+    if version not in (1, VERSION):
         raise LedgerError(
-            f"ledger {path}: {highest} entries were written and {count} are there. Nothing more is spent "
-            "from this file: restore a copy that verifies, or treat the budget as spent."
+            f"ledger {path}: written in format {version}, and this version reads formats 1 and {VERSION}. "
+            "Use the version of sottovoce that wrote it."
         )
-    for row in rows(connection, "number = ?", highest):
-        row.check(path)
+    tables = connection.execute("SELECT sql FROM sqlite_master WHERE type IN ('table', 'index')").fetchall()
+    if len(tables) != 2 or not all(text and f"{text};\n" in _SCHEMA for (text,) in tables):
+        raise _damaged(path, "the file is damaged (its table is described otherwise)")
 
 
-def check_chain(path: Path, connection: sqlite3.Connection) -> Iterator[Row]:
-    """Every entry in order, each after its number, its link to the one before and its hash were checked."""
+def _check_structure(path: Path, connection: sqlite3.Connection) -> None:
+    """SQLite's own check: pages, table, and that table and index have the same entries."""
     findings = [finding for (finding,) in connection.execute("PRAGMA integrity_check(1)")]
     if findings != ["ok"]:
-        raise LedgerError(f"ledger {path}: the file is damaged ({findings[0]}). Restore a copy that verifies.")
-    previous = GENESIS
-    for number, row in enumerate(rows(connection), start=1):
-        if row.number != number:
-            raise broken(path, row, f"entry {number} is missing")
-        if row.previous != previous:
-            raise broken(path, row, "it is not chained to the entry before it")
-        row.check(path)
-        previous = row.hash
-        yield row
+        raise _damaged(path, f"the file is damaged ({findings[0]})")
+
+
+def _check_next(path: Path, known: _Known, row: Row) -> None:
+    """An entry comes next: by its number, its link to the one before, its content and a key of its own."""
+    number, previous = known.last
+    if row.number != number + 1:
+        raise broken(path, row, f"entry {number + 1} is missing")
+    if row.previous != previous:
+        raise broken(path, row, "it is not chained to the entry before it")
+    if row.hash != row.expected_hash():
+        raise broken(path, row, "its content is not the one that was written")
+    if Key(*row[1:6]) in known.places:
+        raise broken(path, row, "it repeats an earlier entry")
+
+
+def _damaged(path: Path, what: str) -> LedgerError:
+    return LedgerError(
+        f"ledger {path}: {what}. Nothing more is spent from this file: restore a copy that verifies, or treat the "
+        "budget as spent."
+    )

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final, Literal, get_args
 
 from sottovoce.errors import BudgetError, InputError
@@ -23,6 +24,7 @@ from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.relation import Relation, checked, inside
 
 Composition = Literal["renyi", "gaussian", "basic"]
+Period = Literal["day", "week", "month", "year"]
 Events = Callable[[Relation], Sequence[Event]] | Sequence[Event]
 
 # Sums of rounded numbers are compared to this relative precision: ten plans of epsilon 0.1 make epsilon 1.
@@ -42,7 +44,8 @@ class Paid:
 class Reservation:
     """A plan's cost: its events, what they add to the account, and the plan's (epsilon, delta) on its own.
 
-    `paid` has what the account has paid, this plan included, for the kept rows that the plan uses.
+    `paid` has what the account has paid, this plan included, for the kept rows that the plan uses. `about` is what was
+    said of the plan, by name. `account` is the account below this one that the plan runs on, "" if it is this one.
     """
 
     plan: str
@@ -52,11 +55,17 @@ class Reservation:
     delta: float
     summary: str
     paid: tuple[Paid, ...] = ()
+    about: tuple[tuple[str, str], ...] = ()
+    account: str = ""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What is fixed when an account is opened; `capacity` is the budget in the unit that adds over plans."""
+    """What is fixed when an account is opened; `capacity` is the budget in the unit that adds over plans.
+
+    `under` names the account that pays as well. With an `allowance` the capacity is released in parts, one a `period`,
+    the first at the opening: a part is what one plan of Gaussian releases of that epsilon costs.
+    """
 
     epsilon: float
     delta: float
@@ -64,6 +73,9 @@ class Terms:
     composition: Composition
     order: float | None
     capacity: float
+    under: str = ""
+    allowance: float | None = None
+    period: Period | None = None
 
     def price(self, plan: str, events: Events, delta: float | None, summary: str) -> Reservation:
         """What a plan with these events would be charged."""
@@ -88,6 +100,17 @@ class Terms:
             cost = accounting.renyi_of(listed, self.fixed_order, self.relation)
         epsilon = accounting.epsilon_of(listed, inside(self.delta), self.relation)
         return Reservation(plan, listed, cost, epsilon, self.delta, summary)
+
+    def released(self, opened: datetime, now: datetime) -> float:
+        """How much of the capacity may be spent by now; unspent parts stay."""
+        if self.allowance is None or self.period is None:
+            return self.capacity
+        part = self.allowance
+        if self.composition != "basic":
+            part = mu_for(self.allowance, inside(self.delta)) ** 2
+        if self.composition == "renyi":
+            part *= self.fixed_order / 2
+        return min(part * (1 + periods_between(opened, now, self.period)), self.capacity)
 
     @property
     def fixed_order(self) -> float:
@@ -114,12 +137,34 @@ def open_terms(epsilon: float, delta: float, relation: Relation, composition: Co
     return Terms(epsilon, delta, relation, composition, order, renyi_budget(epsilon, inside(delta), order))
 
 
+def in_periods(terms: Terms, allowance: tuple[float, Period]) -> Terms:
+    """The same terms, released in parts."""
+    epsilon, period = allowance
+    if not 0 < epsilon <= terms.epsilon:
+        raise InputError(
+            f"allowance={allowance!r}: a part's epsilon is above 0 and at most the total {terms.epsilon:g}."
+        )
+    if period not in get_args(Period):
+        raise InputError(f"allowance={allowance!r}: the period must be one of {', '.join(get_args(Period))}.")
+    return replace(terms, allowance=float(epsilon), period=period)
+
+
+def periods_between(opened: datetime, now: datetime, period: Period) -> int:
+    """How many whole periods have passed; a month ends on the day of the month of the opening, or after its last."""
+    if period in ("day", "week"):
+        return max((now - opened).days // (1 if period == "day" else 7), 0)
+    months = 12 * (now.year - opened.year) + now.month - opened.month
+    months -= (now.day, now.time()) < (opened.day, opened.time())
+    return max(months // (1 if period == "month" else 12), 0)
+
+
 @dataclass(frozen=True)
 class Balance:
     """What an account has, as epsilons: `spent` and `total` at `delta`, `left` at `delta_left`.
 
     `left` is the largest plan of Gaussian releases that would fit. `spent` and `left` do not add up to
-    `total`, since composition is not a sum; `share`, the used part of the budget, does add up over plans.
+    `total`, since composition is not a sum; `share`, the used part of the budget, does add up over plans, and
+    `released` is the part of the budget that may be used by now.
     """
 
     total: float
@@ -129,14 +174,21 @@ class Balance:
     delta_left: float
     share: float
     plans: int
+    released: float = 1.0
 
 
 @dataclass(frozen=True)
 class Book:
-    """An account's terms and all its reservations, in order."""
+    """An account's terms and all its reservations, in order; `released` is the capacity that may be spent by now."""
 
     terms: Terms
     reservations: tuple[Reservation, ...] = ()
+    released: float = math.inf
+
+    @property
+    def available(self) -> float:
+        """The bound of what all plans may add up to by now."""
+        return min(self.released, self.terms.capacity)
 
     def find(self, plan: str) -> Reservation | None:
         """The reservation of a plan, if it has one."""
@@ -160,23 +212,28 @@ class Book:
 
         Guarantee: if every plan is admitted by this rule, all their releases together are
         (epsilon, delta)-differentially private. The first plan of a "renyi" account is also admitted on its
-        own exact epsilon: it depends on no output, and if it overfills the account no other plan follows.
+        own exact epsilon: it depends on no output, and if it overfills the account no other plan follows. That is for
+        an account whose whole budget is released.
         """
-        after = Book(self.terms, (*self.reservations, asked))
-        within = _at_most(after.cost(), self.terms.capacity)
+        after = self.after(asked)
+        within = _at_most(after.cost(), self.available)
         if self.terms.composition == "basic":
             return within and _at_most(math.fsum(known.delta for known in after.reservations), self.terms.delta)
-        if self.terms.composition == "renyi" and not self.reservations:
+        if self.terms.composition == "renyi" and not self.reservations and self.available == self.terms.capacity:
             return within or _at_most(asked.epsilon, self.terms.epsilon)
         return within
+
+    def after(self, asked: Reservation) -> Book:
+        """The book with one more plan in it."""
+        return replace(self, reservations=(*self.reservations, asked))
 
     def balance(self) -> Balance:
         """What is spent and what is left."""
         terms, cost, plans = self.terms, self.cost(), len(self.reservations)
-        rest = max(terms.capacity - cost, 0.0)
+        rest = max(self.available - cost, 0.0)
         share = min(cost / terms.capacity, 1.0)
         delta_left = terms.delta
-        if plans == 0:
+        if plans == 0 and self.available == terms.capacity:
             spent, left = 0.0, terms.epsilon
         elif terms.composition == "basic":
             delta_left = max(terms.delta - math.fsum(known.delta for known in self.reservations), 0.0)
@@ -187,11 +244,13 @@ class Book:
             left = accounting.gaussian_epsilon(math.sqrt(rest), inside(terms.delta))
         else:
             spent = accounting.renyi_to_epsilon(cost, terms.fixed_order, inside(terms.delta))
-            if plans == 1:
-                spent = min(spent, self.reservations[0].epsilon)
+            if plans <= 1:
+                spent = min(spent, math.fsum(known.epsilon for known in self.reservations))
             # The Renyi divergence of a Gaussian release at this order is order * mu^2 / 2.
             left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), inside(terms.delta))
-        return Balance(terms.epsilon, spent, left, terms.delta, delta_left, share, plans)
+        return Balance(
+            terms.epsilon, spent, left, terms.delta, delta_left, share, plans, self.available / terms.capacity
+        )
 
     def refusal(self, asked: Reservation) -> str:
         """Why a plan that does not fit was refused, and what would fit."""
@@ -200,11 +259,12 @@ class Book:
         kind = "same delta, Gaussian releases"
         if terms.composition == "basic":
             kind = f"delta at most {_round_down(balance.delta_left):g}"
+        part = "" if balance.released == 1 else f" of the {100 * balance.released:.0f}% released by now"
         remedy = f"A plan of epsilon at most {largest:g} ({kind}) would fit." if largest else "Nothing would fit."
         return (
             f"the plan asks for epsilon {asked.epsilon:.4g} at delta {asked.delta:g}; of epsilon "
             f"{terms.epsilon:g} at delta {terms.delta:g} ({terms.relation}), {balance.spent:.4g} is spent "
-            f"(plans: {balance.plans}) and {largest:g} is left. {remedy}"
+            f"(plans: {balance.plans}) and {largest:g} is left{part}. {remedy}"
         )
 
 

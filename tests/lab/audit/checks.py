@@ -17,6 +17,7 @@ import importlib.util
 import itertools
 import logging
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from scipy.special import ndtr, ndtri
 
 import serving
 import sottovoce as sv
+from damage import PAGE, Victim, attack
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data.block import Block
@@ -38,13 +40,14 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate, value_of
 from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.door.sealed import Released
-from sottovoce.errors import RefusedError
+from sottovoce.errors import LedgerError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.lab.audit.catalogue import BALL, STIFF, audit_plan
 from sottovoce.lab.audit.transcript import Asked, Message, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.release import Release
+from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import noise_multiplier_for
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
@@ -887,7 +890,7 @@ def kept_rows(case: Case, folder: Path) -> None:
     data = draw_data(plan, 17)
     changed = np.array(data[name][0])
     changed[:6] = np.random.default_rng(17).uniform(-1, 1, size=(6, 2))
-    account = Ledger(folder / "ledger").open("people", 1e6, 1e-3)
+    account = Ledger.create(folder / "ledger").open("people", 1e6, 1e-3)
     others = plan.model_copy(update={"run": "second"}), plan.model_copy(update={"run": "third"})
     wider = case.plan(bounds=Bounds.declare(entry_bound=2.0, label_bound=1.0)).model_copy(update={"run": "wider"})
     first, second, third, fourth = (
@@ -949,7 +952,7 @@ def ledger(case: Case, folder: Path) -> None:
     plan = case.plan()
     data = draw_data(plan, 18)
     name, (X, y) = next(iter(data.items()))
-    account = Ledger(folder / "ledger").open("people", plan.epsilon, plan.delta)
+    account = Ledger.create(folder / "ledger").open("people", plan.epsilon, plan.delta)
     party = Party(name, X, y if plan.part(name).preparation.labelled else None, account=account)
 
     def accepted(asked: Plan) -> bool:
@@ -1109,3 +1112,29 @@ def _coordinated(plan: Plan, transcript: Transcript, values: list[np.ndarray]) -
     except StopIteration as stop:
         found = stop.value
     return asked, found if isinstance(found, Solution) else Solution(found)
+
+
+# ------------------------------------------------------------------------------------------------ damaged ledgers
+
+
+def damaged_index() -> None:
+    """An index that has lost an entry is noticed by whoever starts, and before anything is charged."""
+    with tempfile.TemporaryDirectory() as folder:
+        victim = Victim.make(Path(folder))
+        data = bytearray(victim.data)
+        place = data.index(next(iter(victim.released))[0].encode(), victim.index_pages()[0] * PAGE)
+        data[place] ^= 1
+        victim.account.path.write_bytes(data)
+        ledger_file._forget()
+        for use in (lambda: Ledger(victim.account.path), lambda: victim.account.reserve("f" * 64, [])):
+            with contextlib.suppress(LedgerError):
+                use()
+                raise AssertionError("a ledger whose index is damaged is used")
+
+
+def flipped_bits() -> None:
+    """With one flipped bit, seen or not, an old key has its old answer or none, and no budget grows."""
+    with tempfile.TemporaryDirectory() as folder:
+        victim = Victim.make(Path(folder))
+        attack(victim, victim.bits(victim.index_pages(), 40, 1), "blind", keys=6)
+        attack(victim, victim.bits(range(len(victim.data) // PAGE), 12, 3), "starts", keys=6)

@@ -44,7 +44,7 @@ from sottovoce.lab.audit import games
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
-from sottovoce.privacy import accounting, calibration, mechanisms, published, relation, trade_off
+from sottovoce.privacy import accounting, calibration, ledger_file, mechanisms, published, relation, trade_off
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.queries import gradient as gradients
 from sottovoce.queries import parts, pricing
@@ -831,6 +831,46 @@ def _(real: Any = preparation.Preparation.labels, slopes: Any = parts.Slopes.at)
         return slopes(self, round._replace(told=told))
 
     with patch(preparation.Preparation, "labels", known), patch(parts.Slopes, "at", used):
+        yield
+
+
+@fault(
+    "integrity check skipped",
+    "the structures of a ledger's file are taken as sound",
+    damaged_index=checks.damaged_index,
+)
+def _() -> Iterator[None]:
+    with patch(ledger_file, "_check_structure"):
+        yield
+
+
+@fault(
+    "index trusted",
+    "an entry that the index of a ledger does not have is taken as never written",
+    flipped_bits=checks.flipped_bits,
+)
+def _() -> Iterator[None]:
+    def by_index(self: ledger_file.Entries, *key: Any) -> ledger_file.Row | None:
+        names = ", ".join(ledger_file.Row._fields)
+        condition = "kind = ? AND dataset = ? AND plan = ? AND round = ? AND query = ?"
+        query = f"SELECT {names} FROM entries INDEXED BY entry_key WHERE {condition}"
+        found = self._connection.execute(query, ledger_file.Key(*key)).fetchone()
+        return None if found is None else ledger_file.Row._make(found)
+
+    with patch(ledger_file.Entries, "find", by_index):
+        yield
+
+
+@fault(
+    "chain not checked",
+    "the entries of a ledger are taken as they are read",
+    flipped_bits=checks.flipped_bits,
+)
+def _() -> Iterator[None]:
+    def taken(self: ledger_file.Entries, number: int) -> ledger_file.Row:
+        return next(ledger_file._rows(self._connection, "number = ?", number))
+
+    with patch(ledger_file, "_check_next"), patch(ledger_file.Entries, "row", taken):
         yield
 
 

@@ -1,15 +1,19 @@
-"""`sottovoce ledger open | show | history | verify | rows | forget-rows`."""
+"""`sottovoce ledger create | open | show | history | report | verify | rows | forget-rows`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sottovoce.app.cli.console import AsJson, bar, out, print_json, table
+
+if TYPE_CHECKING:
+    from sottovoce.privacy.ledger import Account, Entry
 
 app = typer.Typer(
     help="Budgets on disk: what may be spent on a data set, and what was.",
@@ -18,6 +22,9 @@ app = typer.Typer(
 )
 
 LedgerPath = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger file.", show_default=False)]
+
+
+ABOUT = ("analyst", "dataset", "purpose", "note")
 
 
 class _Relation(StrEnum):
@@ -31,35 +38,108 @@ class _Composition(StrEnum):
     basic = "basic"
 
 
+Dataset = Annotated[str, typer.Option(help="The data set's name.", show_default=False)]
+Epsilon = Annotated[float, typer.Option(help="All that may ever be spent on it.", show_default=False)]
+Delta = Annotated[float, typer.Option(help="The delta at which that epsilon holds, well below 1 / records.")]
+Neighbours = Annotated[_Relation | None, typer.Option(help="Which data sets are neighbours.", show_default="zero-out")]
+Adding = Annotated[
+    _Composition | None,
+    typer.Option(
+        help="How plans add up: renyi takes every plan, gaussian is tightest but takes Gaussian plans only, "
+        "basic adds epsilons and deltas.",
+        show_default="renyi",
+    ),
+]
+Allowance = Annotated[
+    str | None,
+    typer.Option(
+        metavar="E/PERIOD",
+        help="Release the budget in parts, one a day, week, month or year, for example 0.25/month.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def create(
+    path: LedgerPath,
+    dataset: Dataset,
+    epsilon: Epsilon,
+    delta: Delta = 1e-5,
+    relation: Neighbours = None,
+    composition: Adding = None,
+    allowance: Allowance = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a ledger with its first account. A file that is there is never replaced.
+
+    - `sottovoce ledger create budget.db --dataset patients --epsilon 3 --delta 1e-6`
+    """
+    from sottovoce.errors import SottovoceError
+    from sottovoce.privacy.ledger import Ledger
+
+    terms = _terms(epsilon, delta, relation, composition, allowance)
+    ledger = Ledger.create(path)
+    try:
+        account = ledger.open(dataset, **terms)
+    except SottovoceError:
+        ledger.path.unlink()  # nothing was ever opened in it
+        raise
+    _opened(path, account, as_json)
+
+
 @app.command(name="open")
 def open_account(
     path: LedgerPath,
-    dataset: Annotated[str, typer.Option(help="The data set's name.", show_default=False)],
-    epsilon: Annotated[float, typer.Option(help="All that may ever be spent on it.", show_default=False)],
-    delta: Annotated[float, typer.Option(help="The delta at which that epsilon holds, well below 1 / records.")] = 1e-5,
-    relation: Annotated[_Relation, typer.Option(help="Which data sets are neighbours.")] = _Relation.zero_out,
-    composition: Annotated[
-        _Composition,
-        typer.Option(
-            help="How plans add up: renyi takes every plan, gaussian is tightest but takes Gaussian plans only, "
-            "basic adds epsilons and deltas."
-        ),
-    ] = _Composition.renyi,
+    dataset: Dataset,
+    epsilon: Epsilon,
+    delta: Delta = 1e-5,
+    relation: Neighbours = None,
+    composition: Adding = None,
+    allowance: Allowance = None,
+    under: Annotated[
+        str | None, typer.Option(help="An account of this ledger that pays as well.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Open an account; its terms never change. The file is made if it is not there.
+    """Open one more account in a ledger that is there; its terms never change.
 
-    - `sottovoce ledger open budget.db --dataset patients --epsilon 3 --delta 1e-6`
+    An account under another is a part of its budget, for example for one analyst.
+
+    - `sottovoce ledger open budget.db --dataset anna --epsilon 1 --delta 1e-6 --under patients`
     """
     from sottovoce.privacy.ledger import Ledger
 
-    account = Ledger(path).open(dataset, epsilon, delta, relation=relation.value, composition=composition.value)
+    terms = _terms(epsilon, delta, relation, composition, allowance)
+    _opened(path, Ledger(path).open(dataset, **terms, under=under), as_json)
+
+
+def _terms(
+    epsilon: float, delta: float, relation: _Relation | None, composition: _Composition | None, allowance: str | None
+) -> dict[str, Any]:
+    from sottovoce.errors import InputError
+
+    part: Any = None
+    if allowance is not None:
+        amount, _, period = allowance.partition("/")
+        try:
+            part = (float(amount), period)
+        except ValueError:
+            raise InputError(f"allowance={allowance!r} must be an epsilon and a period, as in 0.25/month.") from None
+    terms = {"relation": relation and relation.value, "composition": composition and composition.value}
+    return {"epsilon": epsilon, "delta": delta, **terms, "allowance": part}
+
+
+def _opened(path: Path, account: Account, as_json: bool) -> None:
+    terms = account.terms()
     if as_json:
-        print_json({"ledger": str(account.path), "account": dataset, **asdict(account.terms())})
+        print_json({"ledger": str(account.path), "account": account.dataset, **asdict(terms)})
         return
+    parts = f", {terms.allowance:g} a {terms.period}" if terms.allowance is not None else ""
+    under = f", under {terms.under!r}" if terms.under else ""
     out().print(
-        f"account {dataset!r} in {path}: epsilon {epsilon:g} at delta {delta:g}, {relation.value}; "
-        f"{account.balance().plans} plans so far",
+        f"account {account.dataset!r} in {path}: epsilon {terms.epsilon:g} at delta {terms.delta:g}{parts}, "
+        f"{terms.relation}{under}; {account.balance().plans} plans so far",
         soft_wrap=True,
     )
 
@@ -72,7 +152,7 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
     """
     from sottovoce.privacy.ledger import Ledger
 
-    accounts = Ledger(path, create=False).accounts()
+    accounts = Ledger(path).accounts()
     if as_json:
         print_json(
             {
@@ -82,19 +162,16 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
         )
         return
     console = out()
-    if not accounts:
-        console.print(f"{path} has no account yet; open one with `sottovoce ledger open`.", soft_wrap=True)
-        return
     listing = table("account", "total>", "spent>", "left>", "delta>", "relation", "plans>", "used")
     for account in accounts:
-        balance = account.balance()
+        balance, terms = account.balance(), account.terms()
         listing.add_row(
-            account.dataset,
+            account.dataset if not terms.under else f"{account.dataset}, under {terms.under}",
             f"{balance.total:g}",
             f"{balance.spent:.4g}",
             f"{balance.left:.4g}",
             f"{balance.delta:g}",
-            account.terms().relation,
+            terms.relation,
             f"{balance.plans}",
             f"{bar(balance.share, console)} {100 * balance.share:.0f}%",
         )
@@ -103,54 +180,127 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def history(path: LedgerPath, as_json: AsJson = False) -> None:
-    """List what was opened and charged, and how much was released under each charge.
+def history(
+    path: LedgerPath,
+    analyst: Annotated[str | None, typer.Option(help="Only charges of this analyst.", show_default=False)] = None,
+    since: Annotated[
+        datetime | None, typer.Option(help="Only entries from this day on.", formats=["%Y-%m-%d"], show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what was opened and charged, by whom and what for, and how much was released under each charge.
 
     - `sottovoce ledger history budget.db`
+    - `sottovoce ledger history budget.db --analyst anna --since 2026-01-01`
     """
     from sottovoce.privacy.ledger import Ledger
 
-    accounts = Ledger(path, create=False).accounts()
+    accounts = Ledger(path).accounts()
     entries = sorted((entry for account in accounts for entry in account.history()), key=lambda entry: entry.number)
-    if as_json:
-        told = [asdict(entry) for entry in entries]
-        for line in told:
-            line["details"].pop("key", None)  # with it, and the file of kept rows, records could be guessed and tried
-        print_json({"ledger": str(path), "entries": told})
-        return
-    released: dict[tuple[str, str], list[int]] = {}
+    released: dict[tuple[str, str], int] = {}
     for entry in entries:
         if entry.kind == "release":
-            released.setdefault((entry.dataset, entry.plan), []).append(entry.payload_bytes)
-    listing = table("entry>", "written", "account", "what", "epsilon>", "releases>", "bytes>", "plan")
-    for entry in entries:
+            released[entry.dataset, entry.plan] = released.get((entry.dataset, entry.plan), 0) + 1
+    told = [entry for entry in entries if since is None or entry.written[:10] >= since.date().isoformat()]
+    if analyst is not None:
+        told = [entry for entry in told if _about(entry).get("analyst") == analyst]
+    if as_json:
+        lines = [asdict(entry) for entry in told]
+        for line in lines:
+            line["details"].pop("key", None)  # with it, and the file of kept rows, records could be guessed and tried
+            line["details"].pop("receipt_key", None)
+        print_json({"ledger": str(path), "entries": lines})
+        return
+    listing = table("entry>", "written", "account", "what", "epsilon>", "releases>", "plan")
+    console = out()
+    narrow = console.width < 100
+    for column in listing.columns:
+        column.no_wrap, column.overflow = column.header not in ("account", "what"), "fold"
+    for entry in told:
         details: Any = entry.details
         if entry.kind == "opening":
-            row = ("opened", f"{details['epsilon']:g}", "", "", "")
-        elif entry.kind == "reservation":
-            sizes = released.get((entry.dataset, entry.plan), [])
-            row = (details["summary"], f"{details['epsilon']:.4g}", f"{len(sizes)}", f"{sum(sizes)}", entry.plan[:12])
+            row = ("opened", f"{details['epsilon']:g}", "", "")
+        elif entry.kind in ("reservation", "under"):
+            below = (details["account"], entry.plan) if entry.kind == "under" else (entry.dataset, entry.plan)
+            row = (
+                _what(entry),
+                f"{details['epsilon']:.4g}",
+                f"{released.get(below, 0)}",
+                entry.plan[: 6 if narrow else 12],
+            )
         elif entry.kind == "forgotten":
-            row = (f"kept rows {entry.plan} forgotten", "", "", "", "")
+            row = (f"kept rows {entry.plan} forgotten", "", "", "")
         else:
             continue
-        listing.add_row(f"{entry.number}", entry.written[:16].replace("T", " "), entry.dataset, *row)
-    out().print(listing)
+        listing.add_row(f"{entry.number}", entry.written[: 10 if narrow else 16].replace("T", " "), entry.dataset, *row)
+    console.print(listing)
+
+
+def _about(entry: Entry) -> dict[str, str]:
+    return dict(entry.details.get("about", {}))
+
+
+def _what(entry: Entry) -> str:
+    """A charge in words: the run, on which account below, and what was said about it."""
+    about = _about(entry)
+    who = [f"on {entry.details['account']}"] if entry.kind == "under" else []
+    return "; ".join([entry.details["summary"], *who, *(about[name] for name in ABOUT if name in about)])
 
 
 @app.command()
-def verify(path: LedgerPath, as_json: AsJson = False) -> None:
+def report(
+    path: LedgerPath,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page to write; beside the ledger by default.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what was spent, when, by whom and what for as a page (HTML) that needs nothing else.
+
+    - `sottovoce ledger report budget.db -o budget.html`
+    """
+    from sottovoce.app.ledger_page import ledger_page
+    from sottovoce.files import write_text
+    from sottovoce.privacy.ledger import Ledger
+
+    target = path.with_suffix(".html") if output is None else output
+    write_text(target, ledger_page(Ledger(path)), "output")
+    if as_json:
+        print_json({"ledger": str(path), "page": str(target)})
+    else:
+        out().print(f"page: {target}", soft_wrap=True)
+
+
+@app.command()
+def verify(
+    path: LedgerPath,
+    receipt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER:HASH",
+            help="A receipt from a model's report: finds a ledger that was set back or cut since.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Check every entry: its hash, its link to the one before, and that it was allowed when it was made.
 
     - `sottovoce ledger verify budget.db`
+    - `sottovoce ledger verify budget.db --receipt 12:9f86d081884c7d65...`
     """
-    from sottovoce.privacy.ledger import Ledger
+    from sottovoce.privacy.ledger import Ledger, Receipt
 
-    entries = Ledger(path, create=False).verify()
+    known = None if receipt is None else Receipt.read(receipt)
+    ledger = Ledger(path)
+    entries = ledger.verify()
+    if known is not None:
+        ledger.check_receipt(known)
     if as_json:
         print_json({"ledger": str(path), "entries": entries, "sound": True})
     else:
-        out().print(f"{path} is sound: {entries} entries, each chained to the one before it", soft_wrap=True)
+        has = "" if receipt is None else "; it has the entry of the receipt"
+        out().print(f"{path} is sound: {entries} entries, each chained to the one before it{has}", soft_wrap=True)
 
 
 @app.command()
@@ -165,7 +315,7 @@ def rows(path: LedgerPath, as_json: AsJson = False) -> None:
     from sottovoce.privacy.ledger import Ledger
 
     found = []
-    for account in Ledger(path, create=False).accounts():
+    for account in Ledger(path).accounts():
         for entry in account.rows():
             try:
                 read(account, entry)
@@ -205,7 +355,7 @@ def forget_rows(
     from sottovoce.door.noisy_rows import forget
     from sottovoce.privacy.ledger import Ledger
 
-    account = Ledger(path, create=False).account(dataset)
+    account = Ledger(path).account(dataset)
     entries = account.rows()
     names = [entry.details["id"] for entry in entries]
     if entries and not yes:
