@@ -65,6 +65,11 @@ class Victim:
             for _ in range(each):
                 yield page * PAGE + chance.randrange(PAGE), 1 << chance.randrange(8)
 
+    def payload_bits(self) -> Iterator[tuple[int, int]]:
+        """The lowest bit of the first byte of each released value, where it lies in the file."""
+        for payload in self.released.values():
+            yield self.data.index(payload), 1
+
     def flip(self, byte: int, bit: int) -> None:
         """Put the damaged ledger in place of the sound one."""
         data = bytearray(self.data)
