@@ -1137,5 +1137,5 @@ def flipped_bits() -> None:
     with tempfile.TemporaryDirectory() as folder:
         victim = Victim.make(Path(folder))
         attack(victim, victim.bits(victim.index_pages(), 40, 1), "blind", keys=6)
-        attack(victim, victim.bits(range(len(victim.data) // PAGE), 12, 3), "starts", keys=6)
         attack(victim, victim.payload_bits(), "starts")
+        attack(victim, victim.bits(range(len(victim.data) // PAGE), 12, 3), "starts", keys=6)
