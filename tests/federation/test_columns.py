@@ -33,7 +33,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import inside
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
-from support import declared, events_of, query_of
+from support import declared, events_of, handle, query_of
 
 MakePlan = Callable[..., Plan]
 serials = itertools.count(1)
@@ -88,7 +88,7 @@ def party_of(name: str = "anna", *, labelled: bool = True, **options: Any) -> Pa
 
 
 def send(party: Party, kind: str, **fields: Any) -> Frame:
-    return decode(party.handle(encode(Frame(kind, next(serials), **fields))).data)
+    return decode(handle(party, encode(Frame(kind, next(serials), **fields))).data)
 
 
 def propose(party: Party, plan: Plan, **fields: Any) -> Frame:
@@ -681,7 +681,7 @@ def test_what_is_for_one_party_comes_with_what_is_for_all(small_plan: MakePlan) 
     X, y = rows()
     wire = Recorded([Party(name, X[:, :3], y) for name in ("anna", "ben")])
     coordinator = Coordinator(wire)
-    coordinator._propose(plan, ("anna", "ben"))
+    coordinator._open(plan, ("anna", "ben"))
     wire.down.clear()
     own = {"ben": {"weights": np.ones(4), "extra": integers(7)}, "nobody": {"extra": integers(8)}}
     values = coordinator._ask(plan, 0, Ask("gradient", {"weights": np.zeros(4)}, each=own), ("anna", "ben"))

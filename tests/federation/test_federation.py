@@ -351,6 +351,8 @@ class Liar:
         self.name = "anna"
         self.kind, self.query = kind, query
 
+    def identify(self, identity: Any) -> None: ...
+
     def handle(self, request: bytes) -> Any:
         frame = decode(request)
         if frame.kind in ("hello", "plan"):

@@ -32,27 +32,17 @@ from sottovoce.door.query import Plain, Query, Round
 from sottovoce.door.sealed import disclose, reply
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.federation.federation import Federation
+from sottovoce.federation.models import Models, PartialModel, own_part, parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import (
-    COORDINATOR,
-    MASKED,
-    Models,
-    PartialModel,
-    Request,
-    added,
-    own_part,
-    parts_of,
-    scores_of,
-    words_of,
-)
+from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of, words_of
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.solvers import Options, by_name
 from sottovoce.solvers.options import OneOf
 from sottovoce.transports.in_process import InProcess
-from support import declared
+from support import declared, handle
 
 NAMES = ("anna", "ben", "carl")
 WIDTHS = (3, 2, 1)
@@ -85,7 +75,7 @@ def model_of(**options: Any) -> Any:
 
 
 def send(party: Party, kind: str, **fields: Any) -> Frame:
-    return decode(party.handle(encode(Frame(kind, next(serials), **fields))).data)
+    return decode(handle(party, encode(Frame(kind, next(serials), **fields))).data)
 
 
 def said(frame: Frame) -> dict[str, Any]:

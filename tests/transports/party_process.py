@@ -12,6 +12,7 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.sealed import SEAL, Outgoing, declare_public, reply
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import serve_party
+from sottovoce.transports.identity import Identity
 
 SECRET = "170.25"
 
@@ -35,6 +36,9 @@ class ScriptedEndpoint:
         self.name = name
         self.folder = folder
         self.echoes = 0
+
+    def identify(self, identity: Identity) -> None:
+        self.identity = identity
 
     def handle(self, request: bytes) -> Outgoing:
         frame = decode(request)

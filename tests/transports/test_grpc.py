@@ -118,6 +118,8 @@ class Silent:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def identify(self, identity: Any) -> None: ...
+
     def handle(self, message: bytes) -> Any:
         raise AssertionError("no request was expected")
 

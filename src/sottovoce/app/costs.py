@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -22,6 +23,7 @@ _PATIENCE: Final = 0.02  # seconds for each of the two measurements
 _ENTRIES: Final = 1 << 17
 _MESSAGE: Final = 2e-4  # seconds to make, check and read one message
 _TRIES: Final = 3
+_SIGNATURE: Final = json.dumps({"signature": "0" * 128})  # of a party in one process
 _SYNCS: Final = 4  # a durable commit of a ledger waits for the disk about so often
 
 
@@ -41,7 +43,8 @@ class Cost:
 def cost_of(plan: Plan, form: Algorithm, ledger_folders: Sequence[Path] = ()) -> Cost:
     """What a run of the plan takes.
 
-    Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them.
+    Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them, with the
+    signatures of parties in one process; over a network each signature brings its certificate, about 1 kB.
     Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
     """
     if not plan.private:
@@ -50,11 +53,16 @@ def cost_of(plan: Plan, form: Algorithm, ledger_folders: Sequence[Path] = ()) ->
     uplink = downlink = messages = 0
     proposal = Frame("plan", 0, plan.digest, text=plan.to_json())
     end = Frame("done", 0, plan.digest)
-    check = replace(proposal, query="check")
-    for request, answer in (*([(check, "accept")] if parties > 1 else []), (proposal, "accept"), (end, "done")):
+    accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
+    signed = (*accepted, declare_public("signature", _SIGNATURE, reason="of the usual length"))
+    said = [(proposal, "accept", signed), (end, "done", accepted)]
+    if parties > 1:
+        start = json.dumps(dict.fromkeys(plan.names, _SIGNATURE))
+        said.append((replace(proposal, query="check"), "accept", accepted))
+        said.append((replace(proposal, query="start", text=start), "accept", accepted))
+    for request, answer, content in said:
         downlink += sum(len(encode(_told(request, plan, place))) for place in range(parties))
-        accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
-        uplink += parties * len(reply(answer, request, accepted).data)
+        uplink += parties * len(reply(answer, request, content).data)
     for query, several in messages_of(plan, form).items():
         for each in several:
             messages += each.count

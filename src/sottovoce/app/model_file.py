@@ -49,6 +49,7 @@ class ModelFile(BaseModel):
     plan_digest: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]
     privacy: dict[str, Any]
     communication: dict[str, int | dict[str, int]]
+    missing_parts: dict[str, str] = {}  # by party: why it has no part of the model
 
 
 def to_json(model: PrivateLinearModel) -> str:
@@ -74,6 +75,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "plan_digest": plan.digest.hex(),
         "privacy": model.privacy_.to_dict(),
         "communication": vars(model.communication_),
+        "missing_parts": model.missing_parts_,
     }
     return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
 
@@ -149,6 +151,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     model.charged_as_ = content.charged_as
     model.privacy_ = _report(content.privacy)
     model.communication_ = Communication(**content.communication)  # type: ignore[arg-type]
+    model.missing_parts_ = content.missing_parts
     return model
 
 

@@ -26,14 +26,15 @@ from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
 from sottovoce.federation.coordinator import check_people
 from sottovoce.federation.federation import Federation
+from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party, charge_of
-from sottovoce.federation.prediction import Models
 from sottovoce.files import check_writable, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.privacy.spending import Book
 from sottovoce.transports.base import Transport
+from sottovoce.transports.identity import Identity
 from sottovoce.transports.in_process import InProcess
 
 Say = Callable[[str], None]
@@ -124,6 +125,9 @@ class _Declared:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def identify(self, identity: Identity) -> None:
+        """It signs nothing."""
 
     def handle(self, request: bytes) -> Outgoing:
         """It has kept no rows of an earlier plan, and there is nothing else to ask it for."""
@@ -299,6 +303,7 @@ def report_of(model: PrivateLinearModel) -> dict[str, Any]:
         **by_columns(model.plan_),
         "releases": [release.model_dump() for release in model.plan_.releases],
         "communication": asdict(model.communication_),
+        "missing_parts": model.missing_parts_,
     }
 
 

@@ -197,6 +197,7 @@ class Query(ABC):
     together: ClassVar[bool] = False  # by columns: whether a release is charged for all parties' answers at once
     samples: ClassVar[bool] = False  # whether it may be asked of a secret batch
     unordered: bool = False  # whether its rounds may come in any order
+    as_needed: ClassVar[bool] = False  # whether what was released decides in which of its rounds a run asks
     one_by_one: ClassVar[bool] = False  # whether each party is asked on its own, told what those before it said
     bound: float
     noise_weights: Array | float = 1.0

@@ -31,6 +31,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "refused": "made from the plan, the party's policy and its ledger, never from rows",
     "error": "one of a fixed list of texts",
     "public_key": "random, and made to be told",
+    "signature": "over a plan's digest or a public key, by a key that has no part in the data",
 }
 
 
@@ -51,6 +52,7 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "refused": _is(str),
     "error": _is(str),
     "public_key": _is(str),
+    "signature": _is(str),
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -234,6 +235,13 @@ class Account:
         with ledger_file.connect(self.path) as connection:
             condition = "kind = 'release' AND dataset = ? AND plan = ?"
             return next(ledger_file.rows(connection, condition, self.dataset, plan), None) is not None
+
+    def answers(self, plan: str) -> Counter[str]:
+        """How many releases under the plan are stored, by query."""
+        _check_name("plan", plan)
+        with ledger_file.connect(self.path) as connection:
+            condition = "kind = 'release' AND dataset = ? AND plan = ?"
+            return Counter(row.query for row in ledger_file.rows(connection, condition, self.dataset, plan))
 
     def rows_of(self, recipe: str) -> Entry | None:
         """The last entry about kept rows of that recipe: which plan used them last, or that they were forgotten."""

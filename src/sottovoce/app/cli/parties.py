@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sottovoce.door.sealed import Outgoing
     from sottovoce.federation.party import Party
     from sottovoce.privacy.ledger import Account
+    from sottovoce.transports.identity import Identity
 
 
 def certificates(
@@ -187,6 +188,10 @@ class _Announced:
         self._account = account
         self._predictions = predictions
 
+    def identify(self, identity: Identity) -> None:
+        """Pass it on."""
+        self._party.identify(identity)
+
     def handle(self, request: bytes) -> Outgoing:
         """Pass the frame on; the kind of the answer tells what happened."""
         import json
@@ -201,7 +206,7 @@ class _Announced:
         kind, _ = peek(outgoing.data)
         if kind in ("accept", "answer") and peek(request)[0] == "predict":
             self._predicted(decode(request))
-        elif kind == "accept" and (asked := decode(request)).query != "check":
+        elif kind == "accept" and (asked := decode(request)).query not in ("check", "start"):
             plan = Plan.from_json(asked.text)
             form = algorithms.of(plan)
             events = form.pricing.events(form, plan, plan.relation, self.name)
