@@ -81,7 +81,7 @@ def handle(party: Party, request: bytes) -> Outgoing:
     try:
         said = decode(request)
         names = Plan.from_json(said.text).names if said.kind == "plan" else ()
-    except (SottovoceError, ValueError):  # whatever is wrong is the party's to say
+    except (SottovoceError, ValueError, RecursionError):  # whatever is wrong is the party's to say
         said, names = Frame("error", 0), ()
     if names:
         known = IDENTITIES.setdefault(names, local_identities(names))
