@@ -22,6 +22,7 @@ from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN, Local, local_identities
+from sottovoce.transports.in_process import InProcess
 
 
 def plan_of(problem: Problem, solver: str, *, run: str = "run", coin: str = "coin", **options: Any) -> Plan:
@@ -97,3 +98,10 @@ def start(party: Party, digest: bytes, names: tuple[str, ...]) -> None:
     signatures = {name: identity.sign(PLAN, digest) for name, identity in IDENTITIES[names].items()}
     frame = Frame("plan", 2**60, digest, query="start", text=json.dumps(signatures))
     assert decode(party.handle(encode(frame)).data).kind == "accept"
+
+
+def renewed(wire: InProcess, party: Party) -> None:
+    """Put a restarted party in the place of the one of its name, with the identity that the others know."""
+    before: Any = wire._endpoints[party.name]
+    party.identify(before._identity)
+    wire._endpoints[party.name] = party

@@ -33,7 +33,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import inside
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
-from support import declared, events_of, handle, query_of
+from support import declared, events_of, handle, query_of, renewed
 
 MakePlan = Callable[..., Plan]
 serials = itertools.count(1)
@@ -704,7 +704,7 @@ def test_a_party_that_was_restarted_is_told_its_own_again(columns_plan: MakePlan
 
     def restart(done: int, _total: int) -> None:
         if done in (3, 4):  # before a feature, and before a choice
-            wire._endpoints["ben"] = party_of("ben", account=accounts["ben"], randomness=SeededRandomness(done))
+            renewed(wire, party_of("ben", account=accounts["ben"], randomness=SeededRandomness(done)))
 
     solution, rounds = Coordinator(wire).run(plan, algorithms.of(plan), restart)
     assert rounds == 2 * plan.rounds

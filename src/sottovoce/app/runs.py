@@ -245,7 +245,9 @@ def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel)
 
 def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
     """Train: run the plan that a preview showed."""
-    run.model._train(run.prepared, progress)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the model is here, but")  # the caller tells of missing_parts_
+        run.model._train(run.prepared, progress)
     return run.model
 
 

@@ -89,6 +89,10 @@ def fit(
                 model = runs.fit(run, advance)
         seconds = time.perf_counter() - start
     paths = runs.write_outputs(loaded, model, before, seconds)
+    for party, why in model.missing_parts_.items():
+        beside.print(
+            f"note: joint predictions are not possible, {party} has no part of the model: {why}", soft_wrap=True
+        )
     after = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
     if as_json:
         print_json(
