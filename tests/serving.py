@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +21,8 @@ from sottovoce.algorithms.sgd.published import named_records
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.query import Query
 from sottovoce.errors import BudgetError, SottovoceError
+from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
-from sottovoce.federation.prediction import Models
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.accounting import renyi_of
@@ -31,6 +32,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Events, Reservation, Terms
 from sottovoce.queries.pricing import queries_of
+from support import handle
 
 Data = Mapping[str, tuple[np.ndarray, np.ndarray]]
 MANY = 400  # rounds of a release that are all asked for; of more, those at both ends
@@ -72,6 +74,9 @@ class InMemory(Account):
 
     def started(self, plan: str) -> bool:
         return any(known == plan for known, _, _ in self.released)
+
+    def answers(self, plan: str) -> Counter[str]:
+        return Counter(query for known, _, query in self.released if known == plan)
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class Holders:
             known = y if self.labelled[name] else None
             party = ForTheRun(name, X, known, account=account, randomness=randomness, models=Models())
             digest = bytes(32) if plan is None else plan.digest
-            proposed = decode(party.handle(encode(Frame("plan", next(serials), digest, text=text))).data)
+            proposed = decode(handle(party, encode(Frame("plan", next(serials), digest, text=text))).data)
             if proposed.kind == "accept":
                 assert plan is not None, "a text that is no plan was accepted"
                 accounts[name] = account
@@ -146,7 +151,7 @@ def answered(party: Party, plan: Plan) -> Iterator[Answer]:
         for number in (number for number in some if -(2**31) <= number < 2**31):
             for told in messages(plan, query, number):
                 frame = Frame("ask", next(serials), plan.digest, number, name, told)
-                if decode(party.handle(encode(frame)).data).kind == "answer":
+                if decode(handle(party, encode(frame)).data).kind == "answer":
                     assert name in releases, f"{name!r} was answered, which the plan does not release"
                     record = int(told["index"][0]) if type(query).__name__ == "RecordGradient" else None
                     yield Answer(party.name, query, releases[name], number, record)

@@ -10,13 +10,19 @@ from numpy.typing import NDArray
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.query import Query, Round
+from sottovoce.door.sealed import Outgoing
+from sottovoce.errors import SottovoceError
+from sottovoce.federation.party import Party
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Event
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
+from sottovoce.transports.identity import PLAN, Local, local_identities
+from sottovoce.transports.in_process import InProcess
 
 
 def plan_of(problem: Problem, solver: str, *, run: str = "run", coin: str = "coin", **options: Any) -> Plan:
@@ -66,3 +72,36 @@ def forged(plan: Plan, **fields: Any) -> tuple[bytes, str]:
     told = json.loads(plan.to_json()) | fields
     text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=True)
     return hashlib.sha256(text.encode()).digest(), text
+
+
+IDENTITIES: dict[tuple[str, ...], dict[str, Local]] = {}  # of the parties of a plan, by their names
+
+
+def handle(party: Party, request: bytes) -> Outgoing:
+    """A party's answer to one frame, where the test is its wire, and the other parties sign every plan at once."""
+    try:
+        said = decode(request)
+        names = Plan.from_json(said.text).names if said.kind == "plan" else ()
+    except (SottovoceError, ValueError, RecursionError):  # whatever is wrong is the party's to say
+        said, names = Frame("error", 0), ()
+    if names:
+        known = IDENTITIES.setdefault(names, local_identities(names))
+        party.identify(known.get(party.name) or local_identities([party.name])[party.name])
+    answer = party.handle(request)
+    if len(names) > 1 and said.query == "" and decode(answer.data).kind == "accept":
+        start(party, said.plan, names)
+    return answer
+
+
+def start(party: Party, digest: bytes, names: tuple[str, ...]) -> None:
+    """Show a party the signatures of all."""
+    signatures = {name: identity.sign(PLAN, digest) for name, identity in IDENTITIES[names].items()}
+    frame = Frame("plan", 2**60, digest, query="start", text=json.dumps(signatures))
+    assert decode(party.handle(encode(frame)).data).kind == "accept"
+
+
+def renewed(wire: InProcess, party: Party) -> None:
+    """Put a restarted party in the place of the one of its name, with the identity that the others know."""
+    before: Any = wire._endpoints[party.name]
+    party.identify(before._identity)
+    wire._endpoints[party.name] = party

@@ -21,7 +21,7 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.penalties.sets import L2Ball
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from support import forged, plan_of
+from support import forged, handle, plan_of
 
 FORM = ExactADMM()
 INF = math.inf
@@ -348,10 +348,10 @@ def test_what_a_party_refuses(wide: Any) -> None:
     first, second = (sv.Party(f"party-{m + 1}", part, y, policy=policy) for m, part in enumerate(split(X, 2)))
 
     def say(party: sv.Party, query: str, number: int = 0, **told: np.ndarray) -> Frame:
-        return decode(party.handle(encode(Frame("ask", 1, plan.digest, number, query, told))).data)
+        return decode(handle(party, encode(Frame("ask", 1, plan.digest, number, query, told))).data)
 
     def propose(party: sv.Party, digest: bytes, text: str) -> str:
-        return decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data).kind
+        return decode(handle(party, encode(Frame("plan", 1, digest, text=text))).data).kind
 
     good = np.zeros(len(y))
     for party in (first, second):

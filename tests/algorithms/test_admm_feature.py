@@ -25,7 +25,7 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Unbounded
 from sottovoce.privacy.relation import SAMPLER_SHARE
 from sottovoce.solvers import by_name
-from support import at, epsilons_of, events_of, forged, plan_of, query_of, world_events_of
+from support import at, epsilons_of, events_of, forged, handle, plan_of, query_of, world_events_of
 
 FORM = FeatureADMM()
 RECORDS, COLUMNS = 30, (5, 2)
@@ -186,7 +186,7 @@ def test_parties_refuse_it_where_people_are_to_be_protected_and_numbers_without_
         frames += [
             Frame("ask", k, plan.digest, round_, query, arrays) for k, (query, round_, arrays) in enumerate(asks)
         ]
-        return [decode(party.handle(encode(frame)).data) for frame in frames]
+        return [decode(handle(party, encode(frame)).data) for frame in frames]
 
     (reply,) = answer(Party("anna", X, y, policy=Policy(max_epsilon=100.0)), plan)
     assert reply.kind == "refuse"
@@ -196,7 +196,7 @@ def test_parties_refuse_it_where_people_are_to_be_protected_and_numbers_without_
     def propose(**fields: Any) -> str:
         digest, text = forged(plan, **fields)
         party = Party("anna", X, y, policy=open_minded)
-        return decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data).kind
+        return decode(handle(party, encode(Frame("plan", 1, digest, text=text))).data).kind
 
     numbers = plan.numbers.fields()
     for name, value in (

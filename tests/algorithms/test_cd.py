@@ -30,7 +30,7 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.solvers import by_name
-from support import at, epsilons_of, events_of, forged, plan_of, query_of
+from support import at, epsilons_of, events_of, forged, handle, plan_of, query_of
 
 RECORDS, FEATURES = 60, 5
 LOSSES = {
@@ -522,14 +522,14 @@ def proposed(plan: Plan, **fields: Any) -> Frame:
     """What a party says to the plan with other fields."""
     digest, text = forged(plan, **fields)
     party = Party("data", *rows_for(plan), randomness=SeededRandomness(0))
-    return decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data)
+    return decode(handle(party, encode(Frame("plan", 1, digest, text=text))).data)
 
 
 def answered(plan: Plan, query: str, number: int = 1, **arrays: Any) -> Frame:
     """What a party that took the plan says to a message."""
     party = Party("data", *rows_for(plan), randomness=SeededRandomness(0))
-    assert decode(party.handle(encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data).kind == "accept"
-    return decode(party.handle(encode(Frame("ask", 2, plan.digest, number, query, arrays))).data)
+    assert decode(handle(party, encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data).kind == "accept"
+    return decode(handle(party, encode(Frame("ask", 2, plan.digest, number, query, arrays))).data)
 
 
 def refused(plan: Plan, query: str, number: int = 1, **arrays: Any) -> str:

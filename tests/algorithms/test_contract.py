@@ -40,7 +40,7 @@ from sottovoce.privacy.relation import RELATIONS, Relation
 from sottovoce.queries.pricing import Pricing, queries_of
 from sottovoce.solvers import SOLVERS, by_name
 from sottovoce.transports.in_process import InProcess
-from support import epsilons_of, events_of, plan_of, world_events_of
+from support import epsilons_of, events_of, handle, plan_of, world_events_of
 
 DELTA = 1e-6
 RECORDS, FEATURES = 48, 4  # of a small plan
@@ -255,7 +255,7 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
 
 
 def said(party: Party, frame: Frame) -> Frame:
-    return decode(party.handle(encode(frame)).data)
+    return decode(handle(party, encode(frame)).data)
 
 
 def played(plan: Plan, seed: int) -> list[Message]:
@@ -348,7 +348,7 @@ class Forger(InProcess):
                 arrays = {key: value for key, value in frame.arrays.items() if key != name}
                 arrays |= {} if array is None else {name: array}
                 forged = dataclasses.replace(frame, arrays=arrays)
-                answer = decode(self._endpoints[party].handle(forged_bytes(forged)).data)
+                answer = decode(handle(self._endpoints[party], forged_bytes(forged)).data)
                 refused = answer.kind == "refuse" or "malformed message" in answer.text  # no frame has a NaN
                 assert refused, f"{party} answers {frame.query!r} with {name!r} {how}"
                 assert query.objection(self.plan, frame.round, arrays) is not None, how

@@ -32,7 +32,7 @@ from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.solvers import by_name
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
-from support import at, epsilons_of, forged, plan_of, query_of
+from support import at, epsilons_of, forged, handle, plan_of, query_of
 
 INF = math.inf
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
@@ -287,7 +287,7 @@ def test_steps_that_are_too_long_are_told(wide: Data) -> None:
 
 def say(party: sv.Party, plan: Plan, query: str = "", number: int = 0, **told: np.ndarray) -> Frame:
     kind, text = ("ask", "") if query else ("plan", plan.to_json())
-    return decode(party.handle(encode(Frame(kind, 1, plan.digest, number, query, told, text))).data)
+    return decode(handle(party, encode(Frame(kind, 1, plan.digest, number, query, told, text))).data)
 
 
 def test_what_a_party_refuses_without_privacy(wide: Data) -> None:
@@ -317,7 +317,7 @@ def test_what_a_party_refuses_without_privacy(wide: Data) -> None:
     assert say(second, plan, "scores", 6, slopes=good).kind == "refuse"
     for numbers in ({"rate": 0.0, "step": 1.0}, {"rate": 1.5, "step": 1.0}, {"rate": 0.5, "step": -1.0}, {"rate": 0.5}):
         digest, text = forged(plan, numbers=numbers)
-        reply = second.handle(encode(Frame("plan", 1, digest, text=text)))
+        reply = handle(second, encode(Frame("plan", 1, digest, text=text)))
         assert decode(reply.data).kind == "refuse"
     with pytest.raises(RefusedError, match="without noise"):
         columns_of(X, y, 2).coordinator().run(plan, form)

@@ -35,7 +35,7 @@ from sottovoce.privacy.events import Selection
 from sottovoce.privacy.mechanisms import largest_signed
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.solvers import by_name
-from support import at, epsilons_of, events_of, plan_of, query_of, world_events_of
+from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
 
 RECORDS, FEATURES = 60, 5
 LOSSES = {
@@ -614,7 +614,7 @@ def test_choices_so_many_that_the_sampler_shows_are_refused() -> None:
 
 def send(party: Party, plan: Plan, kind: str, query: str = "", number: int = 0, **arrays: Any) -> Frame:
     text = plan.to_json() if kind == "plan" else ""
-    return decode(party.handle(encode(Frame(kind, 1, plan.digest, number, query, arrays, text))).data)
+    return decode(handle(party, encode(Frame(kind, 1, plan.digest, number, query, arrays, text))).data)
 
 
 def propose(party: Party, plan: Plan, **changes: Any) -> Frame:
@@ -622,7 +622,7 @@ def propose(party: Party, plan: Plan, **changes: Any) -> Frame:
     fields = json.loads(plan.to_json()) | changes
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).digest()
-    return decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data)
+    return decode(handle(party, encode(Frame("plan", 1, digest, text=text))).data)
 
 
 def party_for(plan: Plan) -> Party:

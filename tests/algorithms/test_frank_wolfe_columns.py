@@ -53,7 +53,7 @@ from sottovoce.queries.sketches import (
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 from sottovoce.transports.in_process import InProcess
-from support import at, epsilons_of, events_of, plan_of, query_of, world_events_of
+from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
 
 RECORDS, COLUMNS, NAMES = 60, (3, 2, 4), ("anna", "ben", "cleo")
 FEATURES = sum(COLUMNS)
@@ -163,11 +163,11 @@ def parties_of(plan: Plan, seed: int | None = 0, ledgers: Mapping[str, Any] | No
 def propose(party: Party, plan: Plan, **changes: Any) -> Frame:
     """Have a party consider a plan; with changes it is one that nobody else has checked."""
     text = json.dumps(json.loads(plan.to_json()) | changes, sort_keys=True, separators=(",", ":"))
-    return decode(party.handle(encode(Frame("plan", 1, hashlib.sha256(text.encode()).digest(), text=text))).data)
+    return decode(handle(party, encode(Frame("plan", 1, hashlib.sha256(text.encode()).digest(), text=text))).data)
 
 
 def ask(party: Party, plan: Plan, query: str, round_: int, **arrays: np.ndarray) -> Frame:
-    return decode(party.handle(encode(Frame("ask", 2, plan.digest, round_, query, arrays))).data)
+    return decode(handle(party, encode(Frame("ask", 2, plan.digest, round_, query, arrays))).data)
 
 
 def place_of(local: int) -> np.ndarray:
@@ -592,10 +592,10 @@ def test_a_party_that_was_stopped_goes_on_with_what_it_had_released(tmp_path: Pa
             replies = {}
             for name, request in requests.items():
                 frame = decode(request)
-                replies[name] = fresh[name].handle(request).data
+                replies[name] = handle(fresh[name], request).data
                 if decode(replies[name]).kind == "unknown-plan":
                     propose(fresh[name], plan)
-                    replies[name] = fresh[name].handle(request).data
+                    replies[name] = handle(fresh[name], request).data
                 if frame.kind == "ask":
                     arrays = decode(replies[name]).arrays
                     said.append((name, frame.query, frame.round, arrays["grid"].tobytes()))

@@ -30,7 +30,7 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.solvers import by_name
-from support import at, epsilons_of, events_of, plan_of, query_of, world_events_of
+from support import at, epsilons_of, events_of, handle, plan_of, query_of, world_events_of
 
 ONE_SHOT = algorithms.FORMS["one-shot", "private"]
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
@@ -214,7 +214,7 @@ def test_a_party_answers_nothing_but_its_own_part() -> None:
     party = Party("party-1", parts[0], y)
 
     def ask(serial: int, query: str, round_: int = 0, text: str = "", kind: str = "ask") -> Frame:
-        return decode(party.handle(encode(Frame(kind, serial, plan.digest, round_, query, {}, text))).data)
+        return decode(handle(party, encode(Frame(kind, serial, plan.digest, round_, query, {}, text))).data)
 
     assert ask(1, "", text=plan.to_json(), kind="plan").kind == "accept"
     assert ask(2, "labels").kind == "refuse"
@@ -367,7 +367,7 @@ def proposed(plan: Plan, text: str = "", **options: Any) -> Frame:
     """What a party says to a plan, or to a text that says it is the plan."""
     party = Party("party-0", np.zeros((RECORDS, COLUMNS[0])), np.zeros(RECORDS), **options)
     digest = hashlib.sha256(text.encode()).digest() if text else plan.digest
-    return decode(party.handle(encode(Frame("plan", 1, digest, text=text or plan.to_json()))).data)
+    return decode(handle(party, encode(Frame("plan", 1, digest, text=text or plan.to_json()))).data)
 
 
 @pytest.mark.parametrize(

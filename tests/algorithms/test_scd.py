@@ -42,7 +42,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
-from support import at, declared, epsilons_of, events_of, forged, plan_of, query_of, world_events_of
+from support import at, declared, epsilons_of, events_of, forged, handle, plan_of, query_of, world_events_of
 
 LOSSES = tuple(loss.name for loss in losses.coded())
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
@@ -311,7 +311,7 @@ def test_minimisers_move_by_their_cut_at_most_and_can(loss: str) -> None:
 
 
 def send(party: Party, kind: str, **fields: Any) -> bytes:
-    return party.handle(encode(Frame(kind, next(serials), **fields))).data
+    return handle(party, encode(Frame(kind, next(serials), **fields))).data
 
 
 def propose(party: Party, plan: Plan | tuple[bytes, str]) -> Frame:

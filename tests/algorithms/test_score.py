@@ -30,7 +30,7 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
-from support import at, epsilons_of, events_of, plan_of, query_of
+from support import at, epsilons_of, events_of, handle, plan_of, query_of
 
 SCORE = PrivateScore()
 RELATIONS: tuple[Relation, ...] = ("zero-out", "replace-one")
@@ -488,7 +488,7 @@ def test_a_party_answers_its_own_turn_and_what_it_can_read() -> None:
     party = Party("party-1", parts[0], None)
 
     def ask(serial: int, query: str, round_: int = 0, *, kind: str = "ask", text: str = "", **arrays: Any) -> Frame:
-        return decode(party.handle(encode(Frame(kind, serial, plan.digest, round_, query, arrays, text))).data)
+        return decode(handle(party, encode(Frame(kind, serial, plan.digest, round_, query, arrays, text))).data)
 
     assert ask(1, "", kind="plan", text=plan.to_json()).kind == "accept"
     weights, column = np.zeros(7), np.zeros(200)
@@ -509,7 +509,7 @@ def test_a_plan_of_one_party_is_refused_with_a_reason() -> None:
     alone = {"parties": (("party-0", RECORDS),), "columns": (4,), "features": 4, "norms": (2.0,), "label_party": 0}
     plan = plan_for().model_copy(update=alone)
     party = Party("party-0", np.zeros((RECORDS, 4)), np.ones(RECORDS))
-    answer = decode(party.handle(encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
+    answer = decode(handle(party, encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
     assert answer.kind == "refuse"
     assert "several parties, and the plan has one" in answer.text
 

@@ -6,10 +6,14 @@ import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+import sottovoce as sv
 from sottovoce.app import demo
+from sottovoce.app.cli import app
 from sottovoce.app.jobs import load_party_job
 from sottovoce.app.model_file import load
+from sottovoce.federation.models import Models, PartialModel
 
 RECORDS = 2000
 PEOPLE = 30
@@ -151,7 +155,10 @@ def test_remote_parties_train_and_then_predict_for_one_of_them(train, town, invo
         said, _ = holder.communicate(timeout=30)
         assert holder.returncode == 0, said
         assert "agreed to plan" in said
+        assert "a part of its model is kept here. To predict with it, look at it (sottovoce models show" in said
     fitted = load(model)
+    plan, lab = fitted.charged_as_, town / "lab.db"
+    assert fitted.missing_parts_ == {}
     assert np.count_nonzero(fitted.coef_) > 1
 
     holders = []
@@ -165,6 +172,11 @@ def test_remote_parties_train_and_then_predict_for_one_of_them(train, town, invo
     # The training itself is refused by people who are predicted for, and so is another recipient.
     refused = invoke("predict", model, town / "people.toml", code=3)
     assert "no part in predictions for 'coordinator'" in refused.stderr
+    refused = invoke("predict", model, town / "people.toml", "--recipient", "clinic", code=3)
+    assert f"lab has a model of plan {plan[:12]} that its holder has not approved" in refused.stderr
+    for name in ("clinic", "lab"):
+        assert "approved" in invoke("models", "approve", town / f"{name}.db", plan[:8], "--yes").stdout
+    assert json.loads(invoke("models", "list", lab, "--json").stdout)["models"][0]["approved"] is True
     done = invoke("predict", model, town / "people.toml", "--recipient", "clinic")
     assert done.stdout == ""
     assert "clinic has the predictions; nothing of them came here" in done.stderr
@@ -178,3 +190,52 @@ def test_remote_parties_train_and_then_predict_for_one_of_them(train, town, invo
     assert table["prediction"].tolist() == joined["prediction"]
     np.testing.assert_allclose(table["probability_of_1"], joined["probability of 1"], rtol=0, atol=1e-9)
     assert len(table) == PEOPLE
+
+
+SPELLING = [1.0, 2.0**14, 2.0**28]
+
+
+@pytest.fixture
+def kept(folder, open_ledger):
+    """A ledger beside which a party keeps a model whose coefficients somebody chose."""
+    columns = [np.linspace(-1, 1, 60).reshape(20, 3), np.zeros((20, 1))]
+    federation = sv.Federation.by_columns(columns, np.zeros(20), names=["lab", "shop"])
+    plan = sv.PrivateRidge(label_bound=1.0, entry_bound=2.0, delta=1e-3, solver="score").plan(federation)
+    open_ledger("lab.db", 1.0)
+    models = Models.beside(folder / "lab.db", "lab")
+    models.keep(plan.digest, PartialModel(plan, "lab", np.array(SPELLING), 0.5, ("iron", "zinc", "lead")))
+    return folder / "lab.db", plan.digest.hex(), models
+
+
+def test_a_holder_sees_what_it_would_predict_with_and_approves_it(kept, invoke):
+    ledger, plan, models = kept
+    listed = invoke("models", "list", ledger).stdout
+    assert plan[:12] in listed
+    assert " no" in listed
+    shown = invoke("models", "show", ledger, plan[:6]).stdout
+    for text in ("not approved: no prediction", "iron", "268435456", "5.369e+08", "like digits", "WARNING"):
+        assert text in shown
+    told = json.loads(invoke("models", "show", ledger, plan, "--json").stdout)
+    assert [line["coefficient"] for line in told["coefficients"]] == SPELLING
+    assert [line["contribution"] for line in told["coefficients"]] == [2 * number for number in SPELLING]
+    assert len(told["doubts"]) == 2
+    result = CliRunner().invoke(app, ["models", "approve", str(ledger), plan], input="n\n")
+    assert result.exit_code == 1
+    assert not models.approved(bytes.fromhex(plan))
+    result = CliRunner().invoke(app, ["models", "approve", str(ledger), plan], input="y\n")
+    assert result.exit_code == 0
+    assert models.approved(bytes.fromhex(plan))
+    assert " yes" in invoke("models", "list", ledger).stdout
+
+
+def test_models_that_are_not_there_are_explained(kept, invoke, folder, open_ledger):
+    ledger, plan, _ = kept
+    assert "no model of plan '00ff'" in invoke("models", "show", ledger, "00ff", code=2).stderr
+    assert "no model of plan" in invoke("models", "approve", ledger, plan, "--party", "shop", code=2).stderr
+    assert "is not there" in invoke("models", "list", folder / "other.db", code=2).stderr
+    open_ledger("empty.db", 1.0)
+    assert "no model is kept" in invoke("models", "list", folder / "empty.db").stdout
+    whole = Models.beside(ledger, "lab").get(bytes.fromhex(plan))
+    Models.beside(ledger, "shop").keep(bytes.fromhex(plan), PartialModel(whole.plan, "shop", np.ones(1), 0.0))
+    assert "not one model but 2" in invoke("models", "show", ledger, plan, code=2).stderr
+    assert "kept by shop" in invoke("models", "show", ledger, plan, "--party", "shop").stdout

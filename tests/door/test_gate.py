@@ -1022,6 +1022,8 @@ def test_a_wire_takes_only_replies(forge: Callable[[], Any]) -> None:
     class Endpoint:
         name = "anna"
 
+        def identify(self, identity: Any) -> None: ...
+
         def handle(self, request: bytes) -> Outgoing:
             made: Outgoing = forge()
             return made

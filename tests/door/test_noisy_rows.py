@@ -35,7 +35,7 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.privacy.spending import Paid
 from sottovoce.solvers import by_name
-from support import events_of
+from support import events_of, handle
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "kept_rows.py"
 sys.path.insert(0, str(PROGRAM.parent))
@@ -545,7 +545,7 @@ def test_only_a_fixed_text_about_a_lost_file_travels(data, accounts):
     plan = program.planned(federation, std=STD, columns=(3, 2), records=N, kept=(("", 0.0), ("", 0.0)))
     for kind, query in (("hello", "rows"), ("plan", "check"), ("plan", "")):
         request = Frame(kind, 1, plan.digest if kind == "plan" else b"", 0, query, {}, plan.to_json())
-        answer = decode(party.handle(encode(request)).data)
+        answer = decode(handle(party, encode(request)).data)
         assert answer.kind == "refuse"
         said = json.loads(answer.text)
         assert said == {"error": "ledger", "refused": "the party's ledger cannot be used; its own log has the reason"}
@@ -788,7 +788,7 @@ def test_a_party_refuses_what_its_solver_does_not_keep(data, accounts, plan):
 
     def refusal(changed: Any) -> str:
         request = Frame("plan", 1, changed.digest, 0, "check", {}, changed.to_json())
-        return str(json.loads(decode(party.handle(encode(request)).data).text).get("refused"))
+        return str(json.loads(decode(handle(party, encode(request)).data).text).get("refused"))
 
     rows, total, scores = plan.releases
     lies = {
@@ -806,8 +806,8 @@ def test_a_party_refuses_what_its_solver_does_not_keep(data, accounts, plan):
 def test_nobody_asks_for_kept_rows(data, accounts, plan):
     party = sv.Party("party0", data[0][0], data[1], account=accounts[0])
     asked = Frame("ask", 2, plan.digest, 0, "rows", {})
-    party.handle(encode(Frame("plan", 1, plan.digest, 0, "", {}, plan.to_json())))
-    answer = decode(party.handle(encode(asked)).data)
+    handle(party, encode(Frame("plan", 1, plan.digest, 0, "", {}, plan.to_json())))
+    answer = decode(handle(party, encode(asked)).data)
     assert answer.kind == "refuse"
     assert "not this party's turn" in answer.text
 

@@ -33,7 +33,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import inside
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
-from support import declared, events_of, query_of
+from support import declared, events_of, handle, query_of, renewed
 
 MakePlan = Callable[..., Plan]
 serials = itertools.count(1)
@@ -88,7 +88,7 @@ def party_of(name: str = "anna", *, labelled: bool = True, **options: Any) -> Pa
 
 
 def send(party: Party, kind: str, **fields: Any) -> Frame:
-    return decode(party.handle(encode(Frame(kind, next(serials), **fields))).data)
+    return decode(handle(party, encode(Frame(kind, next(serials), **fields))).data)
 
 
 def propose(party: Party, plan: Plan, **fields: Any) -> Frame:
@@ -681,7 +681,7 @@ def test_what_is_for_one_party_comes_with_what_is_for_all(small_plan: MakePlan) 
     X, y = rows()
     wire = Recorded([Party(name, X[:, :3], y) for name in ("anna", "ben")])
     coordinator = Coordinator(wire)
-    coordinator._propose(plan, ("anna", "ben"))
+    coordinator._open(plan, ("anna", "ben"))
     wire.down.clear()
     own = {"ben": {"weights": np.ones(4), "extra": integers(7)}, "nobody": {"extra": integers(8)}}
     values = coordinator._ask(plan, 0, Ask("gradient", {"weights": np.zeros(4)}, each=own), ("anna", "ben"))
@@ -704,7 +704,7 @@ def test_a_party_that_was_restarted_is_told_its_own_again(columns_plan: MakePlan
 
     def restart(done: int, _total: int) -> None:
         if done in (3, 4):  # before a feature, and before a choice
-            wire._endpoints["ben"] = party_of("ben", account=accounts["ben"], randomness=SeededRandomness(done))
+            renewed(wire, party_of("ben", account=accounts["ben"], randomness=SeededRandomness(done)))
 
     solution, rounds = Coordinator(wire).run(plan, algorithms.of(plan), restart)
     assert rounds == 2 * plan.rounds

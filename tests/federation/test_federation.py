@@ -196,7 +196,8 @@ def test_a_transcript_has_every_message_and_replays_to_the_model(options: dict[s
     numbers = [message for message in transcript if isinstance(message.payload, np.ndarray)]
     words = [message for message in transcript if not isinstance(message.payload, np.ndarray)]
     assert {message.name for message in words} == {"facts", "accept", "done"}
-    assert all(set(message.payload) <= {"records", "features", "feature_names", "accepted"} for message in words)
+    public = {"records", "features", "feature_names", "accepted", "signature"}
+    assert all(set(message.payload) <= public for message in words)
     alone = {"gradient"} if options.get("schedule") else {"choice"}
     expected = sum(release.count * (1 if release.query in alone else 2) for release in fitted.plan_.releases)
     assert len(numbers) == expected
@@ -350,6 +351,8 @@ class Liar:
     def __init__(self, kind: str, query: str | None = None) -> None:
         self.name = "anna"
         self.kind, self.query = kind, query
+
+    def identify(self, identity: Any) -> None: ...
 
     def handle(self, request: bytes) -> Any:
         frame = decode(request)

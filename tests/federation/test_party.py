@@ -41,7 +41,7 @@ from sottovoce.privacy.relation import Relation
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.transports.in_process import InProcess
-from support import events_of, query_of
+from support import events_of, handle, query_of
 
 MakePlan = Callable[..., Plan]
 serials = itertools.count(1)
@@ -86,7 +86,7 @@ def party_of(name: str = "anna", count: int = 40, seed: int = 0, **options: Any)
 
 
 def send(party: Party, kind: str, **fields: Any) -> Frame:
-    return decode(party.handle(encode(Frame(kind, next(serials), **fields))).data)
+    return decode(handle(party, encode(Frame(kind, next(serials), **fields))).data)
 
 
 def propose(party: Party, plan: Plan, **fields: Any) -> Frame:
@@ -216,7 +216,7 @@ def test_weights_that_are_not_finite_do_not_arrive() -> None:
         encode(Frame("ask", 1, arrays={"weights": np.array([math.nan])}))
     message = bytearray(encode(Frame("ask", 1, arrays={"weights": np.array([1.0])})))
     message[-8:] = struct.pack("<d", math.nan)
-    answer = decode(party_of().handle(bytes(message)).data)
+    answer = decode(handle(party_of(), bytes(message)).data)
     assert answer.kind == "error"
     assert said(answer)["error"].startswith("malformed message")
 
@@ -1129,7 +1129,7 @@ def test_any_bytes_are_answered_by_a_frame(data: st.DataObject, small_plan: Make
         torn = bytearray(message)
         for place in data.draw(st.lists(st.integers(0, len(torn) - 1), max_size=3)):
             torn[place] = data.draw(st.integers(0, 255))
-        answer = party.handle(bytes(torn))
+        answer = handle(party, bytes(torn))
         assert type(answer) is Outgoing
         assert decode(answer.data).kind in ("accept", "answer", "facts", "refuse", "error", "unknown-plan", "done")
         assert not shows_the_secret(answer.data)

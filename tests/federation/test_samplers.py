@@ -13,6 +13,7 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation.party import Party
 from sottovoce.privacy.mechanisms import FEW, selection_error
 from sottovoce.solvers import by_name
+from support import handle
 
 FEATURES = 100_000
 
@@ -38,7 +39,7 @@ def test_the_errors_of_all_plans_of_an_account_fit_its_share(tmp_path: Path, eps
     plan = model.plan(sv.Federation.central(X, y))
     account = sv.Ledger.create(tmp_path / "ledger.db").open("data", epsilon=epsilon, delta=1e-6)
     party = Party("data", X, y, account=account)
-    said = decode(party.handle(encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
+    said = decode(handle(party, encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
     assert said.kind == answer
     if answer == "refuse":
         assert "so many choices" in said.text

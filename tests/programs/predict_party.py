@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.federation.prediction import Models
+from sottovoce.federation.models import Models
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import serve_party
 

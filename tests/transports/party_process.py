@@ -12,6 +12,7 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.sealed import SEAL, Outgoing, declare_public, reply
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import serve_party
+from sottovoce.transports.identity import Identity
 
 SECRET = "170.25"
 
@@ -35,6 +36,9 @@ class ScriptedEndpoint:
         self.name = name
         self.folder = folder
         self.echoes = 0
+
+    def identify(self, identity: Identity) -> None:
+        self.identity = identity
 
     def handle(self, request: bytes) -> Outgoing:
         frame = decode(request)
@@ -67,7 +71,8 @@ class ScriptedEndpoint:
     @staticmethod
     def echo(frame: Frame, serial: int) -> Outgoing:
         # The wire is under test here, not the gate: the seal is taken so that any bytes can be sent.
-        answer = Frame("answer", serial, frame.plan, frame.round, frame.query, frame.arrays, frame.text)
+        kind = "done" if frame.kind == "done" else "answer"
+        answer = Frame(kind, serial, frame.plan, frame.round, frame.query, frame.arrays, frame.text)
         return Outgoing(encode(answer), seal=SEAL)
 
 

@@ -29,7 +29,8 @@ def request(query: str, **content: object) -> bytes:
 
 def echo_of(message: bytes) -> bytes:
     frame = decode(message)
-    return encode(Frame("answer", frame.serial, frame.plan, frame.round, frame.query, frame.arrays, frame.text))
+    kind = "done" if frame.kind == "done" else "answer"
+    return encode(Frame(kind, frame.serial, frame.plan, frame.round, frame.query, frame.arrays, frame.text))
 
 
 class TransportContract:

@@ -39,7 +39,8 @@ def request(query: str, kind: str = "ask", text: str = "") -> bytes:
 
 def echo_of(message: bytes, text: str | None = None) -> bytes:
     frame = decode(message)
-    return encode(Frame("answer", frame.serial, query=frame.query, text=frame.text if text is None else text))
+    kind = "done" if frame.kind == "done" else "answer"
+    return encode(Frame(kind, frame.serial, query=frame.query, text=frame.text if text is None else text))
 
 
 @pytest.fixture
@@ -117,6 +118,8 @@ class Silent:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def identify(self, identity: Any) -> None: ...
 
     def handle(self, message: bytes) -> Any:
         raise AssertionError("no request was expected")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -24,6 +25,7 @@ _PATIENCE: Final = 0.02  # seconds for each of the two measurements
 _ENTRIES: Final = 1 << 17
 _MESSAGE: Final = 2e-4  # seconds to make, check and read one message
 _TRIES: Final = 3
+_SIGNATURE: Final = json.dumps({"signature": "0" * 128})  # of a party in one process
 _SYNCS: Final = 4  # a durable commit of a ledger waits for the disk about so often
 
 
@@ -45,7 +47,8 @@ def cost_of(
 ) -> Cost:
     """What a run of the plan takes; so many parties give receipts, and so many are shown their last one.
 
-    Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them.
+    Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them, with the
+    signatures of parties in one process; over a network each signature brings its certificate, about 1 kB.
     Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
     """
     if not plan.private:
@@ -54,15 +57,20 @@ def cost_of(
     uplink = downlink = messages = 0
     proposal = Frame("plan", 0, plan.digest, text=plan.to_json())
     end = Frame("done", 0, plan.digest)
-    check = replace(proposal, query="check")
-    for request, answer in (*([(check, "accept")] if parties > 1 else []), (proposal, "accept"), (end, "done")):
+    accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
+    signed = (*accepted, declare_public("signature", _SIGNATURE, reason="of the usual length"))
+    said = [(proposal, "accept", signed), (end, "done", accepted)]
+    if parties > 1:
+        start = json.dumps(dict.fromkeys(plan.names, _SIGNATURE))
+        said.append((replace(proposal, query="check"), "accept", accepted))
+        said.append((replace(proposal, query="start", text=start), "accept", accepted))
+    for request, answer, content in said:
         downlink += sum(len(encode(_told(request, plan, place))) for place in range(parties))
-        accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
         receipt = (declare_public("receipt", f"{0:012}:{0:064}", reason="as long as any other"),)
-        giving = receipts if request is not check else 0
-        uplink += (parties - giving) * len(reply(answer, request, accepted).data)
-        uplink += giving * len(reply(answer, request, accepted + receipt).data)
-        if request is not end:
+        giving = receipts if request in (proposal, end) else 0
+        uplink += (parties - giving) * len(reply(answer, request, content).data)
+        uplink += giving * len(reply(answer, request, content + receipt).data)
+        if request is proposal or request.query == "check":
             with_receipt = replace(request, arrays={RECEIPT: packed(Receipt(1, "0" * 64))})
             downlink += shown * (len(encode(with_receipt)) - len(encode(request)))
     for query, several in messages_of(plan, form).items():

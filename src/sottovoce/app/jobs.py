@@ -337,6 +337,12 @@ class PolicyTable(_Table):
     predict_for: tuple[str, ...] = Field(
         (), description='who may learn joint predictions about these people, such as ["coordinator"] or a party'
     )
+    predict_training: bool = Field(
+        False, strict=True, description="true: predict also for the people of this file where it may be trained on"
+    )
+    approve_models: bool = Field(
+        False, strict=True, description="true: use models that nobody approved, for a coordinator that is trusted"
+    )
 
 
 class PartyJob(_File):
@@ -344,7 +350,9 @@ class PartyJob(_File):
 
     party: PartyOf = Field(description="a table with name, file, label and ledger")
     federation: ConnectionTable = Field(description="a table with coordinator and certificates")
-    policy: PolicyTable = Field(default_factory=PolicyTable, description="a table with max_epsilon, max_delta")
+    policy: PolicyTable = Field(
+        default_factory=PolicyTable, description="a table with max_epsilon, max_delta, predict_for"
+    )
     bounds: BoundsTable | None = Field(None, description="the bounds that a plan must have, if any")
 
     @property

@@ -51,6 +51,7 @@ class ModelFile(BaseModel):
     receipts: dict[str, str] = {}  # by party: how far its ledger went
     privacy: dict[str, Any]
     communication: dict[str, int | dict[str, int]]
+    missing_parts: dict[str, str] = {}  # by party: why it has no part of the model
 
 
 def to_json(model: PrivateLinearModel) -> str:
@@ -77,6 +78,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "receipts": {name: str(receipt) for name, receipt in model.receipts_.items()},
         "privacy": model.privacy_.to_dict(),
         "communication": vars(model.communication_),
+        "missing_parts": model.missing_parts_,
     }
     return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
 
@@ -153,6 +155,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     model.receipts_ = {name: Receipt.read(text) for name, text in content.receipts.items()}
     model.privacy_ = _report(content.privacy)
     model.communication_ = Communication(**content.communication)  # type: ignore[arg-type]
+    model.missing_parts_ = content.missing_parts
     return model
 
 

@@ -28,13 +28,14 @@ from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
 from sottovoce.federation.coordinator import check_people
 from sottovoce.federation.federation import Federation
+from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party, charge_of
-from sottovoce.federation.prediction import Models
 from sottovoce.files import check_writable, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance, Receipt
 from sottovoce.transports.base import Transport
+from sottovoce.transports.identity import Identity
 from sottovoce.transports.in_process import InProcess
 
 Say = Callable[[str], None]
@@ -125,6 +126,9 @@ class _Declared:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def identify(self, identity: Identity) -> None:
+        """It signs nothing."""
 
     def handle(self, request: bytes) -> Outgoing:
         """It has kept no rows of an earlier plan, and there is nothing else to ask it for."""
@@ -250,7 +254,9 @@ def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel)
 def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
     """Train: run the plan that a preview showed. What parties told of their ledgers is kept, however the run ends."""
     try:
-        run.model._train(run.prepared, progress)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="the model is here, but")  # the caller tells of missing_parts_
+            run.model._train(run.prepared, progress)
     finally:
         if run.prepared.coordinator.receipts:
             text = json.dumps(receipts_of(run.prepared.coordinator.receipts), indent=2) + "\n"
@@ -351,6 +357,7 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
         **by_columns(model.plan_),
         "releases": [release.model_dump() for release in model.plan_.releases],
         "communication": asdict(model.communication_),
+        "missing_parts": model.missing_parts_,
     }
 
 

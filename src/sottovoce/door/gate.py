@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ class Gate:
         self._checked: dict[str, Query] = {}  # queries are frozen: one check holds for all rounds
         self._last: dict[str, Released] = {}
         self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
+        self._answers: Counter[str] = Counter()  # releases by query, without a ledger
         self.unreleased = False  # whether the last value drawn did not leave: it failed, or another process was first
         self._one_at_a_time = threading.Lock()
 
@@ -80,6 +82,10 @@ class Gate:
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
             return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered)
+
+    def answers(self) -> Counter[str]:
+        """How many releases of the plan have left, by query; with a ledger also those from before a restart."""
+        return self._answers if self._account is None else self._account.answers(self._plan.hex())
 
     def _gaussian(self, query: Query, release: Release, round: Round) -> Arrays:
         """The value with noise on every entry; a walk takes its noise number by number.
@@ -238,6 +244,7 @@ class Gate:
         """Durably, before anybody sees it."""
         self._last[released.query] = released
         if self._account is None:
+            self._answers[released.query] += 1
             if unordered:
                 self._all[released.query, released.round] = released
             self.unreleased = False

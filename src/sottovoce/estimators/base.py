@@ -26,8 +26,9 @@ from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.coordinator import Coordinator, Progress, check_people
 from sottovoce.federation.federation import Federation
+from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.party import as_labels
-from sottovoce.federation.prediction import COORDINATOR, joined_scores, parts_of
+from sottovoce.federation.prediction import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.privacy.ledger import Account, Ledger
@@ -407,6 +408,15 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if prepared.names is not None:
             self._keep_names(prepared.names)
         self.transcript_ = coordinator.transcript
+        self.missing_parts_ = dict(coordinator.missing)
+        if self.missing_parts_:
+            each = "; ".join(f"{name} ({why.rstrip('.')})" for name, why in self.missing_parts_.items())
+            warnings.warn(
+                "the model is here, but not every party has its part of it, so that joint predictions over columns are "
+                f"not possible: {each}. Predict where all columns are, or fit again.",
+                UserWarning,
+                stacklevel=3,
+            )
         return solution
 
     def _run(

@@ -19,8 +19,9 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import value_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
+from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import RECEIPT, facts_of, packed
-from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, masked_of, parts_of, scores_of
+from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, masked_of, scores_of
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Receipt
 from sottovoce.queries.messages import rounds_of
@@ -53,7 +54,9 @@ class Coordinator:
         self._serial = secrets.randbits(62)
         self.asked: Counter[str] = Counter()  # rounds by query
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
+        self.missing: dict[str, str] = {}  # by party: why it has no part of the last run's model
         self.transcript: list[Message] | None = [] if record else None
+        self._signatures: dict[str, str] = {}
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
@@ -74,7 +77,7 @@ class Coordinator:
         parties = plan.names
         if len(parties) > 1:
             self._propose(plan, parties, "check")  # one refusal, and nobody has paid
-        self._propose(plan, parties)
+        self._open(plan, parties)
         text = form.coordinate(plan)
         total = rounds_of(plan, form) if progress is not None and plan.private else 0
         round_ = 0
@@ -91,9 +94,7 @@ class Coordinator:
         except StopIteration as stop:
             found = stop.value
         solution = found if isinstance(found, Solution) else Solution(found)
-        shared = _shared(plan, solution)
-        with contextlib.suppress(WireError, RefusedError):  # the result is here; what a party says now changes nothing
-            self._keep_receipts(self._exchange(parties, Frame("done", 0, plan.digest), shared))
+        self.missing = self._end(plan, _shared(plan, solution))
         return solution, round_
 
     def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:
@@ -115,7 +116,10 @@ class Coordinator:
         facts = {name: facts_of(frame.text) for name, frame in replies.items()}
         counts = {name: fact["records"] for name, fact in facts.items()}
         check_people(counts)
-        request = Request.new(digest, recipient, {name: fact["public_key"] for name, fact in facts.items()})
+        keys, signatures = (
+            {name: fact.get(what, "") for name, fact in facts.items()} for what in ("public_key", "signature")
+        )
+        request = Request.new(digest, recipient, keys, signatures)
         said = Frame("predict", 0, digest, query=recipient, text=request.text)
         others = [name for name in parties if name != recipient]
         people = counts[parties[0]]
@@ -133,11 +137,11 @@ class Coordinator:
         with contextlib.suppress(WireError):
             self._exchange(self._transport.parties, Frame("done", 0))
 
-    def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> None:
+    def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, Frame]:
         each = {name: {RECEIPT: packed(receipt)} for name, receipt in self.receipts.items()}
-        self._keep_receipts(
-            self._exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()), each)
-        )
+        replies = self._exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()), each)
+        self._keep_receipts(replies)
+        return replies
 
     def _keep_receipts(self, replies: Mapping[str, Frame]) -> None:
         """How far each party's ledger goes; parties without one give no receipt."""
@@ -149,12 +153,57 @@ class Coordinator:
                 except InputError as error:
                     raise WireError(f"party {name!r}: {error}") from None
 
+    def _open(self, plan: Plan, parties: Iterable[str]) -> None:
+        """Have these parties charge the plan and sign it; then show each the signatures of all.
+
+        To a party that was restarted the plan is opened again: it is charged once, by its digest, and the others'
+        signatures still hold.
+        """
+        for name, frame in self._propose(plan, parties).items():
+            self._signatures[name] = facts_of(frame.text).get("signature", "")
+        if len(plan.names) > 1:
+            told = json.dumps({name: self._signatures[name] for name in plan.names})
+            self._exchange(parties, Frame("plan", 0, plan.digest, query="start", text=told))
+
+    def _end(self, plan: Plan, shared: Mapping[str, Mapping[str, Array]]) -> dict[str, str]:
+        """Say that the run is over; by party, why it has no part of the model, where it should.
+
+        The result is here, and nothing that a party says now changes it. By columns each party is told apart, so that
+        one that is gone hides nobody's answer, and once more after a restart.
+        """
+        said, missing = Frame("done", 0, plan.digest), dict[str, str]()
+        if plan.split != "columns":
+            with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
+                replies = self._exchange(plan.names, said)
+                self._keep_receipts(replies)
+                if forgot := [name for name, frame in replies.items() if frame.kind != "done"]:
+                    self._exchange(forgot, Frame("done", 0))
+            return missing
+        for name in plan.names:
+            if plan.models == "shared" and not shared:
+                missing[name] = f"a coefficient is beyond {LARGEST:g}, and no party keeps such a model."
+            try:
+                replies = self._exchange([name], said, shared)
+                if replies[name].kind == "unknown-plan":
+                    self._open(plan, [name])
+                    replies = self._exchange([name], said, shared)
+                    if replies[name].kind == "unknown-plan":
+                        missing[name] = f"{name} was restarted at the end of the run, and again."
+                self._keep_receipts(replies)
+            except WireError as error:
+                missing[name] = str(error)
+            except (RefusedError, BudgetError, LedgerError) as error:
+                missing[name] = str(error)
+                with contextlib.suppress(WireError):  # it is there, and need not wait for more
+                    self._exchange([name], Frame("done", 0))
+        return missing
+
     def _ask(self, plan: Plan, number: int, ask: Ask, parties: Iterable[str]) -> dict[str, Array]:
         said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays)
         replies = self._exchange(parties, said, ask.each)
         forgot = [name for name, frame in replies.items() if frame.kind == "unknown-plan"]
         if forgot:  # restarted parties: propose again (charged once, by the plan's digest), then repeat the round
-            self._propose(plan, forgot)
+            self._open(plan, forgot)
             replies |= self._exchange(forgot, said, ask.each)
         values: dict[str, Array] = {}
         scale = plan.release(ask.query).scale

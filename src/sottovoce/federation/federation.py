@@ -13,9 +13,10 @@ from sottovoce.data.block import Matrix, is_sparse
 from sottovoce.data.bounds import party_norms
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, check_people
+from sottovoce.federation.models import PartialModel
 from sottovoce.federation.party import Party, check_rows, column_names
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import COORDINATOR, PartialModel, Predictions
+from sottovoce.federation.prediction import COORDINATOR, Predictions
 from sottovoce.plan.about import About
 from sottovoce.plan.problem import Labels, Split
 from sottovoce.privacy.ledger import Account, Ledger, Receipt

@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +25,9 @@ from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_
 from sottovoce.door.query import Query, Round
 from sottovoce.door.sealed import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import Models, PartialModel, Predictions, Predictor, own_part
+from sottovoce.federation.prediction import Predictions, Predictor
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Event
@@ -33,7 +35,8 @@ from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Paid
-from sottovoce.queries.pricing import queries_of
+from sottovoce.queries.pricing import answers_due, queries_of
+from sottovoce.transports.identity import PLAN, Identity
 
 _log = logging.getLogger("sottovoce.holder")
 
@@ -49,15 +52,18 @@ class _Run:
     rows: Block
     gate: Gate
     memory: Any  # what the algorithm keeps at the holder between rounds
+    started: bool = False  # whether every party of the plan is known to have charged it
 
 
 class Party:
     """Answers a coordinator's frames. `handle` is the only way in and `Outgoing` the only way out.
 
     Guarantee: every reply is a `Released` value, a declared public one, or a prediction for whom the policy names; an
-    error that the rows could have caused travels as a fixed text. Edges: a repeated request gets the stored release; an
-    unknown plan is asked for again. `y=None`: a holder of columns that does not know the labels. `models` has the
-    partial models that runs over columns leave here; by default they are in a folder beside the ledger, or in memory.
+    error that the rows could have caused travels as a fixed text. Nothing is answered under a plan before every party
+    of it has signed it, which a party does once it has charged it. Edges: a repeated request gets the stored release;
+    an unknown plan is asked for again; a party that no wire has told who it is takes only plans of its own alone.
+    `y=None`: a holder of columns that does not know the labels. `models` has the partial models that runs over columns
+    leave here; by default they are in a folder beside the ledger, or in memory.
     """
 
     def __init__(  # noqa: PLR0913
@@ -84,6 +90,7 @@ class Party:
         if models is None:
             models = Models() if account is None else Models.beside(account.path, name)
         self.predictor = Predictor(name, models, self._feature_names)
+        self._identity: Identity | None = None
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
         self._one_at_a_time = threading.Lock()
@@ -108,10 +115,19 @@ class Party:
         """The last joint predictions that this party was the recipient of; for the holder's eyes."""
         return self.predictor.received
 
+    def identify(self, identity: Identity) -> None:
+        """How this party signs and knows the others; told by its own end of a wire."""
+        self._identity = self.predictor.identity = identity
+
     def permit(self, *, without_privacy: bool, predict_for: tuple[str, ...] = ()) -> None:
         """What the holder may do with its own rows in its process: read the classes, run without privacy, predict."""
         self._policy = dataclasses.replace(
-            self._policy, allow_without_privacy=without_privacy, tell_classes=True, predict_for=predict_for
+            self._policy,
+            allow_without_privacy=without_privacy,
+            tell_classes=True,
+            predict_for=predict_for,
+            predict_training=True,
+            approve_models=True,
         )
         if self._run is not None and not self._run.plan.private:
             self._run = None  # what an interrupted run was allowed, the next one is not
@@ -157,24 +173,25 @@ class Party:
         """By the kind of the frame."""
         if frame.kind == "hello":
             return reply("facts", frame, self._introduced(frame))
+        if frame.kind == "plan" and frame.query == "start":
+            return self._start(frame)
         if frame.kind == "plan":
-            self._accept(frame)
-        elif frame.kind == "predict":
-            disclosed = self.predictor.answer(frame, self._rows, self._policy.predict_for)
+            return reply("accept", frame, self._accept(frame) + self._receipt(frame))
+        if frame.kind == "predict":
+            disclosed = self.predictor.answer(frame, self._rows, self._policy)
             if disclosed is not None:
                 return reply("answer", frame, disclosed)
         elif frame.kind == "done":
-            self._end(frame)
-            return reply("done", frame, _acknowledged(True) + self._receipt(frame))
+            return self._end(frame)
         elif frame.kind == "ask":
             return self._asked(frame)
         else:
             raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
-        return reply("accept", frame, _acknowledged(True) + self._receipt(frame))
+        return reply("accept", frame, _acknowledged(True))
 
     def _receipt(self, frame: Frame) -> tuple[Declared, ...]:
         """How far the ledger goes, with every acceptance and at the end of a run: a copy set back is found by it."""
-        if self._account is None or not frame.plan or frame.kind == "predict" or frame.query == "check":
+        if self._account is None or not frame.plan or frame.query == "check":
             return ()
         reason = "entries follow from plans; the hash is by a key of the ledger"
         number, hash_ = self._account.receipt()
@@ -204,20 +221,40 @@ class Party:
             return (self._offer(frame.text),)
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
-            facts += (declare_public("public_key", self.predictor.public_key, reason="random, made to be told"),)
+            facts += (
+                declare_public("public_key", self.predictor.public_key, reason="random, made to be told"),
+                declare_public("signature", self.predictor.signature, reason="over the public key"),
+            )
         return facts
 
-    def _end(self, frame: Frame) -> None:
-        """The run of the frame's plan is over; by columns the party keeps its part of the model."""
-        run, self._run = self._run, None
-        if run is not None and run.plan.digest == frame.plan and run.plan.split == "columns":
-            self._keep_model(run, frame.arrays)
+    def _end(self, frame: Frame) -> Outgoing:
+        """The run of the frame's plan is over; by columns the party keeps its part of the model, or asks for the plan.
+
+        Without a plan it is the whole conversation that is over.
+        """
+        run = self._run
+        if frame.plan and (run is None or run.plan.digest != frame.plan):
+            kept = self.predictor.models.get(frame.plan)  # said before, and the acknowledgement was lost
+            if kept is None:
+                return reply("unknown-plan", frame, _acknowledged(False))
+            if kept.plan.models == "shared":
+                self._keep_told(frame, kept.plan)
+        else:
+            self._run = None
+            if frame.plan and run is not None and run.plan.split == "columns":
+                self._keep_model(run, frame)
+        return reply("done", frame, _acknowledged(True) + self._receipt(frame))
 
     def _asked(self, frame: Frame) -> Outgoing:
         """The answer to a query, if it is this party's turn and the message carries what the query takes."""
         run = self._run
         if run is None or run.plan.digest != frame.plan:
             return reply("unknown-plan", frame, _acknowledged(False))
+        if not run.started:
+            raise RefusedError(
+                f"{self.name} answers nothing under this plan before it has seen that every party of it signed it: "
+                "send the signatures first, in a frame that starts the plan."
+            )
         query = run.queries.get(frame.query)
         if query is None or not self._turn(run.plan, query, frame.round):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
@@ -245,15 +282,34 @@ class Party:
         in_time = release.mechanism != "kept" and release.first <= number < release.first + release.count
         return in_time and query.answered_by(plan, self.name, number)
 
-    def _keep_model(self, run: _Run, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """What this party needs of the model to predict: kept from the run, or told with its end."""
-        if run.plan.models == "kept":
-            weights = run.form.own_weights(run.plan, run.memory)
-            if weights is not None:
-                self.predictor.keep(own_part(run.plan, self.name, weights))
-        elif "coef" in arrays and arrays.get("intercept", np.zeros(0)).shape == (1,):
+    def _keep_model(self, run: _Run, frame: Frame) -> None:
+        """What this party needs of the model to predict: kept from the run, or told with its end.
+
+        A model is earned: under a plan with noise it is kept only after this party gave every answer of the plan.
+        """
+        answered = not run.plan.private or self._answered_all(run.form, run.plan, run.gate.answers())
+        if not (run.started and answered) and ("coef" in frame.arrays or run.plan.models == "kept"):
+            raise RefusedError(
+                f"{self.name} keeps no model of this plan: it has not been asked for everything that the plan has it "
+                "answer, so nothing that it released can have given one."
+            )
+        if run.plan.models == "shared":
+            self._keep_told(frame, run.plan)
+            return
+        weights = run.form.own_weights(run.plan, run.memory)
+        if weights is not None:
+            self.predictor.keep(frame.plan, own_part(run.plan, self.name, weights))
+
+    def _keep_told(self, frame: Frame, plan: Plan) -> None:
+        """Keep the coefficients of a frame, if it has some; another model of the same plan is refused."""
+        arrays = frame.arrays
+        if "coef" in arrays and arrays.get("intercept", np.zeros(0)).shape == (1,):
             coef, intercept = arrays["coef"].astype(np.float64), float(arrays["intercept"][0])
-            self.predictor.keep(PartialModel(run.plan, self.name, coef, intercept))
+            self.predictor.keep(frame.plan, PartialModel(plan, self.name, coef, intercept))
+
+    def _answered_all(self, form: Algorithm, plan: Plan, given: Counter[str]) -> bool:
+        """Whether this party has given every answer that each run of the plan has from it."""
+        return all(given[query] >= count for query, count in answers_due(form, plan, self.name).items())
 
     def facts(self, *, classes: bool) -> tuple[Declared, ...]:
         """Public facts, each with its reason. Row counts do not differ between neighbours."""
@@ -271,16 +327,16 @@ class Party:
             facts.append(declare_public("classes", found, reason="not declared, so read and made public"))
         return tuple(facts)
 
-    def _accept(self, frame: Frame) -> None:
-        """Check the plan against this party's policy and ledger, prepare the rows, charge the plan's whole cost.
+    def _accept(self, frame: Frame) -> tuple[Declared, ...]:
+        """Check the plan against this party's policy and ledger, prepare the rows, charge the plan's whole cost; sign.
 
-        A frame with the query "check" ends before the charge: so a coordinator learns that one party refuses before
-        another has paid.
+        A frame with the query "check" ends before the charge, without a signature: so a coordinator learns that one
+        party refuses before another has paid. A signature says that this party has charged the plan.
         """
         self._check_receipt(frame)
         plan = _plan_of(frame.text)
         if self._run is not None and self._run.plan.digest == plan.digest:
-            return
+            return self._signed(plan)
         if plan.digest != frame.plan:
             raise RefusedError("the plan's text and its digest do not agree.")
         self._check_trains()
@@ -289,6 +345,12 @@ class Party:
                 "this plan was run before, and a party without a ledger does not remember what it released."
             )
         recipe = self._recipe(plan)
+        alone = plan.names == (self.name,)
+        if self._identity is None and not alone:
+            raise RefusedError(
+                f"{self.name} was not told who it is, and so takes only plans of which it is the only party; serve it "
+                "over a wire (InProcess, serve_party)."
+            )
         form, queries = self._checked(plan)
         keeper = self._keeper(plan, queries, recipe)
         if keeper is not None:
@@ -297,7 +359,7 @@ class Party:
             if self._account is not None:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta)
-            return
+            return _acknowledged(True)
         rows = Block.prepare(self._rows, self._labels, recipe)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
@@ -312,7 +374,8 @@ class Party:
                     form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
             except InputError as error:
                 raise RefusedError(f"{self.name} refuses: {error}") from None
-            if not form.resumes and self._account.started(plan.digest.hex()):
+            given = Counter[str]() if form.resumes else self._account.answers(plan.digest.hex())
+            if given and (plan.models == "kept" or not self._answered_all(form, plan, given)):
                 raise RefusedError(
                     f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
                     "between rounds is lost; what was released stays charged. Start a new fit."
@@ -322,7 +385,35 @@ class Party:
             )
         gate = Gate(plan, self.randomness, self._account, keeper)
         self._seen.add(plan.digest)
-        self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows))
+        self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows), started=alone)
+        return self._signed(plan)
+
+    def _signed(self, plan: Plan) -> tuple[Declared, ...]:
+        """The acknowledgement of a plan that was charged, with this party's signature on its digest."""
+        if self._identity is None:
+            return _acknowledged(True)
+        signature = self._identity.sign(PLAN, plan.digest)
+        return (*_acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
+
+    def _start(self, frame: Frame) -> Outgoing:
+        """Answer under the plan from now on, if every party of it has signed this very digest.
+
+        Guarantee: whoever answers under a plan knows that every party has charged it. Proof: privacy/proofs/ledger.md.
+        """
+        run = self._run
+        if run is None or run.plan.digest != frame.plan:
+            return reply("unknown-plan", frame, _acknowledged(False))
+        try:
+            told = json.loads(frame.text)
+        except (ValueError, RecursionError):
+            told = None
+        for name in run.plan.names:
+            signature = told.get(name) if type(told) is dict else None
+            if self._identity is None or type(signature) is not str:
+                raise RefusedError(f"the plan cannot start at {self.name}: the signature of {name} on it is missing.")
+            self._identity.verify(name, PLAN, run.plan.digest, signature)
+        run.started = True
+        return reply("accept", frame, _acknowledged(True))
 
     def _check_trains(self) -> None:
         if not self._policy.trains:

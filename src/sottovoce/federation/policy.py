@@ -20,7 +20,9 @@ class Policy:
     A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
     The cost is taken under `relation`; None leaves the choice to the plan. `tell_classes` lets a coordinator ask which
     labels occur, without noise. `predict_for` names who may learn joint predictions about the people here: parties, or
-    "coordinator"; no epsilon covers them. `trains=False`: these people are predicted for and never trained on.
+    "coordinator"; no epsilon covers them. `trains=False`: these people are predicted for and never trained on. Rows
+    that may be trained on are predicted for only with `predict_training`. A model is used once its holder approved it
+    (`sottovoce models approve`); with `approve_models` every one that a run left: for whoever trusts the coordinator.
     """
 
     max_epsilon: float = math.inf
@@ -30,6 +32,8 @@ class Policy:
     relation: Relation | None = None
     tell_classes: bool = False
     predict_for: tuple[str, ...] = ()
+    predict_training: bool = False
+    approve_models: bool = False
     trains: bool = True
 
     def refuse(self, plan: Plan, form: Algorithm, party: str) -> str | None:

@@ -9,24 +9,28 @@ Guarantee, where coordinator and parties follow the protocol, though they may be
 answers that lacks a party's, looks uniform to whoever lacks that party's secrets. A coordinator that is the recipient
 adds all answers and learns the sums. One that serves a recipient among the parties adds the answers of the others and
 passes them on: they lack the pads of the recipient, which alone can read them. All parties but one, together with the
-recipient, learn the partial scores of the one. No request carries weights: a party scores with what it kept when the
-run of the plan ended, once for each plan. Edges: public keys come through the coordinator, and the parts of a model
-that is shared; one that puts others in their place does not follow the protocol. Scores are rounded to 2^-44 and cut at
+recipient, learn the partial scores of the one.
+
+Guarantee, whatever the coordinator does: a party answers only a request in which every other party of the plan has
+signed its own key, so that nobody else can take off a pad; a recipient that is named is the one whose certificate
+signed. No request carries weights: a party scores with the model that it kept at the end of a run in which it answered
+everything the plan has it answer, once for each plan, and only after its holder approved those coefficients
+(`models.py`). Rows that may be trained on are predicted for only where the policy says so by name. Edges: a coordinator
+that is the recipient, together with all parties but one, has the scores of the one. Scores are exact: whoever knows the
+coefficients may read columns of few values from them, and no epsilon covers that. They are rounded to 2^-44 and cut at
 2^62. Where a party cannot use a record the recipient learns that, and of how many parties; a random number in the place
 of the score hides the scores of the others, but for a share of |sum| 2^-71.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -38,12 +42,13 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from sottovoce.data.block import Matrix
-from sottovoce.data.bounds import LARGEST
 from sottovoce.door.frames import Frame
 from sottovoce.door.sealed import Disclosed, check_recipient, disclose
-from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.files import write_durably
+from sottovoce.errors import RefusedError, WireError
+from sottovoce.federation.models import Models, PartialModel
+from sottovoce.federation.policy import Policy
 from sottovoce.plan.plan import Plan
+from sottovoce.transports.identity import PREDICTION_KEY, Identity
 
 Array = NDArray[np.float64]
 Words = NDArray[np.uint64]  # one whole number modulo 2^128 for each person: the low word, then the high one
@@ -56,132 +61,6 @@ _UNUSABLE: Final = 52  # a party that cannot use a record adds 2^(64 + 52), out 
 _MOST_PARTIES: Final = 2**8
 
 _log = logging.getLogger("sottovoce.holder")
-
-
-@dataclass(frozen=True)
-class PartialModel:
-    """What one party has of a model: coefficients of its raw columns, its part of the intercept, and the plan."""
-
-    plan: Plan
-    party: str
-    coef: Array
-    intercept: float
-    feature_names: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        numbers = np.append(self.coef, self.intercept)
-        if self.coef.shape != (self.plan.part(self.party).preparation.features,):
-            raise RefusedError("a partial model has one coefficient for each column of its party.")
-        if not np.all(np.abs(numbers) <= LARGEST):  # NaN is not
-            raise RefusedError(f"a partial model has finite coefficients, none above {LARGEST:g} in absolute value.")
-
-    def scores(self, X: Matrix) -> Array:
-        """The partial score of each row, cut as in training; NaN for a row that cannot be used."""
-        scores, usable = self.plan.part(self.party).preparation.scored(X, self.coef, self.intercept)
-        return np.where(usable, scores, np.nan)
-
-
-def own_part(plan: Plan, party: str, weights: Array) -> PartialModel:
-    """The partial model of weights on a party's own prepared rows; the centre of the labels is with their holder."""
-    part = plan.part(party).preparation
-    if weights.shape != (part.dimension,):
-        raise RefusedError("a party keeps one weight for each column of its prepared rows.")
-    centre, half = plan.bounds.label_scale(fit_intercept=plan.fit_intercept)
-    coef = weights[: part.features] * (part.scale * half)
-    intercept = float(weights[part.features]) * part.intercept_entry * half if part.fit_intercept else 0.0
-    if plan.fit_intercept and plan.label_party_name == party:
-        intercept += centre
-    shift, factor = part.affine()
-    if factor is not None:
-        intercept += float(coef @ (shift * factor))
-        coef = coef * factor
-    return PartialModel(plan, party, coef, intercept)
-
-
-def parts_of(plan: Plan, coef: Array, intercept: float, names: tuple[str, ...] = ()) -> dict[str, PartialModel]:
-    """A whole model as the parts of its parties; the intercept is with the holder of the labels."""
-    found = {}
-    for place, (party, _) in enumerate(plan.parties):
-        part = plan.part(party)
-        own = intercept if place == plan.label_party else 0.0
-        found[party] = PartialModel(plan, party, coef[part.start : part.stop], own, names[part.start : part.stop])
-    return found
-
-
-def joined_scores(plan: Plan, X: Matrix, coef: Array, intercept: float) -> Array:
-    """The scores of whole rows in one place, each part cut as its party cut it: what a joint prediction gives."""
-    parts = parts_of(plan, coef, intercept).values()
-    spans = [plan.part(part.party) for part in parts]
-    columns = X.tocsc() if hasattr(X, "tocsc") else X
-    each = [
-        span.preparation.scores(columns[:, span.start : span.stop], part.coef, part.intercept)
-        for part, span in zip(parts, spans, strict=True)
-    ]
-    return np.asarray(np.sum(each, axis=0))
-
-
-class Models:
-    """The partial models of one party by the digest of their plan: in memory, or in a folder of its own.
-
-    Guarantee: a plan has one model; another one for the same plan is refused. Files are readable by their owner alone.
-    Several parties may use one folder: a file is of one plan and one party.
-    """
-
-    def __init__(self, folder: Path | None = None, party: str = "") -> None:
-        self._folder = folder
-        self._party = hashlib.sha256(party.encode()).hexdigest()[:16]  # a name may be no name of a file
-        self._known: dict[bytes, PartialModel] = {}
-
-    @classmethod
-    def beside(cls, ledger: Path, party: str) -> Models:
-        """Those of a party with an account in that ledger."""
-        return cls(ledger.with_name(f"{ledger.name}.models"), party)
-
-    def keep(self, digest: bytes, model: PartialModel) -> None:
-        """Remember the model of a plan."""
-        earlier = self.get(digest)
-        if earlier is None and self._folder is not None:
-            self._write(self._path(self._folder, digest), model)
-            earlier = self.get(digest)  # another process may have been first
-        if earlier is None:
-            earlier = self._known[digest] = model
-        if not np.array_equal(earlier.coef, model.coef) or earlier.intercept != model.intercept:
-            raise RefusedError("the plan has a model already, and it is another one.")
-
-    def get(self, digest: bytes) -> PartialModel | None:
-        """The model of a plan, or None."""
-        if digest not in self._known and self._folder is not None:
-            path = self._path(self._folder, digest)
-            if not path.exists():
-                return None
-            self._known[digest] = _read(path)
-        return self._known.get(digest)
-
-    def _path(self, folder: Path, digest: bytes) -> Path:
-        return folder / f"{digest.hex()}.{self._party}.json"
-
-    def _write(self, path: Path, model: PartialModel) -> None:
-        content = {
-            "plan": json.loads(model.plan.model_copy(update={"coin": "withheld"}).to_json()),
-            "party": model.party,
-            "coef": model.coef.tolist(),
-            "intercept": model.intercept,
-            "feature_names": list(model.feature_names),
-        }
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # another process was first, and `keep` compares
-            write_durably(path, json.dumps(content).encode(), replace=False)
-
-
-def _read(path: Path) -> PartialModel:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        plan = Plan.model_validate(found["plan"])
-        coef = np.array(found["coef"], dtype=np.float64)
-        names = tuple(map(str, found["feature_names"]))
-        return PartialModel(plan, found["party"], coef, float(found["intercept"]), names)
-    except (OSError, ValueError, KeyError, TypeError, RefusedError):
-        raise InputError(f"{path} is not a partial model of this version; train again to have a new one.") from None
 
 
 @dataclass(frozen=True)
@@ -212,6 +91,7 @@ class Predictor:
     def __init__(self, party: str, models: Models, feature_names: tuple[str, ...]) -> None:
         self.models = models
         self.received: Predictions | None = None
+        self.identity: Identity | None = None
         self._party = party
         self._feature_names = feature_names
         self._given: dict[bytes, PartialModel] = {}
@@ -222,38 +102,44 @@ class Predictor:
         """What the other parties need for the pads; a new one for every party object."""
         return public_key(self._key)
 
+    @property
+    def signature(self) -> str:
+        """The public key signed in the party's name; "" if it was not told who it is."""
+        return "" if self.identity is None else self.identity.sign(PREDICTION_KEY, bytes.fromhex(self.public_key))
+
     def learn(self, digest: bytes, model: PartialModel) -> None:
         """Predict with this model of the plan: said by the holder in its own process, never over a wire."""
         self._given[digest] = model
 
-    def keep(self, model: PartialModel) -> None:
+    def keep(self, digest: bytes, model: PartialModel) -> None:
         """Keep what a run left behind."""
-        self.models.keep(model.plan.digest, dataclasses.replace(model, feature_names=self._feature_names))
+        self.models.keep(digest, dataclasses.replace(model, feature_names=self._feature_names))
 
-    def answer(self, frame: Frame, rows: Matrix, allowed: Collection[str]) -> Disclosed | None:
+    def answer(self, frame: Frame, rows: Matrix, policy: Policy) -> Disclosed | None:
         """Scores under pads for whoever collects them; None if this party is the recipient and has added them up.
 
         Whether pads cancel depends on the scores. So a recipient answers alike where they do not, and logs it: from
         refusals a coordinator could find the sums that it passed on.
         """
-        check_recipient(frame.query, allowed)
-        model = self._given.get(frame.plan) or self.models.get(frame.plan)
-        if model is None or model.party != self._party:
+        check_recipient(frame.query, policy.predict_for)
+        if policy.trains and not policy.predict_training:
             raise RefusedError(
-                f"{self._party} keeps no model of that plan: it took no part in the training, or kept what it learned "
-                "there elsewhere. Start it with the ledger of the training, or train again."
+                f"{self._party} has rows that may be trained on, and predicts for no people of a training; its holder "
+                "can allow that with Policy(predict_training=True), or serve other people with Policy(trains=False)."
             )
+        model = self._model(frame.plan, policy)
         features, names = model.plan.part(self._party).preparation.features, model.feature_names
         if rows.shape[1] != features:
             raise RefusedError(f"{self._party} has {rows.shape[1]} columns here and the model {features} of its own.")
         if names and self._feature_names and names != self._feature_names:
             raise RefusedError(f"{self._party} has other columns, or in another order, than the model has of its own.")
         request, people = Request.read(frame, model.plan), int(rows.shape[0])
+        request.check_signatures(self._party, self.identity)
         with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
             scores = words_of(model.scores(rows), request.blur(self._party, self._key, people))
             own = added(scores, request.pads(self._party, self._key, people))
         if request.recipient != self._party:
-            return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=allowed)
+            return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
         total = added(own, masked_of(frame, people))
         self.received = None
         try:
@@ -261,6 +147,23 @@ class Predictor:
         except WireError as error:
             _log.error("party %s: %s", self._party, error)
         return None
+
+    def _model(self, digest: bytes, policy: Policy) -> PartialModel:
+        """The model of a plan that this party may predict with."""
+        given = self._given.get(digest)
+        model = given or self.models.get(digest)
+        if model is None or model.party != self._party:
+            raise RefusedError(
+                f"{self._party} keeps no model of that plan: it took no part in the training, or kept what it learned "
+                "there elsewhere. Start it with the ledger of the training, or train again."
+            )
+        if given is None and not policy.approve_models and not self.models.approved(digest):
+            name = digest.hex()[:12]
+            raise RefusedError(
+                f"{self._party} has a model of plan {name} that its holder has not approved. The holder sees it with "
+                f"`sottovoce models show LEDGER {name}` and allows it with `sottovoce models approve LEDGER {name}`."
+            )
+        return model
 
 
 @dataclass(frozen=True)
@@ -271,23 +174,25 @@ class Request:
     recipient: str
     number: str
     keys: Mapping[str, str]
+    signatures: Mapping[str, str]
 
     @classmethod
-    def new(cls, digest: bytes, recipient: str, keys: Mapping[str, str]) -> Request:
+    def new(cls, digest: bytes, recipient: str, keys: Mapping[str, str], signatures: Mapping[str, str]) -> Request:
         """A request with a number of its own."""
-        return cls(digest, recipient, secrets.token_hex(16), dict(keys))
+        return cls(digest, recipient, secrets.token_hex(16), dict(keys), dict(signatures))
 
     @property
     def text(self) -> str:
         """What a frame of it says besides model and recipient."""
-        return json.dumps({"number": self.number, "keys": dict(self.keys)}, sort_keys=True)
+        said = {"number": self.number, "keys": dict(self.keys), "signatures": dict(self.signatures)}
+        return json.dumps(said, sort_keys=True)
 
     @classmethod
     def read(cls, frame: Frame, plan: Plan) -> Request:
         """The request of a frame, or a refusal of one that is none for this plan."""
         try:
             said = json.loads(frame.text)
-            number, keys = said["number"], said["keys"]
+            number, keys, signatures = said["number"], said["keys"], dict(said["signatures"])
             lengths = {len(bytes.fromhex(key)) for key in keys.values()}
         except (ValueError, TypeError, KeyError, AttributeError):
             raise RefusedError("the text is no request for a prediction of this version.") from None
@@ -298,7 +203,19 @@ class Request:
             raise RefusedError(f"a joint prediction serves at most {_MOST_PARTIES} parties.")
         if frame.query != COORDINATOR and frame.query not in names:
             raise RefusedError("the recipient of a prediction is the coordinator or a party of the plan.")
-        return cls(frame.plan, frame.query, number, keys)
+        return cls(frame.plan, frame.query, number, keys, signatures)
+
+    def check_signatures(self, party: str, identity: Identity | None) -> None:
+        """Refuse keys that the other parties have not signed themselves: pads would be open to whoever has the key."""
+        for other, public in self.keys.items():
+            if other == party:
+                continue
+            signature = self.signatures.get(other)
+            if identity is None or type(signature) is not str:
+                raise RefusedError(
+                    f"{party} cannot check the public key of {other}: a signature of {other} is missing."
+                )
+            identity.verify(other, PREDICTION_KEY, bytes.fromhex(public), signature)
 
     def pads(self, party: str, key: X25519PrivateKey, people: int) -> Words:
         """What a party adds to its scores: the sum of its pads with all others, each with its sign."""

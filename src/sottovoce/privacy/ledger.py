@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -301,11 +302,11 @@ class Account:
             row = entries.find("release", self.dataset, plan, round, query)
         return None if row is None else row.payload
 
-    def started(self, plan: str) -> bool:
-        """Whether anything was released under the plan."""
+    def answers(self, plan: str) -> Counter[str]:
+        """How many releases under the plan are stored, by query."""
         _check_name("plan", plan)
         with reading(self.path) as entries:
-            return entries.has("release", self.dataset, plan)
+            return Counter(key.query for key in entries.keys("release", self.dataset, plan))
 
     def rows_of(self, recipe: str) -> Entry | None:
         """The last entry about kept rows of that recipe: which plan used them last, or that they were forgotten."""

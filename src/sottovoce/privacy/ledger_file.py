@@ -229,9 +229,9 @@ class Entries:
         numbers = sorted(n for kind in kinds for n in self._known.groups.get((kind, dataset), ()))
         return [self.row(number) for number in numbers]
 
-    def has(self, kind: str, dataset: str, plan: str) -> bool:
-        """Whether a data set has an entry of that kind for a plan, whatever its round and query."""
-        return any(key[:3] == (kind, dataset, plan) for key in self._known.places)
+    def keys(self, kind: str, dataset: str, plan: str) -> list[Key]:
+        """What a data set has of that kind for a plan, of whatever round and query."""
+        return [key for key in self._known.places if key[:3] == (kind, dataset, plan)]
 
     def append(self, *key: Any, details: str = "", payload: bytes = b"") -> Row:
         """Add an entry, chained to the last one. For calls of `writing`."""

@@ -37,6 +37,19 @@ def queries_of(form: Form, plan: Plan, party: str) -> dict[str, Query]:
     return {query.name: query for query in form.queries(plan, party)}
 
 
+def answers_due(form: Form, plan: Plan, party: str) -> dict[str, int]:
+    """How many answers that are charged the party gives in every run of the plan, by query.
+
+    What is asked as needed, and functions of kept rows, are not counted: a run may do without.
+    """
+    found: dict[str, int] = {}
+    for name, query in queries_of(form, plan, party).items():
+        if plan.has(name) and not query.as_needed and plan.release(name).mechanism not in ("kept", "derived"):
+            release = plan.release(name)
+            found[name] = query.answered_by.rounds(plan, party, release.first, release.count)
+    return found
+
+
 class Pricing:
     """The price of a plan against each adversary. A published form with a price of its own has a subclass."""
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from sottovoce.door.frames import peek
 from sottovoce.door.sealed import Outgoing
 from sottovoce.errors import InputError, LeakError, WireError
+from sottovoce.transports.identity import Identity
 
 
 @dataclass
@@ -40,6 +41,10 @@ class Endpoint(Protocol):
     @property
     def name(self) -> str:
         """The party's name, as on the coordinator's list."""
+        ...
+
+    def identify(self, identity: Identity) -> None:
+        """Told by the wire before the first request: how this party signs, and how it knows the others."""
         ...
 
     def handle(self, request: bytes) -> Outgoing:

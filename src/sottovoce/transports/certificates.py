@@ -97,6 +97,35 @@ def check_name(name: str) -> None:
         raise InputError(f"name={name!r} is the authority's own; choose another.")
 
 
+def private_key(credentials: Credentials) -> PrivateKeyTypes:
+    """The key of an end's own certificate."""
+    return _key(credentials.key, "key")
+
+
+def party_key(ca: bytes, certificate: bytes, name: str) -> PublicKeyTypes:
+    """The public key of the party `name`, by a certificate that somebody showed.
+
+    Guarantee: the authority issued the certificate itself, for connecting and not for serving or issuing; it is valid
+    now; its one common name is exactly `name`. Any other raises `InputError`.
+    """
+    authority, shown = _certificate(ca, "ca"), _certificate(certificate, "the certificate")
+    for who in (authority, shown):
+        _require_valid_now(who)
+    try:
+        shown.verify_directly_issued_by(authority)
+        constraints = shown.extensions.get_extension_for_class(x509.BasicConstraints).value
+        usage = shown.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except (ValueError, TypeError, InvalidSignature):
+        raise InputError("the certificate was not issued by this authority.") from None
+    except x509.ExtensionNotFound:
+        raise InputError("the certificate does not say what it is for.") from None
+    if constraints.ca or ExtendedKeyUsageOID.CLIENT_AUTH not in usage:
+        raise InputError("the certificate is no party's.")
+    if _common_name(shown) != name:
+        raise InputError(f"the certificate names {_common_name(shown)!r}, not {name!r}.")
+    return shown.public_key()
+
+
 def create_authority(folder: str | os.PathLike[str]) -> None:
     """Make the authority that issues certificates: `authority.pem` and `authority.key` in `folder`.
 

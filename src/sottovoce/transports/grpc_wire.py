@@ -30,6 +30,7 @@ from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
 from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
 from sottovoce.transports.certificates import Credentials, check_name
+from sottovoce.transports.identity import Certified
 
 _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "sottovoce.Wire"
@@ -348,8 +349,9 @@ def serve_party(  # noqa: PLR0913
 ) -> None:
     """The party's end: connect to the coordinator at `address` and answer its requests until it says done.
 
-    Returns after the answer to a "done" frame, or soon after `stop` is set. A lost connection is opened
-    again, at once and then at growing intervals; `WireError` is raised when there was none for
+    The endpoint signs, and knows others, by `credentials`. Returns after the endpoint has answered a "done" frame with
+    "done" (one that lacks what it should end with asks for it), or soon after `stop` is set. A lost connection is
+    opened again, at once and then at growing intervals; `WireError` is raised when there was none for
     `give_up_after` seconds, at the first loss with `reconnect=False`, and at once when the coordinator
     refuses this party. An error of the endpoint ends the connection and is raised here: the coordinator
     learns that the party left, and nothing of the error.
@@ -358,6 +360,7 @@ def serve_party(  # noqa: PLR0913
     been lost with a connection); the wire passes on both, and it is the endpoint that answers the second
     with the stored bytes of the first.
     """
+    endpoint.identify(Certified(credentials))
     lost_at, pause = time.monotonic(), _FIRST_PAUSE
     while True:
         session = _Session(endpoint, limit)
@@ -417,8 +420,9 @@ class _Session:
             self.connected = accepted == _ACCEPTED
             while self.connected and (request := self._next(stop)) is not None:
                 kind, _ = peek(request)
-                self._outbox.put(answer(self._endpoint, request, self._limit))
-                if kind == "done":
+                reply = answer(self._endpoint, request, self._limit)
+                self._outbox.put(reply)
+                if kind == peek(reply)[0] == "done":
                     self.done = True
                     break
         except Exception:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
 from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
+from sottovoce.transports.identity import local_identities
 
 
 class InProcess:
@@ -23,6 +24,8 @@ class InProcess:
             raise InputError(f"endpoints={', '.join(self.parties)}: two parties share a name; give each its own.")
         self.communication = Communication()
         self._endpoints = dict(zip(self.parties, endpoints, strict=True))
+        for name, identity in local_identities(self.parties).items():
+            self._endpoints[name].identify(identity)
         self._limit = limit
         self._closed = False
 

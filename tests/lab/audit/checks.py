@@ -55,7 +55,7 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
-from support import events_of
+from support import events_of, handle
 
 Data = dict[str, tuple[np.ndarray, np.ndarray]]
 Drawn = Callable[[int], np.ndarray]
@@ -918,7 +918,7 @@ def _kept(account: Account, plan: Plan, X: np.ndarray, y: np.ndarray) -> tuple[n
     known = y if plan.part(name).preparation.labelled else None
     party = Party(name, X, known, account=account, randomness=SeededRandomness(17, plan.run))
     with quiet():
-        reply = decode(party.handle(encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
+        reply = decode(handle(party, encode(Frame("plan", 1, plan.digest, text=plan.to_json()))).data)
         assert reply.kind == "accept", reply.text
         run = party._run
         assert run is not None
@@ -957,7 +957,7 @@ def ledger(case: Case, folder: Path) -> None:
 
     def accepted(asked: Plan) -> bool:
         with quiet():
-            answer = decode(party.handle(encode(Frame("plan", 1, asked.digest, text=asked.to_json()))).data)
+            answer = decode(handle(party, encode(Frame("plan", 1, asked.digest, text=asked.to_json()))).data)
         return answer.kind == "accept"
 
     assert accepted(plan), "a plan for the whole budget is refused"

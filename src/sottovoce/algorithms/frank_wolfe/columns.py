@@ -302,6 +302,7 @@ def candidates(plan: Plan, part: Part, places: Integers) -> Integers:
 class NewFeature(FeatureSketch):
     """A feature that was chosen for the first time, in the party's next slot of those that its cap allows."""
 
+    as_needed: ClassVar[bool] = True
     one_by_one: ClassVar[bool] = True
 
     def asked(self, plan: Plan, party: str, release: Release) -> int:  # noqa: ARG002

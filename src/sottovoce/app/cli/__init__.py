@@ -9,7 +9,17 @@ import typer
 from typer.core import TyperGroup
 
 from sottovoce import __version__
-from sottovoce.app.cli import auditing, demonstration, ledgers, parties, prediction, reproducing, solving, training
+from sottovoce.app.cli import (
+    auditing,
+    demonstration,
+    ledgers,
+    models,
+    parties,
+    prediction,
+    reproducing,
+    solving,
+    training,
+)
 from sottovoce.app.cli.console import complain, exit_code, tell_of_compiling
 from sottovoce.errors import SottovoceError
 
@@ -45,6 +55,7 @@ app.command()(training.fit)
 app.command()(prediction.predict)
 app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
+app.add_typer(models.app, name="models")
 app.command()(parties.certificates)
 app.command()(parties.party)
 app.command()(demonstration.demo)

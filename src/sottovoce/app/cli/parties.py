@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sottovoce.door.sealed import Outgoing
     from sottovoce.federation.party import Party
     from sottovoce.privacy.ledger import Account
+    from sottovoce.transports.identity import Identity
 
 
 def certificates(
@@ -96,7 +97,9 @@ def party(
     for data split by columns where another party holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
-    prediction, and the ledger tells where the party's part of the model is. No plan is then served.
+    prediction, and the ledger tells where the party's part of the model is; you approve it with
+    `sottovoce models approve`. No plan is then served, unless policy.predict_training says that these people may be
+    both trained on and predicted for.
     """
     from sottovoce.app.jobs import load_party_job, party_job
     from sottovoce.errors import InputError
@@ -145,7 +148,9 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         max_delta=job.policy.max_delta,
         bounds=bounds,
         predict_for=job.predict_for,
-        trains=not job.predict_for,
+        predict_training=job.policy.predict_training,
+        approve_models=job.policy.approve_models,
+        trains=job.policy.predict_training or not job.predict_for,
     )
     results = None if source.predictions is None else job.resolve(source.predictions)
     if results is not None:
@@ -161,7 +166,9 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
 
     say(f"{facts['records']:,} records, {facts['features']} features; the rows stay in this process")
     if job.predict_for:
-        say(f"these people are predicted for, not trained on; who may learn the results: {', '.join(job.predict_for)}")
+        how = "also" if policy.trains else "not"
+        who = ", ".join(job.predict_for)
+        say(f"these people are predicted for, {how} trained on; who may learn the results: {who}")
     elif not source.has_label:
         say("no label: every column is a feature, and only a plan in which another party holds the labels is served")
     say(f"ledger {account.path}: epsilon {account.balance().left:.4g} left" if account else "no ledger")
@@ -187,6 +194,10 @@ class _Announced:
         self._account = account
         self._predictions = predictions
 
+    def identify(self, identity: Identity) -> None:
+        """Pass it on."""
+        self._party.identify(identity)
+
     def handle(self, request: bytes) -> Outgoing:
         """Pass the frame on; the kind of the answer tells what happened."""
         import json
@@ -201,7 +212,7 @@ class _Announced:
         kind, _ = peek(outgoing.data)
         if kind in ("accept", "answer") and peek(request)[0] == "predict":
             self._predicted(decode(request))
-        elif kind == "accept" and (asked := decode(request)).query != "check":
+        elif kind == "accept" and (asked := decode(request)).query not in ("check", "start"):
             plan = Plan.from_json(asked.text)
             form = algorithms.of(plan)
             events = form.pricing.events(form, plan, plan.relation, self.name)
@@ -212,8 +223,18 @@ class _Announced:
         elif kind == "refuse":
             self._say(f"refused: {json.loads(decode(outgoing.data).text)['refused']}")
         elif kind == "done":
-            self._say(f"plan {decode(request).plan.hex()[:12]} is done")
+            self._done(decode(request).plan)
         return outgoing
+
+    def _done(self, plan: bytes) -> None:
+        """Tell of the end of a run and, by columns, of the model that it left."""
+        models, name = self._party.predictor.models, plan.hex()[:12]
+        self._say(f"plan {name} is done" if plan else "the coordinator asks nothing more")
+        if plan and models.get(plan) is not None and not models.approved(plan) and self._account is not None:
+            self._say(
+                f"a part of its model is kept here. To predict with it, look at it (sottovoce models show "
+                f"{self._account.path} {name}), then approve it (sottovoce models approve ...)"
+            )
 
     def _predicted(self, asked: Frame) -> None:
         """Tell of a joint prediction and, where this party is the recipient, write it down; then it is acknowledged."""

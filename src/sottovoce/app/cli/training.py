@@ -88,6 +88,10 @@ def fit(
             with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
                 model = runs.fit(run, advance)
         seconds = time.perf_counter() - start
+    for party, why in model.missing_parts_.items():
+        beside.print(
+            f"note: joint predictions are not possible, {party} has no part of the model: {why}", soft_wrap=True
+        )
     after = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
     occasion = runs.occasion_of(model, before, after, seconds)
     paths = runs.write_outputs(loaded, model, occasion)

@@ -1,0 +1,157 @@
+"""`sottovoce models list | show | approve`: the parts of models over columns that a party keeps, and its sign-off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.app.cli.console import AsJson, out, print_json, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sottovoce.federation.models import KeptModel
+
+app = typer.Typer(
+    help="Models over columns that a party keeps beside its ledger: look at them, and approve them for predictions.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+LedgerPath = Annotated[Path, typer.Argument(metavar="LEDGER", help="The ledger of the training.", show_default=False)]
+PlanName = Annotated[
+    str, typer.Argument(metavar="PLAN", help="The plan's digest, or how it begins.", show_default=False)
+]
+PartyName = Annotated[
+    str | None, typer.Option("--party", help="The party, where several share the ledger.", show_default=False)
+]
+
+
+@app.command(name="list")
+def list_models(ledger: LedgerPath, as_json: AsJson = False) -> None:
+    """List the models that are kept beside a ledger, and whether their holder approved them.
+
+    - `sottovoce models list lab.ledger`
+    """
+    found = _kept(ledger)
+    if as_json:
+        print_json({"ledger": str(ledger), "models": [_summary(kept) for kept in found]})
+        return
+    if not found:
+        out().print(f"{ledger}: no model is kept beside it", soft_wrap=True)
+        return
+    listing = table("plan", "kept", "party", "solver", "columns>", "doubts>", "approved")
+    for kept in found:
+        told = _summary(kept)
+        numbers = (f"{told['columns']}", f"{len(told['doubts'])}", "yes" if kept.approved else "no")
+        listing.add_row(told["plan"][:12], told["kept"][:16].replace("T", " "), told["party"], told["solver"], *numbers)
+    out().print(listing)
+
+
+@app.command()
+def show(ledger: LedgerPath, plan: PlanName, party: PartyName = None, as_json: AsJson = False) -> None:
+    """Show the coefficients that a party keeps of a model, and what each column can add to a score.
+
+    - `sottovoce models show lab.ledger 3f0c`
+    """
+    kept = _find(ledger, plan, party)
+    if as_json:
+        print_json({**_summary(kept), "coefficients": _columns(kept), "intercept": kept.model.intercept})
+    else:
+        _show(kept, out())
+
+
+@app.command()
+def approve(
+    ledger: LedgerPath,
+    plan: PlanName,
+    party: PartyName = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Allow predictions with a model that you have looked at: with exactly these coefficients, from now on.
+
+    - `sottovoce models approve lab.ledger 3f0c`
+    """
+    from sottovoce.federation.models import Models
+
+    kept = _find(ledger, plan, party)
+    if not as_json:
+        _show(kept, out())
+    if not yes:
+        typer.confirm(f"Let {kept.model.party} predict with this model?", abort=True, err=True)
+    Models.beside(ledger, kept.model.party).approve(kept.digest, kept.model)
+    if as_json:
+        print_json({**_summary(kept), "approved": True})
+    else:
+        out().print(f"approved: {kept.model.party} predicts with the model of plan {kept.digest.hex()[:12]}")
+
+
+def _kept(ledger: Path) -> list[KeptModel]:
+    from sottovoce.errors import InputError
+    from sottovoce.federation.models import kept_beside
+
+    if not ledger.is_file():
+        raise InputError(f"{ledger} is not there; give the ledger of the training, beside which the models lie.")
+    return list(kept_beside(ledger))
+
+
+def _find(ledger: Path, plan: str, party: str | None) -> KeptModel:
+    """The one model of a plan; several parties may share a ledger."""
+    from sottovoce.errors import InputError
+
+    found = [
+        kept
+        for kept in _kept(ledger)
+        if kept.digest.hex().startswith(plan.lower()) and party in (None, kept.model.party)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise InputError(
+            f"{ledger}: no model of plan {plan!r} is kept here; `sottovoce models list {ledger}` tells which."
+        )
+    each = ", ".join(f"{kept.digest.hex()[:12]} of {kept.model.party}" for kept in found)
+    raise InputError(f"plan={plan!r} is not one model but {len(found)}: {each}; give more of the digest, or --party.")
+
+
+def _summary(kept: KeptModel) -> dict[str, Any]:
+    return {
+        "plan": kept.digest.hex(),
+        "kept": kept.written.isoformat(timespec="seconds"),
+        "party": kept.model.party,
+        "solver": kept.model.plan.algorithm,
+        "columns": len(kept.model.coef),
+        "fingerprint": kept.model.fingerprint,
+        "doubts": kept.model.doubts(),
+        "approved": kept.approved,
+    }
+
+
+def _columns(kept: KeptModel) -> list[dict[str, Any]]:
+    model = kept.model
+    names = model.feature_names or [f"x{place}" for place in range(len(model.coef))]
+    numbers = zip(names, model.coef.tolist(), model.contributions.tolist(), strict=True)
+    return [{"column": name, "coefficient": coef, "contribution": most} for name, coef, most in numbers]
+
+
+def _show(kept: KeptModel, console: Console) -> None:
+    told = _summary(kept)
+    console.print(f"plan {told['plan']}", soft_wrap=True)
+    console.print(
+        f"kept by {told['party']} on {told['kept'][:16].replace('T', ' ')} UTC, solver {told['solver']}; "
+        f"{'approved' if kept.approved else 'not approved: no prediction is made with it'}"
+    )
+    listing = table("column", "coefficient>", "adds to a score, at most>")
+    for line in _columns(kept):
+        listing.add_row(line["column"], f"{line['coefficient']:.17g}", f"{line['contribution']:.4g}")
+    console.print(listing)
+    console.print(f"intercept {kept.model.intercept:.17g}")
+    for doubt in told["doubts"]:
+        console.print(f"WARNING: {doubt}", soft_wrap=True)
+    console.print(
+        "The coordinator told these numbers, or could steer them. A score is exact: whoever knows them may read from "
+        "it columns that have few values, such as yes or no, whatever the coefficients are.",
+    )
