@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -457,9 +456,3 @@ def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.nd
 def column_names(X: Matrix) -> tuple[str, ...]:
     """The column names of a data frame; arrays have none."""
     return tuple(str(name) for name in getattr(X, "columns", ()))
-
-
-def facts_of(text: str) -> dict[str, Any]:
-    """The declared facts of a `facts` frame."""
-    facts: dict[str, Any] = json.loads(text)
-    return facts

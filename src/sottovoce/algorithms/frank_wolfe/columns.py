@@ -249,6 +249,10 @@ class PartScores(AtomChoice):
             return "needs a point of the ball"
         return "has labels for a party that knows them" if self.labelled and "labels" in told else None
 
+    def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
+        """The party's columns, or what is left of them."""
+        return len(candidates(plan, self.part, told["places"]))
+
     def value(self, round: Round) -> Array:
         """One pass over the party's columns."""
         plan, told, rows, sketch = round.plan, round.told, round.rows, round.memory

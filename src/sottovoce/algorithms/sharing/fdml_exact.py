@@ -14,7 +14,7 @@ from sottovoce.algorithms.base import Algorithm, Ask, Coordination, TailAverage,
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, joined, momentum_step
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Plain, Query, Reals, Round, label_party
+from sottovoce.door.query import Plain, Query, Reals, Round, Told, label_party
 from sottovoce.errors import InputError
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -74,7 +74,8 @@ class ExactFDML(Algorithm):
     @staticmethod
     def _queries(problem: Problem, party: str) -> tuple[Query, ...]:
         regulariser = problem.part_regulariser(party)
-        return RowSquares(), FinalWeights(regulariser), BatchScores(regulariser), BatchSlopes()
+        weights = FinalWeights(regulariser, problem.part(party).preparation.dimension)
+        return RowSquares(), weights, BatchScores(regulariser), BatchSlopes()
 
     def remember(self, plan: Plan, rows: Block) -> PartDescent:
         """Weights of 0."""
@@ -169,6 +170,10 @@ class BatchScores(Plain):
         """The slopes of the batch before; in the first round there is no step, but its length is told."""
         return {"slopes": Reals((batch_size(plan, number - 1),), *ANY)} if number else {"step": Reals((1,), *ANY)}
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """One number for each record of the batch."""
+        return Reals((batch_size(plan, number),), *ANY)
+
     def value(self, round: Round) -> Array:
         """One product with the rows of the batch, one with their transpose."""
         if round.number == 0:
@@ -189,6 +194,10 @@ class BatchSlopes(Plain):
         """The scores of all parties together."""
         return {"scores": Reals((batch_size(plan, number),), *ANY)}
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """One number for each record of the batch."""
+        return Reals((batch_size(plan, number),), *ANY)
+
     def value(self, round: Round) -> Array:
         """One slope for each record of the batch."""
         labels = round.rows.labels[round.memory.batches[round.number]]
@@ -201,8 +210,8 @@ class FinalWeights(Plain):
     name = "weights"
     title: ClassVar[str] = "the weights of a party"
 
-    def __init__(self, regulariser: ScaledRegulariser) -> None:
-        self.regulariser = regulariser
+    def __init__(self, regulariser: ScaledRegulariser, dimension: int) -> None:
+        self.regulariser, self.length = regulariser, dimension
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """The slopes of the last batch."""
