@@ -162,9 +162,9 @@ def masked(party: str, reply: Reply, people: int) -> Words:
 
 
 def _as_wholes(found: NDArray[Any]) -> NDArray[Any]:
-    """Numbers as whole ones, if they are such."""
-    small = found.dtype == np.float64 and bool(np.all(np.abs(found) < 2.0**53))
-    return found.astype(np.int64) if small and np.array_equal(found, np.rint(found)) else found
+    """float64 numbers as the whole ones that they are; if they are none, or come as others, as no whole ones."""
+    exact = found.dtype == np.float64 and bool(np.all((found == np.rint(found)) & (np.abs(found) < 2.0**53)))
+    return found.astype(np.int64 if exact else np.float64)
 
 
 def on_the_grid(plan: Plan, query: Query, release: Release) -> Wholes:
