@@ -18,7 +18,7 @@ from sottovoce.plan.plan import Plan
 MOST_PARTIES: Final = 1024
 MOST_COLUMNS: Final = 2**22  # by columns, of all parties together
 MOST_RELEASES: Final = 64
-MOST_DRAWN: Final = 2**24  # rounds, where a public coin draws for each of them who answers
+MOST_DRAWN: Final = 2**22  # rounds, where a public coin draws for each of them who answers
 MOST_TEXT: Final = 2**24  # characters of a message, and so many for each column of the party:
 TEXT_OF_A_COLUMN: Final = 256
 MOST_REASON: Final = 2000  # characters of a refusal

@@ -197,7 +197,7 @@ class Rule:
         self.label_share = 0.2 if problem.labels == "held" and len(problem.parties) > 1 else 0.0
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def turns(plan: Plan) -> Integers:
     """The place of the party of each round, by a public coin."""
     return np.asarray(plan.public_coin("turns").integers(len(plan.parties), size=plan.rounds))

@@ -15,7 +15,7 @@ from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, jo
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, Told, label_party
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, RefusedError
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
@@ -105,14 +105,18 @@ class PartDescent:
         self.tail = TailAverage(rows.dimension, plan.rounds // 2)
         self.batch = self.products.take(slice(0))
         self.length = 0.0
+        self.number = -1  # the round of the last scores
 
     def scores(self, number: int) -> Array:
         """D_m w_m of a round's batch."""
+        self.number = number
         self.batch = self.products.take(self.batches[number])
         return self.batch.scores(self.weights)
 
     def step(self, number: int, slopes: Array, regulariser: ScaledRegulariser) -> None:
         """By the slopes of that round."""
+        if len(slopes) != len(self.batches[number]) or number != self.number:
+            raise RefusedError("the rounds of a descent come one after another; this one does not follow the last.")
         gradient = self.batch.sums(slopes) / len(slopes)
         free = momentum_step(self.weights, self.before, self.length * gradient)
         self.before, self.weights = self.weights, regulariser.prox(free, self.length)
