@@ -6,7 +6,7 @@
 
 A party of every form of every solver gets mutated frames of genuine runs, plans with strange numbers among them. It
 must answer each, raise nothing but the project's own errors, release nothing beyond what it charged, and stay below
-`limits.MOST_MEMORY` above what it had: the process is started with that limit. A coordinator gets one mutated reply a
+1 GiB above what it had: the process is started with that limit. A coordinator gets one mutated reply a
 run: either the run goes on, or an error of the project ends it; an answer of another type, shape, name, kind, round,
 query or plan never gets through, and its error names the party.
 """
@@ -55,6 +55,7 @@ from sottovoce.queries.pricing import queries_of
 from sottovoce.transports.in_process import InProcess
 
 ALLOWED = (WireError, RefusedError, BudgetError, LedgerError, InputError)
+MOST_MEMORY = 2**30  # bytes, as `limits` states it
 LIFE = 500  # frames that one party gets
 NUMBERS: tuple[Any, ...] = (
     *(0, 1, -1, 2, 3, 7, 64, 1000, 10**6, 2**24, 2**31 - 1, 2**31, 2**62, 2**63, 10**30, True, False),
@@ -453,9 +454,9 @@ def describe(error: BaseException) -> str:
 
 
 def limit_memory() -> None:
-    """From here on the process gets `limits.MOST_MEMORY` more than it has."""
+    """From here on the process gets `MOST_MEMORY` more than it has."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + limits.MOST_MEMORY
+    most = pages * resource.getpagesize() + MOST_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 

@@ -2,7 +2,7 @@
 
 A plan is a short text that can name large numbers. What it says of this party has to be what the party has; what it
 says of others, and of itself, is below limits that are stated here. So a plan that is looked at, and refused, takes
-less than `MOST_MEMORY` beyond what the party has in memory, and one that is accepted what its rows and answers take.
+less than 1 GiB beyond what the party has in memory, and one that is accepted what its rows and answers take.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ MOST_DRAWN: Final = 2**22  # rounds, where a public coin draws for each of them 
 MOST_TEXT: Final = 2**24  # characters of a message, and so many for each column of the party:
 TEXT_OF_A_COLUMN: Final = 256
 MOST_REASON: Final = 2000  # characters of a refusal
-MOST_MEMORY: Final = 2**30
 
 
 def check_text(text: str, columns: int) -> None:
