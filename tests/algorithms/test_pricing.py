@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 import serving
+from plans import PLANS, plan_for
 from sottovoce import algorithms
-from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.sgd.published import RecordGradient
-from sottovoce.data.bounds import Bounds
 from sottovoce.door.query import Query, Scheduled, Turn
-from sottovoce.lab.audit.catalogue import BALL, STIFF, audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.events import Unbounded
 from sottovoce.queries.pricing import Pricing, queries_of
@@ -24,54 +22,6 @@ from support import events_of
 
 FACTORS = (2, 50, 0)
 STRANGE = (-1, math.nan, math.inf, 1e300, 1e-300)
-OPTIONS: dict[str, dict[str, Any]] = {
-    "newton": {"rounds": 3},
-    "gradient": {"rounds": 3},
-    "sgd": {"rounds": 6, "rate": 0.3},
-    "scd": {"rounds": 6, "rate": 0.3, "clip": 1e-3},
-    "scd-sequential": {"rounds": 2, "lot": 2, "clip": 1e-3},
-    "scd-primal": {"rounds": 4, "clip": 0.1},
-    "cd": {"rounds": 2, "inner": 4, "clip": 0.3},
-    "greedy-cd": {"rounds": 4, "clip": 0.3},
-    "frank-wolfe": {"rounds": 6, "regulariser": BALL},
-    "admm": {"rounds": 3},
-    "fdml": {"rounds": 3},
-    "score": {"rounds": 3},
-}
-WHEN: dict[str, dict[str, Any]] = {"feature": {"labels": "public", "slope_bound": 0.3, "regulariser": STIFF}}
-NORM = {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0), "norms": (0.6, 0.8)}
-MORE: dict[tuple[str, str], dict[str, dict[str, Any]]] = {  # what a plan says more, where that changes who answers what
-    ("sgd", "rows"): {"one party a round": {"schedule": "one-party"}},
-    ("frank-wolfe", "columns"): {"row norm": NORM, "labels held": {"labels": "held"}},
-    ("score", "columns"): {"labels held": {"labels": "held", "label_party": 1}},
-    ("admm", "columns"): {"labels held": {"labels": "held"}},
-    ("fdml", "columns"): {"labels held": {"labels": "held"}},
-}
-
-
-def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
-    """A small plan of the form, of two parties where there are several."""
-    when = dict(form.when)
-    options = OPTIONS.get(form.name, {}) | when | WHEN.get(str(when.get("unit")), {}) | more
-    if form.options is not None:
-        fields = set(Plan.model_fields)
-        options = {name: value for name, value in options.items() if name in fields or name in form.options}
-    if form.published:
-        options["calibration"] = "paper"
-    elif form.private is False:
-        options["epsilon"] = math.inf
-    plan = audit_plan(form.name, split, 1 if split == "central" else 2, records=6, relation="zero-out", **options)
-    assert algorithms.of(plan) is form
-    return plan
-
-
-PLANS = {
-    ", ".join(filter(None, (solver, name, split, which))): (form, split, more)
-    for (solver, name), form in algorithms.FORMS.items()
-    for split in form.splits
-    for which, more in {"": {}, **({} if form.published else MORE.get((solver, split), {}))}.items()
-    if not (which and (form.private is False or "unit" in form.when))
-}
 
 
 def times(value: Any, factor: float) -> Any:

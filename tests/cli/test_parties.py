@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import sottovoce as sv
 from sottovoce import algorithms
+from sottovoce.app.cli import app
 from sottovoce.app.cli.parties import _Announced
+from sottovoce.errors import InputError
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.relation import Relation
+from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.in_process import InProcess
 
 
@@ -34,3 +39,19 @@ def test_a_holder_is_told_the_epsilon_that_is_charged_and_guaranteed(relation: R
     events = form.pricing.events(form, model.plan_, relation, "north")
     assert guaranteed == pytest.approx(account.balance().spent, rel=1e-6)
     assert f"{epsilon_of(events, 1e-5, relation):.4g}" != f"{guaranteed:.4g}"  # the samplers' share is seen in print
+
+
+def test_a_certificate_that_is_replaced_is_named_and_revoked_if_asked(tmp_path: Path) -> None:
+    run = CliRunner()
+    folder = str(tmp_path / "certs")
+    assert "replaced" not in run.invoke(app, ["certificates", folder, "north"]).stdout
+    again = run.invoke(app, ["certificates", folder, "north"]).stdout
+    assert re.search(r"replaced: north, serial [0-9a-f]+, valid until \d{4}-\d\d-\d\d", again)
+    assert not (tmp_path / "certs" / "revoked.pem").exists()
+    assert "replaced and revoked: north" in run.invoke(app, ["certificates", folder, "north", "--revoke"]).stdout
+    Credentials.load(folder, "north")
+    revoked = run.invoke(app, ["revoke", folder, "north"])
+    assert revoked.exit_code == 0
+    assert "revoked: north, serial" in revoked.stdout
+    with pytest.raises(InputError, match="was revoked"):
+        Credentials.load(folder, "north")

@@ -684,7 +684,8 @@ def test_what_is_for_one_party_comes_with_what_is_for_all(small_plan: MakePlan) 
     coordinator._open(plan, ("anna", "ben"))
     wire.down.clear()
     own = {"ben": {"weights": np.ones(4), "extra": integers(7)}, "nobody": {"extra": integers(8)}}
-    values = coordinator._ask(plan, 0, Ask("gradient", {"weights": np.zeros(4)}, each=own), ("anna", "ben"))
+    queries = {name: query_of(plan, "gradient", name) for name in ("anna", "ben")}
+    values = coordinator._ask(plan, 0, Ask("gradient", {"weights": np.zeros(4)}, each=own), queries)
     assert set(values) == {"anna", "ben"}
     frames = dict(wire.down)
     assert {name: sorted(frame.arrays) for name, frame in frames.items()} == {

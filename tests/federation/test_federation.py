@@ -371,7 +371,7 @@ def test_an_answer_that_is_none_is_a_wire_error(liar: Liar, small_plan: MakePlan
 
 def test_a_party_that_keeps_forgetting_its_plan_ends_the_run(small_plan: MakePlan) -> None:
     plan = small_plan(parties=(("anna", 40),), split="central")
-    with pytest.raises(WireError, match="another round or kind"):
+    with pytest.raises(WireError, match="'anna' forgot the plan again"):
         Coordinator(InProcess([Liar("unknown-plan")])).run(plan, algorithms.of(plan))
 
 

@@ -58,6 +58,9 @@ class Scores(Derived):
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
         return {"weights": Reals((self.source.width,))}
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:
+        return Reals((plan.records,))
+
     def derive(self, rows: NDArray[Any], told: Told) -> Array:
         return np.asarray(rows @ told["weights"], dtype=np.float64)
 

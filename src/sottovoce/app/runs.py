@@ -401,7 +401,7 @@ def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say) -> T
     from sottovoce.transports.grpc_wire import GrpcCoordinator
 
     credentials = Credentials.load(resolve(table.certificates), COORDINATOR)
-    wire = GrpcCoordinator(table.listen, table.parties, credentials, timeout=table.timeout)
+    wire = GrpcCoordinator(table.listen, table.parties, credentials, timeout=table.timeout, on_change=say)
     try:
         say(f"listening on {table.listen}, waiting for {', '.join(table.parties)} (at most {table.wait:g} s)")
         wire.wait_for_parties(table.wait)

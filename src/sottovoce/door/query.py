@@ -53,6 +53,7 @@ class Reals:
     least: float = -LARGEST
     most: float = LARGEST
     longest: int = 0
+    dtype: ClassVar[type] = np.float64
 
     @property
     def largest(self) -> tuple[int, ...]:
@@ -61,11 +62,11 @@ class Reals:
 
     def example(self) -> NDArray[Any]:
         """An array that fits, of the largest shape."""
-        return np.full(self.largest, self._allowed)
+        return np.full(self.largest, self._allowed, dtype=self.dtype)
 
     def fits(self, array: NDArray[Any]) -> bool:
         """Whether an array is so."""
-        if array.dtype != np.float64 or array.ndim != len(self.shape):
+        if array.dtype != self.dtype or array.ndim != len(self.shape):
             return False
         if not all(own is None or own == length for own, length in zip(self.shape, array.shape, strict=True)):
             return False
@@ -76,11 +77,7 @@ class Reals:
 
     def __str__(self) -> str:
         size = " x ".join("any number of" if length is None else str(length) for length in self.shape)
-        return f"{size} {self._kind}, none below {self.least:g} or above {self.most:g}"
-
-    @property
-    def _kind(self) -> str:
-        return "float64 numbers"
+        return f"{size} {self.dtype.__name__} numbers, none below {self.least:g} or above {self.most:g}"
 
     @property
     def _allowed(self) -> float:
@@ -92,17 +89,16 @@ class Reals:
 class Wholes(Reals):
     """int64 numbers likewise."""
 
-    def example(self) -> NDArray[Any]:
-        """As many as a run has at most."""
-        return np.full(self.largest, self._allowed, dtype=np.int64)
+    dtype: ClassVar[type] = np.int64
+
+
+@dataclass(frozen=True)
+class Codes(Wholes):
+    """int64 numbers likewise, none of which is 0: signs and places in one."""
 
     def fits(self, array: NDArray[Any]) -> bool:
         """Whether an array is so."""
-        return array.dtype == np.int64 and super().fits(array.astype(np.float64))
-
-    @property
-    def _kind(self) -> str:
-        return "int64 numbers"
+        return super().fits(array) and bool(np.all(array != 0))
 
 
 def misfit(takes: Mapping[str, Reals], told: Told) -> str | None:
@@ -212,6 +208,15 @@ class Query(ABC):
         """Why a message is refused, or None. Made of the plan and the message alone."""
         return misfit(self.takes(plan, number), told)
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """What the exact value is, shape and limits, where the message of that round said `told`."""
+        return Reals((self.length,))
+
+    def rejection(self, plan: Plan, number: int, told: Told, value: NDArray[Any]) -> str | None:
+        """Why an answer without noise, or a choice, cannot be one, or None: for who gets it, from public numbers."""
+        wanted = self.gives(plan, number, told)
+        return None if wanted.fits(value) else f"has to be {wanted}"
+
     def uses(self, plan: Plan, times: int) -> int:  # noqa: ARG002
         """In how many of `times` releases under this name one record takes part at most."""
         return times
@@ -259,6 +264,17 @@ class Choice(Query):
     largest_std: float  # noise up to which the sensitivity's room for floating point suffices
     rounding_entries = 1.0
     length = 1
+
+    def gives(self, plan: Plan, number: int, told: Told) -> Wholes:
+        """The place of a candidate, or its code."""
+        most = self.places(plan, number, told)
+        if not self.signed:
+            return Wholes((1,), 0, most - 1)
+        return (Wholes if self.stays else Codes)((1,), -most, most)
+
+    def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
+        """Among how many values, a pair of signs counted once, the message of that round has it choose."""
+        return self.candidates
 
 
 class NoisyRows(Query):

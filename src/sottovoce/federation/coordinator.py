@@ -16,21 +16,22 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import value_of
+from sottovoce.door.frames import Frame, encode
+from sottovoce.door.query import Query
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
+from sottovoce.federation import replies as checks
 from sottovoce.federation.models import parts_of
-from sottovoce.federation.party import RECEIPT, facts_of, packed
-from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, masked_of, scores_of
+from sottovoce.federation.party import RECEIPT, packed
+from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
+from sottovoce.federation.replies import Reply
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Receipt
 from sottovoce.queries.messages import rounds_of
+from sottovoce.queries.pricing import queries_of
 from sottovoce.transports.base import Transport
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
-
-_REFUSALS: Mapping[str, type[Exception]] = {"budget": BudgetError, "ledger": LedgerError}
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,13 @@ class Coordinator:
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
         replies = self._exchange(self._transport.parties, Frame("hello", 0, query="classes" if classes else ""))
-        return {name: facts_of(frame.text) for name, frame in replies.items()}
+        return {name: reply.facts for name, reply in replies.items()}
 
     def kept(self, plan: Plan) -> tuple[tuple[str, float], ...]:
         """For each party of a plan, name and noise of the rows that it has kept for such a plan."""
         parties = plan.names
         replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
-        found: list[Any] = [facts_of(replies[name].text).get("kept_rows") for name in parties]
-        if not all(type(pair) is list and list(map(type, pair)) == [str, float] for pair in found):
-            raise WireError("a party did not say which rows it has kept.")
-        return tuple((pair[0], pair[1]) for pair in found)
+        return tuple(replies[name].facts["kept_rows"] for name in parties)
 
     def run(self, plan: Plan, form: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
         """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
@@ -78,14 +76,14 @@ class Coordinator:
         if len(parties) > 1:
             self._propose(plan, parties, "check")  # one refusal, and nobody has paid
         self._open(plan, parties)
-        text = form.coordinate(plan)
+        text, queries = form.coordinate(plan), _queries(form, plan)
         total = rounds_of(plan, form) if progress is not None and plan.private else 0
         round_ = 0
         ask = next(text)
         try:
             while True:
                 number = round_ if ask.round is None else ask.round
-                values = self._ask(plan, number, ask, ask.to or parties)
+                values = self._ask(plan, number, ask, {name: queries[name][ask.query] for name in ask.to or parties})
                 self.asked[ask.query] += 1
                 round_ += 1
                 if progress is not None:
@@ -113,11 +111,10 @@ class Coordinator:
                 f"{', '.join(self._transport.parties)}; a joint prediction needs the same parties, by their names."
             )
         replies = self._exchange(parties, Frame("hello", 0, query="predict"))
-        facts = {name: facts_of(frame.text) for name, frame in replies.items()}
-        counts = {name: fact["records"] for name, fact in facts.items()}
+        counts = {name: reply.facts["records"] for name, reply in replies.items()}
         check_people(counts)
         keys, signatures = (
-            {name: fact.get(what, "") for name, fact in facts.items()} for what in ("public_key", "signature")
+            {name: reply.facts[what] for name, reply in replies.items()} for what in ("public_key", "signature")
         )
         request = Request.new(digest, recipient, keys, signatures)
         said = Frame("predict", 0, digest, query=recipient, text=request.text)
@@ -125,8 +122,8 @@ class Coordinator:
         people = counts[parties[0]]
         total = np.zeros((people, 2), dtype=np.uint64)
         if others:
-            for frame in self._exchange(others, said).values():
-                total = added(total, masked_of(frame, people))
+            for name, reply in self._exchange(others, said).items():
+                total = added(total, checks.masked(name, reply, people))
         if recipient == COORDINATOR:
             return scores_of(total)
         self._exchange([recipient], dataclasses.replace(said, arrays={MASKED: total.view(np.int64)}))
@@ -137,21 +134,17 @@ class Coordinator:
         with contextlib.suppress(WireError):
             self._exchange(self._transport.parties, Frame("done", 0))
 
-    def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, Frame]:
+    def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, Reply]:
         each = {name: {RECEIPT: packed(receipt)} for name, receipt in self.receipts.items()}
         replies = self._exchange(parties, Frame("plan", 0, plan.digest, query=query, text=plan.to_json()), each)
         self._keep_receipts(replies)
         return replies
 
-    def _keep_receipts(self, replies: Mapping[str, Frame]) -> None:
+    def _keep_receipts(self, replies: Mapping[str, Reply]) -> None:
         """How far each party's ledger goes; parties without one give no receipt."""
-        for name, frame in replies.items():
-            told = facts_of(frame.text).get("receipt")
-            if told is not None:
-                try:
-                    self.receipts[name] = Receipt.read(told)
-                except InputError as error:
-                    raise WireError(f"party {name!r}: {error}") from None
+        for name, reply in replies.items():
+            if told := reply.facts.get("receipt"):
+                self.receipts[name] = Receipt.read(told)
 
     def _open(self, plan: Plan, parties: Iterable[str]) -> None:
         """Have these parties charge the plan and sign it; then show each the signatures of all.
@@ -159,8 +152,8 @@ class Coordinator:
         To a party that was restarted the plan is opened again: it is charged once, by its digest, and the others'
         signatures still hold.
         """
-        for name, frame in self._propose(plan, parties).items():
-            self._signatures[name] = facts_of(frame.text).get("signature", "")
+        for name, reply in self._propose(plan, parties).items():
+            self._signatures[name] = reply.facts.get("signature", "")
         if len(plan.names) > 1:
             told = json.dumps({name: self._signatures[name] for name in plan.names})
             self._exchange(parties, Frame("plan", 0, plan.digest, query="start", text=told))
@@ -176,7 +169,7 @@ class Coordinator:
             with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
                 replies = self._exchange(plan.names, said)
                 self._keep_receipts(replies)
-                if forgot := [name for name, frame in replies.items() if frame.kind != "done"]:
+                if forgot := [name for name, reply in replies.items() if reply.frame.kind != "done"]:
                     self._exchange(forgot, Frame("done", 0))
             return missing
         for name in plan.names:
@@ -184,10 +177,10 @@ class Coordinator:
                 missing[name] = f"a coefficient is beyond {LARGEST:g}, and no party keeps such a model."
             try:
                 replies = self._exchange([name], said, shared)
-                if replies[name].kind == "unknown-plan":
+                if replies[name].frame.kind == "unknown-plan":
                     self._open(plan, [name])
                     replies = self._exchange([name], said, shared)
-                    if replies[name].kind == "unknown-plan":
+                    if replies[name].frame.kind == "unknown-plan":
                         missing[name] = f"{name} was restarted at the end of the run, and again."
                 self._keep_receipts(replies)
             except WireError as error:
@@ -198,31 +191,25 @@ class Coordinator:
                     self._exchange([name], Frame("done", 0))
         return missing
 
-    def _ask(self, plan: Plan, number: int, ask: Ask, parties: Iterable[str]) -> dict[str, Array]:
+    def _ask(self, plan: Plan, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays)
-        replies = self._exchange(parties, said, ask.each)
-        forgot = [name for name, frame in replies.items() if frame.kind == "unknown-plan"]
+        replies = self._exchange(queries, said, ask.each)
+        forgot = [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]
         if forgot:  # restarted parties: propose again (charged once, by the plan's digest), then repeat the round
             self._open(plan, forgot)
             replies |= self._exchange(forgot, said, ask.each)
         values: dict[str, Array] = {}
-        scale = plan.release(ask.query).scale
-        for name in parties:
-            frame = replies[name]
-            if frame.kind != "answer" or frame.round != number or frame.query != ask.query:
-                raise WireError(f"party {name!r} answered round {number} with a frame of another round or kind.")
-            try:
-                values[name] = value_of(frame.arrays, scale)
-            except KeyError:
-                raise WireError(f"party {name!r} answered round {number} without a value.") from None
+        for name, query in queries.items():
+            told = {**said.arrays, **ask.each.get(name, {})}
+            values[name] = checks.answered(name, plan, query, dataclasses.replace(said, arrays=told), replies[name])
             if self.transcript is not None:
                 self.transcript.append(Message(number, name, ask.query, values[name]))
         return values
 
     def _exchange(
         self, parties: Iterable[str], said: Frame, each: Mapping[str, Mapping[str, NDArray[Any]]] | None = None
-    ) -> dict[str, Frame]:
-        """One frame to each party, with arrays of its own in `each`, and its reply; refusals become exceptions."""
+    ) -> dict[str, Reply]:
+        """One frame to each party, with arrays of its own in `each`, and its checked reply."""
         self._serial += 1
 
         def frame_of(own: Mapping[str, NDArray[Any]]) -> bytes:
@@ -233,25 +220,21 @@ class Coordinator:
             requests = {name: frame_of(each.get(name, {})) for name in parties}
         else:
             requests = dict.fromkeys(parties, frame_of({}))
-        replies = self._transport.exchange(requests)
-        frames: dict[str, Frame] = {}
-        for name, reply in replies.items():
+        found: dict[str, Reply] = {}
+        for name, data in self._transport.exchange(requests).items():
             if said.kind == "ask":
-                self.uplink[said.query] += len(reply)
-            try:
-                frame = frames[name] = decode(reply)
-            except WireError as error:
-                raise WireError(f"party {name!r} sent no frame: {error}") from None
-            if self.transcript is not None and frame.text:
-                self.transcript.append(Message(said.round, name, frame.kind, json.loads(frame.text)))
-            if frame.kind == "refuse":
-                told = facts_of(frame.text)
-                several = len(self._transport.parties) > 1 and not told["refused"].startswith(name)
-                who = f"{name}: " if several else ""
-                raise _REFUSALS.get(told["error"], RefusedError)(who + told["refused"])
-            if frame.kind == "error":
-                raise WireError(f"party {name!r}: {facts_of(frame.text)['error']}.")
-        return frames
+                self.uplink[said.query] += len(data)
+            reply = found[name] = checks.checked(name, said, data, alone=len(self._transport.parties) == 1)
+            if self.transcript is not None and reply.facts:
+                self.transcript.append(Message(said.round, name, reply.frame.kind, reply.facts))
+        return found
+
+
+def _queries(form: Algorithm, plan: Plan) -> Mapping[str, Mapping[str, Query]]:
+    """What each party may be asked; by rows all of them the same, of which one copy is kept."""
+    if plan.split == "columns":
+        return {name: queries_of(form, plan, name) for name in plan.names}
+    return dict.fromkeys(plan.names, queries_of(form, plan, plan.names[0]))
 
 
 def _shared(plan: Plan, solution: Solution) -> dict[str, dict[str, Array]]:

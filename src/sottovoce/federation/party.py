@@ -25,6 +25,7 @@ from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_
 from sottovoce.door.query import Query, Round
 from sottovoce.door.sealed import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.federation import limits
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
@@ -171,6 +172,7 @@ class Party:
 
     def _answer(self, frame: Frame) -> Outgoing:
         """By the kind of the frame."""
+        limits.check_text(frame.text, self.features)
         if frame.kind == "hello":
             return reply("facts", frame, self._introduced(frame))
         if frame.kind == "plan" and frame.query == "start":
@@ -440,14 +442,11 @@ class Party:
 
     def _recipe(self, plan: Plan) -> Preparation:
         """How this party's rows become a block, or a refusal of a plan that is about other rows."""
-        if dict(plan.parties).get(self.name) != self._rows.shape[0]:
-            raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
+        limits.check_size(plan, self.name, self._rows.shape)
         try:
             recipe = plan.part(self.name).preparation
         except InputError as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
-        if recipe.features != self._rows.shape[1]:
-            raise RefusedError(f"the plan does not have {self.name} with its declared records and features.")
         if recipe.labelled != self._labelled:
             knows = "knows the labels" if self._labelled else "does not know the labels"
             raise RefusedError(f"{self.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
@@ -465,6 +464,7 @@ class Party:
                 if release.query not in queries:
                     raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
                 self._check_release(release, queries[release.query], plan.records)
+            limits.check_answers(plan, queries)
             form.pricing.check_served(form, plan, self.name)
             if plan.private:
                 form.pricing.check_samplers(form, plan, self._policy.relation or plan.relation, plan.delta)
@@ -527,7 +527,7 @@ def _plan_of(text: str) -> Plan:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise RefusedError(f"the text is not a plan of this version: {where}: {first['msg']}.") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RefusedError("the text is not a plan of this version.") from None
 
 
@@ -538,7 +538,7 @@ def _acknowledged(accepted: bool) -> tuple[Declared, ...]:
 def _refusal(code: str, reason: str) -> tuple[Declared, ...]:
     return (
         declare_public("error", code, reason="one of a fixed list"),
-        declare_public("refused", reason, reason="made from the plan, the policy and the ledger"),
+        declare_public("refused", reason[: limits.MOST_REASON], reason="made from the plan, the policy and the ledger"),
     )
 
 
@@ -594,9 +594,3 @@ def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.nd
 def column_names(X: Matrix) -> tuple[str, ...]:
     """The column names of a data frame; arrays have none."""
     return tuple(str(name) for name in getattr(X, "columns", ()))
-
-
-def facts_of(text: str) -> dict[str, Any]:
-    """The declared facts of a `facts` frame."""
-    facts: dict[str, Any] = json.loads(text)
-    return facts

@@ -194,7 +194,7 @@ class Request:
             said = json.loads(frame.text)
             number, keys, signatures = said["number"], said["keys"], dict(said["signatures"])
             lengths = {len(bytes.fromhex(key)) for key in keys.values()}
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise RefusedError("the text is no request for a prediction of this version.") from None
         names = {name for name, _ in plan.parties}
         if set(keys) != names or lengths != {32} or len(set(keys.values())) < len(names) or type(number) is not str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +29,18 @@ class GramMatrix(Query):
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self.places = np.triu_indices(dimension)
-        self.noise_weights = np.where(self.places[0] == self.places[1], 1.0, math.sqrt(2.0))
         self.rounding_entries = float(dimension**2)
-        self.length = len(self.places[0])
+        self.length = dimension * (dimension + 1) // 2
+
+    @functools.cached_property
+    def places(self) -> tuple[NDArray[Any], ...]:
+        """Those of the triangle, row by row; a query of another party's columns never needs them."""
+        return np.triu_indices(self.dimension)
+
+    @functools.cached_property
+    def noise_weights(self) -> Array:  # type: ignore[override]
+        """1 on the diagonal, sqrt 2 off it."""
+        return np.where(self.places[0] == self.places[1], 1.0, math.sqrt(2.0))
 
     def sensitivity(self, relation: Relation) -> float:
         """1, or sqrt 2."""
@@ -40,7 +49,7 @@ class GramMatrix(Query):
     def value(self, round: Round) -> Array:
         """The upper triangle, row by row."""
         check_norm(round.rows)
-        return round.rows.gram()[self.places]
+        return np.asarray(round.rows.gram()[self.places])
 
     def matrix(self, triangle: Array) -> Array:
         """The symmetric matrix of a released triangle."""

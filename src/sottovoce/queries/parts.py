@@ -124,7 +124,7 @@ class PartGram(PartQuery, GramMatrix):
         if self.fit_intercept:
             full[:, -1] = self.dots(round.rows, np.ones(len(round.rows)))
             full[-1, -1] = round.rows.usable_rows.sum()
-        return full[self.places]
+        return np.asarray(full[self.places])
 
 
 class PartSums(PartQuery):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -65,12 +65,14 @@ class DenseSketch:
         self.moved = float(size)
         self.root = math.sqrt(size)
         if gaussian:
-            self.matrix = generator.standard_normal((size, records), dtype=np.float32)
-            np.clip(np.rint(self.matrix / GRID) * GRID, -8 + GRID, 8 - GRID, out=self.matrix)
-            self.norm = float(np.sqrt(np.einsum("ij,ij->j", self.matrix, self.matrix, dtype=np.float64).max()))
-            self.norm *= (1 + 2.0**-20) / self.root
+            self.matrix = np.empty((size, records), dtype=np.float32)
+            for start, rows in gaussian_rows(size, records, generator):
+                self.matrix[start : start + len(rows)] = rows
+            self.norm = column_norm("gaussian", size, records)
         else:
-            self.matrix = generator.integers(2, size=(size, records), dtype=np.int8).astype(np.float32) * 2 - 1
+            self.matrix = generator.integers(2, size=(size, records), dtype=np.int8).astype(np.float32)
+            self.matrix *= 2
+            self.matrix -= 1
             self.norm = 1.0
 
     def apply(self, values: Array, records: NDArray[Any] | None = None) -> Array:
@@ -105,6 +107,14 @@ def gaussian_sketch(size: int, records: int) -> Sketch:
     return make_sketch("gaussian", size, records, np.random.default_rng([size, records]))
 
 
+def gaussian_rows(size: int, records: int, generator: np.random.Generator) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """The rows of a Gaussian sketch from each place on, a few at a time, times sqrt m and on the grid."""
+    some = max(1, 2**20 // records)
+    for start in range(0, size, some):
+        drawn = generator.standard_normal((min(some, size - start), records), dtype=np.float32)
+        yield start, np.clip(np.rint(drawn / GRID) * GRID, -8 + GRID, 8 - GRID)
+
+
 def check_size(size: int, records: int) -> None:
     """Refuse a dense sketch that no memory holds."""
     if size * records > DENSE:
@@ -116,10 +126,18 @@ def check_size(size: int, records: int) -> None:
 
 @functools.lru_cache(maxsize=8)
 def column_norm(kind: Kind, size: int, records: int) -> float:
-    """The largest norm of a column: 1 but for the Gaussian one of the published form."""
+    """The largest norm of a column: 1 but for the Gaussian one of the published form, whose squares sum exactly.
+
+    A plan is priced by it before it is accepted: it takes the memory of a few rows.
+    """
     if kind != "count":
         check_size(size, records)
-    return gaussian_sketch(size, records).norm if kind == "gaussian" else 1.0
+    if kind != "gaussian":
+        return 1.0
+    squares = np.zeros(records)
+    for _, rows in gaussian_rows(size, records, np.random.default_rng([size, records])):
+        squares += np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
+    return float(np.sqrt(squares.max())) * ((1 + 2.0**-20) / math.sqrt(size))
 
 
 def make_sketch(kind: Kind, size: int, records: int, generator: np.random.Generator) -> Sketch:

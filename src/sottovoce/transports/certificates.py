@@ -3,13 +3,15 @@
     authority.pem authority.key      made once; the key stays with whoever runs the federation
     coordinator.pem coordinator.key  may serve, at the hosts it names; cannot act as a party
     clinic.pem clinic.key            may connect as `clinic`; cannot serve
+    revoked.pem                      certificates that the authority took back, if there are any
 
-A party needs `authority.pem` and its own two files, and hands its key to nobody.
+A party needs `authority.pem`, `revoked.pem` where there is one and its own two files, and hands its key to nobody.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import re
 from collections.abc import Iterable
@@ -21,7 +23,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -30,6 +32,10 @@ from sottovoce.files import write_durably
 
 COORDINATOR: Final = "coordinator"
 AUTHORITY: Final = "authority"
+REVOKED: Final = "revoked"
+_LOG: Final = logging.getLogger(__name__)
+_RSA_BITS: Final = 2048  # the smallest keys that are taken
+_CURVE_BITS: Final = 256
 _AUTHORITY_DAYS: Final = 3650
 # Clocks differ: a certificate is valid from a little before it was made.
 _CLOCK_SLACK: Final = timedelta(minutes=5)
@@ -40,19 +46,23 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class Credentials:
     """What one end of a connection shows: its certificate and key, and the authority it trusts (PEM bytes).
 
-    Checked when made: an unreadable or expired certificate, or a key that is not the certificate's, is an
-    `InputError`. The key is in no `repr`.
+    `revoked` is the authority's list of certificates that it took back; empty if there is none. Checked when made: an
+    unreadable or expired certificate, one with a small key, a key that is not the certificate's, or a list that is not
+    the authority's, is an `InputError`. The key is in no `repr`.
     """
 
     ca: bytes = field(repr=False)
     certificate: bytes = field(repr=False)
     key: bytes = field(repr=False)
+    revoked: bytes = field(repr=False, default=b"")
 
     def __post_init__(self) -> None:
         authority = _certificate(self.ca, "ca")
         certificate = _certificate(self.certificate, "certificate")
         for who in (authority, certificate):
             _require_valid_now(who)
+            _require_large_key(who)
+        _revoked_serials(self.revoked, authority)
         if not _same_key(_key(self.key, "key").public_key(), certificate.public_key()):
             raise InputError(
                 f"the private key does not match the certificate of {_common_name(certificate)!r}; "
@@ -69,22 +79,56 @@ class Credentials:
         """The credentials of `name` from the files that `issue` wrote."""
         check_name(name)
         folder = Path(folder)
+        taken_back = folder / f"{REVOKED}.pem"
         credentials = cls(
             ca=_read(folder / f"{AUTHORITY}.pem"),
             certificate=_read(folder / f"{name}.pem"),
             key=_read(folder / f"{name}.key"),
+            revoked=_read(taken_back) if taken_back.exists() else b"",
         )
+        _warn_of_readers(folder / f"{name}.key")
         if credentials.name != name:
             raise InputError(f"{folder / f'{name}.pem'} names {credentials.name!r}, not {name!r}; issue it again.")
+        own, authority = _certificate(credentials.certificate, "certificate"), _certificate(credentials.ca, "ca")
         try:
-            _certificate(credentials.certificate, "certificate").verify_directly_issued_by(
-                _certificate(credentials.ca, "ca")
-            )
+            own.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature):
             raise InputError(
                 f"the certificate of {name!r} was not issued by the authority in {folder}; issue it again."
             ) from None
+        if own.serial_number in _revoked_serials(credentials.revoked, authority):
+            raise InputError(f"the certificate of {name!r} in {folder} was revoked; ask for another one.")
         return credentials
+
+
+def check_other_end(certificate: bytes, mine: Credentials, name: str) -> PublicKeyTypes:
+    """The key of a certificate (PEM) that another end shows, if it is that of `name` and mine to trust.
+
+    Guarantee: it was issued by the authority of `mine`, is valid now, is no authority's, may serve if it is the
+    coordinator's and connect if it is a party's, has one common name, which is `name` to the letter, has no small key,
+    and is not on the list of those taken back. Else an `InputError` says which of these it is.
+    """
+    shown, authority = _certificate(certificate, "the certificate shown"), _certificate(mine.ca, "ca")
+    try:
+        shown.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        raise InputError(f"the certificate shown for {name!r} was not issued by our authority.") from None
+    _require_valid_now(shown)
+    _require_large_key(shown)
+    if _common_name(shown) != name:
+        raise InputError(f"the certificate shown names {_common_name(shown)!r}, not {name!r}.")
+    wanted = ExtendedKeyUsageOID.SERVER_AUTH if name == COORDINATOR else ExtendedKeyUsageOID.CLIENT_AUTH
+    try:
+        usages = list(shown.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+        signs = shown.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        usages, signs = [], True
+    if wanted not in usages or signs:
+        use = "serve" if name == COORDINATOR else "connect"
+        raise InputError(f"the certificate of {name!r} was not made to {use}.")
+    if shown.serial_number in _revoked_serials(mine.revoked, authority):
+        raise InputError(f"the certificate of {name!r} (serial {shown.serial_number:x}) was revoked by its authority.")
+    return shown.public_key()
 
 
 def check_name(name: str) -> None:
@@ -93,37 +137,13 @@ def check_name(name: str) -> None:
         raise InputError(
             f"name={name!r} is not allowed: 1 to 64 letters, digits, '.', '_' or '-', the first a letter or a digit."
         )
-    if name == AUTHORITY:
+    if name in (AUTHORITY, REVOKED):
         raise InputError(f"name={name!r} is the authority's own; choose another.")
 
 
 def private_key(credentials: Credentials) -> PrivateKeyTypes:
     """The key of an end's own certificate."""
     return _key(credentials.key, "key")
-
-
-def party_key(ca: bytes, certificate: bytes, name: str) -> PublicKeyTypes:
-    """The public key of the party `name`, by a certificate that somebody showed.
-
-    Guarantee: the authority issued the certificate itself, for connecting and not for serving or issuing; it is valid
-    now; its one common name is exactly `name`. Any other raises `InputError`.
-    """
-    authority, shown = _certificate(ca, "ca"), _certificate(certificate, "the certificate")
-    for who in (authority, shown):
-        _require_valid_now(who)
-    try:
-        shown.verify_directly_issued_by(authority)
-        constraints = shown.extensions.get_extension_for_class(x509.BasicConstraints).value
-        usage = shown.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except (ValueError, TypeError, InvalidSignature):
-        raise InputError("the certificate was not issued by this authority.") from None
-    except x509.ExtensionNotFound:
-        raise InputError("the certificate does not say what it is for.") from None
-    if constraints.ca or ExtendedKeyUsageOID.CLIENT_AUTH not in usage:
-        raise InputError("the certificate is no party's.")
-    if _common_name(shown) != name:
-        raise InputError(f"the certificate names {_common_name(shown)!r}, not {name!r}.")
-    return shown.public_key()
 
 
 def create_authority(folder: str | os.PathLike[str]) -> None:
@@ -153,9 +173,10 @@ def issue(
     *,
     hosts: Iterable[str] = ("localhost", "127.0.0.1"),
     days: int = 365,
-) -> None:
-    """Issue `name`.pem and `name`.key in `folder`, replacing older ones of that name.
+) -> str | None:
+    """Issue `name`.pem and `name`.key in `folder`, replacing older ones of that name; says which it replaced.
 
+    What was replaced stays valid until its own end, wherever there is a copy; `revoke` it first to end it.
     The name `coordinator` gets a certificate that may serve at `hosts` (host names or addresses); any other
     name is a party's, gets one that may only connect, and has no hosts since nobody connects to a party.
     """
@@ -163,10 +184,7 @@ def issue(
     folder = Path(folder)
     if days < 1:
         raise InputError(f"days={days} is not allowed: a certificate is valid for at least one day.")
-    authority = _certificate(_read(folder / f"{AUTHORITY}.pem"), f"{AUTHORITY}.pem")
-    authority_key = _key(_read(folder / f"{AUTHORITY}.key"), f"{AUTHORITY}.key")
-    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{AUTHORITY}.key is not an elliptic-curve key; create_authority makes one.")
+    authority, authority_key = _authority(folder)
     if _now() + timedelta(days=days) > authority.not_valid_after_utc:
         raise InputError(
             f"days={days} is not allowed: the authority itself is valid until"
@@ -185,7 +203,86 @@ def issue(
     else:
         usage = ExtendedKeyUsageOID.CLIENT_AUTH
     builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+    replaced = _words(folder, name)
     _write_pair(folder, name, key, builder.sign(authority_key, hashes.SHA256()))
+    return replaced
+
+
+def revoke(folder: str | os.PathLike[str], name: str) -> str:
+    """Put the certificate `name`.pem of `folder` on the list `revoked.pem`, and say which it was.
+
+    Both ends read the list when they start. Whoever has a copy of it, or none, goes by that: send it to all parties.
+    """
+    check_name(name)
+    folder = Path(folder)
+    authority, authority_key = _authority(folder)
+    found = _certificate(_read(folder / f"{name}.pem"), f"{name}.pem")
+    path = folder / f"{REVOKED}.pem"
+    listed = _revoked_serials(_read(path) if path.exists() else b"", authority)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.subject)
+        .last_update(_now() - _CLOCK_SLACK)
+        .next_update(authority.not_valid_after_utc)
+    )
+    for serial in sorted({*listed, found.serial_number}):
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(_now())
+        builder = builder.add_revoked_certificate(entry.build())
+    _write(path, builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
+    return _words(folder, name) or name
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """The authority of a folder and its key."""
+    authority = _certificate(_read(folder / f"{AUTHORITY}.pem"), f"{AUTHORITY}.pem")
+    key = _key(_read(folder / f"{AUTHORITY}.key"), f"{AUTHORITY}.key")
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{AUTHORITY}.key is not an elliptic-curve key; create_authority makes one.")
+    _warn_of_readers(folder / f"{AUTHORITY}.key")
+    return authority, key
+
+
+def _words(folder: Path, name: str) -> str | None:
+    """The certificate of a name in words, or None where there is none."""
+    try:
+        found = x509.load_pem_x509_certificate((folder / f"{name}.pem").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return f"{name}, serial {found.serial_number:x}, valid until {found.not_valid_after_utc:%Y-%m-%d}"
+
+
+def _revoked_serials(pem: bytes, authority: x509.Certificate) -> frozenset[int]:
+    """The serials on a list, which the authority signed; none of an empty one."""
+    if not pem:
+        return frozenset()
+    try:
+        found, key = x509.load_pem_x509_crl(pem), authority.public_key()
+        own = isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey) and found.is_signature_valid(key)
+    except (ValueError, TypeError, InvalidSignature):
+        own = False
+    if not own:
+        raise InputError(f"{REVOKED}.pem is not a list that the authority signed; ask its keeper for it again.")
+    return frozenset(entry.serial_number for entry in found)
+
+
+def _require_large_key(certificate: x509.Certificate) -> None:
+    """Refuse a key that is small, or of a kind that is not known to be large."""
+    key, who = certificate.public_key(), certificate.subject.rfc4514_string()
+    least = _RSA_BITS if isinstance(key, rsa.RSAPublicKey) else _CURVE_BITS
+    known = isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey)
+    if isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey):
+        return
+    if not known or key.key_size < least:  # type: ignore[union-attr]
+        raise InputError(
+            f"the key of {who} is too small: RSA keys have at least {_RSA_BITS} bits, those of curves {_CURVE_BITS}; "
+            "issue it again."
+        )
+
+
+def _warn_of_readers(path: Path) -> None:
+    """A key that others can read is no secret."""
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        _LOG.warning("%s can be read by others than its owner; chmod 600 it, and issue it again if anybody has.", path)
 
 
 def _now() -> datetime:

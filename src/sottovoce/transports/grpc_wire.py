@@ -29,8 +29,9 @@ import grpc
 from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
 from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
-from sottovoce.transports.certificates import Credentials, check_name
+from sottovoce.transports.certificates import Credentials, check_name, check_other_end
 from sottovoce.transports.identity import Certified
+from sottovoce.transports.probe import coordinator_at
 
 _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "sottovoce.Wire"
@@ -39,6 +40,10 @@ _NAME_KEY: Final = "sottovoce-party"
 # Said by a party that failed, in place of an answer. The mere end of a stream cannot say it: to the reader of a
 # stream a party that was killed looks like one that closed its side.
 _GOODBYE: Final = b"goodbye"
+
+# Connections of a coordinator that have shown no certificate yet: so many, each for so many seconds.
+_HANDSHAKES: Final = 256
+_HANDSHAKE_TIME: Final = 5.0
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
@@ -122,13 +127,14 @@ class GrpcCoordinator:
     again when the party is back.
 
     Guarantee: a reply is delivered only if it came over mutually authenticated TLS from a peer whose
-    certificate names the party that was asked, and carries the serial of the pending request; stale and
-    repeated replies are dropped. A party's newest connection replaces its older one. A peer that is refused,
-    or that sends something else than frames, loses its own stream and disturbs no other; it is reported in
-    the log.
+    certificate is that of the party that was asked (`check_other_end`), and carries the serial of the pending request;
+    stale and repeated replies are dropped. A party's newest connection replaces its older one. A peer that is refused,
+    or that sends something else than frames, loses its own stream and disturbs no other; it is reported in the log.
+    Connections that show no certificate are few and end soon. `on_change` is told, in words, who has connected, who
+    is missing, who was lost and who came back; so is the log.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         address: str,
         parties: Iterable[str],
@@ -136,6 +142,7 @@ class GrpcCoordinator:
         *,
         timeout: float = 60.0,
         limit: int = MAX_BYTES,
+        on_change: Callable[[str], None] | None = None,
     ) -> None:
         self.parties = tuple(parties)
         for name in self.parties:
@@ -149,13 +156,25 @@ class GrpcCoordinator:
         self._limit = limit
         self._changed = threading.Condition()
         self._one_exchange = threading.Lock()
+        self._credentials = credentials
+        self._on_change = on_change
+        self._known: set[str] = set()  # parties that were connected once
+        self._done: set[str] = set()  # parties that were told that nothing more will be asked
         self._connections: dict[str, _Connection] = {}
         self._pending: dict[str, _Pending] = {}
         self._closed = False
 
         self._server = grpc.server(
             _DaemonThreads(),
-            options=[*_options(limit), ("grpc.so_reuseport", 0), ("grpc.http2.max_ping_strikes", 0)],
+            options=[
+                *_options(limit),
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.max_ping_strikes", 0),
+                # Each party may have an old connection and a new one; whoever says nothing has to go.
+                ("grpc.max_allowed_incoming_connections", 2 * len(self.parties) + _HANDSHAKES),
+                ("grpc.server_handshake_timeout_ms", int(1000 * _HANDSHAKE_TIME)),
+                ("grpc.max_connection_idle_ms", int(1000 * _HANDSHAKE_TIME)),
+            ],
         )
         # Neither serializer is given, so both sides of the handler are raw bytes.
         self._server.add_generic_rpc_handlers(
@@ -267,20 +286,34 @@ class GrpcCoordinator:
             context.abort(*connection.refusal)
 
     def _authenticated_name(self, context: grpc.ServicerContext) -> str:
-        certified: Any = context.auth_context().get("x509_common_name", [])
-        claimed = [value for key, value in context.invocation_metadata() if key == _NAME_KEY]
-        if len(claimed) != 1 or [str(claimed[0]).encode()] != list(certified):
-            code, why = (
-                grpc.StatusCode.UNAUTHENTICATED,
-                "the certificate names another party than the one claimed",
-            )
-        elif str(claimed[0]) not in self.parties:
+        claimed = [str(value) for key, value in context.invocation_metadata() if key == _NAME_KEY]
+        shown: Any = context.auth_context().get("x509_pem_cert", [])
+        code = grpc.StatusCode.UNAUTHENTICATED
+        try:
+            if len(claimed) != 1 or len(shown) != 1:
+                raise InputError("a party says one name and shows one certificate.")
+            check_other_end(shown[0], self._credentials, claimed[0])
+            if claimed[0] in self.parties:
+                return claimed[0]
             code, why = grpc.StatusCode.PERMISSION_DENIED, "the party is not on the coordinator's list"
-        else:
-            return str(claimed[0])
-        _LOG.warning("refused a peer at %s that claims %r, certified %r: %s", context.peer(), claimed, certified, why)
+        except InputError as error:
+            why = str(error).removesuffix(".")
+        said = f"refused a peer at {context.peer()} that says it is {', '.join(map(repr, claimed)) or 'nobody'}: {why}"
+        _LOG.warning("%s", said)
+        self._tell(said)
         context.abort(code, why)
         raise AssertionError("abort does not return")
+
+    def _tell(self, text: str) -> None:
+        if self._on_change is not None:
+            self._on_change(text)
+
+    def _standing(self, name: str, what: str) -> None:
+        """Say what became of a party's connection, and who is missing; with the lock held."""
+        absent = self._absent()
+        text = f"{name} {what}; {'missing: ' + ', '.join(absent) if absent else 'all parties are connected'}"
+        _LOG.info("%s", text)
+        self._tell(text)
 
     def _attach(self, connection: _Connection) -> None:
         with self._changed:
@@ -291,6 +324,9 @@ class GrpcCoordinator:
                 _LOG.warning("party %r connected again; its older connection is ended", connection.name)
                 older.end(grpc.StatusCode.ABORTED, "a newer connection of this party replaced this one")
             self._connections[connection.name] = connection
+            self._standing(connection.name, "is back" if connection.name in self._known else "has connected")
+            self._known.add(connection.name)
+            self._done.discard(connection.name)
             request = self._pending.get(connection.name)
             if request and request.reply is None:
                 connection.outbox.put(request.message)
@@ -323,6 +359,8 @@ class GrpcCoordinator:
                 _LOG.warning("dropped a stale or repeated reply of party %r", connection.name)
                 return
             request.reply = reply
+            if peek(request.message)[0] == "done":
+                self._done.add(connection.name)
             self.communication.uplink_bytes += len(reply)
             self._changed.notify_all()
 
@@ -333,6 +371,8 @@ class GrpcCoordinator:
                 request = self._pending.get(connection.name)
                 if left and request and request.reply is None:
                     request.party_left = True
+                if not self._closed and connection.name not in self._done:
+                    self._standing(connection.name, "left" if left else "was lost")
                 self._changed.notify_all()
         connection.end()
 
@@ -346,6 +386,7 @@ def serve_party(  # noqa: PLR0913
     stop: threading.Event | None = None,
     give_up_after: float = 60.0,
     limit: int = MAX_BYTES,
+    on_change: Callable[[str], None] | None = None,
 ) -> None:
     """The party's end: connect to the coordinator at `address` and answer its requests until it says done.
 
@@ -356,32 +397,31 @@ def serve_party(  # noqa: PLR0913
     refuses this party. An error of the endpoint ends the connection and is raised here: the coordinator
     learns that the party left, and nothing of the error.
 
-    Guarantee: only `Outgoing`, which the gate makes, is sent. A request may arrive twice (its answer may have
+    `on_change` is told, in words and once each, that there is a connection, that it was lost, and why there is none;
+    so is the log. A message that is no frame is dropped, and the party goes on.
+
+    Guarantee: the coordinator showed a certificate that `check_other_end` takes, and the connection trusts that one
+    alone. Only `Outgoing`, which the gate makes, is sent. A request may arrive twice (its answer may have
     been lost with a connection); the wire passes on both, and it is the endpoint that answers the second
     with the stored bytes of the first.
     """
     endpoint.identify(Certified(credentials))
-    lost_at, pause = time.monotonic(), _FIRST_PAUSE
+    lost_at, pause, tell = time.monotonic(), _FIRST_PAUSE, _Telling(endpoint.name, on_change)
     while True:
-        session = _Session(endpoint, limit)
-        channel = grpc.secure_channel(
-            address,
-            grpc.ssl_channel_credentials(credentials.ca, credentials.key, credentials.certificate),
-            options=[
-                *_options(limit),
-                # Each attempt stands alone: gRPC's own waiting between attempts starts at a second.
-                ("grpc.use_local_subchannel_pool", 1),
-                ("grpc.min_reconnect_backoff_ms", 5_000),
-            ],
-        )
+        session = _Session(endpoint, limit, lambda: tell(f"connected to {address}, waiting for what it asks"))
         try:
-            fault = session.run(channel, stop)
-        finally:
-            _apart(channel.close).join(_CLOSING_TIME)
+            fault = _connected(session, address, credentials, stop)
+        except WireError as error:
+            if session.opened:
+                raise
+            fault = str(error).removesuffix(".")
         if session.done or (stop is not None and stop.is_set()):
             return
         if session.connected:
             lost_at, pause = time.monotonic(), _FIRST_PAUSE
+            tell(f"lost the connection to {address}: {fault}; connecting again")
+        else:
+            tell(f"no connection: {fault}; trying again for at most {give_up_after:g} s")
         waited = time.monotonic() - lost_at
         if not reconnect or waited >= give_up_after:
             raise WireError(
@@ -395,6 +435,40 @@ def serve_party(  # noqa: PLR0913
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
+def _connected(session: _Session, address: str, credentials: Credentials, stop: threading.Event | None) -> str:
+    """Look who is there, then serve it; the text says why the connection ended."""
+    trusted = coordinator_at(address, credentials)
+    channel = grpc.secure_channel(
+        address,
+        grpc.ssl_channel_credentials(trusted, credentials.key, credentials.certificate),
+        options=[
+            *_options(session.limit),
+            # Each attempt stands alone: gRPC's own waiting between attempts starts at a second.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.min_reconnect_backoff_ms", 5_000),
+        ],
+    )
+    try:
+        return session.run(channel, stop)
+    finally:
+        _apart(channel.close).join(_CLOSING_TIME)
+
+
+class _Telling:
+    """Says what changed, and nothing twice in a row."""
+
+    def __init__(self, name: str, on_change: Callable[[str], None] | None) -> None:
+        self._name, self._on_change, self._last = name, on_change, ""
+
+    def __call__(self, text: str) -> None:
+        if text == self._last:
+            return
+        self._last = text
+        _LOG.info("party %r: %s", self._name, text)
+        if self._on_change is not None:
+            self._on_change(text)
+
+
 class _Session:
     """One connection of a party, from its opening to its end.
 
@@ -402,25 +476,33 @@ class _Session:
     reader waiting for ever, also after it was cancelled; then the reader is left behind and this side goes on.
     """
 
-    def __init__(self, endpoint: Endpoint, limit: int) -> None:
+    def __init__(self, endpoint: Endpoint, limit: int, on_accepted: Callable[[], None]) -> None:
+        self.opened = False  # whether the coordinator was one to trust, and the stream was opened
         self.connected = False
         self.done = False
+        self.limit = limit
         self._endpoint = endpoint
-        self._limit = limit
+        self._on_accepted = on_accepted
         self._inbox: SimpleQueue[bytes | None] = SimpleQueue()  # None: the stream ended
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
 
     def run(self, channel: grpc.Channel, stop: threading.Event | None) -> str:
         """Answer requests until the stream ends; the text says why it ended."""
+        self.opened = True
         stream: Any = channel.stream_stream(f"/{_SERVICE}/{_METHOD}", None, None)
         call = stream(iter(self._outbox.get, None), metadata=((_NAME_KEY, self._endpoint.name),))
         reader = _apart(self._read, call)
         try:
             accepted = self._next(stop, _PATIENCE)
             self.connected = accepted == _ACCEPTED
+            if self.connected:
+                self._on_accepted()
             while self.connected and (request := self._next(stop)) is not None:
-                kind, _ = peek(request)
-                reply = answer(self._endpoint, request, self._limit)
+                kind = _kind(request)
+                if kind is None:
+                    _LOG.warning("party %r dropped a message that is no frame", self._endpoint.name)
+                    continue
+                reply = answer(self._endpoint, request, self.limit)
                 self._outbox.put(reply)
                 if kind == peek(reply)[0] == "done":
                     self.done = True
@@ -458,6 +540,14 @@ class _Session:
         while (stop is None or not stop.is_set()) and time.monotonic() < deadline:
             with contextlib.suppress(Empty):
                 return self._inbox.get(timeout=0.1)
+        return None
+
+
+def _kind(request: bytes) -> str | None:
+    """The kind of a frame; None if it is none."""
+    try:
+        return peek(request)[0]
+    except WireError:
         return None
 
 

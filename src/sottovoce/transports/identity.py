@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.transports.certificates import Credentials, party_key, private_key
+from sottovoce.transports.certificates import Credentials, check_other_end, private_key
 
 PLAN: Final = "plan"  # over the digest of a plan: the signer has charged it
 PREDICTION_KEY: Final = "prediction key"  # over an X25519 public key: the signer has the private one
@@ -45,7 +45,7 @@ class Certified:
     """An end with a certificate: it signs with the certificate's key, and knows others by theirs.
 
     Guarantee: `verify` returns only for a signature by the key of a party's certificate, of the authority that this end
-    trusts, valid now, whose common name is exactly the name.
+    trusts, valid now and not revoked, whose common name is exactly the name.
     """
 
     def __init__(self, credentials: Credentials) -> None:
@@ -62,7 +62,7 @@ class Certified:
         """By the certificate that comes with the signature."""
         said = _parts(name, text, "certificate", "signature")
         try:
-            key = party_key(self._credentials.ca, said["certificate"].encode(), name)
+            key = check_other_end(said["certificate"].encode(), self._credentials, name)
         except InputError as error:
             raise RefusedError(f"the signature of {name} has no certificate to go by: {error}") from None
         _check(key, name, said["signature"], _bytes(name, purpose, message))

@@ -14,7 +14,7 @@ from pydantic import Field
 from sottovoce.algorithms.base import MOST_ROUNDS, SMOOTH, Algorithm, Need
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.door.query import Choice, World
+from sottovoce.door.query import Choice, Told, World
 from sottovoce.errors import InputError, LeakError
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -71,6 +71,10 @@ class AtomChoice(Choice):
 
     def __init__(self, problem: Problem) -> None:
         self.candidates = 2 * problem.dimension + 1
+
+    def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
+        """All columns."""
+        return plan.dimension
 
 
 def radius_of(problem: Problem) -> float:

@@ -197,7 +197,7 @@ class Rule:
         self.label_share = 0.2 if problem.labels == "held" and len(problem.parties) > 1 else 0.0
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def turns(plan: Plan) -> Integers:
     """The place of the party of each round, by a public coin."""
     return np.asarray(plan.public_coin("turns").integers(len(plan.parties), size=plan.rounds))
@@ -248,6 +248,10 @@ class PartScores(AtomChoice):
         if np.abs(values).sum() > plan.numbers.radius * (1 + 1e-9):
             return "needs a point of the ball"
         return "has labels for a party that knows them" if self.labelled and "labels" in told else None
+
+    def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
+        """The party's columns, or what is left of them."""
+        return len(candidates(plan, self.part, told["places"]))
 
     def value(self, round: Round) -> Array:
         """One pass over the party's columns."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Ask, Coordination, Solution, given, only
 from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, Size, radius_of
+from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, Told, Turn, Wholes, label_party
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
@@ -20,6 +21,7 @@ from sottovoce.solvers import FrankWolfe
 Array = NDArray[np.float64]
 
 ROUNDS = 5000
+NOWHERE = -1e300  # the slope of the worst atom of a party that has none
 TOLERANCE = 1e-6  # of the first duality gap
 
 
@@ -119,6 +121,22 @@ class Offer(Plain):
         uneven = reason is None and len(told["places"]) != len(told["values"])
         return "needs as many values as places" if uneven else reason
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """Five numbers; NOWHERE for the worst atom where the party has none."""
+        return Reals((5,), NOWHERE, LARGEST)
+
+    def rejection(self, plan: Plan, number: int, told: Told, value: NDArray[Any]) -> str | None:
+        """A column of the party, and an atom of the point or none."""
+        reason = super().rejection(plan, number, told, value)
+        if reason is not None:
+            return reason
+        signs = np.where(told["values"] > 0, 1, -1)
+        here = [self.part.local(place, plan.features) is not None for place in told["places"].tolist()]
+        codes = {0, *((told["places"] + 1) * signs)[here].tolist()}
+        if float(value[0]) in range(self.part.preparation.dimension) and float(value[4]) in codes:
+            return None
+        return "has to name a column of the party and an atom of the point"
+
     def value(self, round: Round) -> Array:
         """One pass over the columns."""
         plan, told = round.plan, round.told
@@ -134,7 +152,7 @@ class Offer(Plain):
             here = math.copysign(plan.numbers.radius, value) * gradient[local]
             if here > worst:
                 worst, bad = here, (place + 1) * (1 if value > 0 else -1)
-        return np.array([best, gradient[best], along, max(worst, -1e300), bad])
+        return np.array([best, gradient[best], along, max(worst, NOWHERE), bad])
 
 
 class Column(Plain):
@@ -145,7 +163,7 @@ class Column(Plain):
     kind: ClassVar[str] = "features"
 
     def __init__(self, problem: Problem, party: str) -> None:
-        self.width = problem.part(party).preparation.dimension
+        self.width, self.length = problem.part(party).preparation.dimension, problem.records
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """The place of one of the party's columns."""
@@ -165,6 +183,10 @@ class Slopes(Plain):
     name = "slopes"
     title = "the slope of the loss of every person"
     answered_by: Turn = label_party
+
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """One number for each record."""
+        return Reals((plan.records,))
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """The scores."""

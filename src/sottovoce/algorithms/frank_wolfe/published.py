@@ -19,7 +19,7 @@ from sottovoce.algorithms.frank_wolfe.columns import (
     clipped_slopes,
     least_size,
 )
-from sottovoce.door.query import Query, Reals, Round
+from sottovoce.door.query import Query, Reals, Round, Told
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Part, Problem
@@ -134,6 +134,10 @@ class PublishedScores(AtomChoice):
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """The sketch of the scores."""
         return {"sketch": Reals((plan.numbers.sketch_size,))}
+
+    def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
+        """Those that are considered."""
+        return min(int(plan.numbers.candidates), self.part.preparation.dimension)
 
     def value(self, round: Round) -> Array:
         """One pass over the party's columns."""

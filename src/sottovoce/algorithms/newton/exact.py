@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, slope_bound, summed
 from sottovoce.algorithms.newton.private import PrivateNewton
-from sottovoce.door.query import Plain, Query, Reals, Round
+from sottovoce.door.query import Plain, Query, Reals, Round, Told
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import Metric, Quadratic
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -104,6 +104,10 @@ class Curvature(AtWeights):
 
     name = "curvature"
     title: ClassVar[str] = "curvatures of the loss"
+
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """The upper triangle."""
+        return Reals((self.dimension * (self.dimension + 1) // 2,))
 
     def value(self, round: Round) -> Array:
         """The upper triangle, row by row."""

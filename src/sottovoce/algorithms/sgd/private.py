@@ -92,7 +92,7 @@ def sampled_release(problem: Problem, query: Query, rate: float, rounds: int, ba
     return Release.of(query, 0, rounds // batches, std, step, rate, batches=batches)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=4)
 def named_parties(plan: Plan) -> NDArray[np.int64]:
     """Which party a public coin names for each round, the larger the likelier."""
     counts = np.array([count for _, count in plan.parties], dtype=np.float64)

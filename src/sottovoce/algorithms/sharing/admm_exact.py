@@ -14,7 +14,7 @@ from sottovoce.algorithms.base import Z_UPDATE, Algorithm, Ask, Coordination, Ne
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, check_rho, curvature, joined, square_of
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Plain, Query, Reals, Round, label_party
+from sottovoce.door.query import Plain, Query, Reals, Round, Told, label_party
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import PenalisedStep
@@ -140,7 +140,7 @@ def designed(problem: Problem, numbers: ExactNumbers, rounds: int, models: Model
 def made(problem: Problem, party: str, numbers: Numbers, models: ModelsOf) -> tuple[Query, ...]:
     """The queries of a party; scores last, as they count the epochs."""
     regulariser = problem.part_regulariser(party)
-    weights = (Weights(),) if models == "shared" else ()
+    weights = (Weights(problem.part(party).preparation.dimension),) if models == "shared" else ()
     return Dual(numbers), Residuals(regulariser), *weights, Scores(regulariser, numbers.factor)
 
 
@@ -174,6 +174,10 @@ class Dual(Plain):
         """S."""
         return {"scores": Reals((plan.records,), *ANY)}
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """One number for each record."""
+        return Reals((plan.records,), *ANY)
+
     def value(self, round: Round) -> Array:
         """One equation for each record."""
         state: PartState = round.memory
@@ -203,6 +207,10 @@ class Scores(Plain):
         """V."""
         return {"dual": Reals((plan.records,), *ANY)}
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """One number for each record."""
+        return Reals((plan.records,), *ANY)
+
     def value(self, round: Round) -> Array:
         """A product with the columns and one with their transpose."""
         state: PartState = round.memory
@@ -221,6 +229,10 @@ class Residuals(Plain):
     name = "residuals"
     title: ClassVar[str] = "residuals"
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """Three squares."""
+        return Reals((3,), 0.0, math.inf)
+
     def __init__(self, regulariser: ScaledRegulariser) -> None:
         self.regulariser = regulariser
 
@@ -238,6 +250,9 @@ class Weights(Plain):
 
     name = "weights"
     title: ClassVar[str] = "the weights of a party"
+
+    def __init__(self, dimension: int) -> None:
+        self.length = dimension
 
     def value(self, round: Round) -> Array:
         """A copy, since the party goes on to change its own."""

@@ -14,8 +14,8 @@ from sottovoce.algorithms.base import Algorithm, Ask, Coordination, TailAverage,
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, joined, momentum_step
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Plain, Query, Reals, Round, label_party
-from sottovoce.errors import InputError
+from sottovoce.door.query import Plain, Query, Reals, Round, Told, label_party
+from sottovoce.errors import InputError, RefusedError
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
@@ -74,7 +74,8 @@ class ExactFDML(Algorithm):
     @staticmethod
     def _queries(problem: Problem, party: str) -> tuple[Query, ...]:
         regulariser = problem.part_regulariser(party)
-        return RowSquares(), FinalWeights(regulariser), BatchScores(regulariser), BatchSlopes()
+        weights = FinalWeights(regulariser, problem.part(party).preparation.dimension)
+        return RowSquares(), weights, BatchScores(regulariser), BatchSlopes()
 
     def remember(self, plan: Plan, rows: Block) -> PartDescent:
         """Weights of 0."""
@@ -104,14 +105,18 @@ class PartDescent:
         self.tail = TailAverage(rows.dimension, plan.rounds // 2)
         self.batch = self.products.take(slice(0))
         self.length = 0.0
+        self.number = -1  # the round of the last scores
 
     def scores(self, number: int) -> Array:
         """D_m w_m of a round's batch."""
+        self.number = number
         self.batch = self.products.take(self.batches[number])
         return self.batch.scores(self.weights)
 
     def step(self, number: int, slopes: Array, regulariser: ScaledRegulariser) -> None:
         """By the slopes of that round."""
+        if len(slopes) != len(self.batches[number]) or number != self.number:
+            raise RefusedError("the rounds of a descent come one after another; this one does not follow the last.")
         gradient = self.batch.sums(slopes) / len(slopes)
         free = momentum_step(self.weights, self.before, self.length * gradient)
         self.before, self.weights = self.weights, regulariser.prox(free, self.length)
@@ -170,6 +175,10 @@ class BatchScores(Plain):
         """The slopes of the batch before; in the first round there is no step, but its length is told."""
         return {"slopes": Reals((batch_size(plan, number - 1),), *ANY)} if number else {"step": Reals((1,), *ANY)}
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """One number for each record of the batch."""
+        return Reals((batch_size(plan, number),), *ANY)
+
     def value(self, round: Round) -> Array:
         """One product with the rows of the batch, one with their transpose."""
         if round.number == 0:
@@ -191,6 +200,10 @@ class BatchSlopes(Plain):
         """The scores of all parties together."""
         return {"scores": Reals((batch_size(plan, number),), *ANY)}
 
+    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """One number for each record of the batch."""
+        return Reals((batch_size(plan, number),), *ANY)
+
     def value(self, round: Round) -> Array:
         """One slope for each record of the batch."""
         labels = round.rows.labels[round.memory.batches[round.number]]
@@ -203,8 +216,8 @@ class FinalWeights(Plain):
     name = "weights"
     title: ClassVar[str] = "the weights of a party"
 
-    def __init__(self, regulariser: ScaledRegulariser) -> None:
-        self.regulariser = regulariser
+    def __init__(self, regulariser: ScaledRegulariser, dimension: int) -> None:
+        self.regulariser, self.length = regulariser, dimension
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """The slopes of the last batch."""

@@ -32,15 +32,21 @@ def certificates(
         ),
     ] = None,
     days: Annotated[int, typer.Option(help="How long the certificates are valid.")] = 365,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="Put those that are replaced on the list of revoked ones.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make certificates: an authority, if the folder has none, the coordinator's, and one for each party.
 
-    Give each party `authority.pem` and its own two files. `authority.key` stays with you.
+    Give each party `authority.pem` and its own two files. `authority.key` stays with you. A certificate that is
+    replaced is valid until its own end, unless `--revoke` puts it into `revoked.pem`: give that file to everybody too.
 
     - `sottovoce certificates certs north south`
+    - `sottovoce certificates certs north --revoke`
     - `sottovoce certificates certs north south --host trials.example.org`
     """
+    from sottovoce.transports import certificates
     from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, check_name, create_authority, issue
 
     for name in names:
@@ -51,17 +57,40 @@ def certificates(
     wanted = [name for name in dict.fromkeys(names) if name != COORDINATOR]
     if host or COORDINATOR in names or not (folder / f"{COORDINATOR}.pem").exists():
         wanted.insert(0, COORDINATOR)
+    replaced = []
     for name in wanted:
-        issue(folder, name, hosts=hosts, days=days)
+        if revoke and (folder / f"{name}.pem").exists():
+            certificates.revoke(folder, name)
+        replaced.append(issue(folder, name, hosts=hosts, days=days))
+    before = [words for words in replaced if words is not None]
     if as_json:
-        print_json({"folder": str(folder), "issued": wanted, "hosts": hosts, "days": days})
+        print_json({"folder": str(folder), "issued": wanted, "hosts": hosts, "days": days, "replaced": before})
         return
     console = out()
+    for words in before:
+        console.print(f"replaced{' and revoked' if revoke else ''}: {words}", soft_wrap=True)
     console.print(f"issued for {days} days in {folder}: {', '.join(wanted)}", soft_wrap=True)
     console.print(f"the coordinator may serve at {', '.join(hosts)}")
     console.print(
         "each party needs authority.pem and its own .pem and .key; authority.key and the other keys stay here"
     )
+
+
+def revoke(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the authority is.", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Whose certificates.", show_default=False)],
+) -> None:
+    """Take certificates back: their names' are put on the list `revoked.pem`, which both ends read when they start.
+
+    Give `revoked.pem` to the coordinator and to every party, into the folder with their certificates.
+
+    - `sottovoce revoke certs north`
+    """
+    from sottovoce.transports import certificates
+
+    for name in names:
+        out().print(f"revoked: {certificates.revoke(folder, name)}", soft_wrap=True)
+    out().print(f"give {folder / certificates.REVOKED}.pem to everybody, and start them again", soft_wrap=True)
 
 
 def party(
@@ -175,7 +204,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     say(f"connecting to {job.federation.coordinator}; Ctrl-C stops")
     endpoint = _Announced(holder, say, account, results)
     while not stop.is_set():
-        serve_party(endpoint, job.federation.coordinator, credentials, stop=stop, give_up_after=patience)
+        serve_party(endpoint, job.federation.coordinator, credentials, stop=stop, give_up_after=patience, on_change=say)
         if once:
             break
         stop.wait(_REST)

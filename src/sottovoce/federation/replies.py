@@ -1,0 +1,200 @@
+"""What the coordinator takes from a party: every reply is checked here, before anything is made of it.
+
+A reply is of a kind that answers what was asked, of the same plan, round and query. Its text has the facts of that
+kind and no others; its array has the type, the shape and the range that the query declares (`Query.gives`). Whatever
+else comes is a `WireError` that names the party. What a party refuses is raised as its refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sottovoce.door.frames import Frame, decode
+from sottovoce.door.gate import value_of
+from sottovoce.door.query import Choice, Query, Wholes
+from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
+from sottovoce.federation.prediction import MASKED, Words, masked_of
+from sottovoce.plan.frozen import Count
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Label
+from sottovoce.plan.release import Release
+
+Array = NDArray[np.float64]
+Text = Annotated[str, Field(max_length=10_000)]  # what a party says for people to read
+
+
+class Facts(BaseModel):
+    """The text of a reply."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Introduced(Facts):
+    """Who a party is."""
+
+    records: Count
+    features: Count
+    feature_names: list[str]
+
+
+class WithClasses(Introduced):
+    """And which labels occur."""
+
+    classes: Annotated[list[Label], Field(max_length=2)]
+
+
+class WithKey(Introduced):
+    """And the key of its pads."""
+
+    public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    signature: Text
+
+
+class KeptRows(Facts):
+    """Name and noise of rows that it has kept; no name and 0 if none."""
+
+    kept_rows: tuple[Text, Annotated[float, Field(ge=0)]]
+
+
+class Acknowledged(Facts):
+    """Whether it did what it was told."""
+
+    accepted: bool
+
+
+class Accepted(Acknowledged):
+    """And, of a plan that it has charged, its signature and how far its ledger goes."""
+
+    signature: Text | None = None
+    receipt: Annotated[str, Field(pattern="^[0-9]{12}:[0-9a-f]{64}$")] | None = None
+
+
+class Refused(Facts):
+    """That it refuses, and why."""
+
+    error: Text
+    refused: Text
+
+
+class Failed(Facts):
+    """That it failed."""
+
+    error: Text
+
+
+_HELLO: Final[Mapping[str, type[Facts]]] = {"classes": WithClasses, "predict": WithKey, "rows": KeptRows}
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by its kind
+    "hello": ("facts",),
+    "plan": ("accept", "unknown-plan"),
+    "ask": ("answer", "unknown-plan"),
+    "predict": ("answer",),
+    "done": ("done", "unknown-plan"),
+}
+_REFUSALS: Final[Mapping[str, type[Exception]]] = {"budget": BudgetError, "ledger": LedgerError}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply that was checked: the frame, and the facts of its text."""
+
+    frame: Frame
+    facts: dict[str, Any]
+
+
+def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Reply:
+    """The reply of a party to what was said; its refusal is raised, and so is whatever is no reply.
+
+    A party that is `alone` is not named in its own refusals.
+    """
+    try:
+        frame = decode(data)
+    except WireError as error:
+        raise WireError(f"party {party!r} sent no frame: {error}") from None
+    if frame.kind == "error":  # of a request that it could not read it knows neither plan nor round
+        raise WireError(f"party {party!r}: {_facts(party, frame, Failed)['error']}.")
+    if (frame.plan, frame.round, frame.query) != (said.plan, said.round, said.query):
+        raise WireError(f"party {party!r} answered round {said.round} with a frame of another plan, round or query.")
+    if frame.kind == "refuse":
+        told = _facts(party, frame, Refused)
+        who = "" if alone or told["refused"].startswith(party) else f"{party}: "
+        raise _REFUSALS.get(told["error"], RefusedError)(who + told["refused"])
+    last = said.kind == "predict" and MASKED in said.arrays  # to the recipient, which has nothing to tell
+    if frame.kind not in (("accept",) if last else _KINDS[said.kind]):
+        raise WireError(f"party {party!r} answered {said.kind!r} with a frame of the kind {frame.kind!r}.")
+    if frame.kind == "answer":
+        if frame.text:
+            raise WireError(f"party {party!r} sent a text with an answer, which has none.")
+        return Reply(frame, {})
+    form: type[Facts] = Accepted if said.kind in ("plan", "done") else Acknowledged
+    if frame.kind == "facts":
+        form = _HELLO.get(said.query, Introduced)
+    facts = _facts(party, frame, form)
+    if facts.get("feature_names") and len(facts["feature_names"]) != facts["features"]:
+        raise WireError(f"party {party!r} names {len(facts['feature_names'])} of its {facts['features']} features.")
+    return Reply(frame, facts)
+
+
+def answered(party: str, plan: Plan, query: Query, said: Frame, reply: Reply) -> Array:
+    """The value of an answer to a query, if it is what the query and the plan's release of it say."""
+    release, arrays = plan.release(query.name), reply.frame.arrays
+    exact = release.mechanism == "derived" or release.std == 0.0
+    name = "value" if exact else "grid"
+    found = arrays.get(name)
+    where = f"party {party!r} answered {query.name!r} in round {said.round} with"
+    if reply.frame.kind == "unknown-plan":
+        raise WireError(f"party {party!r} forgot the plan again that it had just accepted; its own log may say why.")
+    if found is None or len(arrays) > 1:
+        raise WireError(f"{where} {', '.join(map(repr, arrays)) or 'nothing'}, not with {name!r} alone.")
+    if exact or isinstance(query, Choice):
+        whole = exact and isinstance(query, Choice)  # a choice without noise, which is sent as a float
+        reason = query.rejection(plan, said.round, said.arrays, _as_wholes(found) if whole else found)
+    else:
+        wanted = on_the_grid(plan, query, release)
+        reason = None if wanted.fits(found) else f"has to be {wanted}"
+    if reason is not None:
+        shape = " x ".join(map(str, found.shape)) or "one"
+        raise WireError(f"{where} {shape} {found.dtype} numbers, which {reason}.")
+    return value_of(arrays, release.scale)
+
+
+def masked(party: str, reply: Reply, people: int) -> Words:
+    """A party's part of a joint prediction."""
+    try:
+        return masked_of(reply.frame, people)
+    except WireError as error:
+        raise WireError(f"party {party!r}: {error}") from None
+
+
+def _as_wholes(found: NDArray[Any]) -> NDArray[Any]:
+    """float64 numbers as the whole ones that they are; if they are none, or come as others, as no whole ones."""
+    exact = found.dtype == np.float64 and bool(np.all((found == np.rint(found)) & (np.abs(found) < 2.0**53)))
+    return found.astype(np.int64 if exact else np.float64)
+
+
+def on_the_grid(plan: Plan, query: Query, release: Release) -> Wholes:
+    """What an answer with noise is: as many whole numbers as the query has, none out of reach.
+
+    The value of null rows alone is 0 and one record (one column, where columns are protected) moves it by what was
+    charged; noise of 64 standard deviations does not happen.
+    """
+    reach = (max(plan.records, plan.dimension) * release.charged_zero_out + 64 * release.std) / release.step
+    return Wholes((release.batches * query.length,), -reach, reach)
+
+
+def _facts(party: str, frame: Frame, form: type[Facts]) -> dict[str, Any]:
+    """The text of a frame as facts, with the first that is wrong named."""
+    try:
+        found = form.model_validate_json(frame.text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "text"
+        raise WireError(f"party {party!r} sent a {frame.kind!r} whose {where} is wrong: {first['msg']}.") from None
+    if frame.arrays:
+        raise WireError(f"party {party!r} sent numbers with a {frame.kind!r}, which has none.")
+    return found.model_dump(exclude_none=True)

@@ -1,0 +1,94 @@
+"""Who is at an address: one TLS handshake that says what gRPC keeps to itself.
+
+gRPC tries again in silence when a handshake fails, whoever failed it. A party therefore looks first: it makes a TLS
+connection of its own, learns why it cannot be, and checks the certificate of the coordinator as a whole, also against
+the list of those that were taken back. The gRPC connection that follows trusts that one certificate and no other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from sottovoce.errors import InputError, WireError
+from sottovoce.transports.certificates import COORDINATOR, Credentials, check_other_end
+
+_SECONDS: Final = 5.0  # for a connection and its handshake
+_LISTENING: Final = 1.0  # for what a coordinator says of our certificate; one that takes it speaks at once
+
+
+def coordinator_at(address: str, credentials: Credentials) -> bytes:
+    """The certificate (PEM) of the coordinator at `host:port`; a `WireError` says why there is none to trust."""
+    host, _, port = address.rpartition(":")
+    host, shown = host.strip("[]"), b""
+    try:
+        with socket.create_connection((host, int(port)), timeout=_SECONDS) as plain:
+            stream = _Stream(plain, _context(credentials), host)
+            stream.do(stream.tls.do_handshake)
+            shown = ssl.DER_cert_to_PEM_cert(stream.tls.getpeercert(binary_form=True) or b"").encode()
+            check_other_end(shown, credentials, COORDINATOR)
+            plain.settimeout(_LISTENING)
+            with contextlib.suppress(TimeoutError):
+                stream.do(lambda: stream.tls.read(1))  # where our certificate is refused, TLS 1.3 says so only now
+            return shown
+    except ssl.SSLCertVerificationError as error:
+        raise WireError(f"the coordinator at {address} cannot be verified: {error.verify_message}") from None
+    except InputError as error:
+        raise WireError(f"the coordinator at {address} cannot be verified: {error}") from None
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError, BrokenPipeError):
+        if shown:
+            raise WireError(
+                f"the coordinator at {address} ended the connection when it had seen this party's certificate: it does "
+                "not take it (another authority, expired?), or is closing"
+            ) from None
+        raise WireError(f"{address} ended the connection before it showed a certificate") from None
+    except ssl.SSLError as error:
+        reason = (error.reason or str(error)).lower().replace("_", " ")
+        who = "refuses this party's certificate" if "alert" in reason else "cannot be spoken to"
+        raise WireError(f"the coordinator at {address} {who}: {reason}") from None
+    except (OSError, ValueError) as error:
+        raise WireError(f"nobody answers at {address}: {getattr(error, 'strerror', None) or error}") from None
+
+
+class _Stream:
+    """TLS over a socket that stays ours: what the ssl module wraps it can leave open when a peer is gone."""
+
+    def __init__(self, plain: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self._plain, self._in, self._out = plain, ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._in, self._out, server_hostname=host)
+
+    def do(self, action: Callable[[], object]) -> None:
+        """Until it is done, feed it with what comes and send what it has to say."""
+        while True:
+            try:
+                action()
+                return
+            except ssl.SSLWantReadError:
+                self._send()
+                received = self._plain.recv(2**16)
+                self._in.write(received) if received else self._in.write_eof()
+            finally:
+                self._send()  # also the alert that says why it failed
+
+    def _send(self) -> None:
+        if self._out.pending:
+            self._plain.sendall(self._out.read())
+
+
+def _context(credentials: Credentials) -> ssl.SSLContext:
+    """One that trusts the authority alone; the key is in a file of the owner's for an instant, as ssl wants it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=credentials.ca.decode())
+    context.set_alpn_protocols(["h2"])
+    with tempfile.TemporaryDirectory() as folder:  # of mode 700
+        pair = Path(folder) / "pair.pem"
+        pair.touch(mode=0o600)
+        pair.write_bytes(credentials.key + b"\n" + credentials.certificate)
+        context.load_cert_chain(pair)
+    return context
