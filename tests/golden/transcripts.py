@@ -43,6 +43,7 @@ import numpy as np
 import scipy
 import scipy.sparse as sp
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import sottovoce as sv
 
 # ----- The adapter: everything below that depends on how the library is built inside is in this section. -----
@@ -53,6 +54,7 @@ from sottovoce.plan.problem import Named
 from sottovoce.privacy.events import event_to_json
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.solvers import by_name
+from support import handle
 
 RELATIONS: tuple[Any, ...] = ("zero-out", "replace-one")
 
@@ -325,13 +327,14 @@ class Tape:
 
 
 def plain_text(text: str) -> Any:
-    """What a party declares, less random keys and less names that come from the plan's digest."""
+    """What a party declares, less random keys and signatures and less names that come from the plan's digest."""
     if not text:
         return ""
     said = json.loads(text)
     if isinstance(said, dict):
         said.pop("public_key", None)
         said.pop("receipt", None)
+        said.pop("signature", None)
         if "kept_rows" in said:
             said["kept_rows"] = [bool(said["kept_rows"][0]), said["kept_rows"][1]]
         if "refused" in said:
@@ -1307,7 +1310,7 @@ class Stage:
 
     def raw(self, data: bytes) -> list[str]:
         """Kind and text of the answer."""
-        answer = frame_of(self.party.handle(data).data)
+        answer = frame_of(handle(self.party, data).data)
         return [answer.kind, answer.text]
 
     def send(self, kind: str, **fields: Any) -> list[str]:

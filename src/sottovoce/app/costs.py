@@ -59,7 +59,7 @@ def cost_of(
     end = Frame("done", 0, plan.digest)
     accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
     signed = (*accepted, declare_public("signature", _SIGNATURE, reason="of the usual length"))
-    said = [(proposal, "accept", signed), (end, "done", accepted)]
+    said = [(proposal, "accept", signed if parties > 1 else accepted), (end, "done", accepted)]
     if parties > 1:
         start = json.dumps(dict.fromkeys(plan.names, _SIGNATURE))
         said.append((replace(proposal, query="check"), "accept", accepted))

@@ -391,8 +391,8 @@ class Party:
         return self._signed(plan)
 
     def _signed(self, plan: Plan) -> tuple[Declared, ...]:
-        """The acknowledgement of a plan that was charged, with this party's signature on its digest."""
-        if self._identity is None:
+        """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""
+        if self._identity is None or plan.names == (self.name,):
             return _acknowledged(True)
         signature = self._identity.sign(PLAN, plan.digest)
         return (*_acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))

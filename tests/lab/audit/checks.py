@@ -15,6 +15,7 @@ import copy
 import dataclasses
 import importlib.util
 import itertools
+import json
 import logging
 import math
 import tempfile
@@ -26,6 +27,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
@@ -42,6 +44,8 @@ from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.door.sealed import Released
 from sottovoce.errors import LedgerError, RefusedError
 from sottovoce.federation.party import Party
+from sottovoce.federation.policy import Policy
+from sottovoce.federation.prediction import COORDINATOR, Request, public_key
 from sottovoce.lab.audit.catalogue import BALL, STIFF, audit_plan
 from sottovoce.lab.audit.transcript import Asked, Message, Side, Transcript
 from sottovoce.plan.plan import Plan
@@ -55,6 +59,7 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
+from sottovoce.transports.identity import PLAN, PREDICTION_KEY, local_identities
 from support import events_of, handle
 
 Data = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -1021,6 +1026,77 @@ def served(case: Case, folder: Path) -> None:
         else:
             assert takers == len(plan.parties), "a party refuses a plan of ours"
             assert answers > 0, "a plan of ours is not served"
+
+
+# ------------------------------------------------------------------------------------------------ (ix) signatures
+
+
+def _first(plan: Plan, known: Mapping[str, Any], **policy: Any) -> tuple[Party, Callable[..., Frame]]:
+    """The first party of a plan on a wire of these identities, and how to speak with it."""
+    name, (X, y) = next(iter(draw_data(plan, 19).items()))
+    labels = y if plan.part(name).preparation.labelled else None
+    party = Party(name, X, labels, policy=Policy(predict_for=(COORDINATOR,), predict_training=True, **policy))
+    party.identify(known[name])
+
+    def send(kind: str, **fields: Any) -> Frame:
+        digest = b"" if kind == "hello" else plan.digest
+        with quiet():
+            return decode(party.handle(encode(Frame(kind, 1, digest, **fields))).data)
+
+    return party, send
+
+
+def signed(case: Case) -> None:
+    """A party answers nothing before every party has signed the plan, and signs nothing that it has not charged."""
+    plan, other = case.plan(), case.plan().model_copy(update={"run": "another"})
+    known = local_identities(plan.names)
+    full = {name: identity.sign(PLAN, plan.digest) for name, identity in known.items()}
+    last = plan.names[-1]
+    less = {name: text for name, text in full.items() if name != last}
+    party, send = _first(plan, known)
+    assert "signature" not in send("plan", query="check", text=plan.to_json()).text, "a free check is signed"
+    assert send("plan", text=plan.to_json()).kind == "accept"
+    for shown in (None, less, less | {last: known[last].sign(PLAN, other.digest)}, less | {last: full[plan.names[0]]}):
+        if shown is not None:
+            refused = send("plan", query="start", text=json.dumps(shown))
+            assert refused.kind == "refuse", "a plan starts without everybody's signature"
+            assert last in json.loads(refused.text)["refused"], "it is not said whose signature is missing"
+        assert not list(serving.answered(party, plan)), "a plan is answered that not everybody has signed"
+    assert send("plan", query="start", text=json.dumps(full)).kind == "accept"
+    assert list(serving.answered(party, plan)), "a plan that everybody signed is not answered"
+
+
+def earned(case: Case) -> None:
+    """By columns a model is kept after every answer of the plan, and used after its holder's approval."""
+    plan = case.plan()
+    known = local_identities(plan.names)
+    full = json.dumps({name: identity.sign(PLAN, plan.digest) for name, identity in known.items()})
+    name = plan.names[0]
+    arrays = {"coef": np.ones(plan.columns[0]), "intercept": np.zeros(1)}
+    for asked in (False, True):
+        party, send = _first(plan, known)
+        assert send("plan", text=plan.to_json()).kind == "accept"
+        assert send("plan", query="start", text=full).kind == "accept"
+        if asked:
+            assert list(serving.answered(party, plan))
+        assert send("done", arrays=arrays).kind == ("done" if asked else "refuse"), "a model is kept that nobody earned"
+        kept = party.predictor.models.get(plan.digest)
+        assert (kept is not None) == asked, "a model is kept that nobody earned"
+    assert kept is not None
+    keys = {each: public_key(X25519PrivateKey.generate()) for each in plan.names}
+    keys[name] = json.loads(send("hello", query="predict").text)["public_key"]
+    texts = {each: known[each].sign(PREDICTION_KEY, bytes.fromhex(key)) for each, key in keys.items()}
+    wrong = local_identities(plan.names)
+    forged = {each: wrong[each].sign(PREDICTION_KEY, bytes.fromhex(key)) for each, key in keys.items()}
+
+    def predicted(signatures: Mapping[str, str]) -> str:
+        request = Request.new(plan.digest, COORDINATOR, keys, signatures)
+        return send("predict", query=COORDINATOR, text=request.text).kind
+
+    assert predicted(texts) == "refuse", "a model is used that its holder has not seen"
+    party.predictor.models.approve(plan.digest, kept)
+    assert predicted(forged) == "refuse", "a key is taken that its party has not signed"
+    assert predicted(texts) == "answer"
 
 
 # ------------------------------------------------------------------------------------------------ further guards

@@ -39,7 +39,7 @@ from sottovoce.door.gate import Gate
 from sottovoce.door.query import Query, Round
 from sottovoce.door.sealed import SEAL, Released
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.federation import federation, party
+from sottovoce.federation import federation, models, party, prediction
 from sottovoce.lab.audit import games
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
@@ -50,6 +50,7 @@ from sottovoce.queries import gradient as gradients
 from sottovoce.queries import parts, pricing
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.pricing import Pricing
+from sottovoce.transports import identity
 
 CAUGHT = (AssertionError, LeakError, RefusedError)
 ALARM = 1e-7
@@ -871,6 +872,82 @@ def _() -> Iterator[None]:
         return next(ledger_file._rows(self._connection, "number = ?", number))
 
     with patch(ledger_file, "_check_next"), patch(ledger_file.Entries, "row", taken):
+        yield
+
+
+# ------------------------------------------------------------------------------------------------ signatures and models
+
+
+@fault(
+    "an unsigned plan",
+    "a party answers as soon as it has charged the plan, whoever else has signed it",
+    signed=on(checks.signed, "gradient, rows"),
+    signed__by_columns=on(checks.signed, "score, columns"),
+)
+def _(real: Any = party.Party._accept) -> Iterator[None]:
+    def at_once(self: Any, frame: Any) -> Any:
+        answer = real(self, frame)
+        if self._run is not None:
+            self._run.started = True
+        return answer
+
+    with patch(party.Party, "_accept", at_once):
+        yield
+
+
+@fault(
+    "signatures not verified",
+    "a signature counts if it is there, whatever was signed and by whom",
+    signed=on(checks.signed, "newton, rows"),
+    earned=on(checks.earned, "score, columns"),
+)
+def _() -> Iterator[None]:
+    with patch(identity.Local, "verify", lambda self, name, purpose, message, text: None):
+        yield
+
+
+@fault(
+    "a plan signed before it is charged",
+    "a party signs the plans that it is asked to check",
+    signed=on(checks.signed, "admm, columns"),
+)
+def _(real: Any = party.Party._accept) -> Iterator[None]:
+    def eager(self: Any, frame: Any) -> Any:
+        answer = real(self, frame)
+        return self._signed(party._plan_of(frame.text)) if frame.query == "check" else answer
+
+    with patch(party.Party, "_accept", eager):
+        yield
+
+
+@fault(
+    "a model that nobody earned",
+    "a party keeps the coefficients that it is told, whatever it was asked before",
+    earned=on(checks.earned, "admm, columns"),
+    earned__by_choices=on(checks.earned, "frank-wolfe, columns"),
+)
+def _() -> Iterator[None]:
+    with patch(party.Party, "_answered_all", lambda self, form, plan, given: True):
+        yield
+
+
+@fault(
+    "a model that nobody approved",
+    "a party predicts with whatever a run left",
+    earned=on(checks.earned, "one-shot, columns"),
+)
+def _() -> Iterator[None]:
+    with patch(models.Models, "approved", lambda self, digest: True):
+        yield
+
+
+@fault(
+    "keys of the coordinator's choice",
+    "the public keys of a prediction are taken from the coordinator",
+    earned=on(checks.earned, "fdml, columns"),
+)
+def _() -> Iterator[None]:
+    with patch(prediction.Request, "check_signatures", lambda self, party, identity: None):
         yield
 
 

@@ -160,6 +160,16 @@ def test_parties_are_charged_for_all_that_they_serve(name: str, tmp_path: Path) 
     checks.served(ALL[name], tmp_path)
 
 
+@pytest.mark.parametrize("name", ["gradient, rows", "score, columns", "admm, columns, labels held"])
+def test_a_plan_is_answered_once_everybody_signed_it(name: str) -> None:
+    checks.signed(CASES[name])
+
+
+@pytest.mark.parametrize("name", ["score, columns", "frank-wolfe, columns", "one-shot, columns", "fdml, columns"])
+def test_a_model_is_earned_and_approved(name: str) -> None:
+    checks.earned(CASES[name])
+
+
 @each
 def test_nonsense_of_a_coordinator_is_refused(name: str) -> None:
     checks.nonsense(CASES[name])

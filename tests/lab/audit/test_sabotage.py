@@ -56,6 +56,12 @@ def test_the_catalogue_is_complete() -> None:
         "integrity check skipped",
         "index trusted",
         "chain not checked",
+        "an unsigned plan",
+        "signatures not verified",
+        "a plan signed before it is charged",
+        "a model that nobody earned",
+        "a model that nobody approved",
+        "keys of the coordinator's choice",
     }
     assert asked <= set(faults.FAULTS)
     assert all(fault.found_by for fault in faults.FAULTS.values())
