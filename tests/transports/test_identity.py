@@ -119,14 +119,14 @@ def test_every_kind_of_key_signs(make: Callable[[], Any], certificates: Path, be
 
 
 CERTIFICATES: dict[str, tuple[dict[str, Any], str]] = {
-    "the coordinator's": ({"usage": ExtendedKeyUsageOID.SERVER_AUTH}, "no party's"),
-    "of no use": ({"usage": None}, "what it is for"),
-    "an authority's": ({"ca": True}, "no party's"),
+    "the coordinator's": ({"usage": ExtendedKeyUsageOID.SERVER_AUTH}, "not made to connect"),
+    "of no use": ({"usage": None}, "not made to connect"),
+    "an authority's": ({"ca": True}, "not made to connect"),
     "expired": ({"from": -3 * DAY, "to": -DAY}, "expired"),
     "of tomorrow": ({"from": DAY, "to": 2 * DAY}, "not valid before"),
     "of another name": ({"names": ["annas"]}, "names 'annas', not 'anna'"),
     "of two names": ({"names": ["anna", "ben"]}, "one common name"),
-    "of another authority": ({"signer": ec.generate_private_key(ec.SECP256R1())}, "not issued by this authority"),
+    "of another authority": ({"signer": ec.generate_private_key(ec.SECP256R1())}, "not issued by our authority"),
 }
 
 
@@ -143,5 +143,5 @@ def test_another_authority_of_the_same_names_is_no_authority(tmp_path: Path, ben
     create_authority(tmp_path)
     issue(tmp_path, "anna")
     text = Certified(Credentials.load(tmp_path, "anna")).sign("plan", MESSAGE)
-    with pytest.raises(RefusedError, match="not issued by this authority"):
+    with pytest.raises(RefusedError, match="not issued by our authority"):
         ben.verify("anna", "plan", MESSAGE, text)

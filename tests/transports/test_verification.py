@@ -172,6 +172,9 @@ class Nobody:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def identify(self, identity: Any) -> None:
+        """Nobody signs."""
+
     def handle(self, message: bytes) -> Any:
         raise AssertionError("no request was expected")
 
