@@ -40,6 +40,11 @@ class Federation:
         self.label_party = 0
         self.norms: tuple[float, ...] | None = None
 
+    @property
+    def counted(self) -> bool:
+        """Whether every party has a ledger; those elsewhere always have."""
+        return all(party.has_ledger for party in self._parties)
+
     @classmethod
     def central(
         cls,

@@ -291,6 +291,11 @@ class Party:
         self._seen.add(plan.digest)
         self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows))
 
+    @property
+    def has_ledger(self) -> bool:
+        """Whether an account pays for what this party releases."""
+        return self._account is not None
+
     def _check_trains(self) -> None:
         if not self._policy.trains:
             raise RefusedError(f"{self.name} takes part in predictions only, and in no training on these people.")
