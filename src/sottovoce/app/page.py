@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
 from typing import Any, Final
 
 from sottovoce import algorithms
 from sottovoce.app.costs import readable_size
+from sottovoce.app.texts import escaped as escape
 from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan
