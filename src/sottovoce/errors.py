@@ -33,6 +33,14 @@ class InputError(SottovoceError, ValueError):
     """
 
 
+class RepeatedFitWarning(UserWarning):
+    """Several private fits without a ledger are on the same people, as far as this process can tell.
+
+    When: after a fit from the second on. What to do: give a ledger, or count the sum that the message names as the
+    promise.
+    """
+
+
 class BudgetError(SottovoceError):
     """A plan would spend more than the account has left.
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from sottovoce.errors import InputError
 
 
-def check_writable(path: Path, what: str) -> None:
+def check_writable(path: Path, what: str, *, overwrite: bool = True) -> None:
     """Raise unless a file could be written at `path` now. Asked before a fit, so that no budget is spent in vain."""
     try:
         if path.is_dir():
             raise InputError(f"{what}={str(path)!r} is a folder; name a file in it.")
+        if not overwrite and path.exists():
+            raise _there_already(path, what)
         temporary = _beside(path)
         temporary.write_bytes(b"")
         temporary.unlink()
@@ -21,10 +23,12 @@ def check_writable(path: Path, what: str) -> None:
         raise _unwritable(path, what, error) from None
 
 
-def write_text(path: Path, text: str, what: str) -> None:
-    """Replace `path` in one step: a reader, or a crash, finds the old text or the new one."""
+def write_text(path: Path, text: str, what: str, *, overwrite: bool = True) -> None:
+    """Write `path` in one step: a reader, or a crash, finds the old text, or none, or the new one."""
     try:
-        _place(path, text.encode(), mode=0o666, replace=True)
+        _place(path, text.encode(), mode=0o666, replace=overwrite)
+    except FileExistsError:
+        raise _there_already(path, what) from None
     except OSError as error:
         raise _unwritable(path, what, error) from None
     with contextlib.suppress(OSError):  # the text is there; a folder that this user cannot read is no failure
@@ -72,6 +76,10 @@ def _place(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
 def _beside(path: Path) -> Path:
     """A name that nobody else uses, in the same folder and hence on the same disk."""
     return path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
+
+
+def _there_already(path: Path, what: str) -> InputError:
+    return InputError(f"{what}={str(path)!r} is there already; give another path, or --overwrite to replace it.")
 
 
 def _unwritable(path: Path, what: str, error: OSError) -> InputError:

@@ -437,6 +437,7 @@ class RowsContract(ModelContract):
     growth: ClassVar[float] = 1.3  # of the noise, from zero-out to replace-one
     world: ClassVar[float] = 0.6  # four parties: the world's epsilon as a share of the coordinator's, at most
     shortfall: ClassVar[float]  # accuracy given up at epsilon 8 on the small problem, of the 0.35 above chance
+    apart: ClassVar[float] = 1e-9  # a split run from the central one, without privacy
 
     def parts(self, data: tuple[Any, np.ndarray], count: int) -> list[tuple[Any, np.ndarray]]:
         X, y = data
@@ -453,8 +454,8 @@ class RowsContract(ModelContract):
         central = self.model(epsilon=math.inf, options=self.exact).fit(*classification)
         federation = sv.Federation.by_rows(self.parts(classification, parties))
         split = self.model(epsilon=math.inf, options=self.exact).fit(federation)
-        np.testing.assert_allclose(split.coef_, central.coef_, rtol=0, atol=1e-9)
-        np.testing.assert_allclose(split.intercept_, central.intercept_, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(split.coef_, central.coef_, rtol=0, atol=self.apart)
+        np.testing.assert_allclose(split.intercept_, central.intercept_, rtol=0, atol=self.apart)
 
     def test_without_privacy_it_solves_the_problem(self, classification: Any) -> None:
         found = self.model(epsilon=math.inf, **self.regularised()).fit(*classification)
@@ -604,6 +605,7 @@ class TestSCD(RowsContract, AlgorithmContract):
     base: ClassVar[dict[str, Any]] = {"alpha": 1e-3}
     l1 = False
     excess = 5e-3  # its intercept is penalised
+    apart = 1e-8  # holders that step side by side are slow
     shortfall = 0.04
 
 

@@ -86,12 +86,12 @@ def test_labels_that_all_know(write, invoke, folder, open_ledger):
     assert done["communication"]["uplink_bytes"] <= shown["cost"]["uplink_bytes"]
     assert set(done["communication"]["uplink"]) == {"indices", "features"}
     assert [ledger.account().balance().spent for ledger in ledgers] == pytest.approx(spent)
-    model = load(folder / "model.json")
+    model = load(folder / "job.json")
     assert list(model.feature_names_in_) == ["a", "b", "c"]
-    predicted = invoke("predict", folder / "model.json", folder / "both.csv").stdout.splitlines()[1:]
+    predicted = invoke("predict", folder / "job.json", folder / "both.csv").stdout.splitlines()[1:]
     truth = np.loadtxt(folder / "both.csv", delimiter=",", skiprows=1)[:, -1]
     assert np.corrcoef(np.array(predicted, dtype=float), truth)[0, 1] > 0.5
-    page = (folder / "privacy.html").read_text()
+    page = (folder / "job.privacy.html").read_text()
     assert "2 parties, split by columns: each has some features of the same people" in page
     assert "all parties know them, nobody else does" in page
     assert "clinic: 2, lab: 1; of the same people" in page
@@ -110,11 +110,11 @@ def test_labels_that_one_party_holds(write, invoke, folder):
     assert (shown["labels"], shown["label_party"], shown["columns"]) == ("held", "clinic", {"lab": 1, "clinic": 2})
     assert "labels" in {release["query"] for release in shown["releases"]}
     invoke("fit", path, "--quiet")
-    model = load(folder / "model.json")
+    model = load(folder / "job.json")
     assert list(model.feature_names_in_) == ["c", "a", "b"]
     assert list(model.classes_) == ["no", "yes"]
-    assert "clinic knows them, nobody else does" in (folder / "privacy.html").read_text()
-    assert invoke("predict", folder / "model.json", folder / "both.csv", "--proba").stdout.count("\n") == RECORDS + 1
+    assert "clinic knows them, nobody else does" in (folder / "job.privacy.html").read_text()
+    assert invoke("predict", folder / "job.json", folder / "both.csv", "--proba").stdout.count("\n") == RECORDS + 1
 
 
 def test_bounds_follow_the_columns_of_all_parties(write, invoke, folder):
@@ -128,7 +128,7 @@ def test_bounds_follow_the_columns_of_all_parties(write, invoke, folder):
     assert plan.bounds.feature_high == (2.0, 3.0, 1.0)
     assert plan.norms == (0.8, 0.6)
     invoke("fit", path, "--quiet")
-    assert load(folder / "model.json").plan_.bounds == plan.bounds
+    assert load(folder / "job.json").plan_.bounds == plan.bounds
 
 
 def test_a_party_declares_the_bounds_of_its_own_columns(write):
@@ -155,7 +155,7 @@ def test_without_privacy(write, invoke, folder):
     path = write(shared(), privacy={"epsilon": "inf"}, solver=None)
     assert "NO PROMISE" in invoke("plan", path).stdout
     invoke("fit", path, "--quiet")
-    np.testing.assert_allclose(load(folder / "model.json").coef_, [1.0, 0.0, -1.0], atol=0.02)
+    np.testing.assert_allclose(load(folder / "job.json").coef_, [1.0, 0.0, -1.0], atol=0.02)
 
 
 BAD = {
@@ -270,13 +270,13 @@ def test_two_remote_parties(write, invoke, folder, open_ledger, start):
     done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)
     assert done["epsilon"] == pytest.approx(1.0)
     assert done["communication"]["uplink_bytes"] <= shown["cost"]["uplink_bytes"]
-    assert list(load(folder / "model.json").feature_names_in_) == ["a", "b", "c"]
+    assert list(load(folder / "job.json").feature_names_in_) == ["a", "b", "c"]
     for ledger in ledgers.values():
         assert ledger.account().balance().spent == pytest.approx(1.0, rel=1e-2)
 
     # `lab` does not know the labels, so a plan in which all parties do is refused.
     other = write(REMOTE.format(port=port) + "wait = 60\n", {"labels": '"shared"'})
-    assert "lab does not know the labels" in invoke("fit", other, "--quiet", code=3).stderr
+    assert "lab does not know the labels" in invoke("fit", other, "--quiet", "--overwrite", code=3).stderr
     for holder in holders:
         holder.send_signal(signal.SIGINT)
         said, _ = holder.communicate(timeout=20)

@@ -186,7 +186,7 @@ class TestPredict:
     @pytest.fixture
     def model(self, write_job, invoke, folder):
         invoke("fit", write_job(), "--quiet")
-        return folder / "model.json"
+        return folder / "job.json"
 
     def test_columns_are_matched_by_name(self, invoke, folder, model):
         first = invoke("predict", model, folder / "all.csv")
@@ -221,7 +221,7 @@ class TestPredict:
         (folder / "gap.csv").write_text("a,b,c\n1,2,3\n1,,3\n")
         assert "the first is record 2" in invoke("predict", model, folder / "gap.csv", code=2).stderr
         (folder / "text.csv").write_text("a,b,c\n1,red,3\n")
-        assert "column 'b' is not numeric" in invoke("predict", model, folder / "text.csv", code=2).stderr
+        assert "missing, infinite or no numbers" in invoke("predict", model, folder / "text.csv", code=2).stderr
         assert "no such file" in invoke("predict", model, folder / "none.csv", code=2).stderr
         result = invoke("predict", model, folder / "all.csv", "-o", folder / "no" / "out.csv", code=2)
         assert "--output" in result.stderr
@@ -232,7 +232,7 @@ class TestPredict:
 
     def test_a_svm_has_no_probabilities(self, write_job, invoke, folder):
         invoke("fit", write_job(model={"estimator": '"svm"'}), "--quiet")
-        result = invoke("predict", folder / "model.json", folder / "all.csv", "--proba", code=2)
+        result = invoke("predict", folder / "job.json", folder / "all.csv", "--proba", code=2)
         assert "--proba" in result.stderr
 
 

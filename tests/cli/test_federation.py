@@ -57,14 +57,14 @@ def test_two_parties_serve_train_and_refuse(write_job, invoke, folder, open_ledg
     assert done["epsilon"] == pytest.approx(1.0)
     assert done["communication"]["uplink_bytes"] == shown["cost"]["uplink_bytes"]
     assert done["communication"]["downlink_bytes"] == shown["cost"]["downlink_bytes"]
-    assert list(load(folder / "model.json").feature_names_in_) == ["a", "b", "c"]
+    assert list(load(folder / "job.json").feature_names_in_) == ["a", "b", "c"]
     assert [ledger.account().balance().plans for ledger in ledgers.values()] == [1, 1]
 
     # The parties serve on: what their ledgers cannot pay for is refused in words, and so is what a policy forbids.
-    refused = invoke("fit", path, "--quiet", code=3)
+    refused = invoke("fit", path, "--quiet", "--overwrite", code=3)
     assert "would fit" in refused.stderr
     loose = write_job("loose.toml", data=None, more=remote, bounds={"entry_bound": "2.0"})
-    assert "refuse" in invoke("fit", loose, "--quiet", code=3).stderr
+    assert "refuse" in invoke("fit", loose, "--quiet", "--overwrite", code=3).stderr
     for party in (north, south):
         party.send_signal(signal.SIGINT)
         said, _ = party.communicate(timeout=20)

@@ -29,7 +29,9 @@ LABELS = np.where(X @ [1, -1] > 0, "ill", "<well>")
 
 
 def fitted(**changes):
-    return PrivateLogisticRegression(**{"entry_bound": 1.0, "insecure_seed": 1, **changes}).fit(X, LABELS)
+    return PrivateLogisticRegression(**{"entry_bound": 1.0, "insecure_seed": 1, "alpha": 0.01, **changes}).fit(
+        X, LABELS
+    )
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_paths_are_relative_to_the_job(write_job, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path / "elsewhere")
     job = load_job(Path("..") / path.name)
     assert job.resolve(job.sources["data"].file).resolve() == tmp_path / "all.csv"
-    assert job.outputs()["model"].resolve() == tmp_path / "model.json"
+    assert job.outputs()["model"].resolve() == tmp_path / "job.json"
 
 
 BAD = {

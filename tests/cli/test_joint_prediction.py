@@ -52,7 +52,7 @@ def train(town, write_job, invoke):
             more=more,
         )
         invoke("fit", path, "--quiet")
-        return town / "model.json"
+        return town / "job.json"
 
     return fit
 
@@ -117,7 +117,7 @@ def test_a_recipient_needs_parties_elsewhere(model, town, invoke):
 
 def test_a_model_by_rows_needs_no_job(town, write_job, invoke):
     invoke("fit", write_job(), "--quiet")
-    said = invoke("predict", town / "model.json", town / "people.toml", code=2).stderr
+    said = invoke("predict", town / "job.json", town / "people.toml", code=2).stderr
     assert "is for a model by columns" in said
 
 

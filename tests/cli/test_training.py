@@ -87,10 +87,10 @@ def test_a_fit_writes_model_report_and_page(write_job, invoke, folder):
     assert "Guarantee" in result.stderr
     assert "65/65" in result.stderr
     assert "promise against everybody: epsilon 1, delta 1e-05, zero-out" in result.stdout
-    report = json.loads((folder / "privacy.json").read_text())
+    report = json.loads((folder / "job.privacy.json").read_text())
     assert report["epsilon"] == pytest.approx(1.0)
-    assert (folder / "privacy.html").read_text().startswith("<!doctype html>")
-    model = load(folder / "model.json")
+    assert (folder / "job.privacy.html").read_text().startswith("<!doctype html>")
+    model = load(folder / "job.json")
     coefficients = np.ravel(model.coef_)
     assert coefficients[0] > 0 > coefficients[1]
     assert report["plan_digest"] == model.charged_as_
@@ -111,7 +111,7 @@ def test_quiet_is_quiet(write_job, invoke):
 def test_regressions(write_job, invoke, folder, estimator):
     path = write_job(**{**REGRESSION, "model": {"estimator": f'"{estimator}"', "alpha": "0.001"}})
     invoke("fit", path, "--quiet")
-    result = invoke("predict", folder / "model.json", folder / "all_reg.csv")
+    result = invoke("predict", folder / "job.json", folder / "all_reg.csv")
     predicted = np.array([float(line) for line in result.stdout.splitlines()[1:]])
     truth = np.loadtxt(folder / "all_reg.csv", delimiter=",", skiprows=1)[:, -1]
     assert np.corrcoef(predicted, truth)[0, 1] > 0.9
@@ -122,18 +122,18 @@ def test_without_privacy_nothing_is_promised(write_job, invoke, folder):
     assert "NO PROMISE" in invoke("plan", path).stdout
     result = invoke("fit", path, "--json", "--quiet")
     assert json.loads(result.stdout)["epsilon"] == "inf"
-    assert "No promise is made" in (folder / "privacy.html").read_text()
-    assert load(folder / "model.json").privacy_.epsilon == float("inf")
+    assert "No promise is made" in (folder / "job.privacy.html").read_text()
+    assert load(folder / "job.json").privacy_.epsilon == float("inf")
 
 
 def test_a_seed_voids_the_promise(write_job, invoke, folder):
     path = write_job(model={"insecure_seed": "4"})
     for command in ("plan", "fit"):
         assert "NO PROMISE" in " ".join((output := invoke(command, path)).stdout.split() + output.stderr.split())
-    first = (folder / "model.json").read_text()
-    invoke("fit", path, "--quiet")
-    assert json.loads(first)["coef"] == json.loads((folder / "model.json").read_text())["coef"]
-    assert "No promise is made" in (folder / "privacy.html").read_text()
+    first = (folder / "job.json").read_text()
+    invoke("fit", path, "--quiet", "--overwrite")
+    assert json.loads(first)["coef"] == json.loads((folder / "job.json").read_text())["coef"]
+    assert "No promise is made" in (folder / "job.privacy.html").read_text()
 
 
 def test_a_large_delta_is_remarked(write_job, invoke):
@@ -188,7 +188,7 @@ def test_a_budget_too_small_is_refused_and_nothing_is_charged(write_job, invoke,
     assert "party 'south'" in result.stderr
     assert "epsilon at most 0.5" in result.stderr
     assert [ledger.account().balance().plans for ledger in (generous, poor)] == [0, 0]
-    assert not (folder / "model.json").exists()
+    assert not (folder / "job.json").exists()
 
 
 def _folder_is_a_file(folder):
@@ -202,9 +202,66 @@ BAD_OUTPUTS = {
     "a file as folder": _folder_is_a_file,
     "the data": lambda folder: '"all.csv"',
     "the ledger": lambda folder: '"budget.db"',
-    "the page": lambda folder: '"privacy.html"',
+    "the page": lambda folder: '"job.privacy.html"',
     "a name too long": lambda folder: f'"{"x" * 300}.json"',
 }
+
+
+def test_results_are_named_after_the_job_and_the_model(write_job, folder):
+    path = write_job()
+    names = ["model", "report", "page"]
+    assert [load_job(path).outputs()[key].name for key in names] == ["job.json", "job.privacy.json", "job.privacy.html"]
+    named = load_job(write_job(output={"model": '"first.json"', "page": '"page.html"'}))
+    assert [named.outputs()[key].name for key in names] == ["first.json", "first.privacy.json", "page.html"]
+
+
+def test_a_result_of_another_job_is_not_replaced_and_that_is_told_before_anything_is_charged(
+    write_job, invoke, folder, open_ledger
+):
+    account = open_ledger("budget.db", 3.0).account()
+    path = write_job(data={"ledger": '"budget.db"'})
+    for name in ("job.json", "job.privacy.json", "job.privacy.html"):
+        (folder / name).write_text("of another job")
+        assert "is there already" in invoke("fit", path, code=2).stderr
+        assert (folder / name).read_text() == "of another job"
+        assert account.balance().plans == 0
+        (folder / name).unlink()
+    (folder / "job.json").write_text("of another job")
+    invoke("fit", path, "--quiet", "--overwrite")
+    assert account.balance().plans == 1
+    assert load(folder / "job.json").coef_.shape == (1, 3)
+    scores = folder / "scores.csv"
+    scores.write_text("of another job")
+    said = invoke("predict", folder / "job.json", folder / "all.csv", "-o", scores, code=2).stderr
+    assert "is there already" in said
+    assert scores.read_text() == "of another job"
+    invoke("predict", folder / "job.json", folder / "all.csv", "-o", scores, "--overwrite")
+    assert scores.read_text().startswith("prediction\n")
+
+
+def test_a_result_that_came_to_be_there_during_a_fit_is_not_replaced(write_job, folder):
+    job = load_job(write_job())
+    runs.check_outputs(job)
+    with runs.opened(job, lambda _: None) as run:
+        model = runs.fit(run)
+    (folder / "job.json").write_text("of another job")
+    with pytest.raises(InputError, match=r"is there already.*paid for: its results are in (.*)\.$"):
+        runs.write_outputs(job, model, {}, 0.0)
+    assert (folder / "job.json").read_text() == "of another job"
+
+
+@pytest.mark.parametrize("odd", ["1,red,3,0", "1,2", '1,"2,3,0', "1,2,3,maybe", "1,2,3,0,5"])
+def test_one_record_decides_neither_whether_a_fit_goes_on_nor_what_is_shown(write_job, invoke, folder, odd):
+    """The holder is told on the standard error of this process; the rest is as with any other record."""
+    lines = (folder / "all.csv").read_text().splitlines()
+    shown = []
+    for line in (lines[40], odd):
+        (folder / "all.csv").write_text("\n".join([*lines[:40], line, *lines[41:]]))
+        done = json.loads(invoke("fit", write_job(), "--json", "--quiet", "--overwrite").stdout)
+        for key in ("seconds", "plan_digest", "communication"):  # the plan has a random name; numbers vary in length
+            done.pop(key)
+        shown.append(done)
+    assert shown[0] == shown[1]
 
 
 @pytest.mark.parametrize("case", BAD_OUTPUTS)
@@ -213,8 +270,9 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_charged(
 ):
     ledger = open_ledger("budget.db", 3.0)
     data = (folder / "all.csv").read_bytes()
-    path = write_job(data={"ledger": '"budget.db"'}, output={"model": BAD_OUTPUTS[case](folder)})
-    result = invoke("fit", path, code=2)
+    outputs = {"model": BAD_OUTPUTS[case](folder), "page": '"job.privacy.html"'}
+    path = write_job(data={"ledger": '"budget.db"'}, output=outputs)
+    result = invoke("fit", path, "--overwrite", code=2)
     assert "output." in result.stderr
     assert ledger.account().balance().plans == 0
     assert (folder / "all.csv").read_bytes() == data
@@ -317,7 +375,7 @@ def test_libsvm_files(write_job, invoke, folder):
     path = write_job(data={"file": '"all.svm"', "label": None, "features": "4"}, bounds={"classes": "[0, 1]"})
     assert json.loads(invoke("plan", path, "--json").stdout)["features"] == 4
     invoke("fit", path, "--quiet")
-    assert len(invoke("predict", folder / "model.json", folder / "all.svm").stdout.splitlines()) == 201
+    assert len(invoke("predict", folder / "job.json", folder / "all.svm").stdout.splitlines()) == 201
 
 
 def test_parquet_files(write_job, invoke, folder):
@@ -327,4 +385,4 @@ def test_parquet_files(write_job, invoke, folder):
     path = write_job(data={"file": '"all.parquet"'})
     assert json.loads(invoke("plan", path, "--json").stdout)["parties"] == {"data": 600}
     invoke("fit", path, "--quiet")
-    assert len(invoke("predict", folder / "model.json", folder / "all.parquet").stdout.splitlines()) == 601
+    assert len(invoke("predict", folder / "job.json", folder / "all.parquet").stdout.splitlines()) == 601

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sottovoce.app.cli.console import tell_of_compiling
+from sottovoce.app.cli.console import show_log
 from sottovoce.data.kernels import compiling
 from sottovoce.data.kernels.compiling import PATIENCE, TEXT, Notice
 
@@ -124,13 +124,13 @@ def test_only_what_is_not_on_disk_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command_line_shows_it_on_the_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    log = logging.getLogger("sottovoce.kernels")
-    before, level = list(log.handlers), log.level
+    log, above = logging.getLogger("sottovoce.kernels"), logging.getLogger("sottovoce")
+    before, level = list(above.handlers), log.level
     try:
-        tell_of_compiling()
-        tell_of_compiling()
+        show_log()
+        show_log()
         log.info(TEXT)
     finally:
-        log.handlers[:], log.level = before, level
+        above.handlers[:], log.level = before, level
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", TEXT + "\n")

@@ -33,6 +33,7 @@ class Solution:
     weights: Array
     certificates: Mapping[str, float] = field(default_factory=dict)
     model: Any = None
+    unfinished: str = ""  # where a run without privacy has not converged: how far it is
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,13 @@ def slope_bound(problem: Problem, options: Any) -> float:
 def summed(values: Mapping[str, Array]) -> Array:
     """The sum over the parties."""
     return np.asarray(sum(values.values()), dtype=np.float64)
+
+
+def how_far(rounds: int, share: float, what: str, most: float = 1e-6) -> str:
+    """Of a run without privacy that ended with a `share` above `most`: how far it is. Shares have no units."""
+    if share <= most:
+        return ""
+    return f"after {rounds} rounds {what} is {share:.2g}, and {most:g} would count as converged"
 
 
 def only(values: Mapping[str, Array]) -> Array:

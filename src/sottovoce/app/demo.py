@@ -43,7 +43,7 @@ EPSILON: Final = 1.0
 DELTA: Final = 1e-5
 TOTAL: Final = 1.2  # pays for one training of epsilon 1, and not for two
 SMALLER: Final = 0.3  # what the rest of the budget still pays for
-_SHOWN: Final = ("clinic-1.db", "model.json", "test.csv", "job.toml", "smaller.toml")
+_SHOWN: Final = ("clinic-1.db", "job.json", "test.csv", "job.toml", "smaller.toml")
 _MARK: Final = ".sottovoce-demo"
 _START_UP: Final = 60.0
 
@@ -145,8 +145,8 @@ def _prepare(
     records = ", ".join(f"{clinic.name} = {len(clinic.y)}" for clinic in train)
     remote = _REMOTE.format(port=port, parties=names, records=records, features=len(synthetic.FEATURES))
     here = "\n".join(_HERE.format(name=name, label=synthetic.LABEL) for name in names)
-    (folder / "job.toml").write_text(_JOB.format(epsilon=EPSILON, where=remote, prefix="", **common))
-    (folder / "smaller.toml").write_text(_JOB.format(epsilon=SMALLER, where=here, prefix="smaller-", **common))
+    (folder / "job.toml").write_text(_JOB.format(epsilon=EPSILON, where=remote, **common))
+    (folder / "smaller.toml").write_text(_JOB.format(epsilon=SMALLER, where=here, **common))
     return accounts
 
 
@@ -298,7 +298,7 @@ def _next(folder: Path, console: Console, *, keep: bool) -> None:
     commands = [
         (f"ledger show {at['clinic-1.db']}", "what a clinic has left"),
         (f"ledger history {at['clinic-1.db']}", "what it was charged for"),
-        (f"predict {at['model.json']} {at['test.csv']} --proba", "use the model"),
+        (f"predict {at['job.json']} {at['test.csv']} --proba", "use the model"),
         (f"plan {at['job.toml']}", "what a training promises and costs"),
         (f"fit {at['smaller.toml']}", f"epsilon {SMALLER:g} still fits; in one process"),
     ]
@@ -306,7 +306,7 @@ def _next(folder: Path, console: Console, *, keep: bool) -> None:
         commands.append((f"fit {at['job.toml']}", "ask the running clinics again"))
     for command, why in commands:
         console.print(f"  {_program()} {command}\n      {why}", soft_wrap=True)
-    console.print(f"  open {folder / 'privacy.html'} in a browser\n      the promise, readable and printable")
+    console.print(f"  open {folder / 'job.privacy.html'} in a browser\n      the promise, readable and printable")
 
 
 def _program() -> str:
@@ -343,10 +343,7 @@ classes = [0, 1]
 {ranges}
 
 {where}
-[output]
-model = "{prefix}model.json"
-report = "{prefix}privacy.json"
-page = "{prefix}privacy.html"
+# Results: the name of this file with .json, .privacy.json and .privacy.html; [output] can say otherwise.
 """
 _REMOTE: Final = """\
 [federation]

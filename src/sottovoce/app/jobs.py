@@ -214,11 +214,17 @@ class ColumnsTable(_Table):
 
 
 class OutputTable(_Table):
-    """Where the results go."""
+    """Where the results go. Their names follow the model's, and the model's that of the job file."""
 
-    model: str = Field("model.json", min_length=1, description="the path of the model file")
-    report: str = Field("privacy.json", min_length=1, description="the path of the privacy report")
-    page: str = Field("privacy.html", min_length=1, description="the path of the readable page")
+    model: str | None = Field(
+        None, min_length=1, description="the path of the model file; default: NAME.json beside the job file NAME.toml"
+    )
+    report: str | None = Field(
+        None, min_length=1, description="the path of the privacy report; default: NAME.privacy.json beside the model"
+    )
+    page: str | None = Field(
+        None, min_length=1, description="the path of the readable page; default: NAME.privacy.html beside the model"
+    )
 
 
 class _File(_Table):
@@ -281,7 +287,10 @@ class Job(_File):
 
     def outputs(self) -> dict[str, Path]:
         """Where each result goes."""
-        return {key: self.resolve(getattr(self.output, key)) for key in ("model", "report", "page")}
+        given = {key: self.resolve(path) for key, path in self.output.model_dump(exclude_none=True).items()}
+        model = given.get("model", self.path.with_suffix(".json"))
+        beside = {"report": f"{model.stem}.privacy.json", "page": f"{model.stem}.privacy.html"}
+        return {"model": model, **{key: given.get(key, model.with_name(name)) for key, name in beside.items()}}
 
     def estimator(self) -> PrivateLinearModel:
         """The estimator that the job describes."""

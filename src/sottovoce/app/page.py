@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from html import escape
 from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.charts import SIGN, grown, suspicions, trade_off
 from sottovoce.app.costs import readable_size
+from sottovoce.app.texts import escaped as escape
 from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan

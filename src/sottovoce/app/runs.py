@@ -298,8 +298,8 @@ def require_budget(shown: Preview) -> None:
             )
 
 
-def check_outputs(job: Job) -> None:
-    """Every result can be written, and none would replace another or something the job reads."""
+def check_outputs(job: Job, *, overwrite: bool = False) -> None:
+    """Every result can be written, and none would replace another, something the job reads, or a file that is there."""
     taken = {job.path.resolve(): "the job itself"}
     for party, source in job.sources.items():
         for given in filter(None, (source.file, source.ledger)):
@@ -308,7 +308,7 @@ def check_outputs(job: Job) -> None:
         if path.resolve() in taken:
             raise InputError(f"output.{key}={str(path)!r} is {taken[path.resolve()]}; give another path.")
         taken[path.resolve()] = f"output.{key}"
-        check_writable(path, f"output.{key}")
+        check_writable(path, f"output.{key}", overwrite=overwrite)
 
 
 def occasion_of(
@@ -324,8 +324,13 @@ def occasion_of(
     )
 
 
-def write_outputs(job: Job, model: PrivateLinearModel, occasion: Occasion) -> dict[str, Path]:
-    """Model, privacy report and page; should a path no longer be writable, an error names the folder they are in."""
+def write_outputs(
+    job: Job, model: PrivateLinearModel, occasion: Occasion, *, overwrite: bool = False
+) -> dict[str, Path]:
+    """Model, privacy report and page; should a path no longer be writable, an error names the folder they are in.
+
+    A file that came to be there since it was checked is not replaced either, unless that is asked for.
+    """
     texts = {
         "model": to_json(model),
         "report": json.dumps(plain(report_of(model, occasion)), indent=2, allow_nan=False) + "\n",
@@ -334,7 +339,7 @@ def write_outputs(job: Job, model: PrivateLinearModel, occasion: Occasion) -> di
     paths = job.outputs()
     try:
         for key, text in texts.items():
-            write_text(paths[key], text, f"output.{key}")
+            write_text(paths[key], text, f"output.{key}", overwrite=overwrite)
     except InputError as error:
         folder = Path(tempfile.mkdtemp(prefix="sottovoce-"))
         for key, text in texts.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,10 +26,9 @@ def file_shape(
     """
     suffixes = {suffix.lower() for suffix in path.suffixes}
     if suffixes & set(readers.CSV):
-        with readers.open_data(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
-            lines = csv.reader(text, skipinitialspace=True)
-            header = [cell.strip() for cell in next(lines, [])]
-            records = sum(1 for line in lines if line)
+        with readers.csv_lines(path) as lines:
+            header = [cell.strip() for cell in next(lines, (1, []))[1] or []]
+            records = sum(1 for _ in lines)
     elif suffixes & set(readers.PARQUET):
         header, records = _parquet_shape(path)
     else:
@@ -105,14 +102,14 @@ def read_features(
     if missing:
         raise InputError(f"{path} lacks {len(missing)} of the model's columns: {', '.join(missing)}. Add them.")
     for name in names:
-        if columns[name].dtype == object:
-            raise InputError(f"{path}: column {name!r} is not numeric; encode it as the training data were.")
+        if columns[name].dtype == object:  # one cell that is no number is enough
+            columns[name] = readers.each_number(columns[name].tolist())[0]
     rows = np.column_stack([columns[name] for name in names])
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if whole and bad.size:
         raise InputError(
-            f"{path}: {bad.size} record(s) have missing or infinite values, the first is record {bad[0] + 1}; "
-            "fill them in or leave them out."
+            f"{path}: {bad.size} record(s) have values that are missing, infinite or no numbers, the first is record "
+            f"{bad[0] + 1}; fill them in or leave them out."
         )
     return rows, [name for name in columns if name not in names]
 

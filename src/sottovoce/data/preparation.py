@@ -4,6 +4,8 @@ Prepared means, for every record on its own (so that a record changes nothing bu
 ranges, cut to the entry bound, scaled back to the row norm, scaled as the layout says, extended by the constant of the
 intercept, and rounded toward zero on a public grid. A row with NaN or infinity, or with a label that was not declared,
 becomes a null row: zero everywhere.
+
+Without privacy bounds cut and do nothing else: rows keep their scale, so no bound that cuts nothing changes a model.
 """
 
 from __future__ import annotations
@@ -167,12 +169,20 @@ class Preparation:
     @property
     def intercept_entry(self) -> float:
         """The constant column's value, on the grid."""
-        return self.arrangement.constant(self.bits) if self.fit_intercept else 0.0
+        if not self.fit_intercept:
+            return 0.0
+        return self.arrangement.constant(self.bits) if self.exact else 1.0
 
     @property
     def scale(self) -> float | Array:
         """A prepared row is the clipped, rescaled row times this: one number, or one for each column."""
-        return self.arrangement.scale(self)
+        return self.arrangement.scale(self) if self.exact else 1.0
+
+    @property
+    def label_scale(self) -> tuple[float, float]:
+        """(centre, half-width): a prepared label is (label - centre) / half-width; the centre is 0 without privacy."""
+        centred = self.fit_intercept if self.centred is None else self.centred
+        return self.bounds.label_scale(fit_intercept=centred and self.exact)
 
     @property
     def entry_range(self) -> tuple[Array, Array]:
@@ -195,7 +205,7 @@ class Preparation:
 
     def unprepare(self, weights: Array) -> tuple[Array, float]:
         """(coef, intercept) in the units of the raw features and labels."""
-        centre, half = self.bounds.label_scale(fit_intercept=self.fit_intercept)
+        centre, half = self.label_scale
         coef = weights[: self.features] * (self.scale * half)
         intercept = weights[self.features] * self.intercept_entry * half + centre if self.fit_intercept else 0.0
         shift, factor = self.affine()
@@ -240,8 +250,7 @@ class Preparation:
         values[~usable] = 0.0
         if self.bounds.label_low is not None:
             np.clip(values, self.bounds.label_low, self.bounds.label_high, out=values)
-        centred = self.fit_intercept if self.centred is None else self.centred
-        centre, half = self.bounds.label_scale(fit_intercept=centred)
+        centre, half = self.label_scale
         return (values - centre) / half, usable
 
 

@@ -1,7 +1,9 @@
 """Tables from files: CSV, Parquet and LIBSVM, plain or compressed.
 
-Everything here runs at the holder of the data. An error names the file, the line and the column where it
-happened, never what a cell holds, so that it can be shown or logged without showing a person's record.
+Everything here runs at the holder of the data. A record is a line (of Parquet: a row), and no record decides whether a
+file can be read or how another record is read: a record that is not of the form becomes a null row, all NaN, which
+counts and contributes nothing. The holder is told by the log, and nobody else. Errors are about the file and its
+header; they name columns and never hold what a cell holds.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import csv
 import gzip
 import io
 import itertools
+import logging
 import lzma
+import math
 import tarfile
 import zipfile
 import zlib
@@ -29,6 +33,7 @@ from sottovoce.errors import InputError
 
 Matrix = NDArray[np.float64] | sparse.csr_matrix
 PathLike = str | Path
+_Row = list[str] | None  # the cells of a line, or None if it is not of the form
 
 CSV = (".csv",)
 PARQUET = (".parquet", ".pq")
@@ -36,7 +41,10 @@ LIBSVM = (".svm", ".libsvm", ".svmlight", ".txt")
 COMPRESSED = (".gz", ".bz2", ".xz")
 
 _MISSING = frozenset({"", "na", "nan", "?"})
+_MOST_FEATURES = 2**31 - 2  # a larger index does not fit the matrix
 _ROWS_AT_ONCE = 20_000  # strings are ten times the size of the numbers they become
+_LINES_NAMED = 5  # of those that became null rows, in the log
+_log = logging.getLogger("sottovoce.readers")
 _NOT_DATA = ("@", "%", "|")  # what opens a comment or a declaration in an ARFF or a UCI file
 
 
@@ -59,7 +67,11 @@ def read_table(path: PathLike, *, label: str | int | None = None, features: int 
     `label` is the name or the position (-1 for the last) of the label column of a CSV or Parquet file;
     without it every column is a feature and `y` is None. `features` is the number of features: a LIBSVM file
     whose last columns are empty does not tell it, and elsewhere it is checked. A missing cell (empty, `NA`,
-    `nan`, `?`) becomes NaN.
+    `nan`, `?`) becomes NaN. A line with a cell that is no number, with too few or too many cells, or not of the form of
+    LIBSVM, becomes a row of NaN, and the log says how many there are and on which lines.
+
+    A line of CSV is one record: cells in double quotes may hold commas and no line ends, so a quote that is never
+    closed spoils its own line alone. Empty lines are no records.
     """
     path = Path(path)
     kind = _kind(path)
@@ -102,22 +114,24 @@ def read_csv(
     path = Path(path)
     blocks: list[NDArray[np.float64]] = []
     labels: list[str] = []
+    spoilt: list[int] = []
     with _csv_chunks(path, names, member) as (columns, chunks):
         position = _label_position(label, columns, path)
         kept = [j for j in range(len(columns)) if j != position]
         _check_features(features, len(kept), path)
         for lines, rows in chunks:
-            cells = list(zip(*rows, strict=True))
+            whole = np.array([row is not None for row in rows])
+            cells = list(zip(*(row or _nothing(columns) for row in rows), strict=True))
             block = np.empty((len(rows), len(kept)))
             for column, j in enumerate(kept):
-                values = _numbers(cells[j])
-                if values is None:
-                    at = next(line for line, cell in zip(lines, cells[j], strict=True) if _numbers([cell]) is None)
-                    raise _not_numeric(path, columns[j], f" (first on line {at})")
-                block[:, column] = values
+                block[:, column], numeric = each_number(cells[j])
+                whole &= numeric
+            block[~whole] = np.nan
             blocks.append(block)
+            spoilt.extend(line for line, good in zip(lines, whole, strict=True) if not good)
             if position is not None:
                 labels.extend(cells[position])
+    _tell(path, sum(map(len, blocks)), spoilt)
     y = None if position is None else _number_or_text(labels, text=str)
     return Table(np.concatenate(blocks), y, tuple(columns[j] for j in kept))
 
@@ -128,9 +142,13 @@ def csv_columns(
     """The columns of a CSV file; `names` and `member` as for `read_csv`."""
     with _csv_chunks(Path(path), names, member) as (columns, chunks):
         cells: list[list[str]] = [[] for _ in columns]
-        for _, rows in chunks:
-            for column, part in zip(cells, zip(*rows, strict=True), strict=True):
+        spoilt: list[int] = []
+        for lines, rows in chunks:
+            spoilt.extend(line for line, row in zip(lines, rows, strict=True) if row is None)
+            whole = (row or _nothing(columns) for row in rows)
+            for column, part in zip(cells, zip(*whole, strict=True), strict=True):
                 column.extend(part)
+    _tell(Path(path), len(cells[0]), spoilt)
     return {name: _number_or_text(column) for name, column in zip(columns, cells, strict=True)}
 
 
@@ -149,7 +167,10 @@ def read_svmlight(path: PathLike, *, features: int | None = None) -> Table:
     except InputError:
         raise
     except (ValueError, OverflowError):
-        raise _svmlight_error(path, features) from None
+        with open_data(path) as stream:
+            lines, spoilt = _svmlight_lines(stream, features)
+        X, y = load_svmlight_file(io.BytesIO(lines), n_features=features, zero_based=False)
+        _tell(path, X.shape[0], spoilt)
     if X.shape[0] == 0:
         raise InputError(f"{path} has no rows.")
     return Table(X, y, tuple(str(index) for index in range(1, X.shape[1] + 1)))
@@ -190,8 +211,6 @@ def open_data(path: PathLike, member: str | None = None) -> Iterator[IO[bytes]]:
         ) from None
     except (lzma.LZMAError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, KeyError):
         raise InputError(f"{path} is damaged, or not what its suffix says. Copy or download it again.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
     except OSError as error:
         # The text of an OSError can quote bytes of the file; its type and number cannot.
         raise InputError(
@@ -228,23 +247,43 @@ def _kind(path: Path) -> str:
 @contextmanager
 def _csv_chunks(
     path: Path, names: Sequence[str] | None, member: str | None
-) -> Iterator[tuple[tuple[str, ...], Iterator[tuple[list[int], list[list[str]]]]]]:
-    """The column names, then (line numbers, rows) some thousands at a time, each row as long as the names."""
-    with open_data(path, member) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(text, skipinitialspace=True)
-        try:
-            columns = _header(next(reader, []), path) if names is None else tuple(names)
-            rows = _full_rows(reader, path, columns, declarations=names is not None)
-            first = next(rows, None)
-            if first is None:
-                raise InputError(f"{path} has a header line but no rows." if names is None else f"{path} has no rows.")
-            yield columns, _chunks(itertools.chain([first], rows))
-        except csv.Error:
-            raise InputError(f"{path}, line {reader.line_num}: not a line of comma-separated values.") from None
+) -> Iterator[tuple[tuple[str, ...], Iterator[tuple[list[int], list[_Row]]]]]:
+    """The column names, then (line numbers, rows) some thousands at a time; None for a row of another length."""
+    with csv_lines(path, member) as lines:
+        columns = _header(next(lines, (1, []))[1], path) if names is None else tuple(names)
+        rows = _rows(lines, columns, declarations=names is not None)
+        first = next(rows, None)
+        if first is None:
+            raise InputError(f"{path} has a header line but no rows." if names is None else f"{path} has no rows.")
+        yield columns, _chunks(itertools.chain([first], rows))
 
 
-def _header(cells: list[str], path: Path) -> tuple[str, ...]:
-    names = tuple(cell.strip() for cell in cells)
+@contextmanager
+def csv_lines(path: PathLike, member: str | None = None) -> Iterator[Iterator[tuple[int, list[str] | None]]]:
+    """(number, cells) of each line that is not empty, each read by itself; None where it cannot be.
+
+    Bytes that are no UTF-8 become U+FFFD: they spoil the cell that they are in.
+    """
+    with (
+        open_data(path, member) as raw,
+        io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="") as text,
+    ):
+        yield ((number, _cells(line)) for number, line in enumerate(text, 1) if line.strip())
+
+
+def _cells(line: str) -> list[str] | None:
+    if '"' not in line:
+        return [cell.lstrip(" ") for cell in line.rstrip("\r\n").split(",")]
+    try:
+        return next(csv.reader([line], skipinitialspace=True))
+    except csv.Error:  # a cell of more than 131,072 characters
+        return None
+
+
+def _header(cells: list[str] | None, path: Path) -> tuple[str, ...]:
+    names = tuple(cell.strip() for cell in cells or ())
+    if any("\ufffd" in name for name in names):
+        raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.")
     if not any(names):
         raise InputError(f"{path} is empty: a header line with the column names, then rows, were expected.")
     # A first line with a number in it is far more likely a record than names, and a record must not be
@@ -259,21 +298,16 @@ def _header(cells: list[str], path: Path) -> tuple[str, ...]:
     return names
 
 
-def _full_rows(
-    reader: Any, path: Path, columns: tuple[str, ...], *, declarations: bool
-) -> Iterator[tuple[int, list[str]]]:
-    for row in reader:
-        if not row or (declarations and row[0].startswith(_NOT_DATA)):
+def _rows(
+    lines: Iterator[tuple[int, list[str] | None]], columns: tuple[str, ...], *, declarations: bool
+) -> Iterator[tuple[int, _Row]]:
+    for number, row in lines:
+        if declarations and row and row[0].startswith(_NOT_DATA):
             continue
-        if len(row) != len(columns):
-            raise InputError(
-                f"{path}, line {reader.line_num}: {len(row)} cells where there are {len(columns)} columns. "
-                "A cell that contains a comma must be in double quotes."
-            )
-        yield reader.line_num, row
+        yield number, row if row is not None and len(row) == len(columns) else None
 
 
-def _chunks(rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[list[int], list[list[str]]]]:
+def _chunks(rows: Iterator[tuple[int, _Row]]) -> Iterator[tuple[list[int], list[_Row]]]:
     while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         yield [line for line, _ in chunk], [row for _, row in chunk]
 
@@ -288,6 +322,36 @@ def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
             return np.fromiter(map(float, filled), np.float64, len(cells))
         except ValueError:
             return None
+
+
+def each_number(cells: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The cells as floats, each read by itself, and which of them are numbers or missing; NaN where they are not."""
+    values = _numbers(cells)
+    if values is not None:
+        return values, np.ones(len(cells), dtype=np.bool_)
+    alone = [_numbers([cell]) for cell in cells]
+    found = np.array([math.nan if value is None else value[0] for value in alone])
+    return found, np.array([value is not None for value in alone])
+
+
+def _nothing(columns: tuple[str, ...]) -> list[str]:
+    return [""] * len(columns)
+
+
+def _tell(path: Path, records: int, spoilt: list[int]) -> None:
+    """Tell the holder which lines became null rows."""
+    if spoilt:
+        first = ", ".join(map(str, spoilt[:_LINES_NAMED]))
+        more = ", ..." if len(spoilt) > _LINES_NAMED else ""
+        _log.warning(
+            "%s: %d of %d records cannot be read (a cell that is no number, or too few or too many cells); they count "
+            "as null rows, which contribute nothing. Lines: %s%s",
+            path,
+            len(spoilt),
+            records,
+            first,
+            more,
+        )
 
 
 def _number_or_text(cells: Sequence[str], text: type = object) -> NDArray[Any]:
@@ -312,38 +376,38 @@ def _check_features(features: int | None, found: int, path: Path) -> None:
         raise InputError(f"features={features} but {path} has {found} feature columns. Is the label column named?")
 
 
-def _not_numeric(path: Path, column: str, where: str = "") -> InputError:
+def _not_numeric(path: Path, column: str) -> InputError:
     return InputError(
-        f"{path}: column {column!r} is not numeric{where}. Name it as the label, or read the file with "
+        f"{path}: column {column!r} is not numeric. Name it as the label, or read the file with "
         "sottovoce.data.readers.read_columns and encode its text columns in a scikit-learn pipeline "
         "(ColumnTransformer with OneHotEncoder(categories=...), the categories given, not read off the data)."
     )
 
 
-def _svmlight_error(path: Path, features: int | None) -> InputError:
-    """What is wrong in a LIBSVM file that scikit-learn refused; its own error would quote the line."""
-    with open_data(path) as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                label, *cells = line.split(b"#")[0].split() or [b"0"]
-                pairs = [cell.split(b":") for cell in cells if not cell.startswith(b"qid:")]
-                indices = [int(index) for index, _ in pairs]
-                _ = [float(label), *(float(value) for _, value in pairs)]
-            except ValueError:
-                return InputError(
-                    f"{path}, line {number}: not of the form `label index:value index:value ...`. "
-                    "A comma-separated file is named .csv and has a header line."
-                )
-            if indices and indices[0] < 1:
-                return InputError(
-                    f"{path}, line {number}: an index below 1. LIBSVM counts from 1; "
-                    "sklearn.datasets.dump_svmlight_file does with zero_based=False."
-                )
-            if any(b <= a for a, b in itertools.pairwise(indices)):
-                return InputError(f"{path}, line {number}: the indices of a line must increase.")
-            if features is not None and indices and indices[-1] > features:
-                return InputError(f"{path}, line {number}: an index above features={features}. Give the full count.")
-    return InputError(f"{path} is not a LIBSVM file.")
+def _svmlight_lines(stream: IO[bytes], features: int | None) -> tuple[bytes, list[int]]:
+    """The lines of a LIBSVM file that scikit-learn refused, each that is not of the form replaced by NaN; and which."""
+    kept: list[bytes] = []
+    spoilt: list[int] = []
+    for number, line in enumerate(stream, 1):
+        whole = line.split(b"#")[0].split()
+        if not whole:
+            continue
+        if not _is_svmlight(whole, _MOST_FEATURES if features is None else features):
+            whole = [b"nan", b"1:nan"]
+            spoilt.append(number)
+        kept.append(b" ".join(whole))
+    return b"\n".join(kept), spoilt
+
+
+def _is_svmlight(parts: list[bytes], features: int) -> bool:
+    """`label index:value index:value ...`, indices from 1 to the number of features, each above the one before."""
+    try:
+        pairs = [part.split(b":") for part in parts[1:] if not part.startswith(b"qid:")]
+        indices = [int(index) for index, _ in pairs]
+        _ = [float(parts[0]), *(float(value) for _, value in pairs)]
+    except ValueError:
+        return False
+    return all(a < b for a, b in itertools.pairwise([0, *indices, features + 1]))
 
 
 def _parquet_columns(path: Path) -> dict[str, NDArray[Any]]:
@@ -372,7 +436,8 @@ def _parquet_columns(path: Path) -> dict[str, NDArray[Any]]:
             number = pyarrow.int8() if types.is_boolean(kind) else kind
             columns[name] = column.cast(kind).cast(number).cast(pyarrow.float64(), safe=False).to_numpy()
         elif types.is_string(kind) or types.is_large_string(kind):
-            columns[name] = np.array(["" if cell is None else cell for cell in column.to_pylist()], dtype=object)
+            cells = column.cast(kind).cast(pyarrow.large_binary()).to_pylist()
+            columns[name] = np.array([(cell or b"").decode(errors="replace") for cell in cells], dtype=object)
         else:
             raise InputError(f"{path}: column {name!r} has the type {kind}. Convert it to a number or to text first.")
     return columns

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from sottovoce import algorithms, losses, penalties
@@ -23,6 +24,7 @@ from sottovoce.algorithms import Algorithm, Solution
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.errors import InputError, LedgerError, WireError
+from sottovoce.estimators import repeats
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.coordinator import Coordinator, Progress, check_people
 from sottovoce.federation.federation import Federation
@@ -125,6 +127,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Fit on arrays (central) or on a `Federation`. Sample weights are refused with the reason."""
         _refuse(refused)
         self._solve(X, y)
+        self._note(X)
         return self
 
     def _solve(self, X: Any, y: ArrayLike | None) -> Solution:
@@ -142,6 +145,27 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         federation = self._central(X, y)
         names = tuple(map(str, getattr(self, "feature_names_in_", ())))
         return self._train(self._prepare(federation, frames=4, runs=True, own_names=names))
+
+    def _note(self, X: Any) -> None:
+        """Say what fits without a ledger, of this estimator and of those cloned from one with it, add up to."""
+        counted = self.ledger is not None or (isinstance(X, Federation) and X.counted)
+        guarantee = self.privacy_.weakest
+        if counted or guarantee.void is not None or math.isinf(guarantee.epsilon):
+            return
+        rows = (
+            X
+            if isinstance(X, Federation)
+            else self._validated(X, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
+        )
+        family = {self._family} if hasattr(self, "_family") else set()
+        repeats.note(repeats.marks_of(rows) | family, guarantee, 4)
+
+    def __sklearn_clone__(self) -> Self:
+        """A clone that counts with this estimator where fits are counted."""
+        made: Self = super().__sklearn_clone__()
+        self._family: int = getattr(self, "_family", None) or secrets.randbits(63)
+        made._family = self._family
+        return made
 
     def plan(self, federation: Federation) -> Plan:
         """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged."""
@@ -389,6 +413,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         before = _counts(wire.communication)
         with _failures_of(prepared.federation):
             solution, rounds = self._run(coordinator, plan, prepared.algorithm, progress)
+        if solution.unfinished and not plan.private:
+            warnings.warn(
+                f"solver={plan.algorithm!r} has not converged: {solution.unfinished}. Give it more rounds, or take "
+                "another solver.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         if plan.models == "kept":
             self._forget_model(plan)
         else:
@@ -474,6 +505,18 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 def penalty_named(name: str, **parameters: Any) -> Named:
     """A penalty or a set as plans name it, its parameters checked."""
     return Named(name=name, parameters=penalties.get(name, **parameters).parameters())
+
+
+def loss_named(name: str, kind: losses.Kind, **parameters: float) -> Named:
+    """A registered loss of that kind as plans name it, its parameters checked."""
+    if name not in (known := losses.names(kind)):
+        raise InputError(
+            f"loss={name!r} must be one of {', '.join(map(repr, known))}, or a loss of the kind {kind!r} of your own, "
+            "registered with sottovoce.losses.register."
+        )
+    loss = losses.get(name, **parameters)
+    losses.check_units(loss)
+    return Named(name=name, parameters=loss.parameters() if parameters else {})
 
 
 def ball_or(penalty: str, ball: str, alpha: float, radius: float | None) -> Named:

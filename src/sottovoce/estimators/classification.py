@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array
 
 from sottovoce.data.block import label_key
 from sottovoce.errors import InputError
-from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, penalty_named, two_classes
+from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, loss_named, penalty_named, two_classes
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Split
 
@@ -148,17 +148,15 @@ class PrivateLinearSVC(_Classifier):
 
     Parameters
     ----------
-    loss : 'smoothed_hinge', 'hinge' or 'sigmoid'
-        The smoothed hinge is served by most solvers, the hinge by `scd`, `gradient`, `sgd`, `admm` and `fdml`. The
-        sigmoid is a smooth count of the errors and not convex: wrong labels pull little.
+    loss : str
+        "smoothed_hinge" is served by most solvers, "hinge" by `scd`, `gradient`, `sgd`, `admm` and `fdml`. "sigmoid" is
+        a smooth count of the errors and not convex: wrong labels pull little. Or another registered loss of that kind.
     """
 
     loss: str = "smoothed_hinge"
 
     def _loss(self) -> Named:
-        if self.loss not in ("hinge", "smoothed_hinge", "sigmoid"):
-            raise InputError(f"loss={self.loss!r} must be 'hinge', 'smoothed_hinge' or 'sigmoid'.")
-        return Named(name=self.loss)
+        return loss_named(self.loss, "classification")
 
     def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
         return ball_or("l2", "l2_ball", self.alpha, self.radius)

@@ -14,7 +14,7 @@ from sottovoce import losses
 from sottovoce.arguments import is_number
 from sottovoce.data.block import label_key
 from sottovoce.errors import InputError
-from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, penalty_named
+from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, loss_named, penalty_named
 from sottovoce.plan.problem import Named, Split
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class PrivateRidge(_Regressor):
 
     Parameters
     ----------
-    loss : 'squared' or 'huber'
-        "huber" says how far a record may pull.
+    loss : str
+        "squared", "huber", which says how far a record may pull, or another registered loss of a regression.
     threshold : float or None
         Of the Huber loss, which needs one: the residual, in units of the label, beyond which a record pulls no harder.
     """
@@ -75,16 +75,12 @@ class PrivateRidge(_Regressor):
     threshold: float | None = None
 
     def _loss(self) -> Named:
-        if self.loss not in ("squared", "huber"):
-            raise InputError(f"loss={self.loss!r} must be 'squared' or 'huber'.")
-        if (self.loss == "huber") != (self.threshold is not None):
+        if ("threshold" in losses.takes(self.loss)) != (self.threshold is not None):
             raise InputError(
                 f"threshold={self.threshold!r} belongs to loss='huber', which needs one: the residual, in units of the "
                 "label, beyond which a record pulls no harder."
             )
-        if self.threshold is None:
-            return Named(name="squared")
-        return Named(name="huber", parameters=losses.get("huber", threshold=self.threshold).parameters())
+        return loss_named(self.loss, "regression", **({} if self.threshold is None else {"threshold": self.threshold}))
 
     def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
         return ball_or("l2", "l2_ball", self.alpha, self.radius)

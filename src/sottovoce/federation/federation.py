@@ -44,6 +44,11 @@ class Federation:
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
+    @property
+    def counted(self) -> bool:
+        """Whether every party has a ledger; those elsewhere always have."""
+        return all(party.has_ledger for party in self._parties)
+
     @classmethod
     def central(
         cls,

@@ -89,7 +89,7 @@ def own_part(plan: Plan, party: str, weights: Array) -> PartialModel:
     part = plan.part(party).preparation
     if weights.shape != (part.dimension,):
         raise RefusedError("a party keeps one weight for each column of its prepared rows.")
-    centre, half = plan.bounds.label_scale(fit_intercept=plan.fit_intercept)
+    centre, half = plan.preparation.label_scale
     coef = weights[: part.features] * (part.scale * half)
     intercept = float(weights[part.features]) * part.intercept_entry * half if part.fit_intercept else 0.0
     if plan.fit_intercept and plan.label_party_name == party:

@@ -417,6 +417,11 @@ class Party:
         run.started = True
         return reply("accept", frame, _acknowledged(True))
 
+    @property
+    def has_ledger(self) -> bool:
+        """Whether an account pays for what this party releases."""
+        return self._account is not None
+
     def _check_trains(self) -> None:
         if not self._policy.trains:
             raise RefusedError(f"{self.name} takes part in predictions only, and in no training on these people.")

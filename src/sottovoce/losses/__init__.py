@@ -1,6 +1,10 @@
-"""Losses of a linear model: ``get("logistic")``, ``get("huber", threshold=0.5)``."""
+"""Losses of a linear model: ``get("logistic")``, ``get("huber", threshold=0.5)``.
 
-from sottovoce.losses.base import Kind, Loss, coded, get, names, register
+``register`` makes a loss of your own known by its name, to the estimators too: `PrivateRidge(loss=...)` takes those of
+the kind "regression" and `PrivateLinearSVC(loss=...)` those of the kind "classification".
+"""
+
+from sottovoce.losses.base import Kind, Loss, check_units, coded, get, names, register, takes
 from sottovoce.losses.classification import Hinge, Logistic, Sigmoid, SmoothedHinge
 from sottovoce.losses.regression import Huber, Squared
 
@@ -13,8 +17,10 @@ __all__ = [
     "Sigmoid",
     "SmoothedHinge",
     "Squared",
+    "check_units",
     "coded",
     "get",
     "names",
     "register",
+    "takes",
 ]

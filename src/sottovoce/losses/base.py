@@ -179,9 +179,14 @@ def register(loss: type[LossType]) -> type[LossType]:
     return loss
 
 
-def names() -> list[str]:
-    """The names that ``get`` knows."""
-    return sorted(_REGISTRY)
+def names(kind: Kind | None = None) -> list[str]:
+    """The names that ``get`` knows, of one kind or of both."""
+    return sorted(name for name, loss in _REGISTRY.items() if kind in (None, loss.kind))
+
+
+def takes(name: str) -> tuple[str, ...]:
+    """The parameters of the loss of that name."""
+    return tuple(field.name for field in fields(_REGISTRY[name])) if name in _REGISTRY else ()
 
 
 def coded() -> list[type[Loss]]:
@@ -192,7 +197,10 @@ def coded() -> list[type[Loss]]:
 def get(name: str, **parameters: float) -> Loss:
     """The loss of that name, with the parameters of its class."""
     if name not in _REGISTRY:
-        raise InputError(f"loss={name!r} is unknown; choose one of: {', '.join(names())}")
+        raise InputError(
+            f"loss={name!r} is unknown here; choose one of: {', '.join(names())}; or register it, in every process "
+            "that takes part (sottovoce.losses.register)."
+        )
     signature = inspect.signature(_REGISTRY[name])
     try:
         signature.bind(**parameters)
@@ -200,6 +208,20 @@ def get(name: str, **parameters: float) -> Loss:
         takes = ", ".join(signature.parameters) or "none"
         raise InputError(f"loss={name!r} with parameters {parameters}: {error}; it takes: {takes}") from None
     return _REGISTRY[name](**parameters)
+
+
+def check_units(loss: Loss) -> None:
+    """Refuse a loss of numbers without l(c u, c y; c k) = c^2 l(u, y; k): labels are scaled, and with them its k."""
+    if loss.kind == "classification":
+        return
+    u, y, c = np.linspace(-3.0, 2.0, 11), np.linspace(1.0, -1.0, 11), 4.0
+    scaled = get(loss.name, **{name: c * value for name, value in loss.parameters().items()})
+    if not np.allclose(scaled.value(c * u, c * y), c**2 * loss.value(u, y), rtol=1e-9):
+        raise InputError(
+            f"loss={loss.name!r} has no units: labels are scaled by their bound, so a loss of numbers needs "
+            "l(c u, c y) = c^2 l(u, y) where its parameters, in units of the label, are multiplied by c too. Give it "
+            "one, such as a threshold."
+        )
 
 
 def check_positive(argument: str, value: float, remedy: str, *, zero: bool = False) -> None:

@@ -44,6 +44,30 @@ class Quadratic:
         return self.gradient - vectors @ (self.metric.values * (vectors.T @ self.centre))
 
 
+@dataclass(frozen=True)
+class ExactQuadratic(Quadratic):
+    """The same of a curvature without noise, which may be singular and have columns of unlike sizes."""
+
+    curvature: Array
+
+    @classmethod
+    def of(cls, curvature: Array, centre: Array, gradient: Array) -> ExactQuadratic:
+        """The quadratic of that curvature."""
+        values, vectors = np.linalg.eigh(curvature)
+        return cls(Metric(np.maximum(values, 0.0), vectors), centre, gradient, curvature)
+
+    def minimise(self, regulariser: ScaledRegulariser, records: int) -> Array:
+        """By penalised steps, until they stand still."""
+        step, found = PenalisedStep(self.curvature, regulariser, records, 1.0), self.centre
+        for _ in range(ITERATIONS):
+            before = found
+            found = step(before, self.gradient + self.curvature @ (before - self.centre))
+            moved = found - before
+            if moved @ self.curvature @ moved <= 1e-24 * (found @ self.curvature @ found):
+                break
+        return found
+
+
 class Metric:
     """M = V diag(values) V', positive definite."""
 

@@ -151,18 +151,18 @@ class Problem(Frozen):
 
     @functools.cached_property
     def scaled_loss(self) -> Loss:
-        """The loss on labels scaled to [-1, 1]; parameters of a regression loss are in the label's units."""
+        """The loss on prepared labels; parameters of a regression loss are in the label's units."""
         loss = losses.get(self.loss.name, **self.loss.parameters)
         if loss.kind == "classification":
             return loss
-        half = self.bounds.label_scale(fit_intercept=self.fit_intercept)[1]
+        half = self.preparation.label_scale[1]
         return losses.get(loss.name, **{name: value / half for name, value in loss.parameters().items()})
 
     @functools.cached_property
     def scaled_regulariser(self) -> ScaledRegulariser:
         """The regulariser on the weights of prepared rows."""
         inner = penalties.get(self.regulariser.name, **self.regulariser.parameters)
-        half = self.bounds.label_scale(fit_intercept=self.fit_intercept)[1]
+        half = self.preparation.label_scale[1]
         return ScaledRegulariser(inner, self.features, self.preparation.scale * half, 1.0 / half**2)
 
     def part_regulariser(self, party: str) -> ScaledRegulariser:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import Block, toward_zero
-from sottovoce.door.query import Query, Reals, Round
+from sottovoce.data.matrix import is_sparse
+from sottovoce.door.query import Plain, Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Plan
@@ -44,6 +45,23 @@ class GradientSum(Query):
         check_norm(round.rows)
         term = clipped_derivative(self.loss, self.slope_bound, round.rows.bits)
         return round.rows.weighted_sum(round.told["weights"], term)
+
+
+class ColumnSizes(Plain):
+    """sum_i x_ij^2 of every column j, the constant's too: what steps are measured by in a run without privacy."""
+
+    name = "sizes"
+    title: ClassVar[str] = "mean squares of the columns"
+
+    def __init__(self, dimension: int) -> None:
+        self.length = dimension
+
+    def value(self, round: Round) -> Array:
+        """One pass over the rows."""
+        total = np.zeros(self.length)
+        for rows, _ in round.rows.chunks():
+            total += np.asarray((rows.multiply(rows) if is_sparse(rows) else rows * rows).sum(axis=0)).ravel()
+        return total
 
 
 def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:

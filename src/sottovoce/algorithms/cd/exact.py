@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, limited, only, summed
+from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, how_far, limited, only, summed
 from sottovoce.algorithms.cd.greedy import PrivateGreedyCD, queries_of
 from sottovoce.algorithms.cd.private import PrivateCD
 from sottovoce.algorithms.cd.walk import STILL, ColumnSquares, CoordinateWalk, Moves, StepNumbers, visits
@@ -53,7 +53,7 @@ class ExactCD(PrivateCD):
         """Pass after pass; one drawn at random may miss a coordinate, so several may be needed to try all."""
         curvatures = yield from self.curvatures(plan)
         moves, d, stride = Moves(plan, curvatures), plan.dimension, plan.numbers.stride
-        weights, violation, size = np.zeros(d), math.inf, 0.0
+        weights, violation, size, share = np.zeros(d), math.inf, 0.0, math.inf
         still: set[int] = set()  # coordinates tried since one last moved
         for t in range(plan.rounds):
             before, violation = np.array(weights), 0.0
@@ -63,13 +63,15 @@ class ExactCD(PrivateCD):
                 moved = moves.replay(weights, visits(plan, start, stride), sums, np.zeros(d), 0)
                 violation = max(violation, moved)
             size = max(size, moves.length(weights))
-            if moves.length(weights - before) > STILL * size:
+            share = moves.length(weights - before) / size if size > 0.0 else 0.0
+            if share > STILL:
                 still.clear()
                 continue
             still.update(visits(plan, t * d, d).tolist())
             if len(still) == d:
                 break
-        return Solution(weights, {"violation": violation})
+        far = how_far(t + 1, share, "the last pass, as a share of the scores,")
+        return Solution(weights, {"violation": violation}, unfinished=far)
 
 
 class ExactGreedyNumbers(StepNumbers, solver="greedy-cd", form="exact"):
@@ -106,7 +108,7 @@ class ExactGreedyCD(PrivateGreedyCD):
         """A holder's own choice may lead nowhere, so the coordinates are also tried in turn."""
         curvatures = yield from self.curvatures(plan)
         moves, weights, first = Moves(plan, curvatures), np.zeros(plan.dimension), plan.release("choice").first
-        moved, size, still, tried = math.inf, 0.0, 0, 0
+        moved, size, still, tried, largest = math.inf, 0.0, 0, 0, 0.0
         for t in range(plan.rounds):
             told = {"weights": weights, "curvatures": curvatures}
             chooser = plan.names[t % len(plan.names)]
@@ -118,7 +120,9 @@ class ExactGreedyCD(PrivateGreedyCD):
             before, weights = weights, np.array(weights)
             moved = moves.replay(weights, order, summed(sums), np.zeros(plan.dimension), 0)
             size = max(size, moves.length(weights))
-            still = still + 1 if moves.length(weights - before) <= STILL * size else 0
+            step = moves.length(weights - before)
+            still, largest = (still + 1, max(largest, step)) if step <= STILL * size else (0, step)
             if still > plan.dimension:
                 break
-        return Solution(weights, {"violation": moved})
+        far = how_far(t + 1, largest / size if size > 0.0 else 0.0, "the last step, as a share of the scores,")
+        return Solution(weights, {"violation": moved}, unfinished=far)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Ask, Coordination, Solution, given, only
+from sottovoce.algorithms.base import Ask, Coordination, Solution, given, how_far, only
 from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, Size, radius_of
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, Told, Turn, Wholes, label_party
@@ -94,8 +94,11 @@ class ExactFrankWolfe(BallAlgorithm):
             scores = scores + step * move
         weights = np.zeros(plan.dimension)
         np.add.at(weights, _places(atoms), _values(atoms, radius))
-        half = plan.bounds.label_scale(fit_intercept=plan.fit_intercept)[1] if loss.kind == "regression" else 1.0
-        return Solution(weights, {"duality_gap": float(gap * half**2)})
+        half = plan.preparation.label_scale[1] if loss.kind == "regression" else 1.0
+        far = how_far(
+            t + 1, gap / first if first > 0.0 else 0.0, "the duality gap, as a share of the first,", TOLERANCE
+        )
+        return Solution(weights, {"duality_gap": float(gap * half**2)}, unfinished=far)
 
 
 class Offer(Plain):

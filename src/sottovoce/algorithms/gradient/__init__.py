@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
+from sottovoce.algorithms.gradient.exact import ExactGradient
 from sottovoce.algorithms.gradient.private import PrivateGradient
 from sottovoce.algorithms.gradient.published import PublishedGradient
 
-FORMS: tuple[Algorithm, ...] = (PrivateGradient(), PublishedGradient())
+FORMS: tuple[Algorithm, ...] = (PrivateGradient(), ExactGradient(), PublishedGradient())

@@ -27,14 +27,12 @@ class PrivateGradient(Algorithm):
     """w <- prox(w - step/N sum_m G_m, step), G_m = sum_i clip(l'_i) x_i + N(0, std^2).
 
     Guarantee: mu^2 = rounds (Delta / std)^2, exactly (`proof.md`). The noise of the average gradient does
-    not depend on the number of rounds. Edges: a null row adds 0; every round is answered. Without privacy the same
-    text runs without noise and returns the last iterate.
+    not depend on the number of rounds. Edges: a null row adds 0; every round is answered.
     """
 
     name: ClassVar[str] = "gradient"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "gradient descent with noisy gradient sums (SGD2)"
-    private: ClassVar[bool | None] = None
 
     def design(self, problem: Problem, options: Gradient) -> Design:
         """As many rounds, up to 1000, as keep the noise's random walk below WALK; step 1 / curvature."""
@@ -50,7 +48,7 @@ class PrivateGradient(Algorithm):
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend; return the mean of the second half of the iterates."""
         weights = np.zeros(plan.dimension)
-        tail = TailAverage(plan.dimension, plan.rounds // 2 if plan.private else plan.rounds - 1)
+        tail = TailAverage(plan.dimension, plan.rounds // 2)
         for t in range(plan.rounds):
             gradients = yield Ask("gradient", {"weights": weights})
             step = self.step(plan, t)

@@ -21,7 +21,6 @@ class PublishedGradient(PrivateGradient):
 
     form: ClassVar[str] = "published"
     title: ClassVar[str] = "SGD2 with its published noise"
-    private: ClassVar[bool | None] = True
     published: ClassVar[bool] = True
 
     def design(self, problem: Problem, options: Gradient) -> Design:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, slope_bound, summed
+from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, how_far, slope_bound, summed
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.door.query import Plain, Query, Reals, Round, Told
 from sottovoce.losses import Loss
-from sottovoce.penalties.quadratic import Metric, Quadratic
+from sottovoce.penalties.quadratic import ExactQuadratic, PenalisedStep
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -29,10 +30,14 @@ class ExactNumbers(Numbers, solver="newton", form="exact"):
     slope_bound: float
 
 
+STILL = 1e-12  # it has converged when no step moves the scores by more than this share of their size
+
+
 class ExactNewton(PrivateNewton):
     """w <- w + scale (u - w), u = argmin <g, u> + 1/2 |u - w|^2_H + N pen(u), H the exact curvature.
 
-    The scale is halved until the objective falls.
+    The scale is halved until the objective falls. It ends when a step is a trifle of w, both in the norm of the sum of
+    all curvatures so far, which depends neither on the units of a feature nor on those of the label.
 
     Guarantee: none; a party answers only where its holder allows runs without privacy.
     """
@@ -61,17 +66,21 @@ class ExactNewton(PrivateNewton):
         """Until the weights stand still; without privacy a stopping rule may read the data."""
         regulariser, records = plan.scaled_regulariser, plan.records
         weights = regulariser.prox(np.zeros(plan.dimension), 1.0)
-        model = None
+        model, share, seen, taken = None, math.inf, np.zeros((plan.dimension, plan.dimension)), 0
         losses = yield Ask("loss", {"weights": weights})
         objective = float(summed(losses)[0]) + records * regulariser.value(weights)
         for _ in range(plan.rounds):
+            taken += 1
             gradients = yield Ask("gradient", {"weights": weights})
             triangles = yield Ask("curvature", {"weights": weights})
-            values, vectors = np.linalg.eigh(GramMatrix(plan.dimension).matrix(summed(triangles)))
-            metric = Metric(np.maximum(values, 1e-9 * max(values.max(), 1.0)), vectors)
-            target = metric.step(weights, summed(gradients), regulariser, records)
-            model = Quadratic(metric, weights, summed(gradients))
-            scale = 1.0
+            curvature = GramMatrix(plan.dimension).matrix(summed(triangles))
+            target = PenalisedStep(curvature, regulariser, records, 1.0)(weights, summed(gradients))
+            if plan.scaled_loss.quadratic:
+                model = ExactQuadratic.of(curvature, weights, summed(gradients))
+            seen, scale = seen + curvature, 1.0
+            share = relative_length(target - weights, (weights, target), seen)
+            if share <= STILL:
+                break
             for _ in range(40):
                 trial = weights + scale * (target - weights)
                 losses = yield Ask("loss", {"weights": trial})
@@ -81,11 +90,17 @@ class ExactNewton(PrivateNewton):
                 scale /= 2
             else:
                 break
-            moved = float(np.abs(trial - weights).max())
             weights, objective = trial, reached
-            if moved <= 1e-12 * max(1.0, float(np.abs(weights).max())):
-                break
-        return Solution(weights, model=model if plan.scaled_loss.quadratic else None)
+        far = how_far(taken, share, "the last step, as a share of the scores,")
+        return Solution(weights, model=model, unfinished=far)
+
+
+def relative_length(move: Array, points: tuple[Array, ...], metric: Array) -> float:
+    """|move| in the metric, as a share of the longest of the points; infinite where the metric sees none of it."""
+    whole = max(float(point @ metric @ point) for point in points)
+    if whole <= 0.0:
+        return math.inf if move.any() else 0.0
+    return math.sqrt(max(float(move @ metric @ move), 0.0) / whole)
 
 
 class AtWeights(Plain):

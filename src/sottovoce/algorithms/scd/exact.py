@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import Ask, Coordination, Solution, given, summed
+from sottovoce.algorithms.base import Ask, Coordination, Solution, given, how_far, summed
 from sottovoce.algorithms.scd.duals import Array, DualAlgorithm, DualNumbers, DualQuery, move, ridge_of, weights_of
 from sottovoce.door.query import Plain, Query, Round
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -49,16 +49,18 @@ class ExactSCD(DualAlgorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """SDCA until the weights stand still."""
-        v, gap, n = np.zeros(plan.dimension), math.inf, plan.records
-        for _ in range(plan.rounds):
+        v, gap, first, n = np.zeros(plan.dimension), math.inf, math.inf, plan.records
+        for t in range(plan.rounds):
             weights = weights_of(plan, v)
             passes = yield Ask("epoch", {"weights": weights})
             *step, losses, conjugates = summed(passes)
             gap = (losses + conjugates) / n + plan.numbers.ridge * float(weights @ weights)
+            first = gap if t == 0 else first
             v += step
             if np.abs(step).max() <= STILL * np.abs(v).max():
                 break
-        return Solution(weights_of(plan, v), {"duality_gap": gap})
+        far = how_far(t + 1, gap / first if first > 0.0 else 0.0, "the duality gap, as a share of the first,")
+        return Solution(weights_of(plan, v), {"duality_gap": gap}, unfinished=far)
 
 
 class ExactSequentialNumbers(DualNumbers, solver="scd-sequential", form="exact"):

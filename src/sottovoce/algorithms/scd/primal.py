@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Ask, Coordination, Solution, TailAverage, given, limited, only
-from sottovoce.algorithms.cd.walk import CoordinateAlgorithm, Size, slopes
+from sottovoce.algorithms.base import Ask, Coordination, Solution, TailAverage, given, how_far, limited, only
+from sottovoce.algorithms.cd.walk import STILL, CoordinateAlgorithm, Size, slopes
 from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError
 from sottovoce.plan.frozen import Count
@@ -18,6 +18,7 @@ from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.privacy.relation import Relation, either
+from sottovoce.queries.gradient import ColumnSizes
 from sottovoce.solvers import PrimalSCD
 
 Array = NDArray[np.float64]
@@ -58,28 +59,37 @@ class PrivatePrimalSCD(CoordinateAlgorithm):
         clip = given(options.clip, min(1.0, 4.0 * problem.dimension / (lot * rounds)))
         numbers = PrimalNumbers(lot=lot, clip=clip)
         release = Release.at_mu(Minimisers(problem, numbers), 0, rounds, problem.mu, problem.relation)
-        return Design(rounds=rounds, numbers=numbers, releases=(release,))
+        sizes = () if problem.private else (Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0),)
+        return Design(rounds=rounds, numbers=numbers, releases=(*sizes, release))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The clipped minimisers."""
-        return (Minimisers(plan, plan.numbers),)
+        """The clipped minimisers; without privacy the sizes of the columns too."""
+        return Minimisers(plan, plan.numbers), *(() if plan.private else (ColumnSizes(plan.dimension),))
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Take the steps; return the mean of the second half, or where they end without noise."""
         weights = np.zeros(plan.dimension)
-        tail = TailAverage(plan.dimension, plan.rounds // 2 if plan.private else plan.rounds - 1)
-        passes, largest = math.ceil(plan.dimension / plan.numbers.lot), 0.0
+        tail = TailAverage(plan.dimension, plan.rounds // 2)
+        passes, roots, share = math.ceil(plan.dimension / plan.numbers.lot), np.zeros(plan.dimension), math.inf
+        if not plan.private:
+            roots = np.sqrt(only((yield Ask("sizes", round=0))))
+        largest = size = 0.0
         for t in range(plan.rounds):
-            steps = only((yield Ask("minimisers", {"weights": weights})))
-            weights = np.array(weights)
-            np.add.at(weights, coordinates_of(plan, t), steps)
+            steps = only((yield Ask("minimisers", {"weights": weights}, round=t)))
+            weights, places = np.array(weights), coordinates_of(plan, t)
+            np.add.at(weights, places, steps)
             tail.add(t, weights)
-            largest = max(largest, float(np.abs(steps).max()))
+            size = max(size, float(np.abs(roots * weights).max()))
+            largest = max(largest, float(np.abs(roots[places] * steps).max()))
             if (t + 1) % passes == 0 and not plan.private:
-                if largest <= 1e-13 * max(1.0, float(np.abs(weights).max())):
-                    return Solution(weights, {"violation": largest})
-                largest = 0.0
-        return tail.value
+                share, largest = largest / size if size > 0.0 else 0.0, 0.0
+                if share <= STILL:
+                    return Solution(weights, {"violation": share})
+        if plan.private:
+            return tail.value
+        return Solution(
+            weights, {"violation": share}, unfinished=how_far(t + 1, share, "the last pass, as a share of the scores,")
+        )
 
 
 def coordinates_of(plan: Plan, number: int) -> NDArray[np.int64]:

@@ -34,7 +34,7 @@ class OwnFit:
         self.plan, self.part = plan, plan.part(party)
         recipe, whole = self.part.preparation, plan.scaled_regulariser
         gram = GramMatrix(recipe.dimension).matrix(triangle)
-        half = plan.bounds.label_scale(fit_intercept=plan.fit_intercept)[1]
+        half = plan.preparation.label_scale[1]
         regulariser = ScaledRegulariser(whole.inner, recipe.features, recipe.scale * half, whole.objective)
         damping = max(self._damping(), 1e-9 * float(np.trace(gram)))  # without noise a trifle
         self.descent = Descent(gram, damping, plan, regulariser, plan.rounds // 2)
@@ -57,8 +57,9 @@ class OwnFit:
         if self.part.constant:
             last = fit.vectors @ (fit.values * (fit.vectors.T @ weights))
             self.mean = float(last[-1]) / (records * self.part.preparation.intercept_entry)
+        least = 1e-12 if self.plan.private else 1e-200  # without noise the unit of the labels decides nothing
         room = self.plan.noise_of("gram") * float(weights @ weights) / records
-        self.deviation = math.sqrt(max(fit.mean_square(weights) - self.mean**2, 0.0) + room + 1e-12)
+        self.deviation = math.sqrt(max(fit.mean_square(weights) - self.mean**2, 0.0) + room + least)
 
     def measure_scale(self, sums: Array) -> None:
         """Mean and deviation from (sum z^2, sum z), z = (s - mean) / (WIDE deviation) by the guess.

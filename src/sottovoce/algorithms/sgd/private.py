@@ -9,14 +9,25 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import WALK, Algorithm, Ask, Coordination, TailAverage, given, slope_bound, summed
+from sottovoce.algorithms.base import (
+    WALK,
+    Algorithm,
+    Ask,
+    Coordination,
+    Solution,
+    TailAverage,
+    given,
+    how_far,
+    slope_bound,
+    summed,
+)
 from sottovoce.door.query import Query, Scheduled, World
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release, grid_step
 from sottovoce.privacy.calibration import noise_multiplier_for
 from sottovoce.privacy.relation import inside
-from sottovoce.queries.gradient import GradientSum
+from sottovoce.queries.gradient import ColumnSizes, GradientSum
 from sottovoce.solvers import SGD
 
 Schedule = Literal["all", "one-party"]
@@ -39,7 +50,8 @@ class PrivateSGD(Algorithm):
     round (party m with probability n_m / N); there is no amplification from that choice.
 
     Guarantee: T Poisson-subsampled Gaussians, T the number of rounds in which the party answers (`proof.md`).
-    Edges: an empty batch is answered with noise alone; the batch size is never revealed.
+    Edges: an empty batch is answered with noise alone; the batch size is never revealed. Without privacy rows have any
+    length: the parties tell its mean square R^2 first, and steps are divided by it.
     """
 
     name: ClassVar[str] = "sgd"
@@ -62,25 +74,39 @@ class PrivateSGD(Algorithm):
         numbers = SGDNumbers(
             slope_bound=query.slope_bound, step=given(options.step, step), rate=rate, schedule=schedule
         )
-        return Design(rounds=rounds, numbers=numbers, releases=(release,))
+        sizes = () if problem.private else (Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0),)
+        return Design(rounds=rounds, numbers=numbers, releases=(*sizes, release))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The gradient sum of a secret batch."""
         kind = GradientSum if plan.numbers.schedule == "all" else NamedGradient
-        return (kind(plan.dimension, plan.numbers.slope_bound, plan.scaled_loss),)
+        sizes = () if plan.private else (ColumnSizes(plan.dimension),)
+        return *sizes, kind(plan.dimension, plan.numbers.slope_bound, plan.scaled_loss)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend on noisy batches; return the mean of the second half of the iterates."""
         weights, numbers = np.zeros(plan.dimension), plan.numbers
-        tail = TailAverage(plan.dimension, plan.rounds // 2)
+        tail, late = (TailAverage(plan.dimension, first) for first in (plan.rounds // 2, 3 * plan.rounds // 4))
+        squares, length = np.zeros(plan.dimension), numbers.step
+        if not plan.private:
+            squares = summed((yield Ask("sizes", round=0))) / plan.records
+            length /= max(float(squares.sum()), 1e-300)
         named = named_parties(plan) if numbers.schedule == "one-party" else None
         for t in range(plan.rounds):
             name, count = plan.parties[named[t]] if named is not None else ("", plan.records)
-            gradients = yield Ask("gradient", {"weights": weights}, to=(name,) if name else None)
-            step = numbers.step / (numbers.rate * count)
-            weights = plan.scaled_regulariser.prox(weights - step * summed(gradients), numbers.step)
+            gradients = yield Ask("gradient", {"weights": weights}, to=(name,) if name else None, round=t)
+            step = length / (numbers.rate * count)
+            weights = plan.scaled_regulariser.prox(weights - step * summed(gradients), length)
             tail.add(t, weights)
-        return tail.value
+            late.add(t, weights)
+        return tail.value if plan.private else Solution(tail.value, unfinished=drift(plan.rounds, tail, late, squares))
+
+
+def drift(rounds: int, tail: TailAverage, late: TailAverage, squares: NDArray[np.float64]) -> str:
+    """Where the mean of the last quarter and of the last half are far apart, the weights are still on their way."""
+    roots = np.sqrt(squares)
+    apart, size = (float(np.abs(roots * w).max()) for w in (late.value - tail.value, late.value))
+    return how_far(rounds, apart / size if size > 0.0 else 0.0, "the drift of the scores in the last half", 0.05)
 
 
 def sampled_release(problem: Problem, query: Query, rate: float, rounds: int, batches: int = 1) -> Release:

@@ -10,7 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Z_UPDATE, Algorithm, Ask, Coordination, Need, Solution, given, only, summed
+from sottovoce.algorithms.base import (
+    Z_UPDATE,
+    Algorithm,
+    Ask,
+    Coordination,
+    Need,
+    Solution,
+    given,
+    how_far,
+    only,
+    summed,
+)
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, check_rho, curvature, joined, square_of
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
@@ -63,7 +74,8 @@ class ExactADMM(Algorithm):
     Guarantee: none; a party answers only where its holder allows runs without privacy. Labels that one party alone
     knows are refused: y_i = l'(z_i, label_i) is told to all, and its sign is the label.
     Edges: a ball or a box bounds the weights of each party on its own; a record that is unusable at one party counts
-    there as zeros. With models="kept" no party says its weights. Residuals are in units of labels scaled to [-1, 1].
+    there as zeros. With models="kept" no party says its weights. For a regression the tolerance is relative to the
+    first slopes, so the units of the label decide nothing; certificates are in units of labels scaled to [-1, 1].
     """
 
     name: ClassVar[str] = "admm"
@@ -105,9 +117,11 @@ class ExactADMM(Algorithm):
     def coordinate(self, plan: Plan) -> Coordination:
         """Epochs until a rule or `rounds` ends them."""
         scores, numbers = np.zeros(plan.records), plan.numbers
-        least, waited = math.inf, 0
+        least, waited, unit = math.inf, 0, 1.0
         for t in range(plan.rounds):
             dual = only((yield Ask("dual", {"scores": scores}, (plan.label_party_name,), t)))
+            if t == 0 and plan.classes is None:
+                unit = math.sqrt(float(dual @ dual) / plan.records) or 1.0
             parts = yield Ask("scores", {"dual": dual}, round=t)
             scores = np.zeros(plan.records)
             for part in parts.values():
@@ -122,11 +136,14 @@ class ExactADMM(Algorithm):
                 found = certificates(plan, (yield Ask("residuals", round=t)))
                 fell = found["lyapunov"] < 0.99 * least
                 least, waited = (found["lyapunov"], 0) if fell else (least, waited + 1)
-                if waited >= PATIENCE or max(found["primal_residual"], found["dual_residual"]) <= numbers.tolerance:
+                residual = max(found["primal_residual"], found["dual_residual"]) / unit
+                if waited >= PATIENCE or residual <= numbers.tolerance:
                     break
+        most = max(numbers.tolerance, 1e-6)
+        far = "" if numbers.tolerance == 0.0 else how_far(t + 1, residual, "the residual", most)
         if plan.models == "kept":
-            return Solution(np.zeros(0), found)
-        return Solution(joined(plan, (yield Ask("weights", round=0))), found)
+            return Solution(np.zeros(0), found, unfinished=far)
+        return Solution(joined(plan, (yield Ask("weights", round=0))), found, unfinished=far)
 
 
 def designed(problem: Problem, numbers: ExactNumbers, rounds: int, models: ModelsOf) -> Design:

@@ -10,7 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, TailAverage, given, limited, only, summed
+from sottovoce.algorithms.base import (
+    Algorithm,
+    Ask,
+    Coordination,
+    Solution,
+    TailAverage,
+    given,
+    how_far,
+    limited,
+    only,
+    summed,
+)
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, joined, momentum_step
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
@@ -92,7 +103,12 @@ class ExactFDML(Algorithm):
                 length = f"step={plan.numbers.step:g}"
                 raise InputError(f"{length}: the scores diverge; take a smaller one, or a larger rate.")
             told = {"slopes": only((yield Ask("slopes", {"scores": scores}, (plan.label_party_name,), t)))}
-        return joined(plan, (yield Ask("weights", told, round=0)))
+        found = yield Ask("weights", told, round=0)
+        apart, whole = np.sqrt(sum(value[-2:] for value in found.values()))
+        far = how_far(
+            plan.rounds, apart / whole if whole > 0.0 else 0.0, "the drift of the scores in the last half", 0.05
+        )
+        return Solution(joined(plan, {name: value[:-2] for name, value in found.items()}), unfinished=far)
 
 
 class PartDescent:
@@ -103,6 +119,7 @@ class PartDescent:
         self.batches = Batches(plan)
         self.weights = self.before = np.zeros(rows.dimension)
         self.tail = TailAverage(rows.dimension, plan.rounds // 2)
+        self.late = TailAverage(rows.dimension, 3 * plan.rounds // 4)
         self.batch = self.products.take(slice(0))
         self.length = 0.0
         self.number = -1  # the round of the last scores
@@ -121,6 +138,7 @@ class PartDescent:
         free = momentum_step(self.weights, self.before, self.length * gradient)
         self.before, self.weights = self.weights, regulariser.prox(free, self.length)
         self.tail.add(number, self.weights)
+        self.late.add(number, self.weights)
 
 
 class Batches:
@@ -211,7 +229,10 @@ class BatchSlopes(Plain):
 
 
 class FinalWeights(Plain):
-    """The mean of the second half of the weights, after the last step."""
+    """The mean of the second half of the weights, after the last step, and how far that of the last quarter is from it.
+
+    The distance is that of the scores, as a sum of squares, beside the sum of squares of the scores themselves.
+    """
 
     name = "weights"
     title: ClassVar[str] = "the weights of a party"
@@ -226,4 +247,7 @@ class FinalWeights(Plain):
     def value(self, round: Round) -> Array:
         """The end of the run."""
         round.memory.step(round.plan.rounds - 1, round.told["slopes"], self.regulariser)
-        return np.array(round.memory.tail.value)
+        state: PartDescent = round.memory
+        late = state.late.value
+        apart, whole = (state.products.scores(w) for w in (late - state.tail.value, late))
+        return np.array([*state.tail.value, float(apart @ apart), float(whole @ whole)])

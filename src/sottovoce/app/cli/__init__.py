@@ -20,7 +20,7 @@ from sottovoce.app.cli import (
     solving,
     training,
 )
-from sottovoce.app.cli.console import complain, exit_code, tell_of_compiling
+from sottovoce.app.cli.console import complain, exit_code, show_log
 from sottovoce.errors import SottovoceError
 
 _EPILOG = """**Exit codes:** 0 done; 1 unexpected error; 2 bad input or usage; 3 refused by a budget or by a
@@ -76,7 +76,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    tell_of_compiling()
+    show_log()
 
 
 def main() -> None:

@@ -6,10 +6,11 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from sottovoce.app.texts import harmless
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, SottovoceError, WireError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from sottovoce.privacy.guarantee import PrivacyReport
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that are there already.")]
 
 _CODES: Mapping[type[SottovoceError], int] = {
     InputError: 2,
@@ -36,21 +39,28 @@ def exit_code(error: SottovoceError) -> int:
 
 def complain(text: str) -> None:
     """One line on the standard error."""
-    typer.echo(f"error: {' '.join(text.split())}", err=True)
+    typer.echo(f"error: {harmless(' '.join(text.split()))}", err=True)
 
 
 def out() -> Console:
     """Text for people on the standard output."""
-    from rich.console import Console
-
-    return Console(highlight=False, emoji=False, markup=False, file=sys.stdout)
+    return _console(sys.stdout)
 
 
 def aside() -> Console:
     """Progress and remarks on the standard error."""
+    return _console(sys.stderr)
+
+
+def _console(stream: TextIO) -> Console:
+    """All texts for people pass here: none of them, whoever wrote it, tells the terminal what to do."""
     from rich.console import Console
 
-    return Console(highlight=False, emoji=False, markup=False, file=sys.stderr)
+    class Harmless(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*(harmless(each) if isinstance(each, str) else each for each in objects), **options)
+
+    return Harmless(highlight=False, emoji=False, markup=False, file=stream)
 
 
 class _Remark(logging.Handler):
@@ -60,10 +70,10 @@ class _Remark(logging.Handler):
         aside().print(record.getMessage(), soft_wrap=True)
 
 
-def tell_of_compiling() -> None:
-    """Let whoever waits know that loops are being compiled; libraries only log it."""
-    log = logging.getLogger("sottovoce.kernels")
-    log.setLevel(logging.INFO)
+def show_log() -> None:
+    """Show what the package logs: warnings, and that loops are being compiled."""
+    logging.getLogger("sottovoce.kernels").setLevel(logging.INFO)
+    log = logging.getLogger("sottovoce")
     if not any(isinstance(handler, _Remark) for handler in log.handlers):
         log.addHandler(_Remark())
 
@@ -80,7 +90,11 @@ def table(*columns: str, title: str | None = None) -> Table:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    class Harmless(Table):
+        def add_row(self, *cells: Any, **options: Any) -> None:
+            super().add_row(*(harmless(each) if isinstance(each, str) else each for each in cells), **options)
+
+    made = Harmless(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     made.show_edge = False
     for column in columns:
         made.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, aside, print_json
+from sottovoce.app.cli.console import AsJson, Overwrite, aside, print_json
+from sottovoce.app.texts import cell
 
 if TYPE_CHECKING:
     from sottovoce.estimators import PrivateLinearModel
@@ -30,6 +31,7 @@ def predict(
     recipient: Annotated[
         str, typer.Option(help="Who learns joint predictions: this command (coordinator), or a party by its name.")
     ] = "coordinator",
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict with a fitted model.
@@ -37,14 +39,14 @@ def predict(
     Columns are matched by name, in any order; other columns, the label for one, are ignored. The result is a CSV
     with one line per record, in the order of the file.
 
-    - `sottovoce predict model.json new-patients.csv`
-    - `sottovoce predict model.json new-patients.csv --proba --output scores.csv`
+    - `sottovoce predict job.json new-patients.csv`
+    - `sottovoce predict job.json new-patients.csv --proba --output scores.csv`
 
     By columns the records of the people may stay with the parties: DATA is then a TOML file with a [[party]] (name,
     file) for each, or a [federation] of parties elsewhere. Each party scores its own columns, and only the recipient
     learns the sums. Cells are empty where a party has a missing value.
 
-    - `sottovoce predict model.json people.toml --recipient lab`
+    - `sottovoce predict job.json people.toml --recipient lab`
     """
     from sottovoce.app.model_file import load
     from sottovoce.errors import InputError
@@ -54,7 +56,7 @@ def predict(
     if proba and not hasattr(fitted, "predict_proba"):
         raise InputError(f"--proba: a {type(fitted).__name__} has no probabilities; only logistic models have.")
     if output is not None:
-        check_writable(output, "--output")
+        check_writable(output, "--output", overwrite=overwrite)
     if data.suffix.lower() == ".toml":
         columns = _joint(fitted, data, recipient, proba=proba)
         if columns is None:
@@ -70,7 +72,7 @@ def predict(
     if output is None:
         sys.stdout.write(text)
     else:
-        write_text(output, text, "--output")
+        write_text(output, text, "--output", overwrite=overwrite)
         if as_json:
             print_json({"records": len(columns["prediction"]), "written": str(output)})
 
@@ -88,7 +90,7 @@ def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str
         columns: dict[str, list[Any]] = {"prediction": fitted.predict(rows).tolist()}
         if proba:
             shares = fitted.predict_proba(rows).T.tolist()
-            labels = (f"probability of {_text(name)}" for name in fitted.classes_.tolist())
+            labels = (f"probability of {name}" for name in fitted.classes_.tolist())
             columns |= dict(zip(labels, shares, strict=True))
     return columns
 
@@ -115,13 +117,13 @@ def _joint(fitted: PrivateLinearModel, path: Path, recipient: str, *, proba: boo
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.17g}" if isinstance(value, float) else str(value)
+    return f"{value:.17g}" if isinstance(value, float) else cell(str(value))
 
 
 def csv_text(columns: dict[str, list[Any]]) -> str:
     """Columns as a CSV; what is missing is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(map(cell, columns))
     writer.writerows([_text(value) for value in row] for row in zip(*columns.values(), strict=True))
     return text.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from sottovoce.app.cli.console import (
     AsJson,
+    Overwrite,
     aside,
     bar,
     out,
@@ -56,11 +58,14 @@ def fit(
     job: JobPath,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No estimate, progress or summary.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Train a model, and write it with its privacy report (JSON) and a readable page (HTML).
 
     Prints the plan first, then progress with the time left. Every ledger is charged before the first value leaves
     its party. No metric of the training data is computed: use records that were held out.
+    A job NAME.toml gives NAME.json, NAME.privacy.json and NAME.privacy.html, unless its [output] says otherwise; a
+    file that is there already is replaced with `--overwrite` alone, which is checked before anything is charged.
     `sottovoce demo` writes a job to start from, `sottovoce-demo/job.toml`.
 
     - `sottovoce fit job.toml`
@@ -72,7 +77,7 @@ def fit(
 
     beside = aside()
     loaded = load_job(job)
-    runs.check_outputs(loaded)
+    runs.check_outputs(loaded, overwrite=overwrite)
     before = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
     with runs.opened(loaded, lambda text: None if quiet else beside.print(text)) as run:
         shown = runs.preview(run)
@@ -82,19 +87,23 @@ def fit(
             show_preview(shown, beside, remarks=False)
         runs.require_budget(shown)
         start = time.perf_counter()
-        if quiet:
-            model = runs.fit(run)
-        else:
-            with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
-                model = runs.fit(run, advance)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if quiet:
+                model = runs.fit(run)
+            else:
+                with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
+                    model = runs.fit(run, advance)
         seconds = time.perf_counter() - start
+        for warning in caught:
+            beside.print(f"note: {warning.message}")
     for party, why in model.missing_parts_.items():
         beside.print(
             f"note: joint predictions are not possible, {party} has no part of the model: {why}", soft_wrap=True
         )
     after = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
     occasion = runs.occasion_of(model, before, after, seconds)
-    paths = runs.write_outputs(loaded, model, occasion)
+    paths = runs.write_outputs(loaded, model, occasion, overwrite=overwrite)
     if as_json:
         print_json(
             {

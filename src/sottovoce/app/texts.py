@@ -1,0 +1,52 @@
+"""Texts that come from others (names, labels, refusals, features), made harmless where they are shown or written."""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from typing import Final
+
+_FORMULA: Final = ("=", "+", "-", "@")  # with what a spreadsheet takes a cell for a formula
+_TURNS: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def harmless(text: str, *, keep: str = "\n") -> str:
+    r"""The text with control characters and turns of direction written out, but for those in `keep`.
+
+    A terminal acts on them: `\x1b` begins a sequence that can erase what is shown or write elsewhere.
+
+    >>> harmless("north\x1b[2J")
+    'north\\x1b[2J'
+    """
+    if text.isprintable() and text.isascii():
+        return text
+    return "".join(_written_out(letter) if _acts(letter) and letter not in keep else letter for letter in text)
+
+
+def escaped(text: str) -> str:
+    """The text for a page: nothing in it is markup, and nothing acts."""
+    return html.escape(harmless(text))
+
+
+def cell(text: str) -> str:
+    """The text as a cell of a CSV file: what a spreadsheet would compute gets a quote before it. Numbers stay numbers.
+
+    >>> cell("=1+1"), cell("-1"), cell("- none")
+    ("'=1+1", '-1', "'- none")
+    """
+    made = harmless(text, keep="")
+    if not text.lstrip().startswith(_FORMULA) and text[:1] not in ("\t", "\r"):
+        return made
+    try:
+        float(text)
+    except ValueError:
+        return f"'{made}"
+    return made
+
+
+def _acts(letter: str) -> bool:
+    return letter in _TURNS or unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def _written_out(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()

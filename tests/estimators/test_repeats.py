@@ -1,0 +1,108 @@
+"""Private fits without a ledger on the same people are noticed, and what they promise together is said."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import sottovoce as sv
+from sottovoce.errors import RepeatedFitWarning
+from sottovoce.estimators import repeats
+from sottovoce.privacy.ledger import Ledger
+
+OPTIONS: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-6, "row_norm": 3.0, "classes": (0, 1)}
+
+
+@pytest.fixture(autouse=True)
+def empty_register(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(repeats, "register", repeats.Register())
+    return
+
+
+def data(seed: int = 0, records: int = 600) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((records, 4))
+    return X, (X[:, 0] > 0).astype(int)
+
+
+def said(run: Callable[[], Any]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run()
+    return [str(warning.message) for warning in caught if issubclass(warning.category, RepeatedFitWarning)]
+
+
+def model(**changes: Any) -> sv.PrivateLogisticRegression:
+    return sv.PrivateLogisticRegression(**OPTIONS | changes)
+
+
+def test_one_against_the_rest_says_the_sum() -> None:
+    X, _ = data()
+    y = np.random.default_rng(1).integers(3, size=600)
+    texts = said(lambda: OneVsRestClassifier(model()).fit(X, y))
+    assert len(texts) == 2
+    assert "all 3 together promise epsilon=1.5, delta=3e-06, not epsilon=0.5 each" in texts[-1]
+
+
+def test_folds_share_records() -> None:
+    texts = said(lambda: cross_val_score(model(), *data(), cv=5))
+    assert "all 5 together promise epsilon=2.5" in texts[-1]
+
+
+def test_a_grid_search_is_noticed_though_every_fold_is_scaled_for_itself() -> None:
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), model()), {"privatelogisticregression__alpha": [0.1, 1.0]}, cv=3
+    )
+    texts = said(lambda: search.fit(*data()))
+    assert "all 7 together promise epsilon=3.5" in texts[-1]  # six on folds and the last on all
+
+
+def test_so_is_the_same_data_in_another_order_another_type_and_in_part() -> None:
+    X, y = data()
+    model().fit(X, y)
+    for rows in (slice(None, None, -1), slice(0, 120)):
+        assert len(said(lambda rows=rows: model().fit(X[rows], y[rows]))) == 1
+    sparse = np.where(np.abs(X) > 1, X, 0.0)
+    assert said(lambda: model().fit(sp.csr_matrix(sparse), y)) == []
+    assert len(said(lambda: model().fit(sp.csc_matrix(sparse), y))) == 1
+
+
+def test_a_federation_counts_too() -> None:
+    X, y = data()
+    federation = sv.Federation.by_rows([(X[:300], y[:300]), (X[300:], y[300:])])
+    model().fit(federation)
+    assert "all 2 together" in said(lambda: model().fit(federation))[0]
+
+
+def test_other_people_and_fits_that_count_elsewhere_are_not_remarked(tmp_path: Path) -> None:
+    X, y = data()
+    model().fit(X, y)
+    assert said(lambda: model().fit(*data(1))) == []
+    assert said(lambda: model(epsilon=float("inf"), alpha=0.1).fit(X, y)) == []
+    assert said(lambda: model(insecure_seed=1).fit(X, y)) == []
+    Ledger(tmp_path / "budget.db").open("people", 2.0, 1e-4)
+    for _ in range(2):
+        assert said(lambda: model(ledger=tmp_path / "budget.db").fit(X, y)) == []
+
+
+def test_nothing_of_the_register_is_in_a_model_and_it_stays_small() -> None:
+    X, y = data()
+    fitted = model().fit(X, y)
+    marks = repeats.register.groups[0].marks
+    assert len(marks) == repeats.KEPT
+    content = pickle.dumps(fitted)
+    assert not any(mark.to_bytes(8, "little") in content for mark in marks)
+    for seed in range(repeats.GROUPS + 10):
+        repeats.register.add({seed}, 1.0, 1e-6)
+    assert len(repeats.register.groups) == repeats.GROUPS
