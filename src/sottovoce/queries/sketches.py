@@ -66,9 +66,11 @@ class DenseSketch:
         self.root = math.sqrt(size)
         if gaussian:
             self.matrix = np.empty((size, records), dtype=np.float32)
+            squares = np.zeros(records)
             for start, rows in gaussian_rows(size, records, generator):
                 self.matrix[start : start + len(rows)] = rows
-            self.norm = column_norm("gaussian", size, records)
+                squares += squared(rows)
+            self.norm = largest_norm(squares, size)
         else:
             self.matrix = generator.integers(2, size=(size, records), dtype=np.int8).astype(np.float32)
             self.matrix *= 2
@@ -115,6 +117,16 @@ def gaussian_rows(size: int, records: int, generator: np.random.Generator) -> It
         yield start, np.clip(np.rint(drawn / GRID) * GRID, -8 + GRID, 8 - GRID)
 
 
+def squared(rows: NDArray[np.float32]) -> Array:
+    """The sum of the squares of each column, exactly."""
+    return np.asarray(np.einsum("ij,ij->j", rows, rows, dtype=np.float64))
+
+
+def largest_norm(squares: Array, size: int) -> float:
+    """That of a Gaussian sketch whose columns, times sqrt m, have these squares; with room for floating point."""
+    return float(np.sqrt(squares.max())) * ((1 + 2.0**-20) / math.sqrt(size))
+
+
 def check_size(size: int, records: int) -> None:
     """Refuse a dense sketch that no memory holds."""
     if size * records > DENSE:
@@ -136,8 +148,8 @@ def column_norm(kind: Kind, size: int, records: int) -> float:
         return 1.0
     squares = np.zeros(records)
     for _, rows in gaussian_rows(size, records, np.random.default_rng([size, records])):
-        squares += np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
-    return float(np.sqrt(squares.max())) * ((1 + 2.0**-20) / math.sqrt(size))
+        squares += squared(rows)
+    return largest_norm(squares, size)
 
 
 def make_sketch(kind: Kind, size: int, records: int, generator: np.random.Generator) -> Sketch:

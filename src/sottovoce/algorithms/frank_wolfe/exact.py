@@ -129,14 +129,15 @@ class Offer(Plain):
         return Reals((5,), NOWHERE, LARGEST)
 
     def rejection(self, plan: Plan, number: int, told: Told, value: NDArray[Any]) -> str | None:
-        """A column of the party, and an atom of the point or none."""
+        """A column of the party, and an atom of the point that is there; only where none is, none."""
         reason = super().rejection(plan, number, told, value)
         if reason is not None:
             return reason
         signs = np.where(told["values"] > 0, 1, -1)
         here = [self.part.local(place, plan.features) is not None for place in told["places"].tolist()]
-        codes = {0, *((told["places"] + 1) * signs)[here].tolist()}
-        if float(value[0]) in range(self.part.preparation.dimension) and float(value[4]) in codes:
+        codes = ((told["places"] + 1) * signs)[here].tolist()
+        known = float(value[4]) in codes if codes else value[3:].tolist() == [NOWHERE, 0.0]
+        if known and float(value[0]) in range(self.part.preparation.dimension):
             return None
         return "has to name a column of the party and an atom of the point"
 
