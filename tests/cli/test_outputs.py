@@ -25,11 +25,11 @@ def test_outputs_are_synced_and_in_place_before_success_is_said(folder, write_jo
     assert done.returncode == -signal.SIGKILL, done.stderr
     lines = record.read_text().splitlines()
     assert lines[-1] == "success"
-    for name in ("model.json", "privacy.json", "privacy.html"):
+    for name in ("job.json", "job.privacy.json", "job.privacy.html"):
         (place,) = [number for number, line in enumerate(lines) if line.endswith(f"/{name}") and line[:6] == "placed"]
         _, temporary, final = lines[place].split()
         assert f"synced {temporary}" in lines[:place]
         assert f"synced {Path(final).parent}" in lines[place:-1]
         assert (folder / name).read_bytes()
-    assert load(folder / "model.json").missing_parts_ == {}
-    assert json.loads((folder / "privacy.json").read_text())["missing_parts"] == {}
+    assert load(folder / "job.json").missing_parts_ == {}
+    assert json.loads((folder / "job.privacy.json").read_text())["missing_parts"] == {}

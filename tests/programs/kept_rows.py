@@ -54,6 +54,7 @@ class Scores(Derived):
 
     def __init__(self, source: Rows) -> None:
         self.source = source
+        self.length = 1
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
         return {"weights": Reals((self.source.width,))}
