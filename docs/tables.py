@@ -12,7 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from sottovoce import estimators, losses
+from sottovoce.app.jobs import Job, PartyJob, PeopleJob, types_of
 from sottovoce.app.solver_list import Entry, entries
 from sottovoce.solvers import Options
 from sottovoce.solvers.options import documented
@@ -91,7 +94,58 @@ def own_parameters() -> str:
     return rows(("parameter", "of", "default", "what it is"), *(map(_cell, line) for line in lines))
 
 
-TABLES = {"solvers": solvers, "options": options, "parameters": parameters, "own parameters": own_parameters}
+def job_keys() -> str:
+    """The tables of a job file, each key with what it may be."""
+    return _keys(Job)
+
+
+def party_keys() -> str:
+    """The same of a party file."""
+    return _keys(PartyJob)
+
+
+def people_keys() -> str:
+    """The same of the people of a joint prediction."""
+    return _keys(PeopleJob)
+
+
+def _keys(kind: type[BaseModel]) -> str:
+    made = []
+    for name, field in kind.model_fields.items():
+        inner = [each for each in types_of(field.annotation) if isinstance(each, type) and issubclass(each, BaseModel)]
+        title = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
+        needed = ", needed" if field.is_required() else ""
+        lines = [(f"`{key}`", _left_out(own), own.description or "") for key, own in inner[0].model_fields.items()]
+        if inner[0].model_config.get("extra") == "allow":
+            lines.append(("others", "", _OTHERS[name]))
+        table = rows(("key", "left out", "what it is"), *(map(_cell, line) for line in lines))
+        said = (inner[0].__doc__ or "").strip().split("\n")[0]
+        made.append(f"### `{title}`{needed}\n\n{said}\n\n{table}")
+    return "\n" + "\n".join(made) + "\n"
+
+
+_OTHERS = {
+    "model": "the parameters of that estimator's problem, such as `alpha`: see [reference](reference.md)",
+    "solver": "the options of that solver: see [solvers](solvers.md)",
+}
+
+
+def _left_out(field: Any) -> str:
+    if field.is_required():
+        return "needed"
+    value = field.get_default(call_default_factory=True)
+    return "none" if value is None or value == () else _shown(value)
+
+
+TABLES = {
+    "solvers": solvers,
+    "options": options,
+    "parameters": parameters,
+    "own parameters": own_parameters,
+    "job keys": job_keys,
+    "party keys": party_keys,
+    "people keys": people_keys,
+}
 
 
 def written(text: str) -> str:

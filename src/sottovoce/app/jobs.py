@@ -551,7 +551,7 @@ def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> Inp
             break
         place = f"{place}.{key}" if place else key
         field = table.model_fields[key]
-        inner = [t for t in _types(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
+        inner = [t for t in types_of(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
         if not inner:
             break
         table = inner[0]
@@ -560,10 +560,11 @@ def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> Inp
     return InputError(f"{path}: {place} = {fault['input']!r} is not allowed: give {field.description}.")
 
 
-def _types(annotation: Any) -> Iterable[Any]:
+def types_of(annotation: Any) -> Iterable[Any]:
+    """A type and those that it is made of."""
     yield annotation
     for part in typing.get_args(annotation):
-        yield from _types(part)
+        yield from types_of(part)
 
 
 def _unknown_key(path: Path, table: str, key: str, allowed: Sequence[str], of: str = "") -> InputError:

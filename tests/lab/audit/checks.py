@@ -36,13 +36,14 @@ import sottovoce as sv
 from damage import PAGE, Victim, attack
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
+from sottovoce.data import readers
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate, value_of
 from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.door.sealed import Released
-from sottovoce.errors import LedgerError, RefusedError
+from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Request, public_key
@@ -1132,6 +1133,33 @@ def _refused(side: Side, message: Message, told: Mapping[str, Any], name: str) -
         except RefusedError:
             return
         raise AssertionError(f"{message.query}: {name} {told[name].ravel()[-3:]} is answered")
+
+
+def lines() -> None:
+    """No line of a file, whatever it holds, decides whether the file is read, nor how another line is read."""
+    whole = [f"{i},{i}.5,{i % 2}" for i in range(9)]
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        path = Path(folder) / "records.csv"
+        for odd in ("1,red,0", "1,2", '1,"2,0', "1,2,0,3", "1,\ufffd,0"):
+            path.write_text("\n".join(["a,b,y", *whole[:4], odd, *whole[5:]]), encoding="utf-8")
+            try:
+                found = readers.read_table(path, label="y").X
+            except InputError as error:
+                raise AssertionError(f"one line ended the reading: {error}") from None
+            others = np.arange(9) != 4
+            assert found.shape == (9, 2), "one line changed the number of records"
+            assert np.array_equal(found[others, 0], np.arange(9.0)[others]), "one line changed others"
+
+
+def bounds_without_privacy() -> None:
+    """A bound that cuts nothing changes no model of a run without privacy."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 5))
+    y = X @ [1.0, -2.0, 0.0, 0.5, 0.0] + 0.3
+    free, huge = (
+        sv.PrivateRidge(math.inf, alpha=0.1, solver="gradient", row_norm=bound).fit(X, y) for bound in (None, 1e6)
+    )
+    assert np.allclose(free.coef_, huge.coef_, rtol=0, atol=1e-6), "a bound changed the model"
 
 
 def world(case: Case) -> bool:

@@ -6,6 +6,7 @@ A fault is a context in which the real code, or a plan, is wrong in one way. Its
 from __future__ import annotations
 
 import contextlib
+import csv
 import dataclasses
 import functools
 import math
@@ -31,14 +32,14 @@ from sottovoce.algorithms.sgd import private as sgd
 from sottovoce.algorithms.sgd import published as named
 from sottovoce.algorithms.sharing import gradients as own_gradients
 from sottovoce.data import block as blocks
-from sottovoce.data import preparation
+from sottovoce.data import preparation, readers
 from sottovoce.door import gate as gates
 from sottovoce.door import noisy_rows as rows
 from sottovoce.door import query as queries
 from sottovoce.door.gate import Gate
 from sottovoce.door.query import Query, Round
 from sottovoce.door.sealed import SEAL, Released
-from sottovoce.errors import LeakError, RefusedError
+from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import federation, models, party, prediction
 from sottovoce.lab.audit import games
 from sottovoce.lab.audit.catalogue import audit_plan
@@ -948,6 +949,45 @@ def _() -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     with patch(prediction.Request, "check_signatures", lambda self, party, identity: None):
+        yield
+
+
+# ---------------------------------------------------------------------------------------------- records
+
+
+@fault("a cell ends the run", "a reader refuses a file for one cell that is no number", lines=checks.lines)
+def _(real: Any = readers.each_number) -> Iterator[None]:
+    def strict(cells: Any) -> Any:
+        found, numeric = real(cells)
+        if not numeric.all():
+            raise InputError("a column is not numeric.")
+        return found, numeric
+
+    with patch(readers, "each_number", strict):
+        yield
+
+
+@fault("an open quote goes on", "a quote that is never closed swallows the lines after it", lines=checks.lines)
+def _(real: Any = readers.csv_lines) -> Iterator[None]:
+    @contextlib.contextmanager
+    def joined(path: Any, member: Any = None) -> Iterator[Any]:
+        with real(path, member), Path(path).open(encoding="utf-8") as text:
+            yield enumerate(csv.reader(text), 1)
+
+    with patch(readers, "csv_lines", joined):
+        yield
+
+
+@fault(
+    "bounds as units",
+    "rows of a run without privacy are divided by the declared bounds",
+    bounds_without_privacy=checks.bounds_without_privacy,
+)
+def _() -> Iterator[None]:
+    def scaled(self: Any) -> Any:
+        return self.arrangement.scale(self) if self.exact else 1.0 / (self.bounds.norm(self.features) or 1.0)
+
+    with patch(preparation.Preparation, "scale", property(scaled)):
         yield
 
 
