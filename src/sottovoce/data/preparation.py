@@ -25,7 +25,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_bits, toward_zero
 from sottovoce.data.labels import equal, numbers
 from sottovoce.data.matrix import Matrix, csr, dense, is_sparse, row_squares, rows_at_once
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, LeakError
 
 Array = NDArray[np.float64]
 
@@ -145,9 +145,12 @@ class Preparation:
     layout: Layout = "rows"
     unit: float = 1.0  # layout "entries": what every entry is divided by, the same at all holders
     labelled: bool = True  # False at a holder of columns that does not know the labels
+    scaled: bool = True  # whether bounds are units of rows and labels; False only where nothing is promised
     centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
 
     def __post_init__(self) -> None:
+        if self.exact and not self.scaled:
+            raise LeakError("rows of a private run are in units of their bounds; noise is measured in them.")
         if self.exact:
             self.bounds.require(self.features, labels=self.classes is None and self.labelled)
 
@@ -171,18 +174,18 @@ class Preparation:
         """The constant column's value, on the grid."""
         if not self.fit_intercept:
             return 0.0
-        return self.arrangement.constant(self.bits) if self.exact else 1.0
+        return self.arrangement.constant(self.bits) if self.scaled else 1.0
 
     @property
     def scale(self) -> float | Array:
         """A prepared row is the clipped, rescaled row times this: one number, or one for each column."""
-        return self.arrangement.scale(self) if self.exact else 1.0
+        return self.arrangement.scale(self) if self.scaled else 1.0
 
     @property
     def label_scale(self) -> tuple[float, float]:
         """(centre, half-width): a prepared label is (label - centre) / half-width; the centre is 0 without privacy."""
         centred = self.fit_intercept if self.centred is None else self.centred
-        return self.bounds.label_scale(fit_intercept=centred and self.exact)
+        return self.bounds.label_scale(fit_intercept=centred and self.scaled)
 
     @property
     def entry_range(self) -> tuple[Array, Array]:

@@ -238,7 +238,7 @@ class FinalWeights(Plain):
     title: ClassVar[str] = "the weights of a party"
 
     def __init__(self, regulariser: ScaledRegulariser, dimension: int) -> None:
-        self.regulariser, self.length = regulariser, dimension
+        self.regulariser, self.length = regulariser, dimension + 2
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """The slopes of the last batch."""
