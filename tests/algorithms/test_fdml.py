@@ -245,7 +245,8 @@ def test_over_grpc(wide: Data, tmp_path: Path) -> None:
     expected = central(X, y, logistic, 0.25, ridge(0.01), 30, 13, remote.plan_.coin)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
     local = sv.PrivateLogisticRegression(INF, **options).fit(sv.Federation.by_columns(parts, y, names=names))
-    assert vars(remote.communication_) == vars(local.communication_)
+    assert remote.communication_.uplink == local.communication_.uplink
+    assert remote.communication_.rounds == local.communication_.rounds
 
 
 @pytest.mark.parametrize(

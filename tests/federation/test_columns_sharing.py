@@ -50,7 +50,8 @@ def test_with_the_noise_off_the_wire_gives_the_central_coefficients(parties: int
     inside = Federation.by_columns(parts, y, names=names)
     local = sv.PrivateRidge(solver="admm", **ridge).fit(inside)
     np.testing.assert_array_equal(remote.coef_, local.coef_)
-    assert vars(remote.communication_) == vars(local.communication_)
+    assert remote.communication_.uplink == local.communication_.uplink
+    assert remote.communication_.rounds == local.communication_.rounds
 
 
 @pytest.mark.parametrize("parties", [2, 8])

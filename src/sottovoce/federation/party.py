@@ -377,7 +377,8 @@ class Party:
             except InputError as error:
                 raise RefusedError(f"{self.name} refuses: {error}") from None
             given = Counter[str]() if form.resumes else self._account.answers(plan.digest.hex())
-            if given and (plan.models == "kept" or not self._answered_all(form, plan, given)):
+            told = plan.split == "columns" and plan.models == "shared"  # the one thing left may be the model
+            if given and not (told and self._answered_all(form, plan, given)):
                 raise RefusedError(
                     f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
                     "between rounds is lost; what was released stays charged. Start a new fit."
