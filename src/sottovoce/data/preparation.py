@@ -146,6 +146,7 @@ class Preparation:
     unit: float = 1.0  # layout "entries": what every entry is divided by, the same at all holders
     labelled: bool = True  # False at a holder of columns that does not know the labels
     centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
+    raw: bool | None = None  # whether bounds cut alone, and rows keep their scale; None: where nothing is rounded
 
     def __post_init__(self) -> None:
         if self.exact:
@@ -171,18 +172,23 @@ class Preparation:
         """The constant column's value, on the grid."""
         if not self.fit_intercept:
             return 0.0
-        return self.arrangement.constant(self.bits) if self.exact else 1.0
+        return 1.0 if self.keeps_scale else self.arrangement.constant(self.bits)
 
     @property
     def scale(self) -> float | Array:
         """A prepared row is the clipped, rescaled row times this: one number, or one for each column."""
-        return self.arrangement.scale(self) if self.exact else 1.0
+        return 1.0 if self.keeps_scale else self.arrangement.scale(self)
+
+    @property
+    def keeps_scale(self) -> bool:
+        """Whether rows and labels stay in their own units: without privacy, but not in a form as published."""
+        return not self.exact if self.raw is None else self.raw
 
     @property
     def label_scale(self) -> tuple[float, float]:
         """(centre, half-width): a prepared label is (label - centre) / half-width; the centre is 0 without privacy."""
         centred = self.fit_intercept if self.centred is None else self.centred
-        return self.bounds.label_scale(fit_intercept=centred and self.exact)
+        return self.bounds.label_scale(fit_intercept=centred and not self.keeps_scale)
 
     @property
     def entry_range(self) -> tuple[Array, Array]:

@@ -112,6 +112,7 @@ class Problem(Frozen):
             self.private,
             self.layout,
             self.entry_scale,
+            raw=math.isinf(self.epsilon),
         )
 
     @functools.cached_property
