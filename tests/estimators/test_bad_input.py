@@ -62,7 +62,7 @@ PARAMETERS: list[tuple[Any, str, Any, tuple[str, ...]]] = [
     (sv.PrivateElasticNet, "l1_ratio", 2.0, ("between 0", "1")),
     (sv.PrivateElasticNet, "radius", 1.0, ("no ball", "PrivateLasso or PrivateRidge")),
     (sv.PrivateLogisticRegression, "penalty", "l3", ("'l2', 'l1' or 'elastic_net'",)),
-    (sv.PrivateLinearSVC, "loss", "squared", ("'hinge', 'smoothed_hinge' or 'sigmoid'",)),
+    (sv.PrivateLinearSVC, "loss", "squared", ("'hinge', 'logistic', 'sigmoid', 'smoothed_hinge'",)),
     *((sv.PrivateLinearSVC, "classes", value, ("pair of labels", "(0, 1)")) for value in ((1,), (0, 1, 2), 2, "ab")),
 ]
 

@@ -294,6 +294,7 @@ def test_noise_comes_from_the_system_unless_a_seed_is_given() -> None:
     assert all(party.randomness.secure for party in federation._parties)
 
 
+@pytest.mark.filterwarnings("ignore:.*has not converged")
 def test_a_permission_ends_with_the_run_it_was_given_for() -> None:
     federation = Federation.by_rows(parts(90, 110))
     model(epsilon=math.inf).fit(federation)

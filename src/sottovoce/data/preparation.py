@@ -145,7 +145,7 @@ class Preparation:
     layout: Layout = "rows"
     unit: float = 1.0  # layout "entries": what every entry is divided by, the same at all holders
     labelled: bool = True  # False at a holder of columns that does not know the labels
-    scaled: bool = True  # whether bounds are units of rows and labels; False only where nothing is promised
+    units: bool | None = None  # whether rows and labels are in units of their bounds; None: in a private run
     centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
 
     def __post_init__(self) -> None:
@@ -153,6 +153,11 @@ class Preparation:
             raise LeakError("rows of a private run are in units of their bounds; noise is measured in them.")
         if self.exact:
             self.bounds.require(self.features, labels=self.classes is None and self.labelled)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether rows and labels are divided by their bounds, as noise needs; else bounds cut and do nothing else."""
+        return self.exact if self.units is None else self.units
 
     @property
     def arrangement(self) -> Arrangement:

@@ -11,6 +11,7 @@ unnoticed, and so do fits in other processes (`n_jobs`); a ledger notices all of
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import warnings
@@ -30,7 +31,7 @@ from sottovoce.privacy.guarantee import Guarantee
 KEPT: Final = 64
 GROUPS: Final = 256  # the oldest are forgotten
 
-_KEY: Final = secrets.randbits(64)
+_KEY: Final = int.from_bytes(os.urandom(8), "little")
 _LOCK: Final = threading.Lock()
 _federations: weakref.WeakKeyDictionary[Federation, int] = weakref.WeakKeyDictionary()
 

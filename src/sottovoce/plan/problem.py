@@ -112,7 +112,7 @@ class Problem(Frozen):
             self.private,
             self.layout,
             self.entry_scale,
-            scaled=self.private or math.isfinite(self.epsilon),
+            units=self.private or math.isfinite(self.epsilon),
         )
 
     @functools.cached_property

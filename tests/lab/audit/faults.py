@@ -985,7 +985,7 @@ def _(real: Any = readers.csv_lines) -> Iterator[None]:
 )
 def _() -> Iterator[None]:
     def scaled(self: Any) -> Any:
-        return self.arrangement.scale(self) if self.exact else 1.0 / (self.bounds.norm(self.features) or 1.0)
+        return 1.0 / (self.bounds.norm(self.features) or 1.0) if not self.scaled else self.arrangement.scale(self)
 
     with patch(preparation.Preparation, "scale", property(scaled)):
         yield

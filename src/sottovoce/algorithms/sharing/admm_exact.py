@@ -120,7 +120,7 @@ class ExactADMM(Algorithm):
         least, waited, unit = math.inf, 0, 1.0
         for t in range(plan.rounds):
             dual = only((yield Ask("dual", {"scores": scores}, (plan.label_party_name,), t)))
-            if t == 0 and plan.classes is None:
+            if t == 0 and plan.classes is None and not plan.private:
                 unit = math.sqrt(float(dual @ dual) / plan.records) or 1.0
             parts = yield Ask("scores", {"dual": dual}, round=t)
             scores = np.zeros(plan.records)
