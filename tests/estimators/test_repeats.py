@@ -91,7 +91,7 @@ def test_other_people_and_fits_that_count_elsewhere_are_not_remarked(tmp_path: P
     assert said(lambda: model().fit(*data(1))) == []
     assert said(lambda: model(epsilon=float("inf"), alpha=0.1).fit(X, y)) == []
     assert said(lambda: model(insecure_seed=1).fit(X, y)) == []
-    Ledger(tmp_path / "budget.db").open("people", 2.0, 1e-4)
+    Ledger.create(tmp_path / "budget.db").open("people", 2.0, 1e-4)
     for _ in range(2):
         assert said(lambda: model(ledger=tmp_path / "budget.db").fit(X, y)) == []
 
