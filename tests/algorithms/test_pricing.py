@@ -26,6 +26,7 @@ FACTORS = (2, 50, 0)
 STRANGE = (-1, math.nan, math.inf, 1e300, 1e-300)
 OPTIONS: dict[str, dict[str, Any]] = {
     "newton": {"rounds": 3},
+    "whitened": {"rounds": 3},
     "gradient": {"rounds": 3},
     "sgd": {"rounds": 6, "rate": 0.3},
     "scd": {"rounds": 6, "rate": 0.3, "clip": 1e-3},
