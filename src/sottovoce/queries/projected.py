@@ -101,7 +101,7 @@ class ProjectedGradient(Query):
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
         """u, a and G; in the first round C, and P where this query is told it."""
         every = {"point": Reals((self.length,)), "offset": Reals((1,)), "slope": POSITIVE}
-        if number > plan.release(self.name).first:
+        if plan.has(self.name) and number > plan.release(self.name).first:
             return every
         return every | {"cut": POSITIVE} | ({} if self.name == "gradient" else {"projection": self.shape.takes})
 
@@ -127,7 +127,5 @@ class ProjectedGradient(Query):
         if rows is not None and "cut" in round.told and not rows.ready:
             rows.cut(float(round.told["cut"][0]))
         if rows is None or not rows.ready:
-            raise RefusedError(
-                f"query {self.name!r}: the first round tells what the rows are projected on; ask it first."
-            )
+            raise RefusedError(f"query {self.name!r} needs rows that were projected and cut; ask its rounds in order.")
         return rows
