@@ -249,11 +249,6 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
     lam = lam - np.clip((q @ lam - 1.5 * n1**2) / (q @ unknown), 0, 0.98) * unknown
     tau, m2 = v0 / lam[rest].sum(), q @ lam
 
-    def widened(C: float, m2: float, s_: float, longest: float, tol: float) -> tuple[float, float]:
-        grow = max(1, math.sqrt(2 * tol * k0 / m2) / (s_ * G * C))
-        a = min(top / G, math.sqrt(grow))
-        return min(C * grow / a, longest), G * a
-
     def descend(Z, u, offset, CG, h, damp, prior, v, z, T, S) -> np.ndarray:
         W = np.clip(T * S.sum() * (z / k0 / (h / S)[0]) ** 2 / (v / 2), 1, T)
         b, K, taken = np.zeros_like(u), 0.0, []
@@ -265,7 +260,10 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
             taken += [u] if n >= max(T / 2, W) else []
         return np.mean(taken, axis=0)
 
-    CG = widened(0.7 * n1, m2, s["gradient"], math.sqrt(q.max()), tol)
+    C = 0.7 * n1
+    grow = max(1, math.sqrt(2 * tol * k0 / m2) / (s["gradient"] * G * C))
+    a = min(top / G, math.sqrt(grow))
+    CG = min(C * grow / a, math.sqrt(q.max())), G * a
     b = min(1, CG[0] / n1)
     given = (q * lam * b, 0.3 * hidden * q * b, tau / q, v0, s["gradient"] * CG[0] * CG[1], 32, q * lam)
     f = U @ (np.sqrt(q) * descend(Z, np.zeros(d), start, CG, *given))
@@ -279,7 +277,10 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
     m += R * np.clip((score - m) / R, -1, 1).mean() / (1 + (2.5 * s["score"]) ** 2)
     found = np.minimum(((score - m) / R) ** 2, 1).mean()
     sd = R * math.sqrt(max((found + s["square"] ** 2) / (1 + (2.5 * s["square"]) ** 2), 0.048))
-    CG, one = widened(1.5, 2.0, s["rescale"], 4.5, 4 * tol), np.ones(2)
+    CG, one = (
+        (min(1.5 * CG[0] / (0.7 * n1), 4.5), min(1, max(0.5, 1 / 40 / s["rescale"])) if logistic else CG[1]),
+        np.ones(2),
+    )
     given = (0.9 * one, 0 * one, t * t, t * t, s["rescale"] * CG[0] * CG[1], 12, one)
     u = descend(np.c_[(score - m) / sd, np.ones(N)], np.array([sd, 0.0]), icpt + m, CG, *given)
     f = f * max(u[0], 0) / sd

@@ -192,7 +192,7 @@ class _Run:
         unit = radius * rule.deviation(found, self.noise("square"))
         projection, offset = score.projection(mean, unit), mean + float(weights[-1]) * constant
         size = projection.shape[1]
-        clips = rule.rescale_clips(units, self.noise("rescale"), size)
+        clips = white.rescale_clips(self.noise("gradient"), self.noise("rescale"))
         descent = Descent(
             point=np.array([unit, 0.0])[:size],
             squares=np.ones(size),

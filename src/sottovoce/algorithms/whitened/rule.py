@@ -203,6 +203,17 @@ class White:
         first, longest = Clips(CUT * self.length, self.units.slope), math.sqrt(self.q.max())
         return first.widened(self.units, noise, float(self.squares.sum()), longest)
 
+    def rescale_clips(self, noise: float, rescale_noise: float) -> Clips:
+        """Those of (standardised score, 1): as wide as the gradients' are for them.
+
+        Slopes of classes are cut later, as long as the noise is below 1 / 40: their scale is what is asked for.
+        """
+        clips, units = self.clips(noise), self.units
+        cut = min(NEAR * max(clips.cut / (CUT * self.length), 1.0), FAR)
+        if units.loss.kind == "regression":
+            return Clips(cut, clips.slope)
+        return Clips(cut, min(units.steepest, max(units.slope, 1 / (40 * rescale_noise))))
+
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
         """The w = P u, of the rows as they were, with the least 1/2 |u - point|^2 in the metric + penalty."""
         free, values, vectors = self.moments.out(np.sqrt(self.q) * point), stiffness / self.q, self.moments.vectors
@@ -258,12 +269,6 @@ class Score:
             left, right = low + (high - low) / 3, high - (high - low) / 3
             low, high = (low, right) if cost(left) <= cost(right) else (left, high)
         return np.concatenate([[low], point[1:]])
-
-
-def rescale_clips(units: Units, noise: float, columns: int) -> Clips:
-    """Those of (standardised score, 1): two numbers bear more noise than all others together, four times as much."""
-    loose = replace(units, tolerance=4 * units.tolerance)
-    return Clips(NEAR, units.slope).widened(loose, noise, float(columns), FAR)
 
 
 def deviation(square: float, noise: float) -> float:
