@@ -251,10 +251,15 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
 
     def descend(Z, u, offset, CG, h, damp, prior, v, z, T, S) -> np.ndarray:
         W = np.clip(T * S.sum() * (z / k0 / (h / S)[0]) ** 2 / (v / 2), 1, T)
-        b, K, taken = np.zeros_like(u), 0.0, []
+        b, K, taken, before = np.zeros_like(u), 0.0, [], (u, u)
         weight = np.minimum(1, CG[0] / np.linalg.norm(Z, axis=1))
         for n in range(1, T + 1):
             g, k = Z.T @ (weight * slope(Z @ u + offset, CG[1])) / N, k_at(S @ u**2)
+            if n > 1:
+                move = u - before[0]
+                bent = (g - before[1]) @ move - 2 * z * math.sqrt(2 * T * move @ move)
+                W = np.clip(max(W, bent / (k * (h + damp) @ move**2)), 1, T)
+            before = u, g
             b, K = b + (k * (h + damp) * u - g - b) / min(n, W), K + (k - K) / min(n, W)
             u = b / (K * (h + damp) + max(1, W / n) * z**2 / (prior * K * h))
             taken += [u] if n >= max(T / 2, W) else []
@@ -383,3 +388,23 @@ def test_a_diagonal_metric_is_the_matrix(regulariser: Any) -> None:
     scaled = ScaledRegulariser(regulariser, features=4, scale=0.7, objective=1.3)
     wanted = Metric(values, np.eye(5)).step(w, g, scaled, 3)
     np.testing.assert_allclose(DiagonalMetric(values).step(w, g, scaled, 3), wanted, atol=1e-9)
+
+
+def test_columns_that_add_up_do_not_diverge() -> None:
+    """Columns are scaled one by one though they have a large mean in common: the steps are as short as that needs."""
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1.0, 1.0], (20_000, 12))
+    X = (1 + 0.5 * signs) / (1.5 * math.sqrt(12))
+    y = np.where(rng.random(len(X)) < 1 / (1 + np.exp(-signs @ np.linspace(-1, 1, 12))), 1, -1)
+    given: dict[str, Any] = {"row_norm": 1.0, "classes": (-1, 1), "solver": "whitened", "insecure_seed": 0}
+
+    def loss(**more: Any) -> float:
+        model = sv.PrivateLogisticRegression(epsilon=8.0, delta=1e-6, **given, **more).fit(X, y)
+        return float(np.logaddexp(0, -y * model.decision_function(X)).mean())
+
+    best = loss()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(private, "NEWTON_FEATURES", 2)
+        assert loss() < best + 0.01
+        patch.setattr(rule.Descent, "_widen", lambda self, gradient: None)  # negative control
+        assert loss() > best + 0.1

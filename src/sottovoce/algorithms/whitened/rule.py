@@ -310,11 +310,13 @@ class Descent:
         self._window = window(self.rounds, spoiled, self.variance)
         self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
         self._taken: list[Array] = []
+        self._last = self.point, np.zeros_like(self.point)
         self.stiffness = np.ones_like(self.point)
 
     def step(self, gradient: Array) -> None:
         """From `point`, at which the gradient was asked, to the next one."""
         self._count += 1
+        self._widen(gradient)
         gain, known = 1 / min(self._count, self._window), self.left * self.squares
         k = self.units.curvature_at(float(self.squares @ self.point**2))
         self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
@@ -325,6 +327,20 @@ class Descent:
         self.point = self.penalised(free, self.stiffness)
         if self._count >= max(self.rounds / 2, self._window):
             self._taken.append(free)
+
+    def _widen(self, gradient: Array) -> None:
+        """A window of r steps where the loss bends r times as much as known, beyond noise: shorter ones would diverge.
+
+        Rows whose columns are scaled one by one have directions in which they add up.
+        """
+        move, change = self.point - self._last[0], gradient - self._last[1]
+        self._last = self.point, gradient
+        if self._count > 1:
+            k = self.units.curvature_at(float(self.squares @ self.point**2))
+            noise = 2 * self.noise * math.sqrt(2 * self.rounds) * math.sqrt(float(move @ move))
+            model = k * float((self.left * self.squares + self.damping) @ move**2)
+            ratio = (float(change @ move) - noise) / max(model, 1e-300)
+            self._window = min(max(self._window, ratio), float(self.rounds))
 
     @property
     def mean(self) -> Array:
