@@ -52,11 +52,11 @@ LEFT_OUT: dict[str, tuple[Any, str, Any]] = {
     "no whitening": (rule, "whitening", lambda moments, units, noise: np.ones(len(moments.values))),  # noqa: ARG005
     "columns alone": (private, "NEWTON_FEATURES", 0),
     "eigenvalues as released": (rule, "of_gram", plain_eigenvalues),
-    "moments not corrected": (rule.Moments, "less", lambda self, q, length: self),  # noqa: ARG005
     "clips stay": (rule.Clips, "widened", lambda self, *_: self),
     "no window": (rule, "window", lambda rounds, noise, variance: 1.0),  # noqa: ARG005
     "one window": (rule, "window", lambda rounds, noise, variance: float(rounds)),  # noqa: ARG005
     "no damping": (rule, "DAMPING", 0.0),
+    "steps not shortened": (rule.Descent, "_widen", lambda self, gradient: None),  # noqa: ARG005
     "no prior": (private, "Descent", without_prior),
     "no rescale": (private._Run, "rescale", unmoved),
 }

@@ -245,9 +245,7 @@ def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic:
     length = np.linalg.norm(Z, axis=1)
     R = min(math.sqrt(q.max()), 2 * math.sqrt(q @ lam))
     n1 = R * np.clip(np.minimum(1, length / R).mean(), 0.05, 1)
-    unknown = np.where(rest, np.minimum(lam, hidden), 0)
-    lam = lam - np.clip((q @ lam - 1.5 * n1**2) / (q @ unknown), 0, 0.98) * unknown
-    tau, m2 = v0 / lam[rest].sum(), q @ lam
+    m2 = q @ lam
 
     def descend(Z, u, offset, CG, h, damp, prior, v, z, T, S) -> np.ndarray:
         W = np.clip(T * S.sum() * (z / k0 / (h / S)[0]) ** 2 / (v / 2), 1, T)

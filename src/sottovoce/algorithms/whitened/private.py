@@ -153,13 +153,13 @@ class _Run:
         return Units.of(self.plan.scaled_loss, residual), start
 
     def whiten(self, moments: Moments, units: Units) -> Asking[White]:
-        """The parties make whitened rows, whose mean length sets the clip and corrects the moments."""
+        """The parties make whitened rows, and say how long they are on average: that sets the clip."""
         q = rule.whitening(moments, units, self.noise("gradient"))
         radius = min(math.sqrt(q.max()), 2 * math.sqrt(q @ moments.values))
         projection = _shape(self.plan).told(moments.matrix(np.sqrt(q)))
         mean = yield from self.mean("length", projection=projection, radius=np.array([radius]))
         length = radius * min(max(mean, 0.05), 1.0)
-        return White(moments.less(q, length), q, length, units)
+        return White(moments, q, length, units)
 
     def descend(self, white: White, start: Array) -> Asking[Array]:
         """The weights after the gradients of whitened rows."""

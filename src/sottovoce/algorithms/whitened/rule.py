@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,16 +69,6 @@ class Moments:
         others = np.ones(len(self.values))
         others[int(np.argmax(self.values))] = 0.0 if len(others) > 1 else 1.0
         return others
-
-    def less(self, whitening: Array, length: float) -> Moments:
-        """Corrected by the mean length of the whitened rows, which a spectrum that noise made too large contradicts.
-
-        All directions but the largest lose the same share of what the noise can hide in them.
-        """
-        unknown = self.rest * np.minimum(self.values, self.hidden)
-        excess = float(whitening @ self.values) - 1.5 * length**2
-        share = min(max(excess / float(whitening @ unknown), 0.0), 0.98)
-        return replace(self, values=self.values - share * unknown)
 
 
 def plain(count: int) -> Moments:
