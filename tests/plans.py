@@ -13,6 +13,7 @@ from sottovoce.plan.plan import Plan
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "newton": {"rounds": 3},
+    "whitened": {"rounds": 3},
     "gradient": {"rounds": 3},
     "sgd": {"rounds": 6, "rate": 0.3},
     "scd": {"rounds": 6, "rate": 0.3, "clip": 1e-3},

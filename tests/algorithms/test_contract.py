@@ -585,6 +585,11 @@ class TestNewton(RowsContract, AlgorithmContract):
     shortfall = 0.01
 
 
+class TestWhitened(RowsContract, AlgorithmContract):
+    solver = "whitened"
+    shortfall = 0.02
+
+
 class TestGradient(RowsContract, AlgorithmContract):
     solver = "gradient"
     exact: ClassVar[dict[str, Any]] = {"rounds": 200}
@@ -743,10 +748,10 @@ class Plain(losses.SmoothedHinge):
 @pytest.mark.parametrize(
     ("loss", "split", "served"),
     [
-        (Plain(), "central", {"newton", "gradient", "sgd", "frank-wolfe"}),
+        (Plain(), "central", {"newton", "gradient", "sgd", "whitened", "frank-wolfe"}),
         (Plain(), "columns", {"fdml", "frank-wolfe"}),
         (losses.get("sigmoid"), "central", {"gradient", "sgd", "frank-wolfe"}),
-        (losses.get("hinge"), "rows", {"gradient", "sgd", "scd", "scd-sequential"}),
+        (losses.get("hinge"), "rows", {"gradient", "sgd", "whitened", "scd", "scd-sequential"}),
         (losses.get("logistic"), "columns", {"frank-wolfe", "admm", "fdml", "score"}),
         (losses.get("squared"), "columns", {"frank-wolfe", "admm", "fdml", "score", "one-shot"}),
     ],

@@ -482,6 +482,7 @@ SOLVERS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "newton": (("central", "rows"), {"rounds": 4}),
     "gradient": (("central", "rows"), {"rounds": 5}),
     "sgd": (("central", "rows"), {"rounds": 6}),
+    "whitened": (("central", "rows"), {"rounds": 4}),
     "scd": (("central", "rows"), {"rounds": 5, "rate": 0.2}),
     "scd-primal": (("central",), {"rounds": 6, "lot": 2}),
     "scd-sequential": (("central", "rows"), {"rounds": 2, "lot": 20}),

@@ -128,7 +128,7 @@ def slope_bound(problem: Problem, options: Any) -> float:
     """G. Classification losses have slopes of at most 1; residuals are clipped to half the label's half-width."""
     loss = problem.scaled_loss
     bound = loss.lipschitz() if loss.kind == "classification" else min(loss.lipschitz(), 0.5)
-    return float(given(options.slope_bound, bound))
+    return float(given(getattr(options, "slope_bound", None), bound))
 
 
 def summed(values: Mapping[str, Array]) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms import cd, frank_wolfe, gradient, newton, one_shot, scd, score, sgd, sharing
+from sottovoce.algorithms import cd, frank_wolfe, gradient, newton, one_shot, scd, score, sgd, sharing, whitened
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
@@ -20,7 +20,7 @@ from sottovoce.solvers.auto import preferences
 
 FORMS: Mapping[tuple[str, str], Algorithm] = {
     (form.name, form.form): form
-    for family in (newton, gradient, sgd, scd, cd, frank_wolfe, one_shot, sharing, score)
+    for family in (newton, gradient, sgd, whitened, scd, cd, frank_wolfe, one_shot, sharing, score)
     for form in family.FORMS
 }
 SOLVERS: tuple[str, ...] = tuple(dict.fromkeys(name for name, _ in FORMS))

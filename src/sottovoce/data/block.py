@@ -21,7 +21,7 @@ from sottovoce.data.kernels import atoms, columns
 from sottovoce.data.kernels import rows as kernels
 from sottovoce.data.kernels.duals import dual_rows_dense, dual_rows_sparse
 from sottovoce.data.labels import label_key
-from sottovoce.data.matrix import Matrix, Products, dense, is_sparse, row_squares, rows_at_once
+from sottovoce.data.matrix import Matrix, Products, column_squares, dense, is_sparse, row_squares, rows_at_once
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
 from sottovoce.errors import InputError, LeakError
 
@@ -189,6 +189,13 @@ class Block:
                 factor = term(rows @ weights, labels)[:, None]
                 scaled = rows.multiply(factor) if is_sparse(rows) else rows * factor
             total += dense(rows.T @ scaled)
+        return total
+
+    def gram_diagonal(self) -> Array:
+        """sum_i x_ij^2 for every column j: exact for entries on the grid."""
+        total = np.zeros(self.dimension)
+        for rows, _ in self.chunks():
+            total += column_squares(rows)
         return total
 
     def column_dots(self, factors: Array) -> Array:

@@ -37,6 +37,12 @@ def row_squares(matrix: Matrix) -> Array:
     return np.asarray(squares, dtype=np.float64).ravel()
 
 
+def column_squares(matrix: Matrix) -> Array:
+    """sum_i x_ij^2 of every column."""
+    squares = matrix.multiply(matrix).sum(axis=0) if is_sparse(matrix) else np.einsum("ij,ij->j", matrix, matrix)
+    return np.asarray(squares, dtype=np.float64).ravel()
+
+
 def rows_at_once(dimension: int) -> int:
     """Rows of a dense chunk."""
     return max(64, CHUNK // max(dimension, 1))
@@ -65,9 +71,7 @@ class Products:
 
     def diagonal(self) -> Array:
         """The squares of the columns' norms."""
-        rows = self._rows
-        squares = rows.multiply(rows).sum(axis=0) if is_sparse(rows) else np.einsum("ij,ij->j", rows, rows)
-        return np.asarray(squares, dtype=np.float64).ravel()
+        return column_squares(self._rows)
 
     def square(self, most: int) -> Any:
         """D'D: a matrix up to so many columns; beyond, these products, which answer to the same calls."""

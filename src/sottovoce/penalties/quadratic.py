@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 from numpy.typing import NDArray
 
@@ -87,9 +88,7 @@ class Metric:
             return np.asarray(np.linalg.solve(matrix + np.diag(ridge), matrix @ free))
         return self._proximal(matrix, free, weights, regulariser, records)
 
-    def _proximal(
-        self, matrix: Array, free: Array, start: Array, regulariser: ScaledRegulariser, records: int
-    ) -> Array:
+    def _proximal(self, matrix: Any, free: Array, start: Array, regulariser: ScaledRegulariser, records: int) -> Array:
         """Accelerated proximal gradient on 1/2 |u - free|^2_M + records pen(u), with restarts."""
         step = 1.0 / float(self.values.max())
         point = momentum = start
@@ -105,6 +104,22 @@ class Metric:
             if np.abs(moved).max() <= 1e-12 * max(1.0, np.abs(fresh).max()):
                 break
         return point
+
+
+class DiagonalMetric(Metric):
+    """M = diag(values), of which no matrix is made."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    def step(self, weights: Array, gradient: Array, regulariser: ScaledRegulariser, records: int) -> Array:
+        """As of a matrix; a penalty that is a sum over the coordinates is minimised in each of them by itself."""
+        free = weights - gradient / self.values
+        if not isinstance(regulariser.inner, Penalty):
+            return self._proximal(sp.diags(self.values), free, weights, regulariser, records)
+        absolute, squared, low, high = regulariser.by_coordinate(len(weights))
+        size = np.maximum(self.values * np.abs(free) - records * absolute, 0.0) / (self.values + records * squared)
+        return np.clip(np.copysign(size, free), low, high)
 
 
 class PenalisedStep:

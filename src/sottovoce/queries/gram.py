@@ -1,4 +1,4 @@
-"""The Gram matrix of the rows. Proof: `door/proofs/queries.md`, at row norm 1."""
+"""The Gram matrix of the rows, and its diagonal. Proof: `door/proofs/queries.md`, at row norm 1."""
 
 from __future__ import annotations
 
@@ -56,3 +56,27 @@ class GramMatrix(Query):
         full = np.zeros((self.dimension, self.dimension))
         full[self.places] = triangle
         return full + np.triu(full, 1).T
+
+
+class ColumnSquares(Query):
+    """The diagonal of X'X, |x_i| <= 1: what is left of a Gram matrix that would be too large.
+
+    Guarantee: zero-out moves it by at most 1, since |x * x| <= |x|^2; replace-one by sqrt 2, since two such vectors
+    have no entry below 0 and so an inner product of at least 0. Edges: as of the matrix.
+    """
+
+    name = "squares"
+    title: ClassVar[str] = "the square of every feature"
+    bound = 1.0
+
+    def __init__(self, dimension: int) -> None:
+        self.length, self.rounding_entries = dimension, float(dimension)
+
+    def sensitivity(self, relation: Relation) -> float:
+        """1, or sqrt 2."""
+        return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
+
+    def value(self, round: Round) -> Array:
+        """One number for each column."""
+        check_norm(round.rows)
+        return round.rows.gram_diagonal()

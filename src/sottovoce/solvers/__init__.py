@@ -8,6 +8,7 @@ that is left out follows its rule, so there is nothing to tune. Each class docum
 | `Newton` | newton | one noisy Gram matrix, then noisy gradients in its metric |
 | `Gradient` | gradient | a noisy gradient sum of all records each round |
 | `SGD` | sgd | noisy gradients of samples that nobody is told |
+| `Whitened` | whitened | second moments, gradients of whitened rows, a rescale |
 | `SCD` | scd | dual coordinate descent; the duals stay hidden at their holders |
 | `PrimalSCD` | scd-primal | clipped minimisers along coordinates; for comparison |
 | `SequentialSCD` | scd-sequential | dual steps one after another in public lots; for comparison |
@@ -53,6 +54,7 @@ __all__ = [
     "PrimalSCD",
     "Score",
     "SequentialSCD",
+    "Whitened",
     "by_name",
 ]
 
@@ -139,6 +141,25 @@ class SGD(Options):
     step: float | None = number(1e-12)
     schedule: Schedule | None = one_of(Schedule)
     slope_bound: float | None = above(0.0)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Whitened(Options):
+    """Second moments, gradients of whitened rows, a rescale.
+
+    Rows are whitened as far as the budget lets anything be learned, so that noise does not drown small directions; one
+    rule serves every signal and dimension. Above 2,000 features each column is scaled by itself.
+
+    Parameters
+    ----------
+    rounds : int from 1
+        Gradients of whitened rows, at least 2 of them; without privacy the most Newton steps. Default: 32, or 100
+        without privacy.
+    """
+
+    name: ClassVar[str] = "whitened"
+
+    rounds: int | None = whole(1)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -491,6 +512,7 @@ SOLVERS: Final[Mapping[str, type[Options]]] = {
         Newton,
         Gradient,
         SGD,
+        Whitened,
         SCD,
         PrimalSCD,
         SequentialSCD,

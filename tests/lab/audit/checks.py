@@ -77,6 +77,7 @@ ROUNDING = 1 + 1e-9  # float64 of the distances themselves
 
 SMALL: Mapping[str, Mapping[str, Any]] = {  # few rounds, and clips that bind
     "newton": {"rounds": 3},
+    "whitened": {"rounds": 3},
     "gradient": {"rounds": 3},
     "sgd": {"rounds": 4, "rate": 0.3},
     "scd": {"rounds": 4, "rate": 0.3, "clip": 1e-3},

@@ -32,7 +32,7 @@ from sottovoce.algorithms.sgd import private as sgd
 from sottovoce.algorithms.sgd import published as named
 from sottovoce.algorithms.sharing import gradients as own_gradients
 from sottovoce.data import block as blocks
-from sottovoce.data import preparation, readers
+from sottovoce.data import preparation, projection, readers
 from sottovoce.door import gate as gates
 from sottovoce.door import noisy_rows as rows
 from sottovoce.door import query as queries
@@ -51,6 +51,7 @@ from sottovoce.queries import gradient as gradients
 from sottovoce.queries import parts, pricing
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.pricing import Pricing
+from sottovoce.queries.projected import ProjectedGradient
 from sottovoce.transports import identity
 
 CAUGHT = (AssertionError, LeakError, RefusedError)
@@ -288,6 +289,29 @@ def _(real: Any = preparation._scaled) -> Iterator[None]:
         return 2.0 * real(raw, usable, recipe)
 
     with patch(preparation, "_scaled", longer):
+        yield
+
+
+@fault(
+    "whitened rows not cut",
+    "a whitened row that is longer than the cut is left as long",
+    sensitivity=on(checks.sensitivity, "whitened, central"),
+)
+def _() -> Iterator[None]:
+    with patch(projection, "_lengths", lambda rows: np.zeros(rows.shape[0])):
+        yield
+
+
+@fault(
+    "slopes of whitened rows cut too late",
+    "slopes are cut at twice what was told, and the sum is divided by what was told",
+    sensitivity=on(checks.sensitivity, "whitened, rows"),
+)
+def _(real: Any = ProjectedGradient.value) -> Iterator[None]:
+    def wider(self: Any, round: Round) -> Any:
+        return 2.0 * real(self, round._replace(told={**round.told, "slope": 2.0 * round.told["slope"]}))
+
+    with patch(ProjectedGradient, "value", wider):
         yield
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.solvers import Newton
 
 Array = NDArray[np.float64]
 
@@ -45,10 +44,11 @@ class ExactNewton(PrivateNewton):
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "Newton's method with step halving, without privacy"
     private: ClassVar[bool | None] = False
+    numbers: ClassVar[type[ExactNumbers]] = ExactNumbers
 
-    def design(self, problem: Problem, options: Newton) -> Design:
+    def design(self, problem: Problem, options: Any) -> Design:
         """At most 100 steps, each of them halved at most 40 times."""
-        rounds, numbers = given(options.rounds, 100), ExactNumbers(slope_bound=slope_bound(problem, options))
+        rounds, numbers = given(options.rounds, 100), self.numbers(slope_bound=slope_bound(problem, options))
         queries = self._queries(problem, numbers.slope_bound)
         releases = tuple(Release.of(query, 0, min(50 * rounds, MOST_ROUNDS), 0.0, 1.0) for query in queries)
         return Design(rounds=rounds, numbers=numbers, releases=releases)

@@ -28,6 +28,7 @@ PAPER = {"calibration": "paper"}
 
 CENTRAL: Mapping[str, Mapping[str, Any]] = {
     "newton": {"rounds": 2},
+    "whitened": {"rounds": 2},
     "gradient": {"rounds": 3},
     "sgd": {"rounds": 4, "rate": 0.3},
     "scd": {"rounds": 4, "rate": 0.3, "clip": 1e-3},
@@ -109,7 +110,7 @@ def _one_place(game: Callable[..., None]) -> None:
 
 def _by_rows(game: Callable[..., None]) -> None:
     """Two holders: whoever sees each message, and the world, for whom their noises add."""
-    for solver in ("newton", "gradient", "sgd", "scd", "cd"):
+    for solver in ("newton", "whitened", "gradient", "sgd", "scd", "cd"):
         plan = {"solver": solver, "split": "rows", "parties": 2, "relation": "zero-out", **CENTRAL[solver]}
         game(f"{solver} by rows", plan, runs=MANY if solver in ("sgd", "scd") else SOME)
         game(f"{solver} by rows, model", plan, adversary="world", sees="model", runs=MANY)

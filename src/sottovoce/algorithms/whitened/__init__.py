@@ -1,0 +1,9 @@
+"""`whitened`: second moments, gradients of whitened rows, a rescale."""
+
+from __future__ import annotations
+
+from sottovoce.algorithms.base import Algorithm
+from sottovoce.algorithms.whitened.exact import ExactWhitened
+from sottovoce.algorithms.whitened.private import PrivateWhitened
+
+FORMS: tuple[Algorithm, ...] = (PrivateWhitened(), ExactWhitened())

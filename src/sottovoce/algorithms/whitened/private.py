@@ -1,0 +1,223 @@
+"""`whitened`: second moments, gradients of whitened rows, a rescale. One rule for every signal and dimension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.base import (
+    CONVEX,
+    MOST_ROUNDS,
+    Algorithm,
+    Ask,
+    Coordination,
+    Need,
+    given,
+    limited,
+    summed,
+)
+from sottovoce.algorithms.whitened import rule
+from sottovoce.algorithms.whitened.rule import Clips, Descent, Moments, Score, Units, White
+from sottovoce.data.block import Block
+from sottovoce.door.query import Query, Told
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release
+from sottovoce.privacy.relation import distance
+from sottovoce.queries.gram import ColumnSquares, GramMatrix
+from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum
+from sottovoce.queries.projected import LengthSum, ProjectedGradient, Shape
+from sottovoce.solvers import Whitened
+from sottovoce.solvers.auto import NEWTON_FEATURES
+
+Array = NDArray[np.float64]
+T = TypeVar("T")
+Asking = Generator[Ask, dict[str, Array], T]
+
+ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
+
+
+class WhitenedNumbers(Numbers, solver="whitened", form="private"):
+    """None: the noise of its releases says all."""
+
+
+class PrivateWhitened(Algorithm):
+    """Moments, whiten, descend, rescale.
+
+    1. The Gram matrix X'X (its diagonal above 2,000 features) is released once.
+    2. A public matrix P whitens the rows as far as the noise lets anything be learned, so that the noise is shared out
+       fairly among directions: z = P'x, cut to nearly equal length.
+    3. Gradients sum_i z_i clip(l'): the Newton estimates that they give are averaged over a window. With much signal
+       that is Newton's method, with little one long release at the constant model.
+    4. Two numbers more, the slope and the intercept of the score, mend the scale that shrinking and clipping took.
+
+    Guarantee: every release has sensitivity 1 (replace-one: 1, sqrt 2 or 2), and mu^2 is the sum of their
+    (sensitivity / std)^2; all else is a function of releases and public numbers (`proof.md`).
+    """
+
+    name: ClassVar[str] = "whitened"
+    form: ClassVar[str] = "private"
+    title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
+    needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
+    resumes: ClassVar[bool] = False  # the whitened rows are made once
+
+    def design(self, problem: Problem, options: Whitened) -> Design:
+        """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
+        queries = tuple(_queries(problem))
+        rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
+        counts = {"gradient": rounds, "rescale": RESCALES}
+        signal = problem.records * problem.mu / (distance(problem.relation) * math.sqrt(len(problem.parties)))
+        moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[queries[0].name]
+        one, rescale, rest = rule.shares(signal, len(queries) - 3, moments)
+        shares = {queries[0].name: moments, "gradient": rest, "rescale": rescale}
+        releases, first = list[Release](), 0
+        for query in queries:
+            count, mu = counts.get(query.name, 1), math.sqrt(shares.get(query.name, one)) * problem.mu
+            releases.append(Release.at_mu(query, first, count, mu, problem.relation))
+            first += count
+        return Design(rounds=rounds, numbers=WhitenedNumbers(), releases=tuple(releases))
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+        """In the order in which they are asked."""
+        return tuple(_queries(plan))
+
+    def remember(self, plan: Plan, rows: Block) -> dict[str, Any]:  # noqa: ARG002
+        """The projected rows of the stage, once they are told."""
+        return {}
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Moments, whiten, descend, rescale."""
+        run = _Run(plan)
+        moments = yield from run.moments()
+        units, start = yield from run.units()
+        white = yield from run.whiten(moments, units)
+        weights = yield from run.descend(white, start)
+        return (yield from run.rescale(white, weights))
+
+
+def _queries(problem: Problem) -> Iterator[Query]:
+    """What is asked, in order: a number apart from the moments, the gradients and the rescale."""
+    loss, d, constant = problem.scaled_loss, problem.dimension, problem.fit_intercept
+    shape = _shape(problem)
+    yield GramMatrix(d) if shape.kind == "symmetric" else ColumnSquares(d)
+    if loss.kind == "regression":
+        yield from (LabelSum(d), ResidualSum(d)) if constant else (ResidualSum(d),)
+    yield LengthSum(shape)
+    yield ProjectedGradient("gradient", shape, loss)
+    yield from (ScoreSum(d), SquareSum(d)) if constant else (SquareSum(d),)
+    yield ProjectedGradient("rescale", Shape(d, "vectors", 1 + constant), loss)
+
+
+def _shape(problem: Problem) -> Shape:
+    return Shape(problem.dimension, "symmetric" if problem.features <= NEWTON_FEATURES else "diagonal")
+
+
+class _Run:
+    """The stages of a run. All noise is judged in the sum over the parties, each of which adds its own."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.constant = plan.preparation.intercept_entry  # of every row; 0 without an intercept
+
+    def noise(self, query: str) -> float:
+        """The standard deviation of a mean over the records, all rounds of the query taken as one."""
+        release = self.plan.release(query)
+        return release.std * math.sqrt(len(self.plan.parties) / release.count) / self.plan.records
+
+    def mean(self, query: str, **told: Array) -> Asking[float]:
+        """A number of the records."""
+        return float(summed((yield Ask(query, told)))[0]) / self.plan.records
+
+    def moments(self) -> Asking[Moments]:
+        """Of the rows."""
+        plan = self.plan
+        if plan.has("gram"):
+            gram = GramMatrix(plan.dimension).matrix(summed((yield Ask("gram"))))
+            return rule.of_gram(gram / plan.records, self.noise("gram"))
+        squares = summed((yield Ask("squares")))
+        return rule.of_squares(squares / plan.records, self.noise("squares"), self.constant)
+
+    def units(self) -> Asking[tuple[Units, Array]]:
+        """And where to start: for numbers at the mean label, in units of the mean absolute residual there."""
+        start, residual = np.zeros(self.plan.dimension), 0.0
+        if self.plan.has("label"):
+            mean = yield from self.mean("label")
+            start[-1] = mean / (1 + 4 * self.noise("label") ** 2) / self.constant
+        if self.plan.has("residual"):
+            mean = yield from self.mean("residual", weights=start)
+            residual = max(mean, 0.0) + self.noise("residual")
+        return Units.of(self.plan.scaled_loss, residual), start
+
+    def whiten(self, moments: Moments, units: Units) -> Asking[White]:
+        """The parties make whitened rows, and say how long they are on average: that sets the clip."""
+        q = rule.whitening(moments, units, self.noise("gradient"))
+        radius = min(math.sqrt(q.max()), 2 * math.sqrt(q @ moments.values))
+        projection = _shape(self.plan).told(moments.matrix(np.sqrt(q)))
+        mean = yield from self.mean("length", projection=projection, radius=np.array([radius]))
+        length = radius * min(max(mean, 0.05), 1.0)
+        return White(moments, q, length, units)
+
+    def descend(self, white: White, start: Array) -> Asking[Array]:
+        """The weights after the gradients of whitened rows."""
+        plan, clips, regulariser = self.plan, white.clips(self.noise("gradient")), self.plan.scaled_regulariser
+        left = min(1.0, clips.cut / white.length)
+        descent = Descent(
+            point=np.zeros(plan.dimension),
+            squares=white.squares,
+            left=left,
+            damping=rule.DAMPING * white.moments.hidden * white.q * left,
+            prior=rule.prior(white.moments, white.units) / white.q,
+            variance=white.units.variance,
+            noise=self.noise("gradient") * clips.product,
+            rounds=plan.rounds,
+            units=white.units,
+            penalised=lambda point, stiffness: white.penalised(point, stiffness, regulariser),
+        )
+        yield from self.gradients("gradient", descent, white.moments, clips, {"offset": start[-1:] * self.constant})
+        return start + white.weights(descent.mean, descent.stiffness, regulariser)
+
+    def rescale(self, white: White, weights: Array) -> Asking[Array]:
+        """The weights with the slope and the intercept that two numbers more say."""
+        plan, units, constant, regulariser = self.plan, white.units, self.constant, self.plan.scaled_regulariser
+        score = Score(np.where(np.arange(plan.dimension) < plan.features, weights, 0.0), constant)
+        mean, radius = score.expected(white.moments)
+        if constant:
+            found = yield from self.mean("score", weights=score.standardised(mean, radius))
+            mean += radius * found / (1 + (rule.SPREAD * self.noise("score")) ** 2)
+        found = yield from self.mean("square", weights=score.standardised(mean, radius))
+        unit = radius * rule.deviation(found, self.noise("square"))
+        projection, offset = score.projection(mean, unit), mean + float(weights[-1]) * constant
+        size = projection.shape[1]
+        clips = white.rescale_clips(self.noise("gradient"), self.noise("rescale"))
+        descent = Descent(
+            point=np.array([unit, 0.0])[:size],
+            squares=np.ones(size),
+            left=rule.UNCUT,
+            damping=0.0,
+            prior=units.scale**2,
+            variance=units.scale**2,
+            noise=self.noise("rescale") * clips.product,
+            rounds=RESCALES,
+            units=units,
+            penalised=lambda point, stiffness: score.penalised(point, stiffness, unit, regulariser),
+        )
+        told = {"offset": np.array([offset]), "projection": projection}
+        yield from self.gradients("rescale", descent, rule.plain(size), clips, told)
+        slope, *shift = score.penalised(descent.mean, descent.stiffness, unit, regulariser)
+        rescaled = max(slope, 0.0) / unit * score.weights
+        if constant:
+            rescaled[-1] = (offset + shift[0] - max(slope, 0.0) / unit * mean) / constant
+        return regulariser.prox(rescaled, 0.0)
+
+    def gradients(self, query: str, descent: Descent, basis: Moments, clips: Clips, told: Told) -> Asking[None]:
+        """One after the other, each at the point that those before led to; P and C are told once."""
+        first = {"cut": np.array([clips.cut]), **told}
+        every = {"slope": np.array([clips.slope]), "offset": told["offset"]}
+        for _ in range(descent.rounds):
+            answer = summed((yield Ask(query, {"point": basis.out(descent.point), **every, **first})))
+            descent.step(basis.into(answer) * clips.product / self.plan.records)
+            first = {}

@@ -1,0 +1,338 @@
+"""The formulas of `whitened`: functions of released values and public numbers, each with its reason.
+
+Sums are divided by the number of records. A `noise` is a standard deviation of such a mean over all parties' records;
+that of several rounds is what a single release with all of their budget would have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from sottovoce.losses import Loss
+from sottovoce.penalties.quadratic import DiagonalMetric, Metric
+from sottovoce.penalties.scaled import ScaledRegulariser
+
+Array = NDArray[np.float64]
+
+GRAM, SQUARES = 0.15, 0.03  # shares of mu^2: a matrix of d^2 / 2 numbers, or d numbers
+CUT = 0.7  # of the mean length: rows are cut to nearly equal length, and .5 to .9 nearly tie
+TOLERANCE = 5e-5  # of the loss, given to noise for the sake of wider clips
+DAMPING = 0.3  # of what the noise hides of the moments, added where a step divides by them
+SPREAD = 2.5  # deviations within which a score is measured
+NEAR, FAR = 1.5, 4.5  # the length of (standardised score, 1) that rows of the rescale are cut to: at first, at most
+UNCUT = 0.9  # what is left of such rows
+
+
+def shares(signal: float, numbers: int, moments: float) -> tuple[float, float, float]:
+    """Of mu^2: for a single number, for the rescale, and for the gradients what is left.
+
+    A number needs an error of about 1/15, the two of the rescale of 1/30, whatever the signal N mu is; bounds so that
+    they neither vanish nor eat the budget.
+    """
+    one = min(max((15 / signal) ** 2, 0.005), 0.03)
+    rescale = min(max((30 / signal) ** 2, 0.05), 0.20)
+    return one, rescale, 1 - moments - rescale - numbers * one
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean squares of the rows along the columns of `vectors`; None: along the coordinates.
+
+    `hidden` is how much of a mean square the noise can hide.
+    """
+
+    values: Array
+    vectors: Array | None
+    hidden: float
+
+    def into(self, vector: Array) -> Array:
+        """The coordinates of a vector along the directions."""
+        return vector if self.vectors is None else self.vectors.T @ vector
+
+    def out(self, coordinates: Array) -> Array:
+        """The inverse."""
+        return coordinates if self.vectors is None else self.vectors @ coordinates
+
+    def matrix(self, factors: Array) -> Array:
+        """The matrix that multiplies each direction by its factor, or the diagonal of it."""
+        return factors if self.vectors is None else (self.vectors * factors) @ self.vectors.T
+
+    @property
+    def rest(self) -> Array:
+        """1 for every direction but the largest, which is mostly the mean and says nothing of the scores' spread."""
+        others = np.ones(len(self.values))
+        others[int(np.argmax(self.values))] = 0.0 if len(others) > 1 else 1.0
+        return others
+
+
+def plain(count: int) -> Moments:
+    """Of standardised columns: as they are, and known."""
+    return Moments(np.ones(count), None, 0.0)
+
+
+def of_gram(gram: Array, noise: float) -> Moments:
+    """Eigenvectors of a released Gram matrix, and eigenvalues as far as they can be known.
+
+    Symmetric noise pushes eigenvalues apart, each by the sum of 1 / distance to the others; that is taken back.
+    """
+    found, vectors = np.linalg.eigh(gram)
+    apart = np.subtract.outer(found, found)
+    pushed = noise**2 * (apart / (apart**2 + noise**2 / 2)).sum(axis=1)
+    values = np.maximum(found - pushed, 0.5 * noise)
+    return Moments(values / max(1.0, values.sum()), vectors, noise * math.sqrt(len(found) / 2))
+
+
+def of_squares(squares: Array, noise: float, constant: float) -> Moments:
+    """Mean squares of the columns: what is expected of a number above 0 under noise, if their sizes are exponential.
+
+    `constant` is the entry of the last column, which is known; 0 if there is none.
+    """
+    mean = max(float((squares[:-1] if constant else squares).mean()), 0.05 * noise)
+    z = np.maximum(squares / noise - noise / mean, -30.0)
+    values = np.maximum(noise * (z + np.exp(norm.logpdf(z) - norm.logcdf(z))), 1e-6 / len(squares))
+    if constant:
+        values[-1] = constant**2
+    return Moments(values / max(1.0, values.sum()), None, noise)
+
+
+@dataclass(frozen=True)
+class Units:
+    """What the size of labels and slopes decides."""
+
+    slope: float  # G: that of an ordinary record at the constant model
+    steepest: float  # beyond which no slope needs to be
+    variance: float  # of the scores, before anything is known
+    curvature: float  # at scores of that variance
+    scale: float  # of the slope and the intercept of the rescale
+    tolerance: float  # of the loss: what wider clips may cost in noise
+    loss: Loss
+
+    @classmethod
+    def of(cls, loss: Loss, residual: float) -> Units:
+        """Classes have a scale of their own; numbers that of their mean absolute residual."""
+        if loss.kind == "classification":
+            slope = abs(float(loss.derivative(np.zeros(1), np.ones(1))[0]))
+            return cls(slope, loss.lipschitz(), 2.0, loss.mean_curvature(2.0), 1.0, TOLERANCE, loss)
+        slope = min(residual, loss.lipschitz(), 1.0)
+        return cls(slope, min(loss.lipschitz(), 1.0), slope**2 / 2, 1.0, slope, TOLERANCE * slope**2, loss)
+
+    def curvature_at(self, variance: float) -> float:
+        """The mean curvature at scores of that variance; a floor, below which a step could run away."""
+        if self.loss.kind == "regression":
+            return 1.0
+        return max(self.curvature / 4, self.loss.mean_curvature(variance))
+
+
+def prior(moments: Moments, units: Units) -> float:
+    """The variance v of the weights with which scores have the variance that is expected."""
+    return units.variance / float(moments.rest @ moments.values)
+
+
+def whitening(moments: Moments, units: Units, noise: float) -> Array:
+    """q: the factors of the squares of the directions.
+
+    A direction with the mean square m is learned if m v is above kappa, what the noise leaves unknown: there q = 1 / m,
+    and no more than v / kappa where little can be learned. kappa grows with the number of directions that are learned,
+    which make the rows longer.
+    """
+    variance = prior(moments, units)
+    sizes = moments.values * variance
+    unit = (CUT * noise * units.slope / units.curvature) ** 2
+    low, high = 1e-30, 1e12
+    for _ in range(100):
+        kappa = math.sqrt(low * high)
+        low, high = (kappa, high) if unit * float((sizes / (sizes + kappa)).sum()) > kappa else (low, kappa)
+    return variance / (sizes + kappa)
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Rows are cut to length `cut`, slopes to `slope`."""
+
+    cut: float
+    slope: float
+
+    @property
+    def product(self) -> float:
+        """By how much a record moves a sum at most."""
+        return self.cut * self.slope
+
+    def widened(self, units: Units, noise: float, size: float, longest: float) -> Clips:
+        """Both grow while the noise costs less than the tolerance, so they vanish at large signal, with their bias.
+
+        Noise of the standard deviation s on a mean gradient of rows of the mean square `size` costs s^2 size / (2 k).
+        """
+        allowed = math.sqrt(2 * units.tolerance * units.curvature / size) / noise
+        growth = max(1.0, allowed / self.product)
+        steeper = min(units.steepest / self.slope, math.sqrt(growth))
+        return Clips(min(self.cut * growth / steeper, max(longest, self.cut)), self.slope * steeper)
+
+
+@dataclass(frozen=True)
+class White:
+    """Whitened rows: q has the factors of the squares of the directions, `length` is the mean length."""
+
+    moments: Moments
+    q: Array
+    length: float
+    units: Units
+
+    @property
+    def squares(self) -> Array:
+        """Mean squares of a whitened row along the directions."""
+        return self.q * self.moments.values
+
+    def clips(self, noise: float) -> Clips:
+        """Nearly equal lengths and ordinary slopes, widened where the noise allows it; no row is longer than sqrt q."""
+        first, longest = Clips(CUT * self.length, self.units.slope), math.sqrt(self.q.max())
+        return first.widened(self.units, noise, float(self.squares.sum()), longest)
+
+    def rescale_clips(self, noise: float, rescale_noise: float) -> Clips:
+        """Those of (standardised score, 1): as wide as the gradients' are for them.
+
+        Slopes of classes are cut later, as long as the noise is below 1 / 40: their scale is what is asked for.
+        """
+        clips, units = self.clips(noise), self.units
+        cut = min(NEAR * max(clips.cut / (CUT * self.length), 1.0), FAR)
+        if units.loss.kind == "regression":
+            return Clips(cut, clips.slope)
+        return Clips(cut, min(units.steepest, max(units.slope, 1 / (40 * rescale_noise))))
+
+    def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
+        """The w = P u, of the rows as they were, with the least 1/2 |u - point|^2 in the metric + penalty."""
+        free, values, vectors = self.moments.out(np.sqrt(self.q) * point), stiffness / self.q, self.moments.vectors
+        metric = DiagonalMetric(values) if vectors is None else Metric(values, vectors)
+        return metric.step(free, np.zeros_like(free), regulariser, 1)
+
+    def penalised(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
+        """The u of these weights."""
+        if regulariser.is_none:
+            return point
+        return self.moments.into(self.weights(point, stiffness, regulariser)) / np.sqrt(self.q)
+
+
+@dataclass(frozen=True)
+class Score:
+    """x'w without the intercept; `constant` is the last entry of every row, 0 if there is no intercept."""
+
+    weights: Array
+    constant: float
+
+    def expected(self, moments: Moments) -> tuple[float, float]:
+        """Its mean and the length within which it is measured, as the moments have them; of columns alone no mean."""
+        along, mean = moments.into(self.weights), 0.0
+        square = float(moments.values @ along**2)
+        if self.constant and moments.vectors is not None:
+            mean = float((moments.values * moments.vectors[-1]) @ along) / self.constant
+            square = max(square - mean**2, 0.1 * square)
+        return mean, SPREAD * math.sqrt(square) + 1e-12
+
+    def standardised(self, mean: float, unit: float) -> Array:
+        """Weights of (score - mean) / unit."""
+        found = self.weights / unit
+        if self.constant:
+            found[-1] = -mean / unit / self.constant
+        return found
+
+    def projection(self, mean: float, unit: float) -> Array:
+        """Of a row to ((score - mean) / unit, 1); without an intercept to the first of them."""
+        score = self.standardised(mean, unit)
+        one = np.where(np.arange(len(score)) < len(score) - 1, 0.0, 1.0)
+        return np.column_stack([score, one / self.constant] if self.constant else [score])
+
+    def penalised(self, point: Array, stiffness: Array, unit: float, regulariser: ScaledRegulariser) -> Array:
+        """With the slope between 0 and its own that minimises its square distance + the penalty of the weights."""
+        if regulariser.is_none:
+            return point
+        low, high, own = 0.0, max(float(point[0]), 0.0), float(point[0])
+
+        def cost(slope: float) -> float:
+            return float(stiffness[0]) / 2 * (slope - own) ** 2 + regulariser.value(slope / unit * self.weights)
+
+        for _ in range(100):  # convex: each step leaves a third out
+            left, right = low + (high - low) / 3, high - (high - low) / 3
+            low, high = (low, right) if cost(left) <= cost(right) else (left, high)
+        return np.concatenate([[low], point[1:]])
+
+
+def deviation(square: float, noise: float) -> float:
+    """Of a score in units of what it is measured within, from a noisy mean square: a little cautious, not below .22."""
+    return math.sqrt(max((max(square, 0.0) + noise**2) / (1 + (SPREAD * noise) ** 2), 0.048))
+
+
+def window(rounds: int, noise: float, variance: float) -> float:
+    """How many estimates are averaged: an iterate may carry noise of half of the prior variance of the scores.
+
+    `noise` is the scores' variance by noise if all rounds were one. With much signal 1, Newton steps; with little all
+    rounds, which add up to one release of the gradient at the constant model.
+    """
+    return min(max(rounds * noise / (variance / 2), 1.0), float(rounds))
+
+
+@dataclass
+class Descent:
+    """Estimates k H u - g of k H u*, averaged over a window, and divided by k H + noise^2 / (prior k h).
+
+    h = `squares` `left` is the curvature as it is known, H = h + damping what is stepped with, so that noise in h does
+    no harm. The second term makes the mean of Newton steps a posterior mean; in early rounds, of which few are
+    averaged, it is larger.
+    """
+
+    point: Array
+    squares: Array  # mean squares of the rows along the coordinates of the point
+    left: float  # of them, after the cut
+    damping: Array | float
+    prior: Array | float  # variance of the coordinates
+    variance: float  # of the scores by that prior
+    noise: float  # of the mean gradient
+    rounds: int
+    units: Units
+    penalised: Callable[[Array, Array], Array]
+
+    def __post_init__(self) -> None:
+        spoiled = float(self.squares.sum()) * (self.noise / (self.units.curvature * self.left)) ** 2
+        self._window = window(self.rounds, spoiled, self.variance)
+        self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
+        self._taken: list[Array] = []
+        self._last = self.point, np.zeros_like(self.point)
+        self.stiffness = np.ones_like(self.point)
+
+    def step(self, gradient: Array) -> None:
+        """From `point`, at which the gradient was asked, to the next one."""
+        self._count += 1
+        self._widen(gradient)
+        gain, known = 1 / min(self._count, self._window), self.left * self.squares
+        k = self.units.curvature_at(float(self.squares @ self.point**2))
+        self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
+        self._curvature += gain * (k - self._curvature)
+        k, early = self._curvature, max(1.0, self._window / self._count)
+        self.stiffness = k * (known + self.damping) + early * self.noise**2 / (self.prior * k * known)
+        free = self._estimate / self.stiffness
+        self.point = self.penalised(free, self.stiffness)
+        if self._count >= max(self.rounds / 2, self._window):
+            self._taken.append(free)
+
+    def _widen(self, gradient: Array) -> None:
+        """A window of r steps where the loss bends r times as much as known, beyond noise: shorter ones would diverge.
+
+        Rows whose columns are scaled one by one have directions in which they add up.
+        """
+        move, change = self.point - self._last[0], gradient - self._last[1]
+        self._last = self.point, gradient
+        if self._count > 1:
+            k = self.units.curvature_at(float(self.squares @ self.point**2))
+            noise = 2 * self.noise * math.sqrt(2 * self.rounds) * math.sqrt(float(move @ move))
+            model = k * float((self.left * self.squares + self.damping) @ move**2)
+            ratio = (float(change @ move) - noise) / max(model, 1e-300)
+            self._window = min(max(self._window, ratio), float(self.rounds))
+
+    @property
+    def mean(self) -> Array:
+        """Of the points, before a penalty moved them, of the second half whose window was full."""
+        return np.asarray(np.mean(self._taken, axis=0))

@@ -1,0 +1,104 @@
+"""Sums of one bounded number for each record: what a coordinator needs to know of sizes and scales.
+
+Proof: `algorithms/whitened/proof.md`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.block import toward_zero
+from sottovoce.door.query import Query, Reals, Round
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.relation import Relation, either
+
+Array = NDArray[np.float64]
+
+
+class NumberSum(Query):
+    """The sum of one number for each record, cut to [low, 1]; 0 for a null row.
+
+    Guarantee: zero-out moves it by at most 1, replace-one by 1 - low. Edges: a NaN counts as 1.
+    """
+
+    bound = 1.0
+    length = 1
+    rounding_entries = 1.0
+    low: ClassVar[float] = 0.0
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+
+    def sensitivity(self, relation: Relation) -> float:
+        """The length of the interval that holds the number and 0, or the number and another."""
+        return either(relation, zero_out=1.0, replace_one=1.0 - self.low)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The weights of a score."""
+        return {"weights": Reals((self.dimension,))}
+
+    @abstractmethod
+    def numbers(self, round: Round) -> Array:
+        """One number for each record, a function of that record alone."""
+
+    def value(self, round: Round) -> Array:
+        """Their sum, exact on its grid."""
+        numbers = np.fmax(np.fmin(self.numbers(round), 1.0), self.low)
+        numbers[round.rows.null_rows] = 0.0
+        return np.array([toward_zero(numbers, round.rows.sum_bits).sum()])
+
+
+class ScoreSum(NumberSum):
+    """sum_i clip(x_i'w, -1, 1)."""
+
+    name = "score"
+    title: ClassVar[str] = "the mean score"
+    low: ClassVar[float] = -1.0
+
+    def numbers(self, round: Round) -> Array:
+        """Scores."""
+        return round.rows.scores(round.told["weights"])
+
+
+class SquareSum(NumberSum):
+    """sum_i min(1, (x_i'w)^2)."""
+
+    name = "square"
+    title: ClassVar[str] = "the mean square of the scores"
+
+    def numbers(self, round: Round) -> Array:
+        """Squares of scores."""
+        scores = round.rows.scores(round.told["weights"])
+        return scores * scores
+
+
+class LabelSum(NumberSum):
+    """sum_i y_i of labels in [-1, 1]."""
+
+    name = "label"
+    title: ClassVar[str] = "the mean label"
+    low: ClassVar[float] = -1.0
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """Nothing."""
+        return {}
+
+    def numbers(self, round: Round) -> Array:
+        """Labels."""
+        return np.array(round.rows.labels)
+
+
+class ResidualSum(NumberSum):
+    """sum_i min(1, |x_i'w - y_i|)."""
+
+    name = "residual"
+    title: ClassVar[str] = "the mean size of the residuals"
+
+    def numbers(self, round: Round) -> Array:
+        """Sizes of residuals."""
+        return np.abs(round.rows.scores(round.told["weights"]) - round.rows.labels)

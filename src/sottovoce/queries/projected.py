@@ -1,0 +1,131 @@
+"""Rows seen through a public matrix: how long they are, and gradients in which no record weighs more than another.
+
+The matrix P is made of earlier releases and told once; the rows that it makes are kept at the holder. A sum is divided
+by what bounds a term, so every release here has sensitivity 1 whatever P and the clips are: the plan is fixed before
+the run, and the coordinator multiplies. Proof: `algorithms/whitened/proof.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.block import toward_zero
+from sottovoce.data.bounds import LARGEST, SMALLEST
+from sottovoce.data.projection import Projected
+from sottovoce.door.query import Query, Reals, Round
+from sottovoce.errors import RefusedError
+from sottovoce.losses import Loss
+from sottovoce.plan.plan import Plan
+from sottovoce.queries.numbers import NumberSum
+
+Array = NDArray[np.float64]
+
+Kind = Literal["symmetric", "diagonal", "vectors"]
+
+STEEPEST = 2.0**40  # entry of a projection
+POSITIVE = Reals((1,), SMALLEST, LARGEST)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a projection of rows of `dimension` columns is told."""
+
+    dimension: int
+    kind: Kind  # as a triangle, as a diagonal, or as `columns` vectors
+    columns: int = 0
+
+    @property
+    def width(self) -> int:
+        """Columns of a projected row."""
+        return self.columns or self.dimension
+
+    @property
+    def takes(self) -> Reals:
+        """The numbers of a message."""
+        d = self.dimension
+        shape = {"symmetric": (d * (d + 1) // 2,), "diagonal": (d,), "vectors": (d, self.columns)}[self.kind]
+        return Reals(shape, -STEEPEST, STEEPEST)
+
+    def told(self, matrix: Array) -> Array:
+        """The numbers that are sent for a matrix, or for the diagonal of one."""
+        return matrix[np.triu_indices(self.dimension)] if self.kind == "symmetric" else matrix
+
+    def matrix(self, told: Array) -> Array:
+        """The inverse of `told`."""
+        if self.kind != "symmetric":
+            return told
+        full = np.zeros((self.dimension, self.dimension))
+        full[np.triu_indices(self.dimension)] = told
+        return full + np.triu(full, 1).T
+
+
+class LengthSum(NumberSum):
+    """sum_i min(1, |P'x_i| / radius); the holder keeps the rows P'x_i for `ProjectedGradient`."""
+
+    name = "length"
+    title: ClassVar[str] = "the mean length of the whitened rows"
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape.dimension)
+        self.shape = shape
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """P, and the radius."""
+        return {"projection": self.shape.takes, "radius": POSITIVE}
+
+    def numbers(self, round: Round) -> Array:
+        """Lengths in units of the radius."""
+        rows = round.memory["gradient"] = Projected(round.rows, self.shape.matrix(round.told["projection"]))
+        return np.asarray(rows.lengths / round.told["radius"][0])
+
+
+class ProjectedGradient(Query):
+    """sum_i z_i / C min(1, C / |z_i|) clip(l'(z_i'u + a, y_i), -G, G) / G, z_i = P'x_i, with |.| <= 1 for each record.
+
+    Guarantee: zero-out moves it by at most 1, replace-one by 2, whatever P, C, G, u and a are.
+    Edges: a null row and an empty block contribute 0; a NaN slope counts as G. The first round is told C and, unless
+    `LengthSum` was told it, P; a holder that was not told them refuses.
+    """
+
+    def __init__(self, name: str, shape: Shape, loss: Loss) -> None:
+        self.name, self.shape, self.loss = name, shape, loss
+        self.bound, self.length, self.rounding_entries = 1.0, shape.width, float(shape.width)
+
+    title: ClassVar[str] = "gradients of the loss on whitened rows"
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+        """u, a and G; in the first round C, and P where this query is told it."""
+        every = {"point": Reals((self.length,)), "offset": Reals((1,)), "slope": POSITIVE}
+        if plan.has(self.name) and number > plan.release(self.name).first:
+            return every
+        return every | {"cut": POSITIVE} | ({} if self.name == "gradient" else {"projection": self.shape.takes})
+
+    def value(self, round: Round) -> Array:
+        """One pass over the projected rows."""
+        rows, told = self._rows(round.memory, round), round.told
+
+        def term(scores: Array, labels: Array) -> Array:
+            slopes = self.loss.derivative(scores, labels)
+            slopes /= told["slope"][0]
+            # fmin takes the bound where the slope is NaN, which clip would let through
+            np.fmin(slopes, 1.0, out=slopes)
+            np.fmax(slopes, -1.0, out=slopes)
+            return toward_zero(slopes, rows.bits)
+
+        return rows.weighted_sum(told["point"], float(told["offset"][0]), term)
+
+    def _rows(self, memory: dict[str, Any], round: Round) -> Projected:
+        if "projection" in round.told:
+            memory.clear()  # the rows of the stage before
+            memory[self.name] = Projected(round.rows, self.shape.matrix(round.told["projection"]))
+        rows: Projected | None = memory.get(self.name)
+        if rows is not None and "cut" in round.told and not rows.ready:
+            rows.cut(float(round.told["cut"][0]))
+        if rows is None or not rows.ready:
+            raise RefusedError(f"query {self.name!r} needs rows that were projected and cut; ask its rounds in order.")
+        return rows
