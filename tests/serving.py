@@ -27,7 +27,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.accounting import renyi_of
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
-from sottovoce.privacy.ledger import Account
+from sottovoce.privacy.ledger import Account, Receipt
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Events, Reservation, Terms
@@ -59,8 +59,12 @@ class InMemory(Account):
     reservations: list[Reservation] = field(default_factory=list, compare=False)
     released: dict[tuple[str, int, str], bytes] = field(default_factory=dict, compare=False)
 
-    def book(self) -> Book:
-        return Book(Renyi(1.0, 1e-3, self.relation, "renyi", ORDER, 1.0), tuple(self.reservations))
+    def line(self) -> list[tuple[str, Book]]:
+        terms = Renyi(1.0, 1e-3, self.relation, "renyi", ORDER, 1.0)
+        return [(self.dataset, Book(terms, tuple(self.reservations)))]
+
+    def receipt(self) -> Receipt:
+        return Receipt(len(self.reservations), "0" * 64)
 
     def reserve(self, plan: str, events: Events, *, delta: float | None = None, **said: Any) -> Reservation:
         self.reservations.append(self.terms().price(plan, events, delta, said["summary"]))
@@ -71,9 +75,6 @@ class InMemory(Account):
 
     def stored(self, plan: str, round: int, query: str) -> bytes | None:
         return self.released.get((plan, round, query))
-
-    def started(self, plan: str) -> bool:
-        return any(known == plan for known, _, _ in self.released)
 
     def answers(self, plan: str) -> Counter[str]:
         return Counter(query for known, _, query in self.released if known == plan)

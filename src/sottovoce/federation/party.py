@@ -84,7 +84,7 @@ class Party:
         self._rows, self._labels = check_rows(X, y, name)
         self._account = account
         if account is not None:
-            Ledger(account.path).account(account.dataset)  # the whole file is checked before anything is served
+            account.book()  # the whole file is checked before anything is served
         self._policy = policy or Policy()
         self.randomness: Randomness = randomness or SystemRandomness()
         self._feature_names = feature_names or column_names(X)
