@@ -35,7 +35,7 @@ from sottovoce.queries.pricing import queries_of
 from support import handle
 
 Data = Mapping[str, tuple[np.ndarray, np.ndarray]]
-MANY = 400  # rounds of a release that are all asked for; of more, those at both ends
+MANY = 40  # rounds of a release that are all asked for; of more, those at both ends
 ORDER = 4.0  # the Renyi order at which costs are compared
 
 serials = itertools.count(1)

@@ -363,7 +363,7 @@ class Probe:
             if k:
                 following = query.follow(np.asarray(seen[k - 1] * release.step, dtype=np.float64), round)
                 assert following is not None, f"{query.name} follows no released value"
-                round = dataclasses.replace(following, rows=round.rows)
+                round = following._replace(rows=round.rows)
             self._note(query, np.rint(query.value(round) / release.step) * release.step * query.noise_weights)
 
     def _walk(self, query: Walk, release: Release, round: Round) -> None:
