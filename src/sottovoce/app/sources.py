@@ -28,7 +28,7 @@ def file_shape(
     if suffixes & set(readers.CSV):
         with readers.csv_lines(path) as lines:
             header = [cell.strip() for cell in next(lines, (1, []))[1] or []]
-            records = sum(1 for _ in lines)
+            records = sum(1 for _ in readers.csv_rows(lines, tuple(header)))
     elif suffixes & set(readers.PARQUET):
         header, records = _parquet_shape(path)
     else:

@@ -40,7 +40,7 @@ PARQUET = (".parquet", ".pq")
 LIBSVM = (".svm", ".libsvm", ".svmlight", ".txt")
 COMPRESSED = (".gz", ".bz2", ".xz")
 
-_MISSING = frozenset({"", "na", "nan", "?"})
+MISSING = frozenset({"", "na", "nan", "?"})
 _MOST_FEATURES = 2**31 - 2  # a larger index does not fit the matrix
 _ROWS_AT_ONCE = 20_000  # strings are ten times the size of the numbers they become
 _LINES_NAMED = 5  # of those that became null rows, in the log
@@ -132,7 +132,7 @@ def read_csv(
             if position is not None:
                 labels.extend(cells[position])
     _tell(path, sum(map(len, blocks)), spoilt)
-    y = None if position is None else _number_or_text(labels, text=str)
+    y = None if position is None else _number_or_text(labels)
     return Table(np.concatenate(blocks), y, tuple(columns[j] for j in kept))
 
 
@@ -188,8 +188,6 @@ def read_parquet(path: PathLike, *, label: str | int | None = None, features: in
         if columns[name].dtype == object:
             raise _not_numeric(path, name)
     y = None if position is None else columns[names[position]]
-    if y is not None and y.dtype == object:
-        y = y.astype(str)
     return Table(np.column_stack([columns[name] for name in kept]), y, tuple(kept))
 
 
@@ -251,7 +249,7 @@ def _csv_chunks(
     """The column names, then (line numbers, rows) some thousands at a time; None for a row of another length."""
     with csv_lines(path, member) as lines:
         columns = _header(next(lines, (1, []))[1], path) if names is None else tuple(names)
-        rows = _rows(lines, columns, declarations=names is not None)
+        rows = csv_rows(lines, columns, declarations=names is not None)
         first = next(rows, None)
         if first is None:
             raise InputError(f"{path} has a header line but no rows." if names is None else f"{path} has no rows.")
@@ -260,15 +258,16 @@ def _csv_chunks(
 
 @contextmanager
 def csv_lines(path: PathLike, member: str | None = None) -> Iterator[Iterator[tuple[int, list[str] | None]]]:
-    """(number, cells) of each line that is not empty, each read by itself; None where it cannot be.
+    """(number, cells) of each line from the first that is not empty on, each read by itself; None where it cannot be.
 
-    Bytes that are no UTF-8 become U+FFFD: they spoil the cell that they are in.
+    An empty line has no cells. Bytes that are no UTF-8 become U+FFFD: they spoil the cell that they are in.
     """
     with (
         open_data(path, member) as raw,
-        io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="") as text,
+        io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="\n") as text,
     ):
-        yield ((number, _cells(line)) for number, line in enumerate(text, 1) if line.strip())
+        lines = itertools.dropwhile(lambda numbered: not numbered[1].strip(), enumerate(text, 1))
+        yield ((number, _cells(line) if line.strip() else []) for number, line in lines)
 
 
 def _cells(line: str) -> list[str] | None:
@@ -298,12 +297,24 @@ def _header(cells: list[str] | None, path: Path) -> tuple[str, ...]:
     return names
 
 
-def _rows(
-    lines: Iterator[tuple[int, list[str] | None]], columns: tuple[str, ...], *, declarations: bool
+def csv_rows(
+    lines: Iterator[tuple[int, list[str] | None]], columns: tuple[str, ...], *, declarations: bool = False
 ) -> Iterator[tuple[int, _Row]]:
+    """Each record with the number of its line; None where the line has too few or too many cells.
+
+    An empty line is a record like any other: dropped, it would change how many there are. At the end of a file of
+    several columns, and in a file that is no table alone (`declarations`), it is none.
+    """
+    empty: list[int] = []
     for number, row in lines:
-        if declarations and row and row[0].startswith(_NOT_DATA):
+        if declarations and (row == [] or (row and row[0].startswith(_NOT_DATA))):
             continue
+        if row == [] and len(columns) > 1:
+            empty.append(number)
+            continue
+        yield from ((line, None) for line in empty)
+        empty.clear()
+        row = [""] if row == [] else row
         yield number, row if row is not None and len(row) == len(columns) else None
 
 
@@ -317,7 +328,7 @@ def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
     try:
         return np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
-        filled = ("nan" if cell.strip().lower() in _MISSING else cell for cell in cells)
+        filled = ("nan" if cell.strip().lower() in MISSING else cell for cell in cells)
         try:
             return np.fromiter(map(float, filled), np.float64, len(cells))
         except ValueError:
@@ -354,9 +365,9 @@ def _tell(path: Path, records: int, spoilt: list[int]) -> None:
         )
 
 
-def _number_or_text(cells: Sequence[str], text: type = object) -> NDArray[Any]:
+def _number_or_text(cells: Sequence[str]) -> NDArray[Any]:
     values = _numbers(cells)
-    return np.array([cell.strip() for cell in cells], dtype=text) if values is None else values
+    return np.array([cell.strip() for cell in cells], dtype=object) if values is None else values
 
 
 def _label_position(label: str | int | None, columns: Sequence[str], path: Path) -> int | None:
@@ -402,7 +413,7 @@ def _svmlight_lines(stream: IO[bytes], features: int | None) -> tuple[bytes, lis
 def _is_svmlight(parts: list[bytes], features: int) -> bool:
     """`label index:value index:value ...`, indices from 1 to the number of features, each above the one before."""
     try:
-        pairs = [part.split(b":") for part in parts[1:] if not part.startswith(b"qid:")]
+        pairs = [part.split(b":") for part in parts[2 if parts[1:] and parts[1].startswith(b"qid:") else 1 :]]
         indices = [int(index) for index, _ in pairs]
         _ = [float(parts[0]), *(float(value) for _, value in pairs)]
     except ValueError:

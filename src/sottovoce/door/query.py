@@ -193,6 +193,7 @@ class Query(ABC):
     each_person: ClassVar[bool] = False  # whether an answer has numbers about single people, not sums over all
     samples: ClassVar[bool] = False  # whether it may be asked of a secret batch
     unordered: bool = False  # whether its rounds may come in any order
+    optional: ClassVar[bool] = False  # whether a plan may do without a release of it
     as_needed: ClassVar[bool] = False  # whether what was released decides in which of its rounds a run asks
     one_by_one: ClassVar[bool] = False  # whether each party is asked on its own, told what those before it said
     bound: float

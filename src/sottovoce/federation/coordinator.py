@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import secrets
 from collections import Counter
@@ -120,10 +121,8 @@ class Coordinator:
         said = Frame("predict", 0, digest, query=recipient, text=request.text)
         others = [name for name in parties if name != recipient]
         people = counts[parties[0]]
-        total = np.zeros((people, 2), dtype=np.uint64)
-        if others:
-            for name, reply in self._exchange(others, said).items():
-                total = added(total, checks.masked(name, reply, people))
+        each = [checks.masked(name, reply, people) for name, reply in self._exchange(others, said).items()]
+        total = functools.reduce(added, each) if each else np.zeros((people, 2), dtype=np.uint64)
         if recipient == COORDINATOR:
             return scores_of(total)
         self._exchange([recipient], dataclasses.replace(said, arrays={MASKED: total.view(np.int64)}))

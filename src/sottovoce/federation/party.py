@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
+from sottovoce.data.readers import MISSING
 from sottovoce.door.frames import Frame, decode, peek
 from sottovoce.door.gate import Gate, fits
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
@@ -109,7 +110,8 @@ class Party:
 
     def same_labels(self, other: Party) -> bool:
         """Whether another party of the same holder has the same labels in the same order; the labels stay inside."""
-        return bool(np.array_equal(self._labels.astype(str), other._labels.astype(str)))
+        mine, theirs = self._labels.tolist(), other._labels.tolist()
+        return len(mine) == len(theirs) and all(str(one) == str(two) for one, two in zip(mine, theirs, strict=True))
 
     @property
     def predictions(self) -> Predictions | None:
@@ -289,7 +291,10 @@ class Party:
 
         A model is earned: under a plan with noise it is kept only after this party gave every answer of the plan.
         """
-        answered = not run.plan.private or self._answered_all(run.form, run.plan, run.gate.answers())
+        due = answers_due(run.form, run.plan, self.name)
+        answered = not run.plan.private or (
+            any(due.values()) and self._answered_all(run.form, run.plan, run.gate.answers())
+        )
         if not (run.started and answered) and ("coef" in frame.arrays or run.plan.models == "kept"):
             raise RefusedError(
                 f"{self.name} keeps no model of this plan: it has not been asked for everything that the plan has it "
@@ -470,6 +475,11 @@ class Party:
                 if release.query not in queries:
                     raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
                 self._check_release(release, queries[release.query], plan.records)
+            missing = [name for name, query in queries.items() if not (plan.has(name) or query.optional)]
+            if missing:
+                raise RefusedError(
+                    f"the plan has no release of {missing[0]!r}, which {plan.algorithm} cannot do without."
+                )
             limits.check_answers(plan, queries)
             form.pricing.check_served(form, plan, self.name)
             if plan.private:
@@ -550,8 +560,10 @@ def _refusal(code: str, reason: str) -> tuple[Declared, ...]:
 
 def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
     """The distinct labels of a classification, at most a few; missing ones do not count."""
-    if labels.dtype.kind == "O":
-        values = sorted({value for value in labels if _present(value)}, key=lambda value: (str(type(value)), value))
+    if labels.dtype.kind not in "fiub":
+        values = sorted(
+            {value for value in labels.tolist() if _present(value)}, key=lambda value: (str(type(value)), value)
+        )
     else:
         values = list(np.unique(labels[labels == labels]).tolist())  # NaN differs from itself
     if len(values) > 2:
@@ -561,7 +573,8 @@ def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
 
 def _present(value: Any) -> bool:
     try:
-        return value is not None and bool(value == value)
+        missing = isinstance(value, str) and value.strip().lower() in MISSING
+        return value is not None and not missing and bool(value == value)
     except TypeError:  # such as pandas.NA, of which nothing is true
         return False
 

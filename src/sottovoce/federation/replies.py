@@ -19,6 +19,7 @@ from sottovoce.door.frames import Frame, decode
 from sottovoce.door.gate import value_of
 from sottovoce.door.query import Choice, Query, Wholes
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
+from sottovoce.federation.limits import MOST_COLUMNS
 from sottovoce.federation.prediction import MASKED, Words, masked_of
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Plan
@@ -39,7 +40,7 @@ class Introduced(Facts):
     """Who a party is."""
 
     records: Count
-    features: Count
+    features: Annotated[Count, Field(le=MOST_COLUMNS)]
     feature_names: list[str]
 
 

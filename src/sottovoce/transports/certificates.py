@@ -146,6 +146,12 @@ def private_key(credentials: Credentials) -> PrivateKeyTypes:
     return _key(credentials.key, "key")
 
 
+def own_pem(credentials: Credentials) -> str:
+    """The certificate alone, without what a file may say around it."""
+    found = _certificate(credentials.certificate, "certificate")
+    return found.public_bytes(serialization.Encoding.PEM).decode("ascii")
+
+
 def create_authority(folder: str | os.PathLike[str]) -> None:
     """Make the authority that issues certificates: `authority.pem` and `authority.key` in `folder`.
 

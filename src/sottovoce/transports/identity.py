@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.transports.certificates import Credentials, check_other_end, private_key
+from sottovoce.transports.certificates import COORDINATOR, Credentials, check_other_end, own_pem, private_key
 
 PLAN: Final = "plan"  # over the digest of a plan: the signer has charged it
 PREDICTION_KEY: Final = "prediction key"  # over an X25519 public key: the signer has the private one
@@ -52,14 +52,17 @@ class Certified:
         self._credentials = credentials
         self._name = credentials.name
         self._key = private_key(credentials)
+        _signed(self._key, b"")  # a key that cannot sign is told before anything is charged
 
     def sign(self, purpose: str, message: bytes) -> str:
         """Signature and certificate."""
         signature = _signed(self._key, _bytes(self._name, purpose, message))
-        return json.dumps({"certificate": self._credentials.certificate.decode("ascii"), "signature": signature.hex()})
+        return json.dumps({"certificate": own_pem(self._credentials), "signature": signature.hex()})
 
     def verify(self, name: str, purpose: str, message: bytes, text: str) -> None:
         """By the certificate that comes with the signature."""
+        if name == COORDINATOR:
+            raise RefusedError(f"{COORDINATOR!r} is no party's name: it signs no plan and no key of a party.")
         said = _parts(name, text, "certificate", "signature")
         try:
             key = check_other_end(said["certificate"].encode(), self._credentials, name)

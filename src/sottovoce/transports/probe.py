@@ -11,6 +11,7 @@ import contextlib
 import socket
 import ssl
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -60,6 +61,7 @@ class _Stream:
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, host: str) -> None:
         self._plain, self._in, self._out = plain, ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._until = time.monotonic() + _SECONDS
         self.tls = context.wrap_bio(self._in, self._out, server_hostname=host)
 
     def do(self, action: Callable[[], object]) -> None:
@@ -70,6 +72,8 @@ class _Stream:
                 return
             except ssl.SSLWantReadError:
                 self._send()
+                if time.monotonic() > self._until:
+                    raise OSError("the handshake takes too long") from None
                 received = self._plain.recv(2**16)
                 self._in.write(received) if received else self._in.write_eof()
             finally:

@@ -205,6 +205,7 @@ class ColumnSquares(Query):
     """
 
     name = "curvatures"
+    optional: ClassVar[bool] = True  # where curvatures are declared
     title: ClassVar[str] = "squares of every feature"
 
     def __init__(self, bounds: Bounds, features: int) -> None:

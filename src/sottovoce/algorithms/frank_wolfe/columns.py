@@ -142,7 +142,8 @@ class PrivateColumnFrankWolfe(ColumnAlgorithm):
         """Choices, features and, where one party holds the labels, its sketch of them."""
         self.check_choices(plan)
         numbers = plan.numbers
-        return PartScores(plan, numbers, party), feature_of(plan, numbers, party), LabelSketch(plan, numbers)
+        labels = (LabelSketch(plan, numbers),) if plan.held_labels else ()
+        return PartScores(plan, numbers, party), feature_of(plan, numbers, party), *labels
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Ask the party of the round; ask for its feature if it is new; move."""
