@@ -11,7 +11,7 @@ demo: $(RUN)
 	$(BIN)/sottovoce demo
 
 test: $(DEV) check
-	$(BIN)/pytest -n 2 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 check: $(DEV)
 	$(BIN)/ruff check .

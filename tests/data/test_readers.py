@@ -14,6 +14,7 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
+from sottovoce.app.sources import file_shape
 from sottovoce.data import readers
 from sottovoce.data.labels import numbers as label_numbers
 from sottovoce.data.readers import read_columns, read_table
@@ -74,7 +75,7 @@ def test_text_labels_stay_text_and_features_do_not(tmp_path: Path) -> None:
     table = read_table(write(tmp_path, "u.csv", "a,y\n1,up\n2, down\n"), label="y")
     assert list(table.y) == ["up", "down"]
     assert table.y is not None
-    assert table.y.dtype.kind == "U"
+    assert table.y.dtype == object  # of a text type every label would take the room of the longest
     assert np.isnan(read_table(path, label="ill").X).all()
 
 
@@ -101,7 +102,30 @@ def test_quotes_blank_lines_a_byte_order_mark_and_windows_line_ends(tmp_path: Pa
     content = b'\xef\xbb\xbf"the, first",b\r\n"1",2\r\n\r\n3,4'
     table = read_table(write(tmp_path, "t.csv", content))
     assert table.feature_names == ("the, first", "b")
-    np.testing.assert_array_equal(table.X, [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(table.X, [[1, 2], [np.nan, np.nan], [3, 4]])
+
+
+@pytest.mark.parametrize(
+    ("content", "records"),
+    [
+        ("x\n1\n\n3\n", 3),  # an empty cell is an empty line
+        ("x\n1\n2\n\n", 3),
+        ("x,y\n1,2\n\n3,4\n\n\n", 3),
+        ('x,y\n1,"2\r5"\n3,4\n', 2),
+        ("x,y\n1,2\n\x1c\n3,4\n", 3),
+    ],
+)
+def test_no_record_decides_how_many_there_are(tmp_path: Path, content: str, records: int) -> None:
+    path = write(tmp_path, "t.csv", content.encode())
+    assert len(read_table(path).X) == records
+    assert file_shape(path, None, None, labelled=False)[0] == records
+
+
+def test_one_long_label_takes_its_own_room_alone(tmp_path: Path) -> None:
+    lines = ["1,yes"] * 2000 + ["1," + "y" * 100_000]
+    table = read_table(write(tmp_path, "t.csv", "\n".join(["a,y", *lines]).encode()), label="y")
+    assert table.y is not None
+    assert table.y.nbytes < 2**20
 
 
 def test_chunks_join_and_a_late_line_is_told_by_its_number(
@@ -343,3 +367,8 @@ def test_adult_columns_read_like_pandas(data_folder: Path) -> None:
     assert sum(int((columns[name] == "?").sum()) for name in columns) == 4262
     for name, column in columns.items():
         np.testing.assert_array_equal(column, frame[name])
+
+
+def test_a_query_number_in_the_wrong_place_spoils_its_line_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, "t.svm", "1 1:2\n1 1:2 qid:3\n1 qid:3 1:4\n")
+    np.testing.assert_array_equal(read_table(path, features=1).X.toarray(), [[2.0], [np.nan], [4.0]])

@@ -16,6 +16,7 @@ from support import declared
 
 RUNS: dict[str, list[dict[str, Any]]] = {
     "newton": [{"rounds": 4}],
+    "whitened": [{"rounds": 4}],
     "gradient": [{"rounds": 4}, {"rounds": 4, "calibration": "paper"}],
     "sgd": [
         {"rounds": 5, "rate": 0.3},

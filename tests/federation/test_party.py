@@ -961,7 +961,7 @@ REASONS = {
     "an unknown algorithm": "the plan is for 'identity' in the form 'private', which there is not",
     "an unknown form": "the plan is for 'gradient' in the form 'secret', which there is not",
     "a number of no form": "one_party: Extra inputs are not permitted",
-    "an unknown loss": "'identity' is unknown; choose one of",
+    "an unknown loss": "'identity' is unknown here; choose one of",
     "no bounds": "row_norm=None",
     "no slope bound": "slope_bound: Field required",
     "a NaN slope bound": "slope_bound=nan",

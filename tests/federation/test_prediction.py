@@ -712,7 +712,7 @@ def kept_scores(plan: Plan, X: np.ndarray) -> np.ndarray:
     for name, part in zip(NAMES, split(X), strict=True):
         block = Block.prepare(part, np.zeros(len(X)), plan.part(name).preparation)
         total += np.asarray(block.rows) @ np.arange(1.0, block.dimension + 1)
-    centre, half = plan.bounds.label_scale(fit_intercept=plan.fit_intercept)
+    centre, half = plan.preparation.label_scale
     return total * half + centre * plan.fit_intercept
 
 

@@ -16,6 +16,7 @@ from sottovoce.federation import limits
 from sottovoce.federation.party import Party
 from sottovoce.federation.replies import answered, checked
 from sottovoce.plan.plan import Plan
+from sottovoce.transports.identity import local_identities
 from support import forged, query_of
 
 FACTS: dict[str, Any] = {"records": 6, "features": 2, "feature_names": ["a", "b"]}
@@ -67,9 +68,15 @@ def test_classes_are_at_most_two_plain_values(classes: Any) -> None:
 
 @pytest.mark.parametrize("key", ["", "00", "g" * 64, 5, "A" * 64])
 def test_a_public_key_has_32_bytes(key: Any) -> None:
-    facts(json.dumps(FACTS | {"public_key": "0f" * 32}), "predict")
+    signed = FACTS | {"signature": "{}"}
+    facts(json.dumps(signed | {"public_key": "0f" * 32}), "predict")
     with pytest.raises(WireError, match=r"'anna'.*public_key"):
-        facts(json.dumps(FACTS | {"public_key": key}), "predict")
+        facts(json.dumps(signed | {"public_key": key}), "predict")
+
+
+def test_a_number_of_columns_that_fills_the_memory_is_no_fact() -> None:
+    with pytest.raises(WireError, match=r"'anna'.*features"):
+        facts(json.dumps(FACTS | {"features": limits.MOST_COLUMNS + 1}))
 
 
 @pytest.mark.parametrize(
@@ -117,6 +124,7 @@ def proposed(small: Plan, **fields: Any) -> str:
     """What the first party says of the plan with other fields."""
     name = small.names[0]
     party = Party(name, *draw_data(small)[name])
+    party.identify(local_identities(small.names)[name])
     digest, text = forged(small, **fields)
     return decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data).text
 

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+import plans
 import sottovoce as sv
-from serving import answered
+from serving import answered, draw_data
 from sottovoce import algorithms
 from sottovoce.app import model_file
 from sottovoce.door.frames import Frame, decode, encode
@@ -30,10 +31,11 @@ from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Request, added, masked_of, public_key, scores_of
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, Local, local_identities
 from sottovoce.transports.in_process import InProcess
-from support import declared, renewed
+from support import declared, forged, renewed
 
 NAMES = ("a", "b")
 PEOPLE = 8
@@ -535,3 +537,24 @@ def test_a_party_that_is_killed_before_the_last_message(
     kept = {name: len(list(kept_beside(sites.folder / f"{name}.db"))) for name in NAMES}
     assert kept == {"a": int(back), "b": 1}
     assert sites.processes["b"].wait(20) == 0
+
+
+@pytest.mark.parametrize("which", plans.PLANS)
+def test_a_plan_that_leaves_out_what_its_form_needs_is_refused(which: str) -> None:
+    """Else a model could be kept for which nothing was released, and nothing charged."""
+    form, split, more = plans.PLANS[which]
+    plan = plans.plan_for(form, split, **more)
+    name = plan.names[0]
+    queries = queries_of(form, plan, name)
+    for gone in plan.releases:
+        if queries[gone.query].optional:
+            continue
+        left = [release.model_dump(mode="json") for release in plan.releases if release is not gone]
+        X, y = draw_data(plan)[name]
+        labels = y if plan.part(name).preparation.labelled else None
+        policy = Policy(allow_without_privacy=True, predict_for=("coordinator",), approve_models=True)
+        party = Party(name, X, labels, policy=policy)
+        party.identify(local_identities(plan.names)[name])
+        digest, text = forged(plan, releases=left)
+        answer = decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data)
+        assert answer.kind == "refuse", (gone.query, answer.text)

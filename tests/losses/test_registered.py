@@ -144,7 +144,7 @@ def test_a_solver_over_columns_that_cannot_serve_it_says_so_before_anything_is_c
     solver: str, tmp_path: Path
 ) -> None:
     X, y = data()
-    ledgers = [Ledger(tmp_path / f"{k}.db") for k in range(2)]
+    ledgers = [Ledger.create(tmp_path / f"{k}.db") for k in range(2)]
     accounts = [ledger.open("people", 2.0, 1e-4) for ledger in ledgers]
     federation = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y, ledgers=accounts)
     options: dict[str, Any] = {"alpha": 0.0, "radius": 2.0} if solver == "frank-wolfe" else {"alpha": 0.1}
@@ -166,11 +166,13 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation.party import Party
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.transports.identity import local_identities
 
-account = Ledger(Path(sys.argv[1]), create=False).account()
+account = Ledger(Path(sys.argv[1])).account()
 party = Party("lab", np.zeros((300, 1)), np.zeros(300), account=account)
 text = sys.stdin.read()
 plan = Plan.from_json(text)
+party.identify(local_identities(plan.names)["lab"])
 for query in ("check", ""):
     print(decode(party.handle(encode(Frame("plan", 0, plan.digest, query=query, text=text))).data).text)
 print(account.balance().plans)
@@ -179,7 +181,7 @@ print(account.balance().plans)
 
 def test_a_party_in_whose_process_it_is_not_known_refuses_before_it_pays(tmp_path: Path) -> None:
     X, y = data()
-    Ledger(tmp_path / "lab.db").open("people", 2.0, 1e-4)
+    Ledger.create(tmp_path / "lab.db").open("people", 2.0, 1e-4)
     federation = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y, names=["clinic", "lab"])
     model = sv.PrivateRidge(
         1.0, 1e-5, loss="pseudo_huber", threshold=0.8, solver="admm", entry_bound=1.0, label_bound=9.0, alpha=0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError, RefusedError
@@ -145,3 +146,30 @@ def test_another_authority_of_the_same_names_is_no_authority(tmp_path: Path, ben
     text = Certified(Credentials.load(tmp_path, "anna")).sign("plan", MESSAGE)
     with pytest.raises(RefusedError, match="not issued by our authority"):
         ben.verify("anna", "plan", MESSAGE, text)
+
+
+def test_the_coordinators_certificate_signs_for_no_party(tmp_path: Path) -> None:
+    create_authority(tmp_path)
+    for name in ("coordinator", "anna"):
+        issue(tmp_path, name)
+    coordinator, anna = (Certified(Credentials.load(tmp_path, name)) for name in ("coordinator", "anna"))
+    with pytest.raises(RefusedError, match="'coordinator' is no party's name"):
+        anna.verify("coordinator", "plan", MESSAGE, coordinator.sign("plan", MESSAGE))
+
+
+def test_what_a_file_says_around_a_certificate_is_not_sent(certificates: Path, ben: Certified) -> None:
+    mine = Credentials.load(certificates, "anna")
+    anna = Certified(dataclasses.replace(mine, certificate="Ort: K\u00f6ln\n".encode() + mine.certificate))
+    ben.verify("anna", "plan", MESSAGE, anna.sign("plan", MESSAGE))
+
+
+def test_a_key_that_cannot_sign_is_told_before_anything_is_charged(certificates: Path) -> None:
+    mine = Credentials.load(certificates, "anna")
+    other = Credentials.__new__(Credentials)
+    key = ed448.Ed448PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for field in dataclasses.fields(mine):
+        object.__setattr__(other, field.name, key if field.name == "key" else getattr(mine, field.name))
+    with pytest.raises(InputError, match="signs no plan"):
+        Certified(other)

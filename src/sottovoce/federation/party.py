@@ -291,10 +291,7 @@ class Party:
 
         A model is earned: under a plan with noise it is kept only after this party gave every answer of the plan.
         """
-        due = answers_due(run.form, run.plan, self.name)
-        answered = not run.plan.private or (
-            any(due.values()) and self._answered_all(run.form, run.plan, run.gate.answers())
-        )
+        answered = not run.plan.private or self._answered_all(run.form, run.plan, run.gate.answers())
         if not (run.started and answered) and ("coef" in frame.arrays or run.plan.models == "kept"):
             raise RefusedError(
                 f"{self.name} keeps no model of this plan: it has not been asked for everything that the plan has it "

@@ -268,6 +268,9 @@ def _revoked_serials(pem: bytes, authority: x509.Certificate) -> frozenset[int]:
         own = False
     if not own:
         raise InputError(f"{REVOKED}.pem is not a list that the authority signed; ask its keeper for it again.")
+    if found.next_update_utc is not None and found.next_update_utc < _now():
+        until = f"{found.next_update_utc:%Y-%m-%d}"
+        _LOG.warning("%s.pem was to be renewed by %s; ask its keeper for a newer list.", REVOKED, until)
     return frozenset(entry.serial_number for entry in found)
 
 

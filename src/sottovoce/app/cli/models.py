@@ -122,6 +122,7 @@ def _summary(kept: KeptModel) -> dict[str, Any]:
         "plan": kept.digest.hex(),
         "kept": kept.written.isoformat(timespec="seconds"),
         "party": kept.model.party,
+        "parties": list(kept.model.plan.names),
         "solver": kept.model.plan.algorithm,
         "columns": len(kept.model.coef),
         "fingerprint": kept.model.fingerprint,
@@ -144,6 +145,9 @@ def _show(kept: KeptModel, console: Console) -> None:
         f"kept by {told['party']} on {told['kept'][:16].replace('T', ' ')} UTC, solver {told['solver']}; "
         f"{'approved' if kept.approved else 'not approved: no prediction is made with it'}"
     )
+    console.print(f"parties of the plan: {', '.join(told['parties'])}")
+    if len(told["parties"]) == 1:
+        console.print("WARNING: there is no other party: a score is of this party's columns alone", soft_wrap=True)
     listing = table("column", "coefficient>", "adds to a score, at most>")
     for line in _columns(kept):
         listing.add_row(line["column"], f"{line['coefficient']:.17g}", f"{line['contribution']:.4g}")
