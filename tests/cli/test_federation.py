@@ -40,7 +40,7 @@ def test_two_parties_serve_train_and_refuse(write_job, invoke, folder, open_ledg
     (folder / "north.toml").write_text(
         '[party]\nname = "north"\nfile = "north.csv"\nlabel = "out"\nledger = "north.db"\n'
         f'[federation]\ncoordinator = "localhost:{port}"\ncertificates = "certificates"\n'
-        "[policy]\nmax_epsilon = 1.0\n[bounds]\nentry_bound = 1.0\n"
+        "[policy]\nmax_epsilon = 1.0\ntell_budget = true\n[bounds]\nentry_bound = 1.0\n"
     )
     north = start("party", "--job", folder / "north.toml")
     options = {"name": "south", "file": folder / "south.csv", "label": "out", "ledger": folder / "south.db"}
@@ -59,6 +59,10 @@ def test_two_parties_serve_train_and_refuse(write_job, invoke, folder, open_ledg
     for way, signatures in (("uplink_bytes", 2), ("downlink_bytes", 4)):
         assert done["communication"][way] == pytest.approx(shown["cost"][way] + signatures * certificate, rel=0.02)
     assert list(load(folder / "job.json").feature_names_in_) == ["a", "b", "c"]
+    told = json.loads((folder / "job.privacy.json").read_text())["budgets"]
+    assert list(told) == ["north"]  # south keeps to itself what it has spent
+    assert told["north"]["before"]["spent"] == 0.0
+    assert told["north"]["after"]["spent"] == pytest.approx(ledgers["north"].account().balance().spent)
     assert [ledger.account().balance().plans for ledger in ledgers.values()] == [1, 1]
 
     # The parties serve on: what their ledgers cannot pay for is refused in words, and so is what a policy forbids.

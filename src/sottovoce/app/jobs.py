@@ -349,6 +349,9 @@ class PolicyTable(_Table):
     predict_training: bool = Field(
         False, strict=True, description="true: predict also for the people of this file where it may be trained on"
     )
+    tell_budget: bool = Field(
+        False, strict=True, description="true: tell the coordinator what the account has, for the report of a fit"
+    )
     approve_models: bool = Field(
         False, strict=True, description="true: use models that nobody approved, for a coordinator that is trusted"
     )

@@ -318,7 +318,10 @@ def occasion_of(
     return Occasion(
         about=model.plan_.about.texts(),
         receipts=receipts_of(model.receipts_),
-        ledgers=[(party, balance, after[party]) for party, balance in before.items()],
+        ledgers=[
+            *((party, balance, after[party]) for party, balance in before.items()),
+            *((party, *told) for party, told in model.budgets_.items() if party not in before),
+        ],
         model_hash=hashlib.sha256(to_json(model).encode()).hexdigest(),
         seconds=seconds,
     )

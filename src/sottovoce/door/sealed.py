@@ -32,6 +32,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "error": "one of a fixed list of texts",
     "public_key": "random, and made to be told",
     "receipt": "a number that follows from plans alone, and a hash by a key that stays in the ledger",
+    "budget": "what plans cost on an account, before this one and after it; told where the policy says so",
     "signature": "over a plan's digest or a public key, by a key that has no part in the data",
 }
 
@@ -54,6 +55,7 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "error": _is(str),
     "public_key": _is(str),
     "receipt": _is(str),
+    "budget": _is(float, most=16),
     "signature": _is(str),
 }
 

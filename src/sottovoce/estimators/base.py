@@ -429,6 +429,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = plan.features
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
+        self.budgets_ = dict(coordinator.budgets)
         self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
         self.privacy_ = privacy_report(plan, seeded=self.insecure_seed is not None)
         kinds, named = Counter[str](), algorithms.kinds(plan)

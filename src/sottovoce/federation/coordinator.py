@@ -8,7 +8,7 @@ import functools
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
 from sottovoce.federation.replies import Reply
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.ledger import Receipt
+from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.queries.messages import rounds_of
 from sottovoce.queries.pricing import queries_of
 from sottovoce.transports.base import Transport
@@ -53,6 +53,7 @@ class Coordinator:
     ) -> None:
         self._transport = transport
         self.receipts = {} if receipts is None else receipts  # by party, the last one; shown to it at the next run
+        self.budgets: dict[str, tuple[Balance, Balance]] = {}  # by party that tells it: before the plan, and with it
         self._serial = secrets.randbits(62)
         self.asked: Counter[str] = Counter()  # rounds by query
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
@@ -140,10 +141,12 @@ class Coordinator:
         return replies
 
     def _keep_receipts(self, replies: Mapping[str, Reply]) -> None:
-        """How far each party's ledger goes; parties without one give no receipt."""
+        """How far each party's ledger goes, and what is on its account; parties without one say neither."""
         for name, reply in replies.items():
             if told := reply.facts.get("receipt"):
                 self.receipts[name] = Receipt.read(told)
+            if numbers := reply.facts.get("budget"):
+                self.budgets[name] = (_balance(numbers[:8]), _balance(numbers[8:]))
 
     def _open(self, plan: Plan, parties: Iterable[str]) -> None:
         """Have these parties charge the plan and sign it; then show each the signatures of all.
@@ -234,6 +237,11 @@ def _queries(form: Algorithm, plan: Plan) -> Mapping[str, Mapping[str, Query]]:
     if plan.split == "columns":
         return {name: queries_of(form, plan, name) for name in plan.names}
     return dict.fromkeys(plan.names, queries_of(form, plan, plan.names[0]))
+
+
+def _balance(numbers: Sequence[float]) -> Balance:
+    total, spent, left, delta, delta_left, share, plans, released = numbers
+    return Balance(total, spent, left, delta, delta_left, share, int(plans), released)
 
 
 def _shared(plan: Plan, solution: Solution) -> dict[str, dict[str, Array]]:

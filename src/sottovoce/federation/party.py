@@ -180,7 +180,7 @@ class Party:
         if frame.kind == "plan" and frame.query == "start":
             return self._start(frame)
         if frame.kind == "plan":
-            return reply("accept", frame, self._accept(frame) + self._receipt(frame))
+            return reply("accept", frame, self._accept(frame) + self._receipt(frame) + self._budget(frame))
         if frame.kind == "predict":
             disclosed = self.predictor.answer(frame, self._rows, self._policy)
             if disclosed is not None:
@@ -200,6 +200,16 @@ class Party:
         reason = "entries follow from plans; the hash is by a key of the ledger"
         number, hash_ = self._account.receipt()
         return (declare_public("receipt", f"{number:012}:{hash_}", reason=reason),)  # as long as any other
+
+    def _budget(self, frame: Frame) -> tuple[Declared, ...]:
+        """What the account had before the plan and has with it, where the holder tells that."""
+        if self._account is None or not self._policy.tell_budget or frame.query == "check":
+            return ()
+        book = self._account.book()
+        others = tuple(known for known in book.reservations if known.plan != frame.plan.hex())
+        balances = (dataclasses.replace(book, reservations=others).balance(), book.balance())
+        numbers = [float(number) for balance in balances for number in dataclasses.astuple(balance)]
+        return (declare_public("budget", numbers, reason="the holder tells it"),)
 
     def _check_receipt(self, frame: Frame) -> None:
         """Refuse to go on with a ledger that does not have the entry of the receipt that the coordinator has."""

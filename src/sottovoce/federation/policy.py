@@ -23,6 +23,7 @@ class Policy:
     "coordinator"; no epsilon covers them. `trains=False`: these people are predicted for and never trained on. Rows
     that may be trained on are predicted for only with `predict_training`. A model is used once its holder approved it
     (`sottovoce models approve`); with `approve_models` every one that a run left: for whoever trusts the coordinator.
+    `tell_budget` lets the coordinator know, for its report, what the account had before a plan and has after it.
     """
 
     max_epsilon: float = math.inf
@@ -33,6 +34,7 @@ class Policy:
     tell_classes: bool = False
     predict_for: tuple[str, ...] = ()
     predict_training: bool = False
+    tell_budget: bool = False
     approve_models: bool = False
     trains: bool = True
 

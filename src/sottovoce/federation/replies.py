@@ -70,10 +70,11 @@ class Acknowledged(Facts):
 
 
 class Accepted(Acknowledged):
-    """And, of a plan that it has charged, its signature and how far its ledger goes."""
+    """And, of a plan that it has charged, its signature, how far its ledger goes, and what is left if it tells that."""
 
     signature: Text | None = None
     receipt: Annotated[str, Field(pattern="^[0-9]{12}:[0-9a-f]{64}$")] | None = None
+    budget: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=16, max_length=16)] | None = None
 
 
 class Refused(Facts):
@@ -92,7 +93,7 @@ class Failed(Facts):
 _HELLO: Final[Mapping[str, type[Facts]]] = {"classes": WithClasses, "predict": WithKey, "rows": KeptRows}
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by its kind
     "hello": ("facts",),
-    "plan": ("accept", "unknown-plan"),
+    "plan": ("accept",),
     "ask": ("answer", "unknown-plan"),
     "predict": ("answer",),
     "done": ("done", "unknown-plan"),

@@ -178,6 +178,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         bounds=bounds,
         predict_for=job.predict_for,
         predict_training=job.policy.predict_training,
+        tell_budget=job.policy.tell_budget,
         approve_models=job.policy.approve_models,
         trains=job.policy.predict_training or not job.predict_for,
     )
