@@ -17,6 +17,8 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent.parent
 TASKS = {
+    "newton, 200,000 x 90": ("logistic", "newton", 200_000, 90),
+    "gradient, 200,000 x 90": ("logistic", "gradient", 200_000, 90),
     "newton, 20,000 x 40": ("logistic", "newton", 20_000, 40),
     "newton, 500 x 5": ("logistic", "newton", 500, 5),
     "gradient, 20,000 x 40": ("logistic", "gradient", 20_000, 40),
