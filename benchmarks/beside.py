@@ -28,11 +28,10 @@ TASKS = {
     "scd, 5,000 x 40": ("ridge", "scd", 5_000, 40),
     "frank-wolfe, 5,000 x 200": ("lasso", "frank-wolfe", 5_000, 200),
     "score, columns, 5,000 x 20": ("columns", "score", 5_000, 20),
-    "gRPC, gradient, 2 parties": ("wire", "gradient", 2_000, 20),
 }
 
 WORKER = """
-import sys, tempfile, threading, time, warnings
+import sys, time, warnings
 import numpy as np
 import sottovoce as sv
 warnings.simplefilter("ignore")
@@ -54,24 +53,9 @@ def made(kind, solver, records, features):
     model = sv.PrivateLogisticRegression(classes=(-1, 1), **promise)
     if kind == "logistic":
         return lambda: model.fit(X, signs)
-    if kind == "columns":
-        half = features // 2
-        federation = sv.Federation.by_columns([X[:, :half], X[:, half:]], signs)
-        return lambda: model.fit(federation)
-    from sottovoce.transports.certificates import Credentials, create_authority, issue
-    from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
-    folder = tempfile.mkdtemp()
-    create_authority(folder)
-    for name in ("coordinator", "a", "b"):
-        issue(folder, name)
-    wire = GrpcCoordinator("localhost:0", ("a", "b"), Credentials.load(folder, "coordinator"))
-    for name, part in (("a", slice(0, records // 2)), ("b", slice(records // 2, records))):
-        party = sv.Party(name, X[part], signs[part])
-        target = lambda party=party: serve_party(party, f"localhost:{wire.port}", Credentials.load(folder, party.name))
-        threading.Thread(target=target, daemon=True).start()
-    wire.wait_for_parties()
-    model.set_params(insecure_seed=None)
-    return lambda: model.fit(sv.Federation.connect(wire))
+    half = features // 2
+    federation = sv.Federation.by_columns([X[:, :half], X[:, half:]], signs)
+    return lambda: model.fit(federation)
 
 
 fits = {}
