@@ -1173,3 +1173,11 @@ def test_lists_and_texts_of_numbers_are_rows() -> None:
     checked, labels = check_rows([["1", "2"], ["3", "4"]], [0, 1], "anna")
     np.testing.assert_array_equal(checked, [[1.0, 2.0], [3.0, 4.0]])
     assert labels.tolist() == [0, 1]
+
+
+def test_a_label_that_is_missing_is_no_class() -> None:
+    """A line that is too short leaves an empty label; it must not decide whether there are two classes."""
+    assert label_values(np.array(["yes", "no", "", "NA", "nan", "?", "yes"], dtype=object)) == ["no", "yes"]
+    assert label_values(np.array(["yes", "no", ""])) == ["no", "yes"]
+    with pytest.raises(RefusedError, match="more than two"):
+        label_values(np.array(["yes", "no", "perhaps"], dtype=object))

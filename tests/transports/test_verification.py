@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from sottovoce.door.frames import Frame, encode
 from sottovoce.errors import InputError, WireError
 from sottovoce.transports import certificates as made
-from sottovoce.transports import grpc_wire
+from sottovoce.transports import grpc_wire, probe
 from sottovoce.transports.certificates import Credentials, check_other_end, create_authority, issue, revoke
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 
@@ -317,3 +317,24 @@ def test_a_key_that_others_can_read_is_warned_of(folder: Path, caplog: pytest.Lo
     (folder / "anna.key").chmod(0o640)
     Credentials.load(folder, "anna")
     assert "anna.key can be read by others" in caplog.text
+
+
+def test_a_server_that_drips_bytes_does_not_hold_a_party(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is for the whole handshake, not for each byte of it."""
+    monkeypatch.setattr(probe, "_SECONDS", 0.5)
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"\x16\x03\x03\x40\x00")  # the header of a record of 16,384 bytes
+                while not ended.wait(0.1):
+                    connection.sendall(b"\x02")
+
+        threading.Thread(target=drip, daemon=True).start()
+        try:
+            with pytest.raises(WireError, match="takes too long"):
+                probe.coordinator_at(f"127.0.0.1:{server.getsockname()[1]}", Credentials.load(folder, "anna"))
+        finally:
+            ended.set()
