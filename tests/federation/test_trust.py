@@ -102,6 +102,7 @@ def test_a_free_check_gives_no_signature_and_a_charge_does(tmp_path: Path) -> No
     known["b"].verify("a", PLAN, plan.digest, accepted["signature"])
     again = json.loads(send(party, "plan", plan.digest, text=plan.to_json()).text)
     known["b"].verify("a", PLAN, plan.digest, again["signature"])
+    assert "do not agree" in said(send(party, "plan", bytes(32), text=plan.to_json()))
     assert account.balance().plans == 1
 
 

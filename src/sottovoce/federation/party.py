@@ -349,10 +349,10 @@ class Party:
         """
         self._check_receipt(frame)
         plan = _plan_of(frame.text)
-        if self._run is not None and self._run.plan.digest == plan.digest:
-            return self._signed(plan)
         if plan.digest != frame.plan:
             raise RefusedError("the plan's text and its digest do not agree.")
+        if self._run is not None and self._run.plan.digest == plan.digest:
+            return self._signed(plan)
         self._check_trains()
         if plan.digest in self._seen and self._account is None:
             raise RefusedError(
