@@ -328,6 +328,12 @@ def _heading(console: Console, text: str) -> None:
 
 _JOB: Final = """\
 # A job: what to train, under which promise. Paths are relative to this file. The data are synthetic.
+# Stands in every ledger beside the charge, and in the report.
+[about]
+dataset = "synthetic patients of four clinics"
+purpose = "who is readmitted within 30 days"
+analyst = "the demonstration"
+
 [model]
 estimator = "logistic"
 
