@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,16 @@ def renewed(wire: InProcess, party: Party) -> None:
     before: Any = wire._endpoints[party.name]
     party.identify(before._identity)
     wire._endpoints[party.name] = party
+
+
+def neighbour(X: np.ndarray, y: np.ndarray, relation: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """One record blanked (a row that is no number becomes a null row), or replaced by a far one."""
+    rng = np.random.default_rng(seed)
+    place = int(rng.integers(len(y)))
+    X, y = X.copy(), y.copy()
+    if relation == "zero-out":
+        X[place] = math.nan
+    else:
+        X[place] *= -(10.0 ** rng.integers(-1, 3))
+        y[place] = -y[place]
+    return X, y

@@ -30,7 +30,7 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.solvers import by_name
-from support import at, epsilons_of, events_of, forged, handle, plan_of, query_of
+from support import at, epsilons_of, events_of, forged, handle, neighbour, plan_of, query_of
 
 RECORDS, FEATURES = 60, 5
 LOSSES = {
@@ -71,19 +71,6 @@ def rows_for(plan: Plan, seed: int = 0, count: int = RECORDS) -> tuple[np.ndarra
     rng = np.random.default_rng(seed)
     X = 1.2 * rng.standard_normal((count, FEATURES))
     y = rng.standard_normal(count) if plan.classes is None else rng.choice([-1, 1], count)
-    return X, y
-
-
-def neighbour(X: np.ndarray, y: np.ndarray, relation: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """One record blanked (a row that is no number becomes a null row), or replaced by a far one."""
-    rng = np.random.default_rng(seed)
-    place = int(rng.integers(len(y)))
-    X, y = X.copy(), y.copy()
-    if relation == "zero-out":
-        X[place] = math.nan
-    else:
-        X[place] *= -(10.0 ** rng.integers(-1, 3))
-        y[place] = -y[place]
     return X, y
 
 
