@@ -25,9 +25,11 @@ from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Label
 from sottovoce.plan.release import Release
+from sottovoce.transports.identity import LONGEST
 
 Array = NDArray[np.float64]
 Text = Annotated[str, Field(max_length=10_000)]  # what a party says for people to read
+Signature = Annotated[str, Field(max_length=LONGEST)]
 
 
 class Facts(BaseModel):
@@ -54,7 +56,7 @@ class WithKey(Introduced):
     """And the key of its pads."""
 
     public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    signature: Text
+    signature: Signature
 
 
 class KeptRows(Facts):
@@ -72,7 +74,7 @@ class Acknowledged(Facts):
 class Accepted(Acknowledged):
     """And, of a plan that it has charged, its signature, how far its ledger goes, and what is left if it tells that."""
 
-    signature: Text | None = None
+    signature: Signature | None = None
     receipt: Annotated[str, Field(pattern="^[0-9]{12}:[0-9a-f]{64}$")] | None = None
     budget: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=16, max_length=16)] | None = None
 

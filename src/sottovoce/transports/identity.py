@@ -24,7 +24,7 @@ from sottovoce.transports.certificates import COORDINATOR, Credentials, check_ot
 
 PLAN: Final = "plan"  # over the digest of a plan: the signer has charged it
 PREDICTION_KEY: Final = "prediction key"  # over an X25519 public key: the signer has the private one
-_LONGEST: Final = 2**16  # characters of a signature and its certificate
+LONGEST: Final = 2**16  # characters of a signature and its certificate
 _PSS: Final = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 _ECDSA: Final = ec.ECDSA(hashes.SHA256())
 
@@ -107,7 +107,7 @@ def _bytes(name: str, purpose: str, message: bytes) -> bytes:
 def _parts(name: str, text: str, *wanted: str) -> dict[str, str]:
     """The named texts of a signature, or a refusal."""
     try:
-        said = json.loads(text) if len(text) <= _LONGEST else None
+        said = json.loads(text) if len(text) <= LONGEST else None
     except (ValueError, RecursionError):
         said = None
     if type(said) is not dict or set(said) != set(wanted) or not all(type(part) is str for part in said.values()):
