@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce import algorithms
+from sottovoce import algorithms, penalties
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block
 from sottovoce.door.frames import Frame, decode, encode
@@ -74,6 +74,14 @@ def forged(plan: Plan, **fields: Any) -> tuple[bytes, str]:
     text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=True)
     return hashlib.sha256(text.encode()).digest(), text
 
+
+REGULARISERS = (  # a penalty or a ball of each kind that a step in a metric knows
+    penalties.get("none"),
+    penalties.get("l2", alpha=0.3),
+    penalties.get("l1", alpha=0.2),
+    penalties.get("elastic_net", alpha=0.3),
+    penalties.get("l2_ball", radius=0.4),
+)
 
 IDENTITIES: dict[tuple[str, ...], dict[str, Local]] = {}  # of the parties of a plan, by their names
 

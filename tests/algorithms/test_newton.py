@@ -7,21 +7,12 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.penalties import get
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.penalties.scaled import ScaledRegulariser
+from support import REGULARISERS
 
 
-@pytest.mark.parametrize(
-    "regulariser",
-    [
-        get("none"),
-        get("l2", alpha=0.3),
-        get("l1", alpha=0.2),
-        get("elastic_net", alpha=0.3),
-        get("l2_ball", radius=0.4),
-    ],
-)
+@pytest.mark.parametrize("regulariser", REGULARISERS)
 def test_a_step_minimises_its_model(regulariser: Any) -> None:
     generator = np.random.default_rng(0)
     basis = np.linalg.qr(generator.standard_normal((5, 5)))[0]

@@ -19,7 +19,6 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.penalties import get
 from sottovoce.penalties.quadratic import DiagonalMetric, Metric
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Plan
@@ -28,7 +27,7 @@ from sottovoce.privacy.relation import RELATIONS, Relation, either
 from sottovoce.queries.gram import ColumnSquares
 from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, Shape
-from support import at, plan_of
+from support import REGULARISERS, at, plan_of
 
 FEATURES, RECORDS = 3, 7
 D = FEATURES + 1
@@ -371,16 +370,7 @@ def test_more_columns_than_a_matrix_has_room_for(penalty: str) -> None:
     assert np.linalg.norm(ball.coef_) <= 0.5 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    "regulariser",
-    [
-        get("none"),
-        get("l2", alpha=0.3),
-        get("l1", alpha=0.2),
-        get("elastic_net", alpha=0.3),
-        get("l2_ball", radius=0.4),
-    ],
-)
+@pytest.mark.parametrize("regulariser", REGULARISERS)
 def test_a_diagonal_metric_is_the_matrix(regulariser: Any) -> None:
     rng = np.random.default_rng(0)
     values, w, g = np.array([0.5, 1.0, 2.0, 5.0, 40.0]), rng.standard_normal(5), rng.standard_normal(5)
