@@ -123,8 +123,8 @@ def far(query: Query, rng: np.random.Generator) -> dict[Relation, float]:
     return found
 
 
-# Of two rows with a constant the squares cannot be orthogonal: sqrt(1 - c^2) of the norm is free, c = 1/4.
-REACHED = {"squares": 1 - 0.25**2}
+# With a constant column, whose square is 1/17, the other squares of a row sum to at most 16/17 (proof.md).
+REACHED = {"squares": 16 / 17}
 
 
 @pytest.mark.parametrize("name", QUERIES)
