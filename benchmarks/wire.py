@@ -22,6 +22,7 @@ from sottovoce.door.sealed import SEAL, Outgoing
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.identity import Identity
 from sottovoce.transports.in_process import InProcess
 
 PARTIES = ("anna", "ben")
@@ -32,10 +33,14 @@ class Echo:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    def identify(self, identity: Identity) -> None:
+        """It signs nothing."""
+
     def handle(self, request: bytes) -> Outgoing:
         frame = decode(request)
         # The wire is measured, not the gate: the seal is taken to answer with as many numbers as were sent.
-        return Outgoing(encode(Frame("answer", frame.serial, arrays=frame.arrays)), seal=SEAL)
+        kind = "done" if frame.kind == "done" else "answer"
+        return Outgoing(encode(Frame(kind, frame.serial, arrays=frame.arrays)), seal=SEAL)
 
 
 def party(name: str, port: int, folder: str) -> None:

@@ -12,6 +12,8 @@ def is_number(value: object) -> bool:
 
     NaN is none, nor are True, False and texts, though these can be read as one.
     """
+    if type(value) is float:  # most are, and an abstract class is slow to ask
+        return not math.isnan(value)
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     try:
@@ -22,4 +24,4 @@ def is_number(value: object) -> bool:
 
 def is_whole(value: object) -> TypeGuard[int]:
     """Whether it is an integer of Python or numpy, of any size; True, False and 1.0 are none."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))

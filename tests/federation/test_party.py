@@ -97,7 +97,8 @@ def ask(
     party: Party, plan: Plan, round_: int = 0, weights: Any = None, query: str = "gradient", **arrays: Any
 ) -> Frame:
     given = np.zeros(plan.dimension) if weights is None else weights
-    return send(party, "ask", plan=plan.digest, round=round_, query=query, arrays={"weights": given, **arrays})
+    told = {} if query == "gram" else {"weights": given}
+    return send(party, "ask", plan=plan.digest, round=round_, query=query, arrays={**told, **arrays})
 
 
 def said(frame: Frame) -> dict[str, Any]:
@@ -190,19 +191,14 @@ def test_weights_of_the_wrong_shape_or_size_are_refused(weights: np.ndarray, sma
     assert ask(party, plan, 0).kind == "answer"
 
 
-def test_what_a_query_does_not_take_does_not_reach_it(small_plan: MakePlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    party, plan, value, reached = party_of(), small_plan("newton"), GradientSum.value, list[set[str]]()
-
-    def noted(self: GradientSum, round: Round) -> Any:
-        reached.append(set(round.told))
-        return value(self, round)
-
-    monkeypatch.setattr(GradientSum, "value", noted)
+def test_what_a_query_does_not_take_is_refused(small_plan: MakePlan) -> None:
+    party, plan = party_of(), small_plan("newton")
     propose(party, plan)
-    more = {"labels": np.zeros(40), "index": np.zeros(1, dtype=np.int64), "scores": np.full(3, 1e300)}
-    assert ask(party, plan, 0, query="gram", **more).kind == "answer"
-    assert ask(party, plan, 1, **more).kind == "answer"
-    assert reached == [{"weights"}]
+    more = {"labels": np.zeros(40), "index": np.zeros(1, dtype=np.int64)}
+    refused = ask(party, plan, 1, **more)
+    assert (refused.kind, "takes no 'labels', 'index'" in said(refused)["refused"]) == ("refuse", True)
+    assert ask(party, plan, 0, query="gram", **more).kind == "refuse"
+    assert ask(party, plan, 1).kind == "answer"
 
 
 def test_an_ask_without_weights_is_refused(small_plan: MakePlan) -> None:

@@ -111,7 +111,7 @@ def test_an_answer_has_the_type_the_shape_and_the_range_of_its_query(grid: Any) 
 
     def value_of(**arrays: Any) -> Any:
         reply = checked("anna", said, encode(Frame("answer", 7, small.digest, 0, "gram", arrays)))
-        return answered("anna", small, query, said, reply)
+        return answered("anna", small, query, {}, reply)
 
     assert value_of(grid=np.arange(3)).tolist() == [0.0, small.release("gram").step, 2 * small.release("gram").step]
     with pytest.raises(WireError, match=r"party 'anna' answered 'gram' in round 0 with .* numbers, which has to be 3"):

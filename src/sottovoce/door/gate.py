@@ -112,7 +112,7 @@ class Gate:
             if value.shape != noise[len(grids)].shape:  # one draw would be spread over several numbers
                 raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")
             grids.append(np.rint(value / release.step).astype(np.int64) + noise[len(grids)])
-        return {"grid": np.concatenate(grids)}
+        return {"grid": grids[0] if len(grids) == 1 else np.concatenate(grids)}
 
     def _walk(self, query: Walk, release: Release, round: Round) -> Arrays:
         """A sequence of numbers, each a function of the rows and of those released before it.
@@ -206,6 +206,9 @@ class Gate:
             yield from (block for _ in range(release.batches))
             return
         sample = poisson_sample(release.batches * len(block), release.rate, self._randomness)
+        if release.batches == 1:
+            yield block.take(sample)
+            return
         ends = np.searchsorted(sample, len(block) * np.arange(release.batches + 1))
         for k in range(release.batches):
             yield block.take(sample[ends[k] : ends[k + 1]] - k * len(block))

@@ -68,11 +68,12 @@ class Reals:
         """Whether an array is so."""
         if array.dtype != self.dtype or array.ndim != len(self.shape):
             return False
-        if not all(own is None or own == length for own, length in zip(self.shape, array.shape, strict=True)):
+        pairs = () if array.shape == self.shape else zip(self.shape, array.shape, strict=True)
+        if not all(own is None or own == length for own, length in pairs):
             return False
         if array.size == 0:
             return True
-        low, high = float(array.min()), float(array.max())  # a NaN is both
+        low, high = (float(least.reduce(array, axis=None)) for least in (np.minimum, np.maximum))  # a NaN is both
         return self.least <= low and high <= self.most and math.isfinite(low) and math.isfinite(high)
 
     def __str__(self) -> str:
@@ -102,11 +103,13 @@ class Codes(Wholes):
 
 
 def misfit(takes: Mapping[str, Reals], told: Told) -> str | None:
-    """Why a message does not carry what a query takes, or None. Made of public shapes and limits alone."""
+    """Why a message does not carry what a query takes and nothing else, or None. Made of public limits alone."""
     for name, wanted in takes.items():
         array = told.get(name)
         if array is None or not wanted.fits(array):
             return f"needs {name!r}: {wanted}"
+    if len(told) > len(takes):
+        return f"takes no {', '.join(repr(name) for name in told if name not in takes)}"
     return None
 
 

@@ -203,7 +203,7 @@ class Coordinator:
         values: dict[str, Array] = {}
         for name, query in queries.items():
             told = {**said.arrays, **ask.each.get(name, {})}
-            values[name] = checks.answered(name, plan, query, dataclasses.replace(said, arrays=told), replies[name])
+            values[name] = checks.answered(name, plan, query, told, replies[name])
             if self.transcript is not None:
                 self.transcript.append(Message(number, name, ask.query, values[name]))
         return values

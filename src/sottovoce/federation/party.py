@@ -275,10 +275,8 @@ class Party:
         reason = query.objection(run.plan, frame.round, frame.arrays)
         if reason is not None:
             raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
-        takes = query.takes(run.plan, frame.round)
-        told = {name: array for name, array in frame.arrays.items() if name in takes}
         try:
-            released = run.gate.release(query, Round(run.plan, frame.round, told, run.rows, run.memory))
+            released = run.gate.release(query, Round(run.plan, frame.round, frame.arrays, run.rows, run.memory))
         finally:
             # The memory may have followed a value that never left: on it nothing later may depend.
             if run.gate.unreleased:

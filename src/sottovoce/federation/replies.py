@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce.door.frames import Frame, decode
 from sottovoce.door.gate import value_of
-from sottovoce.door.query import Choice, Query, Wholes
+from sottovoce.door.query import Choice, Query, Told, Wholes
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
 from sottovoce.federation.limits import MOST_COLUMNS
 from sottovoce.federation.prediction import MASKED, Words, masked_of
@@ -144,27 +144,31 @@ def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Rep
     return Reply(frame, facts)
 
 
-def answered(party: str, plan: Plan, query: Query, said: Frame, reply: Reply) -> Array:
-    """The value of an answer to a query, if it is what the query and the plan's release of it say."""
-    release, arrays = plan.release(query.name), reply.frame.arrays
+def answered(party: str, plan: Plan, query: Query, told: Told, reply: Reply) -> Array:
+    """The value of an answer to a query that was `told` this, if it is what the query and the plan's release say."""
+    release, frame = plan.release(query.name), reply.frame
     exact = release.mechanism == "derived" or release.std == 0.0
     name = "value" if exact else "grid"
-    found = arrays.get(name)
-    where = f"party {party!r} answered {query.name!r} in round {said.round} with"
-    if reply.frame.kind == "unknown-plan":
+    found = frame.arrays.get(name)
+    if frame.kind == "unknown-plan":
         raise WireError(f"party {party!r} forgot the plan again that it had just accepted; its own log may say why.")
-    if found is None or len(arrays) > 1:
-        raise WireError(f"{where} {', '.join(map(repr, arrays)) or 'nothing'}, not with {name!r} alone.")
+    if found is None or len(frame.arrays) > 1:
+        got = ", ".join(map(repr, frame.arrays)) or "nothing"
+        raise WireError(f"{_where(party, frame)} {got}, not with {name!r} alone.")
     if exact or isinstance(query, Choice):
         whole = exact and isinstance(query, Choice)  # a choice without noise, which is sent as a float
-        reason = query.rejection(plan, said.round, said.arrays, _as_wholes(found) if whole else found)
+        reason = query.rejection(plan, frame.round, told, _as_wholes(found) if whole else found)
     else:
         wanted = on_the_grid(plan, query, release)
         reason = None if wanted.fits(found) else f"has to be {wanted}"
     if reason is not None:
         shape = " x ".join(map(str, found.shape)) or "one"
-        raise WireError(f"{where} {shape} {found.dtype} numbers, which {reason}.")
-    return value_of(arrays, release.scale)
+        raise WireError(f"{_where(party, frame)} {shape} {found.dtype} numbers, which {reason}.")
+    return value_of(frame.arrays, release.scale)
+
+
+def _where(party: str, frame: Frame) -> str:
+    return f"party {party!r} answered {frame.query!r} in round {frame.round} with"
 
 
 def masked(party: str, reply: Reply, people: int) -> Words:

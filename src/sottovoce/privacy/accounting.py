@@ -205,15 +205,16 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
     if rho == 0 and not merged:
         return gaussian_epsilon(mu, delta)
     unsampled = math.fsum(_unsampled_mu(event, relation) ** 2 for event in merged)
-    ceiling = gaussian_epsilon(math.sqrt(mu**2 + unsampled), delta) if rho == 0 else math.inf
-    if ceiling == 0:
+    ceiling = math.sqrt(mu**2 + unsampled) if rho == 0 else math.inf
+    if gaussian_delta(ceiling, 0.0) <= delta:
         return 0.0
     rounds = sum(event.rounds for event in merged)
     rounding = _FFT_ERROR_FIXED + _FFT_ERROR_PER_ROUND * rounds
     step = _loss_step(merged, mu, relation)
     if rho == 0 and rounds <= _FFT_ROUNDS and rounding < delta / 100 and step <= _FFT_LARGEST_STEP:
         return _loss_distribution_epsilon(merged, mu, delta - rounding, relation, step)
-    return min(ceiling, _best_order_epsilon([*merged, Gaussian(mu), Selection(rho)], delta, relation))
+    found = _best_order_epsilon([*merged, Gaussian(mu), Selection(rho)], delta, relation)
+    return min(gaussian_epsilon(ceiling, delta), found)
 
 
 def gaussian_mu(events: Sequence[Event], relation: Relation) -> float | None:

@@ -8,8 +8,9 @@ statement. It holds for both orders of the two neighbours. Statements and proofs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,10 +36,12 @@ class Profile:
     @classmethod
     def of(cls, epsilon: Callable[[float], float]) -> Profile:
         """The profile of an epsilon that holds at each delta; its curve is the highest of its tangents."""
-        return cls(epsilon, lambda false_alarms: missed_by(epsilon, false_alarms))
+        known = lru_cache(maxsize=len(_DELTAS))(epsilon)  # a curve takes it at each of these deltas
+        return cls(epsilon, lambda false_alarms: missed_by(known, false_alarms))
 
 
-def profile_of(events: Sequence[Event], relation: Relation) -> Profile:
+@lru_cache(maxsize=256)
+def profile_of(events: tuple[Event, ...], relation: Relation) -> Profile:
     """The profile of one plan's events, fixed in advance as for `epsilon_of`; the curve is exact for Gaussians."""
 
     def epsilon(delta: float) -> float:

@@ -169,12 +169,6 @@ class PartGradient(PartQuery):
         told = {"weights": Reals((self.width,)), "offset": Reals((plan.records,))}
         return told | {"labels": told["offset"]} if self.needs_labels and number == 0 else told
 
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
-        """Labels are told to who does not know them, before there are any slopes, and never else."""
-        if "labels" in told and "labels" not in self.takes(plan, number):
-            return "needs no 'labels'"
-        return super().objection(plan, number, told)
-
     def value(self, round: Round) -> Array:
         """One pass over the rows for the scores, one over the columns for the sums."""
         slopes: Slopes = round.memory

@@ -239,7 +239,7 @@ class PartScores(AtomChoice):
         }
 
     def objection(self, plan: Plan, number: int, told: Told) -> str | None:
-        """A point of the ball has every place once; who knows the labels is told none."""
+        """A point of the ball has every place once."""
         reason = super().objection(plan, number, told)
         if reason is not None:
             return reason
@@ -248,7 +248,7 @@ class PartScores(AtomChoice):
             return "needs as many values as places, and no place twice"
         if np.abs(values).sum() > plan.numbers.radius * (1 + 1e-9):
             return "needs a point of the ball"
-        return "has labels for a party that knows them" if self.labelled and "labels" in told else None
+        return None
 
     def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
         """The party's columns, or what is left of them."""
