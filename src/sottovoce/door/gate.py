@@ -193,7 +193,7 @@ class Gate:
     def _noise(self, release: Release, weights: NDArray[np.float64] | float, size: int) -> NDArray[np.int64]:
         """A row of noise for each batch, in units of the grid."""
         scale = release.std / release.step / weights
-        scales = np.tile(scale, release.batches) if np.ndim(scale) else scale
+        scales = np.tile(scale, release.batches) if isinstance(scale, np.ndarray) else scale
         drawn = rounded_gaussian(scales, release.batches * size, self._randomness)
         return drawn.reshape(release.batches, size)
 

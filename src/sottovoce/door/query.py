@@ -73,8 +73,8 @@ class Reals:
             return False
         if array.size == 0:
             return True
-        low, high = (float(least.reduce(array, axis=None)) for least in (np.minimum, np.maximum))  # a NaN is both
-        return self.least <= low and high <= self.most and math.isfinite(low) and math.isfinite(high)
+        low, high = float(np.minimum.reduce(array, axis=None)), float(np.maximum.reduce(array, axis=None))
+        return self.least <= low and high <= self.most and -math.inf < low and high < math.inf  # a NaN is both
 
     def __str__(self) -> str:
         size = " x ".join("any number of" if length is None else str(length) for length in self.shape)

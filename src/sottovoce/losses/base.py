@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import ClassVar, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.arguments import is_number
+from sottovoce.arguments import check_parameters, is_number
 from sottovoce.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -201,12 +200,7 @@ def get(name: str, **parameters: float) -> Loss:
             f"loss={name!r} is unknown here; choose one of: {', '.join(names())}; or register it, in every process "
             "that takes part (sottovoce.losses.register)."
         )
-    signature = inspect.signature(_REGISTRY[name])
-    try:
-        signature.bind(**parameters)
-    except TypeError as error:
-        takes = ", ".join(signature.parameters) or "none"
-        raise InputError(f"loss={name!r} with parameters {parameters}: {error}; it takes: {takes}") from None
+    check_parameters(f"loss={name!r}", _REGISTRY[name], parameters)
     return _REGISTRY[name](**parameters)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.arguments import is_number
+from sottovoce.arguments import check_parameters, is_number
 from sottovoce.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -114,12 +113,7 @@ def get(name: str, **parameters: Any) -> Regulariser:
     """The penalty or constraint set of that name, with the parameters of its class."""
     if name not in _REGISTRY:
         raise InputError(f"penalty={name!r} is unknown; choose one of: {', '.join(names())}")
-    signature = inspect.signature(_REGISTRY[name])
-    try:
-        signature.bind(**parameters)
-    except TypeError as error:
-        takes = ", ".join(signature.parameters) or "none"
-        raise InputError(f"penalty={name!r} with parameters {parameters}: {error}; it takes: {takes}") from None
+    check_parameters(f"penalty={name!r}", _REGISTRY[name], parameters)
     return _REGISTRY[name].build(**parameters)
 
 

@@ -85,7 +85,7 @@ class Problem(Frozen):
         """The Gaussian budget of (epsilon, delta), less the samplers' share of delta."""
         return mu_for(self.epsilon, inside(self.delta))
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The parties' names."""
         return tuple(name for name, _ in self.parties)
@@ -128,6 +128,15 @@ class Problem(Frozen):
 
         There the constant column is with the party that has the labels. In the layout "rows" each party has one.
         """
+        if party not in self._parts:
+            self._parts[party] = self._part(party)
+        return self._parts[party]
+
+    @functools.cached_property
+    def _parts(self) -> dict[str, Part]:
+        return {}
+
+    def _part(self, party: str) -> Part:
         if self.split != "columns":
             return Part(0, self.features, self.fit_intercept, self.preparation)
         place = self.names.index(party)

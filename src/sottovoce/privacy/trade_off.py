@@ -8,7 +8,7 @@ statement. It holds for both orders of the two neighbours. Statements and proofs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,14 +36,17 @@ class Profile:
     @classmethod
     def of(cls, epsilon: Callable[[float], float]) -> Profile:
         """The profile of an epsilon that holds at each delta; its curve is the highest of its tangents."""
-        known = lru_cache(maxsize=len(_DELTAS))(epsilon)  # a curve takes it at each of these deltas
-        return cls(epsilon, lambda false_alarms: missed_by(known, false_alarms))
+        return cls(epsilon, lambda false_alarms: missed_by(epsilon, false_alarms))
 
 
-@lru_cache(maxsize=256)
-def profile_of(events: tuple[Event, ...], relation: Relation) -> Profile:
+def profile_of(events: Sequence[Event], relation: Relation) -> Profile:
     """The profile of one plan's events, fixed in advance as for `epsilon_of`; the curve is exact for Gaussians."""
+    return _profile(tuple(events), relation)
 
+
+@lru_cache(maxsize=64)  # several adversaries see the same, and so does the next fit
+def _profile(events: tuple[Event, ...], relation: Relation) -> Profile:
+    @lru_cache(maxsize=2 * len(_DELTAS))
     def epsilon(delta: float) -> float:
         return epsilon_of(events, delta, relation)
 
@@ -83,14 +86,10 @@ def missed_by(
     less than 0.004. An epsilon too large to say anything says nothing.
     """
     alarms = np.asarray(false_alarms, dtype=np.float64)
-    missed = np.zeros_like(alarms)
-    for delta in deltas:
-        found = epsilon(delta)
-        if found <= _LARGEST:
-            factor = math.exp(found)
-            tangents = np.maximum(1 - delta - factor * alarms, (1 - delta - alarms) / factor)
-            missed = np.maximum(missed, tangents)
-    return missed
+    said = np.array([(delta, found) for delta in deltas if (found := epsilon(delta)) <= _LARGEST]).reshape(-1, 2)
+    rest, factor = 1 - said[:, 0, None], np.exp(said[:, 1, None])
+    tangents = np.maximum(rest - factor * alarms.ravel(), (rest - alarms.ravel()) / factor)
+    return tangents.max(axis=0, initial=0.0).reshape(alarms.shape)
 
 
 def with_errors(missed: Callable[[ArrayLike], Array], false_alarms: ArrayLike, error: float) -> Array:

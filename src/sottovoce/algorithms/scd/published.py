@@ -59,7 +59,7 @@ class VisibleDualsPricing(Pricing):
         seen = Profile.of(lambda delta: visible_uses_epsilon(once, rate, release.total, delta))
         multiplier = release.std / (plan.numbers.clip + release.step * math.sqrt(plan.dimension))
         each, world = (
-            profile_of((PoissonGaussian(rate, multiplier * math.sqrt(noises), release.total),), relation)
+            profile_of([PoissonGaussian(rate, multiplier * math.sqrt(noises), release.total)], relation)
             for noises in (1, len(plan.parties))
         )
         return {"world": strongest(world, each, seen), "coordinator": seen, "parties": strongest(each, seen)}
