@@ -96,7 +96,8 @@ def test_whole_numbers_are_int64_within_limits(wrong: Any) -> None:
 
 def test_whatever_a_query_takes_must_be_there_and_the_objection_has_no_number_of_it() -> None:
     takes = {"weights": Reals((3,)), "index": Wholes((1,), least=0, most=9)}
-    assert misfit(takes, {"weights": FIT, "index": np.array([9]), "else": np.array([NAN])}) is None
+    assert misfit(takes, {"weights": FIT, "index": np.array([9])}) is None
+    assert misfit(takes, {"weights": FIT, "index": np.array([9]), "else": np.array([NAN])}) == "takes no 'else'"
     for left in takes:
         told = {"weights": FIT, "index": np.array([3])}
         del told[left]

@@ -132,10 +132,9 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
     kind, plan_bytes, array_count, serial, round_, query_bytes, text_bytes = _header(data)
     if plan_bytes not in (0, 32):
         raise WireError(f"the plan's hash has {plan_bytes} bytes; it must be empty or have 32.")
-    offset = _HEADER.size
-    plan, offset = _taken(data, offset, plan_bytes)
-    query, offset = _taken(data, offset, query_bytes)
-    text, offset = _taken(data, offset, text_bytes)
+    words, offset = _taken(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
+    plan, rest = words[:plan_bytes], words[plan_bytes:]
+    query, text = rest[:query_bytes], rest[query_bytes:]
 
     names: list[str] = []
     layouts: list[tuple[np.dtype[Any], tuple[int, ...], int]] = []

@@ -89,7 +89,7 @@ def missed_by(
     said = np.array([(delta, found) for delta in deltas if (found := epsilon(delta)) <= _LARGEST]).reshape(-1, 2)
     rest, factor = 1 - said[:, 0, None], np.exp(said[:, 1, None])
     tangents = np.maximum(rest - factor * alarms.ravel(), (rest - alarms.ravel()) / factor)
-    return tangents.max(axis=0, initial=0.0).reshape(alarms.shape)
+    return np.asarray(tangents.max(axis=0, initial=0.0)).reshape(alarms.shape)
 
 
 def with_errors(missed: Callable[[ArrayLike], Array], false_alarms: ArrayLike, error: float) -> Array:

@@ -98,7 +98,8 @@ class PrivateSGD(Algorithm):
             step = length / (numbers.rate * count)
             weights = plan.scaled_regulariser.prox(weights - step * summed(gradients), length)
             tail.add(t, weights)
-            late.add(t, weights)
+            if not plan.private:
+                late.add(t, weights)
         return tail.value if plan.private else Solution(tail.value, unfinished=drift(plan.rounds, tail, late, squares))
 
 
