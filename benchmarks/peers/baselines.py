@@ -189,7 +189,8 @@ def minimum(X: Any, y: Array, loss: Loss, lam: float, b: Array) -> Array:
             break
         direction = newton_direction(X, loss.curvature(s), lam, gradient)
         promised, now, step = float(gradient @ direction), objective(w), 1.0
-        while objective(w + step * direction) > now + 1e-4 * step * promised and step > 1e-12:
+        rounding = 1e-13 * max(1.0, abs(now))  # of a sum over the records: a decrease below it is not seen
+        while objective(w + step * direction) > now + 1e-4 * step * promised + rounding and step > 1e-12:
             step /= 2
         w = w + step * direction
         if -promised <= 1e-18 * max(1.0, abs(now)):
