@@ -30,6 +30,7 @@ docs: $(DEV)
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/rivals.py
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/coordinate.py
 	$(BIN)/python benchmarks/duals.py

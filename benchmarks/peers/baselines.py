@@ -14,6 +14,7 @@ import numpy as np
 import scipy.linalg as la
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit
 
 from sottovoce.data.block import is_sparse
@@ -22,6 +23,7 @@ from sottovoce.privacy.calibration import mu_for
 Array = NDArray[np.float64]
 
 CONSTANT = 0.25  # of the intercept's column, before the row is brought back to norm 1
+WIDE = 2000  # columns from which no matrix of d x d numbers is made
 SHRINK = 1 / math.sqrt(1 + CONSTANT**2)
 
 
@@ -62,13 +64,13 @@ class Loss:
         return np.asarray(p * (1 - p))
 
 
-def gradient_sum(X: Any, y: Array, w: Array, loss: Loss, clip: float) -> Array:
+def gradient_sum(X: Any, y: Array, w: Array, loss: Loss, clip: float | Array) -> Array:
     """sum_i clip(l'(x_i'w, y_i) x_i): blanking a record moves it by at most `clip`.
 
     For rows of norm at most 1 a factor |l'| <= clip suffices, so it is cut instead of the vector: never more than the
-    vector's clip would leave.
+    vector's clip would leave. Several w are columns, with a clip each and the labels as a column.
     """
-    return np.asarray(X.T @ np.clip(loss.slope(X @ w, y), -clip, clip)).ravel()
+    return np.asarray(X.T @ np.clip(loss.slope(X @ w, y), -clip, clip))
 
 
 def noisy_gradient_descent(
@@ -87,11 +89,29 @@ def noisy_gradient_descent(
 
     Guarantee: (epsilon, delta), zero-out: T releases of sensitivity clip with sigma = clip sqrt(T) / mu cost mu.
     """
-    sigma = clip * math.sqrt(rounds) / mu_for(epsilon, delta)
-    w = np.zeros(X.shape[1])
+    column = {"steps": np.array([step]), "clips": np.array([clip])}
+    return noisy_gradient_descents(X, y, loss, epsilon, delta, [generator], rounds=rounds, **column)[:, 0]
+
+
+def noisy_gradient_descents(
+    X: Any,
+    y: Array,
+    loss: Loss,
+    epsilon: float,
+    delta: float,
+    generators: list[np.random.Generator],
+    *,
+    rounds: int,
+    steps: Array,
+    clips: Array,
+) -> Array:
+    """Fits side by side, each a column with a generator, a step and a clip of its own: one product serves them all."""
+    sigma = clips * math.sqrt(rounds) / mu_for(epsilon, delta)
+    w, labels = np.zeros((X.shape[1], len(generators))), y[:, None]
     for _ in range(rounds):
-        noisy = gradient_sum(X, y, w, loss, clip) + sigma * generator.standard_normal(len(w))
-        w -= step / loss.smoothness * noisy / X.shape[0]
+        noise = np.column_stack([generator.standard_normal(len(w)) for generator in generators])
+        noisy = gradient_sum(X, labels, w, loss, clips) + sigma * noise
+        w -= steps / loss.smoothness * noisy / X.shape[0]
     return w
 
 
@@ -167,15 +187,24 @@ def minimum(X: Any, y: Array, loss: Loss, lam: float, b: Array) -> Array:
         gradient = np.asarray(X.T @ loss.slope(s, y)).ravel() + lam * w + b
         if np.linalg.norm(gradient) <= 1e-8:
             break
-        curvature = loss.curvature(s)
-        weighted = X.multiply(curvature[:, None]).tocsr() if is_sparse(X) else X * curvature[:, None]
-        hessian = X.T @ weighted
-        hessian = np.asarray(hessian.toarray() if is_sparse(hessian) else hessian) + lam * np.eye(len(w))
-        direction = la.solve(hessian, -gradient, assume_a="pos")
+        direction = newton_direction(X, loss.curvature(s), lam, gradient)
         promised, now, step = float(gradient @ direction), objective(w), 1.0
-        while objective(w + step * direction) > now + 1e-4 * step * promised and step > 1e-12:
+        rounding = 1e-13 * max(1.0, abs(now))  # of a sum over the records: a decrease below it is not seen
+        while objective(w + step * direction) > now + 1e-4 * step * promised + rounding and step > 1e-12:
             step /= 2
         w = w + step * direction
         if -promised <= 1e-18 * max(1.0, abs(now)):
             break
     return w
+
+
+def newton_direction(X: Any, curvature: Array, lam: float, gradient: Array) -> Array:
+    """-(X' diag(curvature) X + lam I)^{-1} gradient; above WIDE columns by conjugate gradients, without the matrix."""
+    d = X.shape[1]
+    if d > WIDE:
+        product = LinearOperator((d, d), matvec=lambda v: X.T @ (curvature * (X @ v)) + lam * v, dtype=np.float64)
+        return np.asarray(cg(product, -gradient, rtol=1e-6)[0])
+    weighted = X.multiply(curvature[:, None]).tocsr() if is_sparse(X) else X * curvature[:, None]
+    hessian = X.T @ weighted
+    hessian = np.asarray(hessian.toarray() if is_sparse(hessian) else hessian) + lam * np.eye(d)
+    return np.asarray(la.solve(hessian, -gradient, assume_a="pos"))

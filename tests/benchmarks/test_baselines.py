@@ -160,3 +160,30 @@ def test_the_minimum_has_no_gradient_left() -> None:
             w = baselines.minimum(rows, y, loss, 0.1, b)
             gradient = X.T @ loss.slope(X @ w, y) + 0.1 * w + b
             assert np.linalg.norm(gradient) <= 1e-7
+
+
+def test_the_minimum_is_the_same_without_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    X, b = unit_rows(generator, 200, 30), generator.standard_normal(30)
+    y = np.where(X[:, 0] + 0.3 * generator.standard_normal(200) > 0, 1.0, -1.0)
+    found = baselines.minimum(X, y, baselines.Loss(False), 0.1, b)
+    monkeypatch.setattr(baselines, "WIDE", 10)
+    monkeypatch.setattr(baselines.la, "solve", None)
+    for rows in (X, sp.csr_matrix(X)):
+        np.testing.assert_allclose(baselines.minimum(rows, y, baselines.Loss(False), 0.1, b), found, atol=1e-6)
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_fits_side_by_side_are_the_fits_one_by_one(regression: bool) -> None:
+    X, _, y = neighbours(0)
+    y = y if regression else np.sign(y)
+    loss, steps, clips = baselines.Loss(regression), np.array([0.5, 2.0, 1.0]), np.array([1.0, 0.25, 0.5])
+    generators = [np.random.default_rng(seed) for seed in range(3)]
+    found = baselines.noisy_gradient_descents(
+        X, y, loss, EPSILON, DELTA, generators, rounds=7, steps=steps, clips=clips
+    )
+    for seed, (step, clip) in enumerate(zip(steps, clips, strict=True)):
+        one = baselines.noisy_gradient_descent(
+            X, y, loss, EPSILON, DELTA, np.random.default_rng(seed), rounds=7, step=step, clip=clip
+        )
+        np.testing.assert_allclose(found[:, seed], one, rtol=1e-12, atol=1e-12)
