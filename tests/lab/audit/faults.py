@@ -298,7 +298,7 @@ def _(real: Any = preparation._scaled) -> Iterator[None]:
     sensitivity=on(checks.sensitivity, "whitened, central"),
 )
 def _() -> Iterator[None]:
-    with patch(projection, "_lengths", lambda rows: np.zeros(rows.shape[0])):
+    with patch(projection, "_lengths", lambda rows, matrix: np.zeros(rows.shape[0])):
         yield
 
 
