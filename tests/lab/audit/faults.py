@@ -303,6 +303,16 @@ def _() -> Iterator[None]:
 
 
 @fault(
+    "whitened sums of longer rows",
+    "a sum of whitened rows is multiplied by twice the matrix that the lengths were taken with",
+    sensitivity=on(checks.sensitivity, "whitened, central"),
+)
+def _(real: Any = projection.exact_product) -> Iterator[None]:
+    with patch(projection, "exact_product", lambda matrix, *others: real(2.0 * matrix, *others)):
+        yield
+
+
+@fault(
     "slopes of whitened rows cut too late",
     "slopes are cut at twice what was told, and the sum is divided by what was told",
     sensitivity=on(checks.sensitivity, "whitened, rows"),

@@ -63,7 +63,7 @@ class PrivateWhitened(Algorithm):
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
-    resumes: ClassVar[bool] = False  # the whitened rows are made once
+    resumes: ClassVar[bool] = False  # the lengths of the whitened rows are found once
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
@@ -86,7 +86,7 @@ class PrivateWhitened(Algorithm):
         return tuple(_queries(plan))
 
     def remember(self, plan: Plan, rows: Block) -> dict[str, Any]:  # noqa: ARG002
-        """The projected rows of the stage, once they are told."""
+        """Rows seen through the P of the stage, once it is told."""
         return {}
 
     def coordinate(self, plan: Plan) -> Coordination:
