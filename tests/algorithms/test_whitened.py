@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from sottovoce.algorithms.whitened import private, rule
 from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.grid import exact_bits, exact_product, exact_weights, toward_zero
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.penalties.quadratic import DiagonalMetric, Metric
@@ -32,7 +34,7 @@ from support import REGULARISERS, at, plan_of
 FEATURES, RECORDS = 3, 7
 D = FEATURES + 1
 NULL = (np.full(FEATURES, math.nan), 0.0)
-SHAPES = {"symmetric": Shape(D, "symmetric"), "diagonal": Shape(D, "diagonal"), "vectors": Shape(D, "vectors", 2)}
+SHAPES = {"triangular": Shape(D, "triangular"), "diagonal": Shape(D, "diagonal"), "vectors": Shape(D, "vectors", 2)}
 Values = Callable[[Block], np.ndarray]
 
 
@@ -70,27 +72,31 @@ def valued(query: Query, told: Mapping[str, np.ndarray]) -> Values:
 
     def value(block: Block) -> np.ndarray:
         memory: dict[str, Any] = {}
-        if query.name == "gradient":
-            memory["gradient"] = projection.Projected(block, SHAPES["symmetric"].matrix(TRIANGLE))
+        if isinstance(query, ProjectedGradient) and query.name == "gradient":
+            memory["gradient"] = query.shape.projected(block, PROJECTIONS[query.shape.kind])
         return at(query, block, plan=PLAN, memory=memory, **told)
 
     return value
 
 
 PLAN = plan_of(problem(), "whitened", rounds=2).model_copy(update={"releases": ()})  # every round is a first one
-TRIANGLE = np.random.default_rng(5).standard_normal(D * (D + 1) // 2) * 20
+PROJECTIONS = {
+    "triangular": np.random.default_rng(5).standard_normal(D * (D + 1) // 2) * 20,
+    "diagonal": np.arange(1.0, D + 1),
+}
 QUERIES: dict[str, Query] = {
     "squares": ColumnSquares(D),
     "label": LabelSum(D),
     "residual": ResidualSum(D),
     "score": ScoreSum(D),
     "square": SquareSum(D),
-    "length": LengthSum(SHAPES["symmetric"]),
+    "length": LengthSum(SHAPES["triangular"]),
     "length, diagonal": LengthSum(SHAPES["diagonal"]),
     **{
-        f"gradient, {name}": ProjectedGradient("gradient", SHAPES["symmetric"], losses.get(name))
+        f"gradient, {name}": ProjectedGradient("gradient", SHAPES["triangular"], losses.get(name))
         for name in ("squared", "huber", "logistic", "hinge")
     },
+    "gradient, diagonal": ProjectedGradient("gradient", SHAPES["diagonal"], losses.get("logistic")),
     "rescale": ProjectedGradient("rescale", SHAPES["vectors"], losses.get("logistic")),
 }
 
@@ -136,8 +142,8 @@ def test_neighbours_reach_the_bound_and_never_pass_it(name: str) -> None:
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
-        ("sottovoce.data.projection._lengths", lambda rows: 0.9 * np.linalg.norm(rows, axis=1)),
-        ("sottovoce.queries.projected.toward_zero", lambda values, bits: 1.1 * values),
+        ("sottovoce.data.projection._lengths", lambda rows, matrix: 0.9 * np.linalg.norm(rows @ matrix, axis=1)),
+        ("sottovoce.data.projection.toward_zero", lambda values, bits: 1.1 * values),
     ],
 )
 def test_a_term_that_is_too_long_is_found(monkeypatch: pytest.MonkeyPatch, place: str, wrong: Any) -> None:
@@ -148,17 +154,39 @@ def test_a_term_that_is_too_long_is_found(monkeypatch: pytest.MonkeyPatch, place
 
 @pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_sum_is_that_of_its_records_to_the_last_bit(name: str, sparse: bool) -> None:
-    """In any order, alone or together, dense or sparse: a record adds its own term."""
+def test_a_sum_is_that_of_its_records_to_the_last_bit(monkeypatch: pytest.MonkeyPatch, name: str, sparse: bool) -> None:
+    """In any order, alone or together, dense or sparse: a record adds its own term.
+
+    The product of the sum with P, and its division by C, come after: they are rounded, each once (next test).
+    """
+    monkeypatch.setattr(projection, "exact_product", lambda matrix, vector, bits, size: vector)
     rng = np.random.default_rng(3)
     rows, labels = rng.standard_normal((RECORDS, FEATURES)), rng.choice([-1.0, 1.0, 0.4], RECORDS)
-    value = valued(QUERIES[name], told_to(QUERIES[name], rng))
+    told = told_to(QUERIES[name], rng)
+    value = valued(QUERIES[name], told | {"cut": np.array([2.0**-3])} if "cut" in told else told)
     whole = value(block_of(rows, labels))
     others = [np.where(np.arange(RECORDS)[:, None] == k, rows, math.nan) for k in range(RECORDS)]
     each = [value(block_of(alone, labels, sparse=sparse)) for alone in others]
     for order in (np.arange(RECORDS), rng.permutation(RECORDS)):
         np.testing.assert_array_equal(sum(each[k] for k in order), whole)
         np.testing.assert_array_equal(value(block_of(rows[order], labels[order], sparse=sparse)), whole)
+
+
+@pytest.mark.parametrize(("records", "columns"), [(7, 4), (30_000, 40), (10**9, 90)])
+def test_a_product_is_rounded_once(records: int, columns: int) -> None:
+    """Each entry of P'v is the float64 nearest to the exact sum of its products, though large ones cancel."""
+    rng, bits = np.random.default_rng(records), exact_bits(records)
+    matrix = rng.standard_normal((columns, columns)) * 10.0 ** rng.uniform(-3, 3, columns)
+    matrix = exact_weights(matrix, bits, float(np.linalg.norm(matrix, axis=0).max()))
+    small = np.linalg.svd(matrix)[0][:, -1]  # which the matrix takes nearly to 0
+    for direction in (small, rng.standard_normal(columns), np.eye(columns)[0]):
+        vector = toward_zero(direction / np.linalg.norm(direction) * (records - 1), 2 * bits)
+        exact = [sum(Fraction(a) * Fraction(b) for a, b in zip(column, vector, strict=True)) for column in matrix.T]
+        np.testing.assert_array_equal(exact_product(matrix, vector, bits, records), [float(entry) for entry in exact])
+        if direction is small and records > 7:  # negative control
+            assert (matrix.T @ vector != [float(entry) for entry in exact]).any()
+    with pytest.raises(LeakError, match="not exact with 4 bits"):
+        exact_product(np.eye(300), np.zeros(300), 4, 2**45)
 
 
 @pytest.mark.parametrize("name", QUERIES)

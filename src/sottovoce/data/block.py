@@ -21,7 +21,16 @@ from sottovoce.data.kernels import atoms, columns
 from sottovoce.data.kernels import rows as kernels
 from sottovoce.data.kernels.duals import dual_rows_dense, dual_rows_sparse
 from sottovoce.data.labels import label_key
-from sottovoce.data.matrix import Matrix, Products, column_squares, dense, is_sparse, row_squares, rows_at_once
+from sottovoce.data.matrix import (
+    MANY_ROWS,
+    Matrix,
+    Products,
+    column_squares,
+    dense,
+    is_sparse,
+    row_squares,
+    rows_at_once,
+)
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
 from sottovoce.errors import InputError, LeakError
 
@@ -134,13 +143,16 @@ class Block:
         """What bounds the norm of every row; infinite where the layout bounds entries alone."""
         return self._arrangement.row_norm
 
-    def chunks(self) -> Iterator[tuple[Matrix, Array]]:
-        """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once."""
+    def chunks(self, least: int = 1) -> Iterator[tuple[Matrix, Array]]:
+        """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once.
+
+        A piece has at least so many rows.
+        """
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
         if is_sparse(rows):
             yield rows, self.labels
             return
-        step = rows_at_once(self.dimension)
+        step = max(rows_at_once(self.dimension), least)
         # A fresh half megabyte for every piece would cost more than the arithmetic on it.
         wide = np.empty((min(step, len(self.labels)), self.dimension)) if rows.dtype != np.float64 else None
         for start in range(0, len(self.labels), step):
@@ -182,7 +194,7 @@ class Block:
     def gram(self, weights: Array | None = None, term: Callable[[Array, Array], Array] | None = None) -> Array:
         """X'X, or X' diag(term(Xw, y)) X."""
         total = np.zeros((self.dimension, self.dimension))
-        for narrow, labels in self.chunks():
+        for narrow, labels in self.chunks(MANY_ROWS):
             rows = narrow.astype(np.float64, copy=False)  # products of float32 would be rounded
             scaled = rows
             if term is not None:

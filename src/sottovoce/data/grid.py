@@ -13,6 +13,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.errors import LeakError
+
 Array = NDArray[np.float64]
 
 
@@ -40,3 +42,21 @@ def exact_weights(weights: Array, bits: int, norm: float | None = None) -> Array
     exact = np.array(weights, dtype=np.float64)
     exponent = max(math.frexp(math.sqrt(float(exact @ exact)) if norm is None else norm)[1], -400)
     return toward_zero(exact, 52 - bits - exponent)
+
+
+def exact_product(matrix: Array, vector: Array, bits: int, size: int) -> Array:
+    """P'v, each entry the float64 nearest to the exact one: v of multiples of 2^-2bits, |v| <= size.
+
+    P is as `exact_weights` leaves it, with the norm of its longest column; as a vector it is a diagonal. v is cut into
+    digits so short that the product with each is exact in any order; their sum is rounded once.
+    """
+    if matrix.ndim == 1:
+        return matrix * vector
+    top, digit = math.ceil(math.log2(max(size, 2))), bits - math.ceil(math.log2(len(vector)) / 2)
+    if digit < 1:
+        raise LeakError(f"sums of {len(vector)} columns are not exact with {bits} bits; use fewer records or columns.")
+    rest, digits = vector.copy(), list[Array]()
+    for place in range(digit, top + 2 * bits + digit, digit):
+        digits.append(toward_zero(rest.copy(), place - top))
+        rest -= digits[-1]
+    return np.array([math.fsum(sums) for sums in (matrix.T @ np.column_stack(digits)).tolist()])

@@ -12,6 +12,7 @@ Array = NDArray[np.float64]
 Matrix = Any  # a C-ordered array or a CSR matrix: both answer to @, .T and row slices
 
 CHUNK = 1 << 16  # entries of a dense chunk: small enough to stay in cache between its two products
+MANY_ROWS = 1024  # of a product of matrices at once: enough for its blocks, and for a matrix that is added to
 
 
 def is_sparse(matrix: Matrix) -> bool:

@@ -1,104 +1,127 @@
-"""Rows seen through a public matrix and cut to a public length, on a grid on which sums over them are exact."""
+"""Rows seen through a public matrix and cut to a public length, and sums over them in which a record has its own term.
+
+Proof: `algorithms/whitened/proof.md`.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import dtrmm
 
-from sottovoce.data.block import ROWS, Block
-from sottovoce.data.grid import exact_weights, toward_zero
+from sottovoce.data.block import Block
+from sottovoce.data.grid import exact_product, exact_weights, toward_zero
 from sottovoce.data.kernels import rows as kernels
-from sottovoce.data.matrix import Matrix, is_sparse, rows_at_once
+from sottovoce.data.matrix import MANY_ROWS, Matrix, is_sparse
 from sottovoce.errors import LeakError
 
 Array = NDArray[np.float64]
-
-BITS = 24  # of a projected entry: what float32 holds without loss
+Slope = Callable[[Array, Array], Array]  # of scores and labels; none is larger than 1
 
 
 class Projected:
-    """z_i = P'x_i of every row, for a matrix P or, as a vector, the diagonal of one (sparse rows then stay sparse).
+    """z_i = P'x_i for a lower triangular matrix P or, as a vector, the diagonal of one; made for their lengths alone.
 
-    Guarantee: z_i and its length are functions of x_i and P alone, to the last bit, wherever the row stands: P is put
-    on a grid on which x'P is exact, entries are rounded one by one, and squares are added in the order of the columns.
+    z'u = x'(P u), and a sum of c_i z_i is P' times that of c_i x_i: rows stay as they are, and sparse ones sparse.
+    Guarantee: lengths and scores are functions of x_i and public numbers alone, to the last bit, wherever the row
+    stands: P is put on a grid on which x'P is exact, and squares are added in the order of the columns.
     Edges: a null row is 0; entries of P are at most 2^40, so no square overflows.
     """
 
     def __init__(self, block: Block, projection: Array) -> None:
-        if block.bits is None or block.row_norm > 1.0:
-            raise LeakError("the rows were not prepared for exact scores.")
-        self._labels, self._bits = block.labels, min(block.bits, BITS)
-        self._rows = _times(block, projection)
-        self.lengths = _lengths(self._rows)
-        self._cut: Block | None = None
-        self._unit = np.ones(0)
+        self._block, self.bits = block, _checked(block)
+        self._matrix = _on_grid(projection if projection.ndim == 1 else np.tril(projection), self.bits)
+        self.lengths = _lengths(block.rows, self._matrix)
+        self._length, self._shares = 0.0, np.ones(0)
 
     @property
     def ready(self) -> bool:
         """Whether the rows were cut."""
-        return self._cut is not None
+        return self._length > 0.0
 
     def cut(self, length: float) -> None:
-        """Make each row z min(1, C / |z|) / C, C the length, rounded toward zero on the grid; once, in place.
+        """Count each row as z min(1, C / |z|), C the length; once. The sums are in units of C.
 
-        Guarantee: no row is longer than 1 from then on. A factor just below 1 absorbs the rounding of the lengths.
+        Guarantee: a row is shorter than C by what rounding can add to its length and to a sum of all rows.
         """
         if self.ready:
             raise LeakError("the rows were cut already.")
-        slack = 1.0 - (self._rows.shape[1] + 8) * 2.0**-50
-        factor = slack / np.maximum(self.lengths, length)
-        if is_sparse(self._rows):
-            wide = self._rows.data * np.repeat(factor, np.diff(self._rows.indptr))
-            self._rows.data = toward_zero(wide, self._bits).astype(np.float32)
-        else:
-            step = rows_at_once(self._rows.shape[1])
-            for start in range(0, len(factor), step):
-                part = self._rows[start : start + step]
-                part[...] = toward_zero(part * factor[start : start + step, None], self._bits)
-        self._cut, self._unit = Block(self._rows, self._labels, self._bits), 1.0 / factor
+        room = 1.0 - (self._matrix.shape[-1] + len(self._block) + 8) * 2.0**-50
+        self._length, self._shares = length, room * length / np.maximum(self.lengths, length)
+        self._cut()
 
-    def weighted_sum(self, point: Array, offset: float, term: Callable[[Array, Array], Array]) -> Array:
-        """sum_i term(z_i'u + offset, y_i) times the cut row, u the point, in one pass; exact for terms on the grid.
+    def _cut(self) -> None:
+        """Nothing: rows stay as they are."""
 
-        The score is taken from the cut row and its length: nobody needs the rows as they were before.
-        """
-        if self._cut is None:
+    def weighted_sum(self, point: Array, offset: float, slope: Slope) -> Array:
+        """sum_i slope(z_i'u + offset, y_i) times the cut row, u the point; exact but for a last rounding of the sum."""
+        if not self.ready:
             raise LeakError("the rows were not cut.")
-        exact = exact_weights(point, self._bits)
-        total, start = np.zeros(self._cut.dimension), 0
-        for rows, labels in self._cut.chunks():
-            scores = (rows @ exact) * self._unit[start : start + len(labels)] + offset
-            total += rows.T @ term(scores, labels)
+        return self._weighted_sum(point, offset, slope)
+
+    def _weighted_sum(self, point: Array, offset: float, slope: Slope) -> Array:
+        matrix = self._matrix
+        weights = exact_weights(matrix * point if matrix.ndim == 1 else matrix @ point, self.bits)
+        total, start = np.zeros(self._block.dimension), 0
+        for rows, labels in self._block.chunks():
+            slopes = slope(rows @ weights + offset, labels)
+            slopes *= self._shares[start : start + len(labels)]
+            total += rows.T @ toward_zero(slopes, self.bits)
             start += len(labels)
-        return total
-
-    @property
-    def bits(self) -> int:
-        """Of the grid of rows and terms."""
-        return self._bits
+        return exact_product(matrix, total, self.bits, len(self._block)) / self._length
 
 
-def _times(block: Block, projection: Array) -> Matrix:
-    """X P in float32; of a diagonal P as sparse as X."""
-    rows, bits = block.rows, block.bits or 0
-    if projection.ndim == 1:
-        if not is_sparse(rows):
-            return np.multiply(rows, projection, out=np.empty(rows.shape, dtype=np.float32), casting="same_kind")
-        found = rows.astype(np.float32)
-        found.data[...] = rows.data * projection[rows.indices]
-        return found
-    norm = math.sqrt(float(np.einsum("ij,ij->j", projection, projection).max(initial=0.0)))
-    exact = exact_weights(projection, bits, norm)
-    made = np.empty((len(block), projection.shape[1]), dtype=np.float32)
-    for start in range(0, len(block), ROWS):
-        made[start : start + ROWS] = rows[start : start + ROWS].astype(np.float64, copy=False) @ exact
-    return made
+class Kept(Projected):
+    """The same for any matrix P of few columns: rows z_i are made once, cut, put on the grid, and summed exactly."""
+
+    def __init__(self, block: Block, projection: Array) -> None:
+        self._block, self.bits = block, _checked(block)
+        self._matrix = _on_grid(projection, self.bits)
+        self._rows = np.empty((len(block), projection.shape[1]))
+        for start in range(0, len(block), MANY_ROWS):
+            rows = block.rows[start : start + MANY_ROWS].astype(np.float64, copy=False)
+            self._rows[start : start + MANY_ROWS] = rows @ self._matrix
+        self.lengths = np.asarray(kernels.lengths_dense(self._rows))
+        self._length, self._shares = 0.0, np.ones(0)
+
+    def _cut(self) -> None:
+        self._shares /= self._length
+        self._rows *= self._shares[:, None]
+        toward_zero(self._rows, self.bits)
+
+    def _weighted_sum(self, point: Array, offset: float, slope: Slope) -> Array:
+        """The score is that of the cut row times what it was divided by."""
+        scores = (self._rows @ exact_weights(point, self.bits)) / self._shares + offset
+        return np.asarray(self._rows.T @ toward_zero(slope(scores, self._block.labels), self.bits))
 
 
-def _lengths(rows: Matrix) -> Array:
-    if is_sparse(rows):
-        return np.asarray(kernels.lengths_sparse(rows.indptr, rows.data))
-    return np.asarray(kernels.lengths_dense(rows))
+def _checked(block: Block) -> int:
+    """The bits of a block whose rows are on the grid and no longer than 1."""
+    if block.bits is None or block.row_norm > 1.0:
+        raise LeakError("the rows were not prepared for exact scores.")
+    return block.bits
+
+
+def _on_grid(projection: Array, bits: int) -> Array:
+    """P such that every entry of x'P is exact in any order; a diagonal has columns of one entry each."""
+    columns = np.abs(projection) if projection.ndim == 1 else np.sqrt(np.einsum("ij,ij->j", projection, projection))
+    return exact_weights(projection, bits, float(columns.max(initial=0.0)))
+
+
+def _lengths(rows: Matrix, matrix: Array) -> Array:
+    """|P'x_i| of every row."""
+    if is_sparse(rows) and matrix.ndim == 1:
+        return np.asarray(kernels.lengths_sparse(rows.indptr, rows.data * matrix[rows.indices]))
+    found = np.empty(rows.shape[0])
+    for start in range(0, len(found), MANY_ROWS):
+        part = rows[start : start + MANY_ROWS].astype(np.float64)
+        if matrix.ndim == 1:
+            part *= matrix
+        elif is_sparse(part):
+            part = part @ matrix
+        else:
+            part = dtrmm(1.0, matrix.T, part.T, overwrite_b=1).T  # half of the work of part @ matrix
+        found[start : start + MANY_ROWS] = kernels.lengths_dense(part)
+    return found

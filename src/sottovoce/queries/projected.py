@@ -1,6 +1,6 @@
 """Rows seen through a public matrix: how long they are, and gradients in which no record weighs more than another.
 
-The matrix P is made of earlier releases and told once; the rows that it makes are kept at the holder. A sum is divided
+The matrix P is made of earlier releases and told once; what it makes of the rows stays at the holder. A sum is divided
 by what bounds a term, so every release here has sensitivity 1 whatever P and the clips are: the plan is fixed before
 the run, and the coordinator multiplies. Proof: `algorithms/whitened/proof.md`.
 """
@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import toward_zero
+from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.projection import Projected
+from sottovoce.data.projection import Kept, Projected
 from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import RefusedError
 from sottovoce.losses import Loss
@@ -25,7 +25,7 @@ from sottovoce.queries.numbers import NumberSum
 
 Array = NDArray[np.float64]
 
-Kind = Literal["symmetric", "diagonal", "vectors"]
+Kind = Literal["triangular", "diagonal", "vectors"]
 
 STEEPEST = 2.0**40  # entry of a projection
 POSITIVE = Reals((1,), SMALLEST, LARGEST)
@@ -36,7 +36,7 @@ class Shape:
     """How a projection of rows of `dimension` columns is told."""
 
     dimension: int
-    kind: Kind  # as a triangle, as a diagonal, or as `columns` vectors
+    kind: Kind  # as its lower triangle, as a diagonal, or as `columns` vectors
     columns: int = 0
 
     @property
@@ -48,24 +48,26 @@ class Shape:
     def takes(self) -> Reals:
         """The numbers of a message."""
         d = self.dimension
-        shape = {"symmetric": (d * (d + 1) // 2,), "diagonal": (d,), "vectors": (d, self.columns)}[self.kind]
+        shape = {"triangular": (d * (d + 1) // 2,), "diagonal": (d,), "vectors": (d, self.columns)}[self.kind]
         return Reals(shape, -STEEPEST, STEEPEST)
 
     def told(self, matrix: Array) -> Array:
         """The numbers that are sent for a matrix, or for the diagonal of one."""
-        return matrix[np.triu_indices(self.dimension)] if self.kind == "symmetric" else matrix
+        return matrix[np.tril_indices(self.dimension)] if self.kind == "triangular" else matrix
 
-    def matrix(self, told: Array) -> Array:
-        """The inverse of `told`."""
-        if self.kind != "symmetric":
-            return told
+    def projected(self, rows: Block, told: Array) -> Projected:
+        """Rows through the matrix that was told."""
+        if self.kind == "vectors":
+            return Kept(rows, told)
+        if self.kind == "diagonal":
+            return Projected(rows, told)
         full = np.zeros((self.dimension, self.dimension))
-        full[np.triu_indices(self.dimension)] = told
-        return full + np.triu(full, 1).T
+        full[np.tril_indices(self.dimension)] = told
+        return Projected(rows, full)
 
 
 class LengthSum(NumberSum):
-    """sum_i min(1, |P'x_i| / radius); the holder keeps the rows P'x_i for `ProjectedGradient`."""
+    """sum_i min(1, |P'x_i| / radius); the holder keeps P and the lengths for `ProjectedGradient`."""
 
     name = "length"
     title: ClassVar[str] = "the mean length of the whitened rows"
@@ -80,7 +82,7 @@ class LengthSum(NumberSum):
 
     def numbers(self, round: Round) -> Array:
         """Lengths in units of the radius."""
-        rows = round.memory["gradient"] = Projected(round.rows, self.shape.matrix(round.told["projection"]))
+        rows = round.memory["gradient"] = self.shape.projected(round.rows, round.told["projection"])
         return np.asarray(rows.lengths / round.told["radius"][0])
 
 
@@ -106,23 +108,22 @@ class ProjectedGradient(Query):
         return every | {"cut": POSITIVE} | ({} if self.name == "gradient" else {"projection": self.shape.takes})
 
     def value(self, round: Round) -> Array:
-        """One pass over the projected rows."""
+        """One pass over the rows."""
         rows, told = self._rows(round.memory, round), round.told
 
-        def term(scores: Array, labels: Array) -> Array:
+        def slope(scores: Array, labels: Array) -> Array:
             slopes = self.loss.derivative(scores, labels)
             slopes /= told["slope"][0]
             # fmin takes the bound where the slope is NaN, which clip would let through
             np.fmin(slopes, 1.0, out=slopes)
-            np.fmax(slopes, -1.0, out=slopes)
-            return toward_zero(slopes, rows.bits)
+            return np.fmax(slopes, -1.0, out=slopes)
 
-        return rows.weighted_sum(told["point"], float(told["offset"][0]), term)
+        return rows.weighted_sum(told["point"], float(told["offset"][0]), slope)
 
     def _rows(self, memory: dict[str, Any], round: Round) -> Projected:
         if "projection" in round.told:
             memory.clear()  # the rows of the stage before
-            memory[self.name] = Projected(round.rows, self.shape.matrix(round.told["projection"]))
+            memory[self.name] = self.shape.projected(round.rows, round.told["projection"])
         rows: Projected | None = memory.get(self.name)
         if rows is not None and "cut" in round.told and not rows.ready:
             rows.cut(float(round.told["cut"][0]))

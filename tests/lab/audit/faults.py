@@ -298,7 +298,17 @@ def _(real: Any = preparation._scaled) -> Iterator[None]:
     sensitivity=on(checks.sensitivity, "whitened, central"),
 )
 def _() -> Iterator[None]:
-    with patch(projection, "_lengths", lambda rows: np.zeros(rows.shape[0])):
+    with patch(projection, "_lengths", lambda rows, matrix: np.zeros(rows.shape[0])):
+        yield
+
+
+@fault(
+    "whitened sums of longer rows",
+    "a sum of whitened rows is multiplied by twice the matrix that the lengths were taken with",
+    sensitivity=on(checks.sensitivity, "whitened, central"),
+)
+def _(real: Any = projection.exact_product) -> Iterator[None]:
+    with patch(projection, "exact_product", lambda matrix, *others: real(2.0 * matrix, *others)):
         yield
 
 

@@ -63,7 +63,7 @@ class PrivateWhitened(Algorithm):
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
-    resumes: ClassVar[bool] = False  # the whitened rows are made once
+    resumes: ClassVar[bool] = False  # the lengths of the whitened rows are found once
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
@@ -86,7 +86,7 @@ class PrivateWhitened(Algorithm):
         return tuple(_queries(plan))
 
     def remember(self, plan: Plan, rows: Block) -> dict[str, Any]:  # noqa: ARG002
-        """The projected rows of the stage, once they are told."""
+        """Rows seen through the P of the stage, once it is told."""
         return {}
 
     def coordinate(self, plan: Plan) -> Coordination:
@@ -94,8 +94,8 @@ class PrivateWhitened(Algorithm):
         run = _Run(plan)
         moments = yield from run.moments()
         units, start = yield from run.units()
-        white = yield from run.whiten(moments, units)
-        weights = yield from run.descend(white, start)
+        white, columns = yield from run.whiten(moments, units)
+        weights = yield from run.descend(white, columns, start)
         return (yield from run.rescale(white, weights))
 
 
@@ -103,7 +103,7 @@ def _queries(problem: Problem) -> Iterator[Query]:
     """What is asked, in order: a number apart from the moments, the gradients and the rescale."""
     loss, d, constant = problem.scaled_loss, problem.dimension, problem.fit_intercept
     shape = _shape(problem)
-    yield GramMatrix(d) if shape.kind == "symmetric" else ColumnSquares(d)
+    yield GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
     if loss.kind == "regression":
         yield from (LabelSum(d), ResidualSum(d)) if constant else (ResidualSum(d),)
     yield LengthSum(shape)
@@ -113,7 +113,30 @@ def _queries(problem: Problem) -> Iterator[Query]:
 
 
 def _shape(problem: Problem) -> Shape:
-    return Shape(problem.dimension, "symmetric" if problem.features <= NEWTON_FEATURES else "diagonal")
+    return Shape(problem.dimension, "triangular" if problem.features <= NEWTON_FEATURES else "diagonal")
+
+
+class Columns:
+    """Those of a P with P P' = V diag(q) V', V the directions of the moments.
+
+    |P'x| and the noise are the same for every such P. A triangular one is half of the work for a party.
+    """
+
+    def __init__(self, moments: Moments, q: Array) -> None:
+        self._moments, self._factors = moments, np.sqrt(q)
+        self.matrix = self._factors
+        if moments.vectors is not None:
+            self.matrix = np.asarray(np.linalg.qr(self._factors[:, None] * moments.vectors.T, mode="r")).T
+
+    def out(self, coordinates: Array) -> Array:
+        """Coordinates along the directions as those along the columns."""
+        if self._moments.vectors is None:
+            return coordinates
+        return self.matrix.T @ self._moments.out(coordinates / self._factors)
+
+    def into(self, vector: Array) -> Array:
+        """The inverse."""
+        return vector if self._moments.vectors is None else self._moments.into(self.matrix @ vector) / self._factors
 
 
 class _Run:
@@ -152,16 +175,17 @@ class _Run:
             residual = max(mean, 0.0) + self.noise("residual")
         return Units.of(self.plan.scaled_loss, residual), start
 
-    def whiten(self, moments: Moments, units: Units) -> Asking[White]:
-        """The parties make whitened rows, and say how long they are on average: that sets the clip."""
+    def whiten(self, moments: Moments, units: Units) -> Asking[tuple[White, Columns]]:
+        """The parties say how long whitened rows are on average: that sets the clip."""
         q = rule.whitening(moments, units, self.noise("gradient"))
         radius = min(math.sqrt(q.max()), 2 * math.sqrt(q @ moments.values))
-        projection = _shape(self.plan).told(moments.matrix(np.sqrt(q)))
+        columns = Columns(moments, q)
+        projection = _shape(self.plan).told(columns.matrix)
         mean = yield from self.mean("length", projection=projection, radius=np.array([radius]))
         length = radius * min(max(mean, 0.05), 1.0)
-        return White(moments, q, length, units)
+        return White(moments, q, length, units), columns
 
-    def descend(self, white: White, start: Array) -> Asking[Array]:
+    def descend(self, white: White, columns: Columns, start: Array) -> Asking[Array]:
         """The weights after the gradients of whitened rows."""
         plan, clips, regulariser = self.plan, white.clips(self.noise("gradient")), self.plan.scaled_regulariser
         left = min(1.0, clips.cut / white.length)
@@ -177,7 +201,7 @@ class _Run:
             units=white.units,
             penalised=lambda point, stiffness: white.penalised(point, stiffness, regulariser),
         )
-        yield from self.gradients("gradient", descent, white.moments, clips, {"offset": start[-1:] * self.constant})
+        yield from self.gradients("gradient", descent, columns, clips, {"offset": start[-1:] * self.constant})
         return start + white.weights(descent.mean, descent.stiffness, regulariser)
 
     def rescale(self, white: White, weights: Array) -> Asking[Array]:
@@ -206,18 +230,18 @@ class _Run:
             penalised=lambda point, stiffness: score.penalised(point, stiffness, unit, regulariser),
         )
         told = {"offset": np.array([offset]), "projection": projection}
-        yield from self.gradients("rescale", descent, rule.plain(size), clips, told)
+        yield from self.gradients("rescale", descent, Columns(rule.plain(size), np.ones(size)), clips, told)
         slope, *shift = score.penalised(descent.mean, descent.stiffness, unit, regulariser)
         rescaled = max(slope, 0.0) / unit * score.weights
         if constant:
             rescaled[-1] = (offset + shift[0] - max(slope, 0.0) / unit * mean) / constant
         return regulariser.prox(rescaled, 0.0)
 
-    def gradients(self, query: str, descent: Descent, basis: Moments, clips: Clips, told: Told) -> Asking[None]:
+    def gradients(self, query: str, descent: Descent, columns: Columns, clips: Clips, told: Told) -> Asking[None]:
         """One after the other, each at the point that those before led to; P and C are told once."""
         first = {"cut": np.array([clips.cut]), **told}
         every = {"slope": np.array([clips.slope]), "offset": told["offset"]}
         for _ in range(descent.rounds):
-            answer = summed((yield Ask(query, {"point": basis.out(descent.point), **every, **first})))
-            descent.step(basis.into(answer) * clips.product / self.plan.records)
+            answer = summed((yield Ask(query, {"point": columns.out(descent.point), **every, **first})))
+            descent.step(columns.into(answer) * clips.product / self.plan.records)
             first = {}
