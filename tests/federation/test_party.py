@@ -408,11 +408,15 @@ def test_two_queries_of_one_round_are_stored_apart(small_plan: MakePlan, tmp_pat
         party = party_of(account=account)
         propose(party, plan)
         arrays = {"curvatures": np.ones(4), "index": np.array([2])}
-        first = [ask(party, plan, 1, query=query, **arrays) for query in ("choice", "coordinates")]
+
+        def taken(query: str, arrays: dict[str, Any] = arrays) -> dict[str, Any]:
+            return {name: arrays[name] for name in query_of(plan, query).takes(plan, 1) if name in arrays}
+
+        first = [ask(party, plan, 1, query=query, **taken(query)) for query in ("choice", "coordinates")]
         assert [frame.kind for frame in first] == ["answer", "answer"]
         assert [frame.arrays["grid"].shape for frame in first] == [(1,), (1,)]
         arrays["index"] = np.array([0])
-        again = [ask(party, plan, 1, np.ones(4), query=query, **arrays) for query in ("choice", "coordinates")]
+        again = [ask(party, plan, 1, np.ones(4), query=query, **taken(query)) for query in ("choice", "coordinates")]
         assert [frame.arrays["grid"].tolist() for frame in again] == [frame.arrays["grid"].tolist() for frame in first]
         if account is not None:
             keys = {(entry.round, entry.query) for entry in account.history() if entry.kind == "release"}
@@ -636,7 +640,7 @@ def drain(party: Party, fields: dict[str, Any]) -> str:
     for _ in range(2):
         for round_ in (*range(-4, 30), 10**6, 2**31 - 1):
             for query in {**dict.fromkeys(QUERIES), **queries}:
-                told = WEIGHTS | (told_of(plan, queries[query], round_) if plan and query in queries else {})
+                told = told_of(plan, queries[query], round_) if plan and query in queries else WEIGHTS
                 send(party, "ask", plan=digest, round=round_, query=query, arrays=told)
         send(party, "done", plan=digest)
         send(party, "plan", plan=digest, text=text)
