@@ -28,7 +28,7 @@ import sottovoce as sv
 from sottovoce.errors import InputError
 
 Array = NDArray[Any]
-SOLVERS = ("newton", "gradient", "sgd", "scd", "cd", "greedy-cd")
+SOLVERS = ("whitened", "newton", "gradient", "sgd", "scd", "cd", "greedy-cd", "frank-wolfe")
 
 
 def sparse_truth(records: int, features: int, *, classify: bool) -> Callable[[], accuracy.Job]:
@@ -44,6 +44,21 @@ def sparse_truth(records: int, features: int, *, classify: bool) -> Callable[[],
             return X[:cut], y[:cut], X[cut:], y[cut:], {"entry_bound": 1.0, "classes": (-1, 1)}
         y = np.clip(z + r.standard_normal(records), -12, 12)
         return X[:cut], y[:cut], X[cut:], y[cut:], {"entry_bound": 1.0, "label_bound": 12.0}
+
+    return make
+
+
+def uneven(records: int, features: int) -> Callable[[], accuracy.Job]:
+    """Columns whose declared bounds go from 1 to 50, all of them of the same use; the first 80% train."""
+
+    def make() -> accuracy.Job:
+        r = np.random.default_rng(0)
+        bounds = np.geomspace(1.0, 50.0, features)
+        X = bounds * r.uniform(-1.0, 1.0, size=(records, features))
+        z = 1.5 * (X / bounds) @ np.where(np.arange(features) % 2, 1.0, -1.0)
+        y = np.where(r.random(records) < 1 / (1 + np.exp(-z)), 1, -1)
+        cut = records * 4 // 5
+        return X[:cut], y[:cut], X[cut:], y[cut:], {"entry_bound": tuple(bounds), "classes": (-1, 1)}
 
     return make
 
@@ -70,6 +85,14 @@ PROBLEMS: dict[str, tuple[Callable[[], accuracy.Job], Any, dict[str, Any]]] = {
     "30,000 x 100, logistic, l2 1e-4": penalised("30,000 x 100", alpha=1e-4),
     "30,000 x 100, ridge 1e-5": penalised("30,000 x 100, linear", alpha=1e-5),
     "30,000 x 100, lasso 1e-4": penalised("30,000 x 100, linear", alpha=1e-4, estimator=sv.PrivateLasso),
+    "16,000 x 20, logistic, uneven": (uneven(20000, 20), sv.PrivateLogisticRegression, {"alpha": 0.0}),
+    "16,000 x 20, logistic, uneven, l1": (
+        uneven(20000, 20),
+        sv.PrivateLogisticRegression,
+        {"alpha": 1e-3, "penalty": "l1"},
+    ),
+    "8,000 x 1,000, l1 ball": (sparse_truth(10000, 1000, classify=False), sv.PrivateLasso, {"radius": 10.0}),
+    "8,000 x 200, l1 ball": (sparse_truth(10000, 200, classify=False), sv.PrivateLasso, {"radius": 10.0}),
     "2,000 x 2,000, lasso 0.1": (sparse_truth(2500, 2000, classify=False), sv.PrivateLasso, {"alpha": 0.1}),
     "4,000 x 4,000, lasso 0.1": (sparse_truth(5000, 4000, classify=False), sv.PrivateLasso, {"alpha": 0.1}),
     "8,000 x 1,000, lasso 0.05": (sparse_truth(10000, 1000, classify=False), sv.PrivateLasso, {"alpha": 0.05}),
@@ -101,7 +124,7 @@ def main() -> None:
     warnings.simplefilter("ignore", UserWarning)  # a delta of 1e-5 is kept for the small problems too
     rows = []
     if not arguments.json:
-        print(f"{'problem':34s} {'eps':>5s} {'signal':>7s} " + " ".join(f"{name:>9s}" for name in SOLVERS), " auto")
+        print(f"{'problem':34s} {'eps':>5s} {'signal':>7s} " + " ".join(f"{name[:9]:>9s}" for name in SOLVERS), " auto")
     for name, (make, estimator, parameters) in PROBLEMS.items():
         if arguments.only not in name:
             continue
@@ -141,9 +164,11 @@ def main() -> None:
         print(f"regret of auto: median {np.median(regrets):.3f}, largest {regrets.max():.3f}")
         for solver in SOLVERS:
             alone = [row["errors"][solver] / min(row["errors"].values()) for row in rows if solver in row["errors"]]
-            print(
-                f"  always {solver}: median {np.median(alone):.3f}, largest {max(alone):.3f}, of {len(alone)} problems"
-            )
+            if alone:
+                print(
+                    f"  always {solver}: median {np.median(alone):.3f}, largest {max(alone):.3f},"
+                    f" of {len(alone)} problems"
+                )
 
 
 if __name__ == "__main__":
