@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.solvers.auto import WHY
 
 DECLARED: dict[str, Any] = {"delta": 1e-6, "entry_bound": 1.0, "label_bound": 6.0}
 
@@ -134,37 +136,57 @@ def public(
 class TestAuto:
     """The rule of `solver="auto"`: public numbers only."""
 
-    def test_newton_where_there_is_signal(self) -> None:
-        assert public() == public("none") == public("l1") == public("elastic_net") == "newton"
-        assert public("l2", "logistic") == public("l2", "smoothed_hinge") == "newton"
+    def test_whitened_whatever_the_signal_and_the_number_of_features(self) -> None:
+        assert public() == public("none") == public("l1") == public("elastic_net") == "whitened"
+        assert public("l2", "logistic") == public("l2", "smoothed_hinge") == public("none", "hinge") == "whitened"
+        assert public(epsilon=0.1) == public("none", epsilon=0.1) == public(records=300) == "whitened"
+        assert public("none", features=5000) == public("l2", features=5000) == "whitened"
 
-    def test_duals_where_there_is_little_signal_or_no_curvature(self) -> None:
-        assert public(epsilon=0.1) == "scd"
-        assert public(records=300) == "scd"
+    def test_without_noise_newton_or_above_two_thousand_features_gradient(self) -> None:
+        assert public(epsilon=math.inf) == public("none", epsilon=math.inf) == "newton"
+        assert public("none", features=5000, epsilon=math.inf) == "gradient"
+
+    def test_duals_where_there_is_no_curvature(self) -> None:
         assert public("l2", "hinge") == "scd"
         assert public("l2", "hinge", parties=(("a", 5000), ("b", 5000)), split="rows") == "scd"
-
-    def test_without_an_l2_penalty_there_are_no_duals(self) -> None:
-        assert public("none", epsilon=0.1) == "newton"
-        assert public("none", "hinge") == "gradient"
 
     def test_few_coordinates_where_there_are_many_features(self) -> None:
         assert public("l1", features=5000) == "greedy-cd"
         assert public("l1", records=1000, features=1900) == "greedy-cd"
-        assert public("none", features=5000) == "gradient"
-        assert public("l2", features=5000) == "scd"
+        assert public("l1", records=10**6, features=5000) == "whitened"
 
     def test_columns_of_different_bounds_have_coordinates_of_their_own(self) -> None:
         uneven = Bounds.declare(entry_bound=[1.0] * 19 + [1000.0], label_bound=1.0)
         assert public(bounds=uneven) == public("l1", bounds=uneven) == public("none", bounds=uneven) == "cd"
         assert public("l2", "hinge", bounds=uneven) == "scd"
         even = Bounds.declare(entry_bound=[1.0] * 19 + [2.0], label_bound=1.0)
-        assert public(bounds=even) == "newton"
+        assert public(bounds=even) == "whitened"
 
-    def test_replace_one_has_half_the_signal(self) -> None:
-        records = next(n for n in range(100, 10**6, 100) if public(records=n) == "newton")
-        assert public(records=int(1.9 * records), relation="replace-one") == "scd"
-        assert public(records=int(2.1 * records), relation="replace-one") == "newton"
+    def test_replace_one_has_half_the_signal_and_four_parties_too(self) -> None:
+        def chosen(records: int, **changes: Any) -> str:
+            return public("l1", features=1000, records=records, **changes)
+
+        records = next(n for n in range(1000, 10**6, 1000) if chosen(n) == "whitened")
+        for times, expected in ((1.9, "greedy-cd"), (2.1, "whitened")):
+            share = int(times * records / 4)
+            assert chosen(4 * share, relation="replace-one") == expected
+            assert chosen(0, split="rows", parties=tuple((name, share) for name in "abcd")) == expected
+
+    def test_every_solver_that_it_takes_has_a_reason(self) -> None:
+        taken = {public(penalty, loss) for penalty in ("none", "l1", "l2") for loss in ("squared", "hinge", "logistic")}
+        assert taken <= set(WHY)
+
+    @pytest.mark.filterwarnings("always:epsilon=")
+    def test_a_budget_that_buys_little_is_said_before_it_is_spent(self) -> None:
+        generator = np.random.default_rng(0)
+        X, y = generator.uniform(-1, 1, (900, 4)), generator.uniform(-1, 1, 900)
+        declared = {"delta": 1e-5, "row_norm": 1.0, "label_bound": 1.0}
+        with pytest.warns(UserWarning, match=r"epsilon=0.1: this budget buys little here.*900 records.*epsilon=\d"):
+            sv.PrivateRidge(epsilon=0.1, **declared).plan(sv.Federation.central(X, y))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            sv.PrivateRidge(epsilon=1.0, **declared).plan(sv.Federation.central(X, y))
+            sv.PrivateRidge(epsilon=math.inf, **declared).plan(sv.Federation.central(X, y))
 
     def test_it_reads_nothing_of_the_data(self) -> None:
         generator = np.random.default_rng(0)

@@ -34,6 +34,7 @@ from sottovoce.files import check_writable, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance, Receipt
+from sottovoce.solvers.auto import WHY
 from sottovoce.transports.base import Transport
 from sottovoce.transports.identity import Identity
 from sottovoce.transports.in_process import InProcess
@@ -390,7 +391,10 @@ def _prepared(
         warnings.simplefilter("always")
         model._check_parameters()
         prepared = model._prepare(federation, frames=1, runs=runs, facts=told)
-    return Run(job, model, prepared, tuple(str(warning.message) for warning in caught))
+    notes = [str(warning.message) for warning in caught]
+    if model._solver_name == "auto":
+        notes.append(f'solver {prepared.plan.algorithm} by "auto": {WHY[prepared.plan.algorithm]}')
+    return Run(job, model, prepared, tuple(notes))
 
 
 def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:

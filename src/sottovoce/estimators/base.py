@@ -33,6 +33,7 @@ from sottovoce.federation.party import as_labels
 from sottovoce.federation.prediction import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
+from sottovoce.privacy.accounting import gaussian_epsilon
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.relation import Relation, checked
 from sottovoce.solvers import SOLVERS, Options, by_name
@@ -41,6 +42,7 @@ from sottovoce.transports.base import Communication
 Array = NDArray[np.float64]
 Facts = Mapping[str, Mapping[str, Any]]  # what each party declares public
 
+LITTLE = 30.0  # the signal N mu below which a fit says little
 _SPARSE = ("csr", "csc", "coo")
 _WITHOUT_VALUES = {
     "could not convert": "X has columns that are not numbers; encode them first, for example with a scikit-learn "
@@ -309,7 +311,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 facts = coordinator.facts(classes=self._asks_for_classes)
             names = _common_names(facts, federation.split) if own_names is None else own_names
             problem = self._problem(federation, facts, names, named)
-            self._warn_of_delta(problem, frames + 1)
+            _warn_of(problem, frames + 1)
             coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
             solver = self._chosen(problem)
             plan = algorithms.make_plan(problem, solver, run=secrets.token_hex(16), coin=coin)
@@ -363,15 +365,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             labels=federation.labels,
             label_party=federation.label_party,
         )
-
-    def _warn_of_delta(self, problem: Problem, frames: int) -> None:
-        if problem.delta >= 1 / problem.records and problem.epsilon != math.inf:
-            warnings.warn(
-                f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
-                f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
-                UserWarning,
-                stacklevel=frames,
-            )
 
     def _check_parameters(self) -> None:
         if not isinstance(self.solver, str | Options):
@@ -579,6 +572,29 @@ def _common_names(facts: Facts, split: Split) -> tuple[str, ...]:
 
 def _counts(communication: Communication) -> tuple[int, int]:
     return communication.uplink_bytes, communication.downlink_bytes
+
+
+def _warn_of(problem: Problem, frames: int) -> None:
+    """What public numbers say against a fit, before anything is spent."""
+    if problem.epsilon == math.inf:
+        return
+    if problem.delta >= 1 / problem.records:
+        warnings.warn(
+            f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
+            f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
+            UserWarning,
+            stacklevel=frames,
+        )
+    if problem.signal < LITTLE:
+        enough = gaussian_epsilon(problem.mu * LITTLE / problem.signal, problem.delta)
+        warnings.warn(
+            f"epsilon={problem.epsilon:g}: this budget buys little here. With {problem.records} records the signal "
+            f"N mu is {problem.signal:.2g}; below {LITTLE:g} no model is far better than one that says the same of "
+            f"everybody. About {math.ceil(problem.records * LITTLE / problem.signal)} records would do, or "
+            f"epsilon={enough:.2g}.",
+            UserWarning,
+            stacklevel=frames,
+        )
 
 
 @contextmanager

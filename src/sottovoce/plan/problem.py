@@ -20,7 +20,7 @@ from sottovoce.losses import Loss
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.privacy.calibration import mu_for
-from sottovoce.privacy.relation import Relation, inside
+from sottovoce.privacy.relation import Relation, distance, inside
 
 Array = NDArray[np.float64]
 Label = bool | int | float | str
@@ -84,6 +84,12 @@ class Problem(Frozen):
     def mu(self) -> float:
         """The Gaussian budget of (epsilon, delta), less the samplers' share of delta."""
         return mu_for(self.epsilon, inside(self.delta))
+
+    @functools.cached_property
+    def signal(self) -> float:
+        """N mu, less by what replace-one, and parties by rows that each add noise, cost: how far a mean is known."""
+        noises = len(self.parties) if self.split == "rows" else 1
+        return self.records * self.mu / (distance(self.relation) * math.sqrt(noises))
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Final
 
 from sottovoce.plan.problem import Problem
-from sottovoce.privacy.relation import distance
 
 UNEVEN = 4.0  # columns whose bounds differ by more are drowned by the largest in a common row norm
-WEAK = 200.0  # below this signal dual steps waste less of the budget than a Gram matrix and gradients
-MANY, SCARCE = 300, 30.0  # with so many features and less signal for each, only a few of them can be learned
+MANY, SCARCE = 300, 7.0  # with so many features and less signal for each, only a few of them can be learned
 SPARSE = 100  # features from which an l1 ball means that few of them matter
 SCORES = 4  # parties up to which one noisy score from each says enough
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
+
+WHY: Final[Mapping[str, str]] = {  # a solver is taken
+    "whitened": "no other was better on problems of this kind, whatever the signal and the number of features",
+    "cd": f"the declared bounds of the columns differ by more than a factor of {UNEVEN:g}",
+    "scd": "the loss has a kink and the penalty is l2",
+    "greedy-cd": "there are too many features for this budget to learn more than a few of them",
+    "frank-wolfe": "the weights are in an l1 ball",
+    "newton": "without noise it needs the fewest rounds",
+    "gradient": "without noise it needs no matrix of all pairs of features",
+    "sgd": "no other serves this problem",
+    "score": "one noisy score of everybody from each party says as much as many rounds",
+    "admm": "by columns it serves every loss, any number of parties and labels that one of them holds",
+}
 
 
 def preferences(problem: Problem) -> tuple[str, ...]:
@@ -20,20 +33,20 @@ def preferences(problem: Problem) -> tuple[str, ...]:
     if problem.split == "columns":
         return _by_columns(problem)
     loss, penalty, d = problem.scaled_loss, problem.regulariser.name, problem.dimension
-    mu = problem.mu / distance(problem.relation)
-    signal = problem.records * mu / math.sqrt(d * len(problem.parties))
     few = problem.features <= NEWTON_FEATURES
-    general = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
+    exact = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
+    if math.isinf(problem.epsilon):
+        return exact
+    general = ("whitened", *exact)
     columns = problem.bounds.columns(problem.features)
-    separable = penalty in ("none", "l1", "l2", "elastic_net")
-    if loss.smooth and separable and columns.max() > UNEVEN * columns.min():
+    if loss.smooth and penalty in ("none", "l1", "l2", "elastic_net") and columns.max() > UNEVEN * columns.min():
         return ("cd", *general)
-    if penalty == "l2" and (not loss.smooth or not few or signal < WEAK):
+    if penalty == "l2" and not loss.smooth:
         return ("scd", *general)
     if penalty == "l1_ball" and loss.smooth and problem.bounds.row_norm is None and problem.features >= SPARSE:
         return ("frank-wolfe", *general)
-    scarce = problem.features >= MANY and signal < SCARCE * math.sqrt(d)
-    if penalty in ("l1", "elastic_net") and loss.smooth and (not few or scarce):
+    scarce = problem.features >= MANY and problem.signal < SCARCE * d
+    if penalty in ("l1", "elastic_net") and loss.smooth and scarce:
         return ("greedy-cd", *general)
     return general
 

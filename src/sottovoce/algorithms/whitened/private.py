@@ -27,7 +27,6 @@ from sottovoce.door.query import Query, Told
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.privacy.relation import distance
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, Shape
@@ -70,9 +69,8 @@ class PrivateWhitened(Algorithm):
         queries = tuple(_queries(problem))
         rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
         counts = {"gradient": rounds, "rescale": RESCALES}
-        signal = problem.records * problem.mu / (distance(problem.relation) * math.sqrt(len(problem.parties)))
         moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[queries[0].name]
-        one, rescale, rest = rule.shares(signal, len(queries) - 3, moments)
+        one, rescale, rest = rule.shares(problem.signal, len(queries) - 3, moments)
         shares = {queries[0].name: moments, "gradient": rest, "rescale": rescale}
         releases, first = list[Release](), 0
         for query in queries:
