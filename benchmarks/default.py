@@ -27,11 +27,12 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import sottovoce as sv
 from sottovoce.algorithms.whitened import private, rule
+from sottovoce.queries import projected
 
 DELTA = 1e-5
 
 
-def unmoved(self: Any, white: Any, weights: Any) -> Generator[Any, Any, Any]:  # noqa: ARG001
+def unmoved(self: Any, white: Any, start: Any, weights: Any) -> Generator[Any, Any, Any]:  # noqa: ARG001
     """The weights as the gradients left them; the budget of the rescale is not given back."""
     return weights
     yield
@@ -47,11 +48,16 @@ def without_prior(**fields: Any) -> rule.Descent:
     return rule.Descent(**{**fields, "prior": 1e12})
 
 
+def one_by_one(loss: Any, scores: Any, labels: Any, most: float) -> Any:
+    return np.clip(loss.derivative(scores, labels) / most, -1.0, 1.0)
+
+
 LEFT_OUT: dict[str, tuple[Any, str, Any]] = {
     "whole": (rule, "CUT", rule.CUT),
     "no whitening": (rule, "whitening", lambda moments, units, noise: np.ones(len(moments.values))),  # noqa: ARG005
     "columns alone": (private, "NEWTON_FEATURES", 0),
     "eigenvalues as released": (rule, "of_gram", plain_eigenvalues),
+    "slopes cut one by one": (projected, "cut", one_by_one),
     "clips stay": (rule.Clips, "widened", lambda self, *_: self),
     "no window": (rule, "window", lambda rounds, noise, variance: 1.0),  # noqa: ARG005
     "one window": (rule, "window", lambda rounds, noise, variance: float(rounds)),  # noqa: ARG005

@@ -94,7 +94,7 @@ class PrivateWhitened(Algorithm):
         units, start = yield from run.units()
         white, columns = yield from run.whiten(moments, units)
         weights = yield from run.descend(white, columns, start)
-        return (yield from run.rescale(white, weights))
+        return (yield from run.rescale(white, start, weights))
 
 
 def _queries(problem: Problem) -> Iterator[Query]:
@@ -202,26 +202,30 @@ class _Run:
         yield from self.gradients("gradient", descent, columns, clips, {"offset": start[-1:] * self.constant})
         return start + white.weights(descent.mean, descent.stiffness, regulariser)
 
-    def rescale(self, white: White, weights: Array) -> Asking[Array]:
-        """The weights with the slope and the intercept that two numbers more say."""
+    def rescale(self, white: White, start: Array, weights: Array) -> Asking[Array]:
+        """The weights with the slope and the intercept that two numbers more say.
+
+        Both are shrunk toward the constant model at the start, so where noise rules that is what is left.
+        """
         plan, units, constant, regulariser = self.plan, white.units, self.constant, self.plan.scaled_regulariser
         score = Score(np.where(np.arange(plan.dimension) < plan.features, weights, 0.0), constant)
-        mean, radius = score.expected(white.moments)
+        intercept, offset = float((weights - start)[-1]) * constant, float(start[-1]) * constant
+        mean, radius = score.expected(white.moments, intercept)
         if constant:
             found = yield from self.mean("score", weights=score.standardised(mean, radius))
             mean += radius * found / (1 + (rule.SPREAD * self.noise("score")) ** 2)
         found = yield from self.mean("square", weights=score.standardised(mean, radius))
         unit = radius * rule.deviation(found, self.noise("square"))
-        projection, offset = score.projection(mean, unit), mean + float(weights[-1]) * constant
+        projection = score.projection(mean, unit)
         size = projection.shape[1]
-        clips = white.rescale_clips(self.noise("gradient"), self.noise("rescale"))
+        clips = Clips(1.0, units.slope).widened(units, self.noise("rescale"), size, rule.FAR)
         descent = Descent(
-            point=np.array([unit, 0.0])[:size],
+            point=np.array([unit, mean + intercept])[:size],
             squares=np.ones(size),
-            left=rule.UNCUT,
+            left=rule.left_of(clips.cut, size),
             damping=0.0,
-            prior=units.scale**2,
-            variance=units.scale**2,
+            prior=units.variance,
+            variance=units.variance / 2,
             noise=self.noise("rescale") * clips.product,
             rounds=RESCALES,
             units=units,

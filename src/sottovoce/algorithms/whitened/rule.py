@@ -23,20 +23,19 @@ Array = NDArray[np.float64]
 GRAM, SQUARES = 0.15, 0.03  # shares of mu^2: a matrix of d^2 / 2 numbers, or d numbers
 CUT = 0.7  # of the mean length: rows are cut to nearly equal length, and .5 to .9 nearly tie
 TOLERANCE = 5e-5  # of the loss, given to noise for the sake of wider clips
-DAMPING = 0.3  # of what the noise hides of the moments, added where a step divides by them
+DAMPING = 0.15  # of what the noise hides of the moments, added where a step divides by them; .1 and .2 nearly tie
 SPREAD = 2.5  # deviations within which a score is measured
-NEAR, FAR = 1.5, 4.5  # the length of (standardised score, 1) that rows of the rescale are cut to: at first, at most
-UNCUT = 0.9  # what is left of such rows
+FAR = 4.5  # beyond which no row (standardised score, 1) of the rescale needs to be
 
 
 def shares(signal: float, numbers: int, moments: float) -> tuple[float, float, float]:
     """Of mu^2: for a single number, for the rescale, and for the gradients what is left.
 
     A number needs an error of about 1/15, the two of the rescale of 1/30, whatever the signal N mu is; bounds so that
-    they neither vanish nor eat the budget.
+    they neither vanish nor eat the budget. Few positives, or classes far apart, need the tenth for the rescale.
     """
     one = min(max((15 / signal) ** 2, 0.005), 0.03)
-    rescale = min(max((30 / signal) ** 2, 0.05), 0.20)
+    rescale = min(max((30 / signal) ** 2, 0.10), 0.20)
     return one, rescale, 1 - moments - rescale - numbers * one
 
 
@@ -109,7 +108,6 @@ class Units:
     steepest: float  # beyond which no slope needs to be
     variance: float  # of the scores, before anything is known
     curvature: float  # at scores of that variance
-    scale: float  # of the slope and the intercept of the rescale
     tolerance: float  # of the loss: what wider clips may cost in noise
     loss: Loss
 
@@ -118,9 +116,9 @@ class Units:
         """Classes have a scale of their own; numbers that of their mean absolute residual."""
         if loss.kind == "classification":
             slope = abs(float(loss.derivative(np.zeros(1), np.ones(1))[0]))
-            return cls(slope, loss.lipschitz(), 2.0, loss.mean_curvature(2.0), 1.0, TOLERANCE, loss)
+            return cls(slope, loss.lipschitz(), 2.0, loss.mean_curvature(2.0), TOLERANCE, loss)
         slope = min(residual, loss.lipschitz(), 1.0)
-        return cls(slope, min(loss.lipschitz(), 1.0), slope**2 / 2, 1.0, slope, TOLERANCE * slope**2, loss)
+        return cls(slope, min(loss.lipschitz(), 1.0), slope**2 / 2, 1.0, TOLERANCE * slope**2, loss)
 
     def curvature_at(self, variance: float) -> float:
         """The mean curvature at scores of that variance; a floor, below which a step could run away."""
@@ -193,17 +191,6 @@ class White:
         first, longest = Clips(CUT * self.length, self.units.slope), math.sqrt(self.q.max())
         return first.widened(self.units, noise, float(self.squares.sum()), longest)
 
-    def rescale_clips(self, noise: float, rescale_noise: float) -> Clips:
-        """Those of (standardised score, 1): as wide as the gradients' are for them.
-
-        Slopes of classes are cut later, as long as the noise is below 1 / 40: their scale is what is asked for.
-        """
-        clips, units = self.clips(noise), self.units
-        cut = min(NEAR * max(clips.cut / (CUT * self.length), 1.0), FAR)
-        if units.loss.kind == "regression":
-            return Clips(cut, clips.slope)
-        return Clips(cut, min(units.steepest, max(units.slope, 1 / (40 * rescale_noise))))
-
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
         """The w = P u, of the rows as they were, with the least 1/2 |u - point|^2 in the metric + penalty."""
         free, values, vectors = self.moments.out(np.sqrt(self.q) * point), stiffness / self.q, self.moments.vectors
@@ -224,9 +211,12 @@ class Score:
     weights: Array
     constant: float
 
-    def expected(self, moments: Moments) -> tuple[float, float]:
-        """Its mean and the length within which it is measured, as the moments have them; of columns alone no mean."""
-        along, mean = moments.into(self.weights), 0.0
+    def expected(self, moments: Moments, intercept: float) -> tuple[float, float]:
+        """Its mean and the length within which it is measured, as the moments have them.
+
+        Squares of columns say nothing of the mean: there it is what the intercept of these weights makes up for.
+        """
+        along, mean = moments.into(self.weights), -intercept
         square = float(moments.values @ along**2)
         if self.constant and moments.vectors is not None:
             mean = float((moments.values * moments.vectors[-1]) @ along) / self.constant
@@ -266,18 +256,28 @@ def deviation(square: float, noise: float) -> float:
     return math.sqrt(max((max(square, 0.0) + noise**2) / (1 + (SPREAD * noise) ** 2), 0.048))
 
 
+def left_of(cut: float, size: int) -> Array:
+    """Of the mean squares of rows (t, 1), t ~ N(0, 1), or (t), when they are cut to that length."""
+    t = np.linspace(-6.0, 6.0, 241)
+    rows = np.column_stack([t, np.ones_like(t)])[:, :size]
+    share = norm.pdf(t) / norm.pdf(t).sum() * cut / np.maximum(np.linalg.norm(rows, axis=1), cut)
+    return np.asarray(share @ rows**2)
+
+
 def window(rounds: int, noise: float, variance: float) -> float:
-    """How many estimates are averaged: an iterate may carry noise of half of the prior variance of the scores.
+    """How many estimates are averaged: an iterate may carry noise of a quarter of the prior variance of the scores.
 
     `noise` is the scores' variance by noise if all rounds were one. With much signal 1, Newton steps; with little all
     rounds, which add up to one release of the gradient at the constant model.
     """
-    return min(max(rounds * noise / (variance / 2), 1.0), float(rounds))
+    return min(max(rounds * noise / (variance / 4), 1.0), float(rounds))
 
 
 @dataclass
 class Descent:
     """Estimates k H u - g of k H u*, averaged over a window, and divided by k H + noise^2 / (prior k h).
+
+    Until the window is full the estimate of round n weighs as sqrt n: the first ones were made far from the end.
 
     h = `squares` `left` is the curvature as it is known, H = h + damping what is stepped with, so that noise in h does
     no harm. The second term makes the mean of Newton steps a posterior mean; in early rounds, of which few are
@@ -286,7 +286,7 @@ class Descent:
 
     point: Array
     squares: Array  # mean squares of the rows along the coordinates of the point
-    left: float  # of them, after the cut
+    left: Array | float  # of them, after the cut
     damping: Array | float
     prior: Array | float  # variance of the coordinates
     variance: float  # of the scores by that prior
@@ -296,7 +296,7 @@ class Descent:
     penalised: Callable[[Array, Array], Array]
 
     def __post_init__(self) -> None:
-        spoiled = float(self.squares.sum()) * (self.noise / (self.units.curvature * self.left)) ** 2
+        spoiled = float((self.squares * (self.noise / (self.units.curvature * self.left)) ** 2).sum())
         self._window = window(self.rounds, spoiled, self.variance)
         self._count, self._estimate, self._curvature = 0, np.zeros_like(self.point), 0.0
         self._taken: list[Array] = []
@@ -307,7 +307,7 @@ class Descent:
         """From `point`, at which the gradient was asked, to the next one."""
         self._count += 1
         self._widen(gradient)
-        gain, known = 1 / min(self._count, self._window), self.left * self.squares
+        gain, known = max(1.5 / (self._count + 0.5), 1 / self._window), self.left * self.squares
         k = self.units.curvature_at(float(self.squares @ self.point**2))
         self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
         self._curvature += gain * (k - self._curvature)
