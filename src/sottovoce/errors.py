@@ -6,6 +6,7 @@
   + BudgetError
   + LedgerError
   + RefusedError
+    - ForgottenError, which a party answers by asking for the plan again
   + WireError
   + LeakError
 

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -386,6 +387,115 @@ def test_a_memory_that_can_be_made_again_is(start: dict[str, Any], small_plan: M
         assert account.balance().plans == 1
     for weights in found[1:]:
         np.testing.assert_allclose(weights, found[0], rtol=1e-9, atol=1e-12)
+
+
+class Restarting(InProcess):
+    """Two holders of rows with ledgers; something befalls anna at the `at`-th question of a run."""
+
+    def __init__(self, folder: Path, fate: str, at: int) -> None:
+        self.fate, self.at, self.questions, self.said = fate, at, itertools.count(), list[Frame]()
+        self.accounts = {
+            name: Ledger.create(folder / f"{fate}-{at}-{name}.db").open("rows", epsilon=1.0, delta=1e-5)
+            for name in ("anna", "ben")
+        }
+        super().__init__(
+            party_of(name, count, account=self.accounts[name]) for name, count in (("anna", 40), ("ben", 60))
+        )
+
+    def exchange(self, messages: Any) -> dict[str, bytes]:
+        frame = decode(messages["anna"]) if "anna" in messages else None
+        if frame is not None and frame.kind == "ask":
+            self.said.append(frame)
+            if next(self.questions) == self.at:
+                return self._befall(messages, frame)
+        return super().exchange(messages)
+
+    def _befall(self, messages: Any, frame: Frame) -> dict[str, bytes]:
+        if self.fate == "the answer is lost":
+            super().exchange(messages)  # released and stored; then the party is gone, and is asked once more
+        if self.fate == "another process is first":
+            other = encode(Frame("answer", 0, frame.plan, frame.round, frame.query, {"grid": OTHERS[frame.query]}))
+            self.accounts["anna"].release(frame.plan.hex(), frame.round, frame.query, other)
+            with pytest.MonkeyPatch.context() as late:
+                late.setattr(self._endpoints["anna"]._run.gate, "_stored", lambda *_: None)  # type: ignore[attr-defined]
+                return super().exchange(messages)
+        self.restart()
+        return super().exchange(messages)
+
+    def restart(self) -> None:
+        """Memory is lost; the ledger is not, nor, for comparison, the state of the generator."""
+        old: Any = self._endpoints["anna"]
+        new = self._endpoints["anna"] = party_of(account=self.accounts["anna"], randomness=old.randomness)
+        new.identify(old._identity)
+
+
+WHITENED: dict[str, Any] = {"algorithm": "whitened", "options": {"rounds": 3}}
+OTHERS = {"gram": np.arange(10), "length": np.array([7]), "gradient": np.arange(4), "rescale": np.arange(2)}
+OTHERS |= {"score": np.array([7]), "square": np.array([7])}
+QUESTIONS = 1 + 1 + 3 + 1 + 1 + 12  # gram, length, gradients, score, square, rescales
+
+
+@pytest.mark.parametrize("fate", ["it is restarted", "the answer is lost"])
+def test_a_party_that_forgot_its_whitened_rows_is_told_what_they_are_made_of(
+    fate: str, small_plan: MakePlan, tmp_path: Path
+) -> None:
+    """Wherever it is stopped: the same answers, the same model, and every release once."""
+    plan = small_plan(**WHITENED)
+    form, found = algorithms.of(plan), []
+    for at in (-1, *range(QUESTIONS)):
+        wire = Restarting(tmp_path, fate, at)
+        coordinator = Coordinator(wire, record=True)
+        solution, count = coordinator.run(plan, form)
+        assert count == QUESTIONS
+        seen = [
+            (said.round, said.sender, said.payload.tolist())
+            for said in coordinator.transcript or []
+            if plan.has(said.name)
+        ]
+        assert len(seen) == 2 * QUESTIONS
+        found.append((solution.weights.tolist(), seen))
+        assert found[-1] == found[0], f"stopped at question {at}"
+        again = len(wire.said) - QUESTIONS  # an answer from the ledger makes no rows: the next question finds them lost
+        assert again == 0 if at < 0 else again == 1 if fate == "it is restarted" else again in (1, 2)
+        for account in wire.accounts.values():
+            assert account.balance().plans == 1
+            assert sum(entry.kind == "release" for entry in account.history()) == QUESTIONS
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 7, 9])
+def test_a_party_that_another_process_outran_is_told_too(at: int, small_plan: MakePlan, tmp_path: Path) -> None:
+    """A draw did not leave: what the party kept is dropped and made again."""
+    plan = small_plan(**WHITENED)
+    wire = Restarting(tmp_path, "another process is first", at)
+    coordinator = Coordinator(wire, record=True)
+    coordinator.run(plan, algorithms.of(plan))
+    assert coordinator.transcript is not None
+    asked = next(said for said in coordinator.transcript if plan.has(said.name) and said.round == at)
+    release = plan.release(asked.name)
+    assert (asked.payload / release.scale).round().tolist() == OTHERS[asked.name].tolist()
+    assert [number for number, times in Counter(frame.round for frame in wire.said).items() if times > 1] == [at + 1]
+    assert sum(entry.kind == "release" for entry in wire.accounts["anna"].history()) == QUESTIONS
+
+
+def test_any_round_of_whitened_rows_tells_both_or_neither(small_plan: MakePlan, tmp_path: Path) -> None:
+    """And whatever is told, what was released stays: another P gets the stored bytes."""
+    plan, party = small_plan(**central(WHITENED)), party_of(account=account_of(tmp_path))
+    first = plan.release("gradient").first
+    propose(party, plan)
+    point = {"point": np.ones(4), "offset": np.zeros(1), "slope": np.ones(1)}
+    both = {"cut": np.ones(1), "projection": np.ones(10)}
+
+    def gradient(number: int, **told: Any) -> Frame:
+        return send(party, "ask", plan=plan.digest, round=number, query="gradient", arrays={**point, **told})
+
+    assert gradient(first + 1).kind == "unknown-plan"
+    for name, array in both.items():
+        assert gradient(first + 1, **{name: array}).kind == "refuse"
+    said_first = gradient(first + 1, **both)
+    assert said_first.kind == "answer"
+    other = gradient(first + 1, cut=np.ones(1), projection=np.full(10, 3.0))
+    np.testing.assert_array_equal(other.arrays["grid"], said_first.arrays["grid"])
+    assert gradient(first + 2).kind == "answer"
 
 
 def test_a_repeated_question_moves_no_dual_twice(small_plan: MakePlan, tmp_path: Path) -> None:

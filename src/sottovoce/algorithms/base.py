@@ -40,7 +40,8 @@ class Solution:
 class Ask:
     """One round: a query for all parties (or those in `to`), with one payload of public arrays.
 
-    `each` has what is said to one party alone. Rounds are numbered as they come, unless the ask says its own: two
+    `each` has what is said to one party alone, `reminder` what is said besides to one that lost what earlier rounds
+    told it. Rounds are numbered as they come, unless the ask says its own: two
     queries may share a round; a query's go up.
     """
 
@@ -49,6 +50,7 @@ class Ask:
     to: tuple[str, ...] | None = None
     round: int | None = None
     each: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+    reminder: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

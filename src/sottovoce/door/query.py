@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST
+from sottovoce.errors import RefusedError
 from sottovoce.privacy.relation import Relation, distance
 
 if TYPE_CHECKING:
@@ -111,6 +112,13 @@ def misfit(takes: Mapping[str, Reals], told: Told) -> str | None:
     if len(told) > len(takes):
         return f"takes no {', '.join(repr(name) for name in told if name not in takes)}"
     return None
+
+
+class ForgottenError(RefusedError):
+    """A value needs what an earlier message told, and the holder has lost it; the coordinator tells it again.
+
+    Raised before anything is drawn, by public numbers alone (`Ask.reminder`).
+    """
 
 
 class Turn:

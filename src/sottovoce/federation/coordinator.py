@@ -199,7 +199,8 @@ class Coordinator:
         forgot = [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]
         if forgot:  # restarted parties: propose again (charged once, by the plan's digest), then repeat the round
             self._open(plan, forgot)
-            replies |= self._exchange(forgot, said, ask.each)
+            reminded = dataclasses.replace(said, arrays={**said.arrays, **ask.reminder})
+            replies |= self._exchange(forgot, reminded, ask.each)
         values: dict[str, Array] = {}
         for name, query in queries.items():
             told = {**said.arrays, **ask.each.get(name, {})}

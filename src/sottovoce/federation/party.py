@@ -23,7 +23,7 @@ from sottovoce.data.readers import MISSING
 from sottovoce.door.frames import Frame, decode, peek
 from sottovoce.door.gate import Gate, fits
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
-from sottovoce.door.query import Query, Round
+from sottovoce.door.query import ForgottenError, Query, Round
 from sottovoce.door.sealed import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation import limits
@@ -277,6 +277,8 @@ class Party:
             raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
         try:
             released = run.gate.release(query, Round(run.plan, frame.round, frame.arrays, run.rows, run.memory))
+        except ForgottenError:
+            return reply("unknown-plan", frame, _acknowledged(False))
         finally:
             # The memory may have followed a value that never left: on it nothing later may depend.
             if run.gate.unreleased:

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.projection import Kept, Projected
-from sottovoce.door.query import Query, Reals, Round
-from sottovoce.errors import RefusedError
+from sottovoce.door.query import ForgottenError, Query, Reals, Round, Told, misfit
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.numbers import NumberSum
@@ -110,7 +109,7 @@ class ProjectedGradient(Query):
     r is the slope l' in units of G, `cut`.
     Guarantee: zero-out moves it by at most 1, replace-one by 2, whatever P, C, G, u and a are.
     Edges: a null row and an empty block contribute 0; a NaN slope counts as G. The first round is told C and, unless
-    `LengthSum` was told it, P; a holder that was not told them refuses.
+    `LengthSum` was told it, P; a holder that has lost them asks for both, which any round may tell again.
     """
 
     def __init__(self, name: str, shape: Shape, loss: Loss) -> None:
@@ -125,6 +124,13 @@ class ProjectedGradient(Query):
         if plan.has(self.name) and number > plan.release(self.name).first:
             return every
         return every | {"cut": POSITIVE} | ({} if self.name == "gradient" else {"projection": self.shape.takes})
+
+    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+        """Any round may tell P and C, both of them, again."""
+        takes = self.takes(plan, number)
+        if "projection" in told:
+            takes = {**takes, "cut": POSITIVE, "projection": self.shape.takes}
+        return misfit(takes, told)
 
     def value(self, round: Round) -> Array:
         """One pass over the rows."""
@@ -143,5 +149,5 @@ class ProjectedGradient(Query):
         if rows is not None and "cut" in round.told and not rows.ready:
             rows.cut(float(round.told["cut"][0]))
         if rows is None or not rows.ready:
-            raise RefusedError(f"query {self.name!r} needs rows that were projected and cut; ask its rounds in order.")
+            raise ForgottenError(f"query {self.name!r} needs rows that were projected and cut; tell P and C.")
         return rows

@@ -62,7 +62,6 @@ class PrivateWhitened(Algorithm):
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
-    resumes: ClassVar[bool] = False  # the lengths of the whitened rows are found once
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
@@ -84,7 +83,7 @@ class PrivateWhitened(Algorithm):
         return tuple(_queries(plan))
 
     def remember(self, plan: Plan, rows: Block) -> dict[str, Any]:  # noqa: ARG002
-        """Rows seen through the P of the stage, once it is told."""
+        """Rows seen through the P of the stage, once it is told; one that lost them is told P and C again."""
         return {}
 
     def coordinate(self, plan: Plan) -> Coordination:
@@ -199,7 +198,8 @@ class _Run:
             units=white.units,
             penalised=lambda point, stiffness: white.penalised(point, stiffness, regulariser),
         )
-        yield from self.gradients("gradient", descent, columns, clips, {"offset": start[-1:] * self.constant})
+        told = {"offset": start[-1:] * self.constant, "projection": _shape(plan).told(columns.matrix)}
+        yield from self.gradients("gradient", descent, columns, clips, told)
         return start + white.weights(descent.mean, descent.stiffness, regulariser)
 
     def rescale(self, white: White, start: Array, weights: Array) -> Asking[Array]:
@@ -240,10 +240,12 @@ class _Run:
         return regulariser.prox(rescaled, 0.0)
 
     def gradients(self, query: str, descent: Descent, columns: Columns, clips: Clips, told: Told) -> Asking[None]:
-        """One after the other, each at the point that those before led to; P and C are told once."""
-        first = {"cut": np.array([clips.cut]), **told}
+        """One after the other, each at the point that those before led to; P and C are told once, or when lost."""
+        kept = {"cut": np.array([clips.cut]), "projection": told["projection"]}
+        first = {"cut": kept["cut"]} if query == "gradient" else kept  # P was told with the lengths
         every = {"slope": np.array([clips.slope]), "offset": told["offset"]}
         for _ in range(descent.rounds):
-            answer = summed((yield Ask(query, {"point": columns.out(descent.point), **every, **first})))
+            said = {"point": columns.out(descent.point), **every, **first}
+            answer = summed((yield Ask(query, said, reminder=kept)))
             descent.step(columns.into(answer) * clips.product / self.plan.records)
             first = {}
