@@ -151,3 +151,9 @@ class ProjectedGradient(Query):
         if rows is None or not rows.ready:
             raise ForgottenError(f"query {self.name!r} needs rows that were projected and cut; tell P and C.")
         return rows
+
+
+class ScaleGradient(ProjectedGradient):
+    """The same for rows (score, 1): the derivatives by the slope and the intercept of a score."""
+
+    title: ClassVar[str] = "gradients of the slope and the intercept of the score"

@@ -69,7 +69,7 @@ class ExactFrankWolfe(BallAlgorithm):
         for t in range(plan.rounds):
             told = {"scores": scores, "places": _places(atoms), "values": _values(atoms, radius)}
             if plan.held_labels:
-                told["slopes"] = only((yield Ask("slopes", told, (plan.label_party_name,), t)))
+                told["slopes"] = only((yield Ask("slopes", {"scores": scores}, (plan.label_party_name,), t)))
             offers = yield Ask("gap", told, round=t)
             best, slope, party = max((abs(offer[1]), offer[1], name) for name, offer in offers.items())
             gap = sum(offer[2] for offer in offers.values()) + radius * best

@@ -29,7 +29,7 @@ from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum
-from sottovoce.queries.projected import LengthSum, ProjectedGradient, Shape
+from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape
 from sottovoce.solvers import Whitened
 from sottovoce.solvers.auto import NEWTON_FEATURES
 
@@ -106,7 +106,7 @@ def _queries(problem: Problem) -> Iterator[Query]:
     yield LengthSum(shape)
     yield ProjectedGradient("gradient", shape, loss)
     yield from (ScoreSum(d), SquareSum(d)) if constant else (SquareSum(d),)
-    yield ProjectedGradient("rescale", Shape(d, "vectors", 1 + constant), loss)
+    yield ScaleGradient("rescale", Shape(d, "vectors", 1 + constant), loss)
 
 
 def _shape(problem: Problem) -> Shape:
