@@ -495,7 +495,8 @@ PUBLISHED: Messages = {
     "integers": lambda p: {"sketch": np.zeros(p.numbers.sketch_size, dtype=np.int64)},
     "huge": lambda p: {"sketch": np.full(p.numbers.sketch_size, 1.1e100)},
 }
-POINT = {"scores": np.zeros(PEOPLE), "places": integers(), "values": np.zeros(0)}
+SCORES = {"scores": np.zeros(PEOPLE)}
+POINT = SCORES | {"places": integers(), "values": np.zeros(0)}
 EXACT: Messages = {
     "nothing": lambda _: {},
     "scores of others": lambda _: POINT | {"scores": np.zeros(PEOPLE - 1)},
@@ -546,7 +547,12 @@ FORMS: dict[str, tuple[dict[str, Any], str, Messages, Callable[[Plan], dict[str,
         lambda p: {"sketch": np.zeros(p.numbers.sketch_size)},
     ),
     "published features": ({"calibration": "paper"}, "feature", FEATURE, lambda _: {"place": integers(1)}),
-    "slopes": ({"epsilon": math.inf, "labels": "held", "label_party": 1}, "slopes", SLOPES, lambda _: POINT),
+    "slopes": (
+        {"epsilon": math.inf, "labels": "held", "label_party": 1},
+        "slopes",
+        SLOPES,
+        lambda _: {"scores": np.zeros(PEOPLE)},
+    ),
     "offers, labels held": (
         {"epsilon": math.inf, "labels": "held", "label_party": 1},
         "gap",
@@ -683,17 +689,17 @@ def test_what_is_for_one_party_comes_with_what_is_for_all(small_plan: MakePlan) 
     coordinator = Coordinator(wire)
     coordinator._open(plan, ("anna", "ben"))
     wire.down.clear()
-    own = {"ben": {"weights": np.ones(4), "extra": integers(7)}, "nobody": {"extra": integers(8)}}
+    own = {"ben": {"weights": np.ones(4)}, "nobody": {"extra": integers(8)}}
     queries = {name: query_of(plan, "gradient", name) for name in ("anna", "ben")}
     values = coordinator._ask(plan, 0, Ask("gradient", {"weights": np.zeros(4)}, each=own), queries)
     assert set(values) == {"anna", "ben"}
     frames = dict(wire.down)
-    assert {name: sorted(frame.arrays) for name, frame in frames.items()} == {
-        "anna": ["weights"],
-        "ben": ["extra", "weights"],
-    }
+    assert {name: sorted(frame.arrays) for name, frame in frames.items()} == {"anna": ["weights"], "ben": ["weights"]}
     assert [frames[name].arrays["weights"].tolist() for name in ("anna", "ben")] == [[0.0] * 4, [1.0] * 4]
-    assert frames["ben"].arrays["extra"].tolist() == [7]
+    with pytest.raises(RefusedError, match=r"ben: .* takes no 'extra'"):
+        coordinator._ask(
+            plan, 1, Ask("gradient", {"weights": np.zeros(4)}, each={"ben": {"extra": integers(7)}}), queries
+        )
     assert frames["anna"].serial == frames["ben"].serial
 
 
