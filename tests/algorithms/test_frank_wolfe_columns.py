@@ -825,7 +825,7 @@ def test_labels_said_to_a_party_that_knows_them_are_refused_and_move_no_score() 
     party = parties_of(plan)[named(plan)[0]]
     propose(party, plan)
     refused = ask(party, plan, "atom", 0, **GOOD, labels=np.zeros(SIZE))
-    assert (refused.kind, "labels for a party that knows them" in refused.text) == ("refuse", True)
+    assert (refused.kind, "takes no 'labels'" in refused.text) == ("refuse", True)
 
 
 @pytest.mark.parametrize(

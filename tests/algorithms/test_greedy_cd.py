@@ -432,11 +432,12 @@ def test_weights_at_which_scores_lose_their_digits_are_refused(weights: float) -
 @pytest.mark.parametrize("query", ["choice", "coordinates"])
 def test_a_round_outside_the_plan_is_refused(query: str) -> None:
     plan = greedy_plan(options={"rounds": 3}, bounds=Bounds.declare(entry_bound=2.0))
+    message = told() if query == "choice" else told(index=np.array([0]))
     for round_ in (0, 4, 10**6):
-        reply = answered(plan, query, round_, **told(index=np.array([0])))
+        reply = answered(plan, query, round_, **message)
         assert reply.kind == "refuse"
         assert "is not this party's turn in the plan" in reply.text
-    assert answered(plan, query, 1, **told(index=np.array([0]))).kind == "answer"
+    assert answered(plan, query, 1, **message).kind == "answer"
 
 
 def test_the_walk_of_a_choice_has_the_clip_of_its_coordinate() -> None:

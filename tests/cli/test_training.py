@@ -85,7 +85,7 @@ def test_bytes_are_told_exactly(write_job, invoke, parties, solver):
 def test_a_fit_writes_model_report_and_page(write_job, invoke, folder):
     result = invoke("fit", write_job())
     assert "Guarantee" in result.stderr
-    assert "65/65" in result.stderr
+    assert "48/48" in result.stderr
     assert "promise against everybody: epsilon 1, delta 1e-05, zero-out" in result.stdout
     report = json.loads((folder / "job.privacy.json").read_text())
     assert report["epsilon"] == pytest.approx(1.0)
@@ -152,7 +152,7 @@ def test_a_ledger_is_charged_once(write_job, invoke, folder, open_ledger):
     budgets = json.loads((folder / "job.privacy.json").read_text())["budgets"]
     assert budgets["data"]["after"] == vars(balance)
     assert budgets["data"]["before"]["plans"] == 0
-    assert ledger.verify() == 1 + 1 + 65
+    assert ledger.verify() == 1 + 1 + 48
 
 
 def test_a_ledger_set_back_between_two_runs_of_a_job_is_found(write_job, invoke, folder, open_ledger):

@@ -26,7 +26,7 @@ from sottovoce.transports.in_process import InProcess
 def fit(ledger: Path | None) -> None:
     generator = np.random.default_rng(os.getpid())
     X, y = generator.standard_normal((60, 3)), np.arange(60) % 2
-    solver = by_name("newton", rounds=6)
+    solver = by_name("newton", rounds=12)
     sv.PrivateLogisticRegression(epsilon=0.05, row_norm=1.0, classes=(0, 1), solver=solver, ledger=ledger).fit(X, y)
 
 

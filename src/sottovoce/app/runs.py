@@ -91,6 +91,7 @@ class Preview:
     cost: Cost
     charges: tuple[Charge, ...]
     notes: tuple[str, ...]
+    why: str  # this solver was taken
 
     @property
     def files_opened(self) -> bool:
@@ -101,6 +102,7 @@ class Preview:
         """Plain numbers and texts."""
         return {
             "solver": self.plan.algorithm,
+            "why": self.why,
             "split": self.plan.split,
             "parties": dict(self.plan.parties),
             "features": self.plan.features,
@@ -203,6 +205,7 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
         ),
         charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
         notes=run.notes,
+        why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
     )
 
 
@@ -391,10 +394,7 @@ def _prepared(
         warnings.simplefilter("always")
         model._check_parameters()
         prepared = model._prepare(federation, frames=1, runs=runs, facts=told)
-    notes = [str(warning.message) for warning in caught]
-    if model._solver_name == "auto":
-        notes.append(f'solver {prepared.plan.algorithm} by "auto": {WHY[prepared.plan.algorithm]}')
-    return Run(job, model, prepared, tuple(notes))
+    return Run(job, model, prepared, tuple(str(warning.message) for warning in caught))
 
 
 def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:
