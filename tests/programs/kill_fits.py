@@ -22,7 +22,6 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
 
-
 ROUNDS = 12  # of gradients; the Gram matrix is round 0
 
 
