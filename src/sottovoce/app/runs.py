@@ -91,7 +91,7 @@ class Preview:
     cost: Cost
     charges: tuple[Charge, ...]
     notes: tuple[str, ...]
-    why: str  # this solver was taken
+    why: str  # the plan has its solver: by "auto" with the reason, or as the job says
 
     @property
     def files_opened(self) -> bool:

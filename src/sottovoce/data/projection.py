@@ -73,7 +73,7 @@ class Projected:
         return exact_product(matrix, total, self.bits, len(self._block)) / self._length
 
 
-class Kept(Projected):
+class ProjectedRows(Projected):
     """The same for any matrix P of few columns: rows z_i are made once, cut, put on the grid, and summed exactly."""
 
     def __init__(self, block: Block, projection: Array) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.projection import Kept, Projected
+from sottovoce.data.projection import Projected, ProjectedRows
 from sottovoce.door.query import ForgottenError, Query, Reals, Round, Told, misfit
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Plan
@@ -57,7 +57,7 @@ class Shape:
     def projected(self, rows: Block, told: Array) -> Projected:
         """Rows through the matrix that was told."""
         if self.kind == "vectors":
-            return Kept(rows, told)
+            return ProjectedRows(rows, told)
         if self.kind == "diagonal":
             return Projected(rows, told)
         full = np.zeros((self.dimension, self.dimension))

@@ -14,7 +14,7 @@ SPARSE = 100  # features from which an l1 ball means that few of them matter
 SCORES = 4  # parties up to which one noisy score from each says enough
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
 
-WHY: Final[Mapping[str, str]] = {  # a solver is taken
+WHY: Final[Mapping[str, str]] = {  # the rule below takes a solver
     "whitened": "no other was better on problems of this kind, whatever the signal and the number of features",
     "cd": f"the declared bounds of the columns differ by more than a factor of {UNEVEN:g}",
     "scd": "the loss has a kink and the penalty is l2",
