@@ -54,9 +54,9 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
 
 
 PLANS = {
-    ", ".join(filter(None, (solver, name, split, which))): (form, split, more)
-    for (solver, name), form in algorithms.FORMS.items()
+    ", ".join(filter(None, (form.name, form.form, split, which))): (form, split, more)
+    for form in algorithms.every_form()
     for split in form.splits
-    for which, more in {"": {}, **({} if form.published else MORE.get((solver, split), {}))}.items()
+    for which, more in {"": {}, **({} if form.published else MORE.get((form.name, split), {}))}.items()
     if not (which and (form.private is False or "unit" in form.when))
 }

@@ -593,7 +593,7 @@ def test_bad_input_is_told() -> None:
 
 
 def test_it_is_registered() -> None:
-    assert isinstance(algorithms.FORMS["score", "private"], PrivateScore)
+    assert isinstance(algorithms.form_of("score", "private"), PrivateScore)
     algorithms.check("score", losses.get("squared"), "columns")
     plan = plan_for()
-    assert algorithms.of(plan) is algorithms.FORMS["score", "private"]
+    assert algorithms.of(plan) is algorithms.form_of("score", "private")

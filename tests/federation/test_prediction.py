@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from hypothesis.extra import numpy as hnp
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce import solvers as options_module
-from sottovoce.algorithms import Algorithm, Ask, Solution, registry
+from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.app import model_file
 from sottovoce.data.block import Block, Layout
@@ -701,8 +702,8 @@ class KeepingEntries(Keeping):
 @pytest.fixture(params=["rows", "entries"])
 def keeping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     solver = Keeping() if request.param == "rows" else KeepingEntries()
-    monkeypatch.setitem(registry.FORMS, ("keeping", "exact"), solver)  # type: ignore[arg-type]
-    monkeypatch.setattr(registry, "SOLVERS", (*registry.SOLVERS, "keeping"))
+    monkeypatch.setitem(sys.modules, "keeping", SimpleNamespace(FORMS=(solver,)))  # type: ignore[arg-type]
+    monkeypatch.setitem(algorithms.SOLVERS, "keeping", "keeping")
     monkeypatch.setitem(options_module.SOLVERS, "keeping", KeepingOptions)  # type: ignore[arg-type]
 
 

@@ -115,12 +115,12 @@ class Shows(Algorithm):
 
 
 SOLVER = Shows()
+FORMS = (SOLVER,)  # this file is the family of the solver
 
 
 def register(patch: Callable[[Any, str, Any], None] = setattr) -> None:
     """Make the solver known to this process; `patch` may take it back later."""
-    patch(registry, "FORMS", {**registry.FORMS, (SOLVER.name, SOLVER.form): SOLVER})
-    patch(registry, "SOLVERS", (*registry.SOLVERS, SOLVER.name))
+    patch(registry, "SOLVERS", {**registry.SOLVERS, SOLVER.name: __name__})
 
 
 def planned(

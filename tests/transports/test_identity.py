@@ -17,7 +17,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.transports.certificates import Credentials, create_authority, issue
-from sottovoce.transports.identity import Certified, local_identities
+from sottovoce.transports.certified import Certified
+from sottovoce.transports.identity import local_identities
 
 MESSAGE = bytes(range(32))
 DAY = timedelta(days=1)

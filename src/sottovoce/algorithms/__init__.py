@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm, Ask, Solution
 from sottovoce.algorithms.registry import (
-    FORMS,
     SOLVERS,
     check,
     choose,
     epsilons,
+    every_form,
     find,
+    form_of,
     forms,
     kinds,
     make_plan,
@@ -20,7 +21,6 @@ from sottovoce.algorithms.registry import (
 )
 
 __all__ = [
-    "FORMS",
     "SOLVERS",
     "Algorithm",
     "Ask",
@@ -28,7 +28,9 @@ __all__ = [
     "check",
     "choose",
     "epsilons",
+    "every_form",
     "find",
+    "form_of",
     "forms",
     "kinds",
     "make_plan",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms import cd, frank_wolfe, gradient, newton, one_shot, scd, score, sgd, sharing, whitened
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
@@ -18,25 +18,49 @@ from sottovoce.plan.problem import Problem, Split
 from sottovoce.privacy.relation import Relation
 from sottovoce.solvers.auto import preferences
 
-FORMS: Mapping[tuple[str, str], Algorithm] = {
-    (form.name, form.form): form
-    for family in (newton, gradient, sgd, whitened, scd, cd, frank_wolfe, one_shot, sharing, score)
-    for form in family.FORMS
+SOLVERS: dict[str, str] = {  # the family that has its forms; it is imported when the solver is asked for
+    name: f"sottovoce.algorithms.{family}"
+    for name, family in {
+        "newton": "newton",
+        "gradient": "gradient",
+        "sgd": "sgd",
+        "whitened": "whitened",
+        "scd": "scd",
+        "scd-primal": "scd",
+        "scd-sequential": "scd",
+        "cd": "cd",
+        "greedy-cd": "cd",
+        "frank-wolfe": "frank_wolfe",
+        "one-shot": "one_shot",
+        "admm": "sharing",
+        "fdml": "sharing",
+        "score": "score",
+    }.items()
 }
-SOLVERS: tuple[str, ...] = tuple(dict.fromkeys(name for name, _ in FORMS))
 
 
 def forms(solver: str) -> tuple[Algorithm, ...]:
     """The forms of a solver, in the order in which they are tried."""
-    return tuple(form for (name, _), form in FORMS.items() if name == solver)
+    family = importlib.import_module(SOLVERS[solver]).FORMS if solver in SOLVERS else ()
+    return tuple(form for form in family if form.name == solver)
+
+
+def every_form() -> tuple[Algorithm, ...]:
+    """The forms of all solvers."""
+    return tuple(form for name in SOLVERS for form in forms(name))
+
+
+def form_of(solver: str, name: str) -> Algorithm:
+    """The form of that name; a plan for one that there is not is refused."""
+    form = next((form for form in forms(solver) if form.form == name), None)
+    if form is None:
+        raise RefusedError(f"the plan is for {solver!r} in the form {name!r}, which there is not.")
+    return form
 
 
 def of(plan: Plan) -> Algorithm:
     """The form that a plan names."""
-    form = FORMS.get((plan.algorithm, plan.form))
-    if form is None:
-        raise RefusedError(f"the plan is for {plan.algorithm!r} in the form {plan.form!r}, which there is not.")
-    return form
+    return form_of(plan.algorithm, plan.form)
 
 
 def epsilons(plan: Plan, relation: Relation | None = None) -> dict[str, float]:
@@ -76,13 +100,16 @@ def mismatch(solver: str, loss: Loss, split: Split) -> str | None:
 
 def check(solver: str, loss: Loss, split: Split) -> None:
     """Refuse a solver that is unknown or does not fit; the error lists those that do."""
-    fitting = [name for name in SOLVERS if mismatch(name, loss, split) is None]
-    listing = ", ".join(fitting) if fitting else "none yet"
     if solver not in SOLVERS:
-        raise InputError(f"solver={solver!r} is unknown; for the loss {loss.name!r} and a {split} split: {listing}.")
+        fitting = _fitting(loss, split)
+        raise InputError(f"solver={solver!r} is unknown; for the loss {loss.name!r} and a {split} split: {fitting}.")
     reason = mismatch(solver, loss, split)
     if reason is not None:
-        raise InputError(f"{reason}; solvers that fit: {listing}.")
+        raise InputError(f"{reason}; solvers that fit: {_fitting(loss, split)}.")
+
+
+def _fitting(loss: Loss, split: Split) -> str:
+    return ", ".join(name for name in SOLVERS if mismatch(name, loss, split) is None) or "none yet"
 
 
 def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm:

@@ -30,7 +30,7 @@ from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
 from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
 from sottovoce.transports.certificates import Credentials, check_name, check_other_end
-from sottovoce.transports.identity import Certified
+from sottovoce.transports.certified import Certified
 from sottovoce.transports.probe import coordinator_at
 
 _LOG: Final = logging.getLogger(__name__)
