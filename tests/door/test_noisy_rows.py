@@ -49,7 +49,7 @@ EACH_RUN = 2 * ((1 + 2.0**-10) / 100.0) ** 2  # what the solver's other release 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The solver of these tests is known while they run, and to nobody else's."""
-    program.register(monkeypatch.setattr)
+    program.register(monkeypatch.setitem)
 
 
 @pytest.fixture

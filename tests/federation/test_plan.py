@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from plans import PLANS, plan_for
 from sottovoce import losses, penalties
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.query import Query
@@ -604,3 +605,14 @@ def test_a_plan_without_its_form_s_numbers_is_no_plan(small_plan: Any) -> None:
     del fields["numbers"]
     with pytest.raises(ValidationError, match="slope_bound"):
         Plan.from_json(json.dumps(fields))
+
+
+def test_a_plan_that_is_read_brings_the_numbers_of_its_form() -> None:
+    """In a process that has imported no solver, as a party has that was just started."""
+    form, split, more = PLANS["admm, exact, columns"]
+    plan = plan_for(form, split, **more)
+    read = "import sys; from sottovoce.plan.plan import Plan; print(Plan.from_json(sys.stdin.read()).numbers.factor)"
+    done = subprocess.run(
+        [sys.executable, "-c", read], input=plan.to_json(), text=True, capture_output=True, check=True
+    )
+    assert float(done.stdout) == plan.numbers.factor

@@ -6,6 +6,7 @@ in the storing of rows where the process kills itself, after so many calls: "fil
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 import sys
@@ -17,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sottovoce as sv
-from sottovoce.algorithms import Algorithm, Ask, Solution, registry
+from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import noisy_rows as rows
 from sottovoce.door.query import Derived, NoisyRows, Query, Reals, Round, Told
 from sottovoce.federation.federation import Federation
+from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Named, Problem, Split
 from sottovoce.plan.release import Release
@@ -118,9 +120,9 @@ SOLVER = Shows()
 FORMS = (SOLVER,)  # this file is the family of the solver
 
 
-def register(patch: Callable[[Any, str, Any], None] = setattr) -> None:
+def register(patch: Callable[[Any, str, Any], None] = operator.setitem) -> None:
     """Make the solver known to this process; `patch` may take it back later."""
-    patch(registry, "SOLVERS", {**registry.SOLVERS, SOLVER.name: __name__})
+    patch(FAMILIES, SOLVER.name, __name__)
 
 
 def planned(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,36 +12,19 @@ from numpy.typing import NDArray
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
+from sottovoce.plan.families import FAMILIES, family
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.privacy.relation import Relation
 from sottovoce.solvers.auto import preferences
 
-SOLVERS: dict[str, str] = {  # the family that has its forms; it is imported when the solver is asked for
-    name: f"sottovoce.algorithms.{family}"
-    for name, family in {
-        "newton": "newton",
-        "gradient": "gradient",
-        "sgd": "sgd",
-        "whitened": "whitened",
-        "scd": "scd",
-        "scd-primal": "scd",
-        "scd-sequential": "scd",
-        "cd": "cd",
-        "greedy-cd": "cd",
-        "frank-wolfe": "frank_wolfe",
-        "one-shot": "one_shot",
-        "admm": "sharing",
-        "fdml": "sharing",
-        "score": "score",
-    }.items()
-}
+SOLVERS = FAMILIES  # by name
 
 
 def forms(solver: str) -> tuple[Algorithm, ...]:
     """The forms of a solver, in the order in which they are tried."""
-    family = importlib.import_module(SOLVERS[solver]).FORMS if solver in SOLVERS else ()
-    return tuple(form for form in family if form.name == solver)
+    found = family(solver)
+    return () if found is None else tuple(form for form in found.FORMS if form.name == solver)
 
 
 def every_form() -> tuple[Algorithm, ...]:

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, SerializeAsAny, model_validator
 from sottovoce.data.bounds import party_norms
 from sottovoce.errors import RefusedError
 from sottovoce.plan.about import About
+from sottovoce.plan.families import family
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
@@ -55,6 +56,7 @@ class Numbers(Frozen):
     @staticmethod
     def read(algorithm: object, form: object, values: Mapping[str, Any]) -> Numbers:
         """The numbers of a form, checked."""
+        family(str(algorithm))  # imported, it says which numbers its forms have
         return Numbers._KINDS.get((str(algorithm), str(form)), Numbers).model_validate(dict(values))
 
 
