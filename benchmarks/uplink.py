@@ -59,7 +59,7 @@ def model(arguments: argparse.Namespace, seed: int, **options: Any) -> sv.Privat
 
 def reserved(plan: Plan) -> int:
     """The answers of frank-wolfe if every party sends as many features as it may."""
-    features = PARTIES * int(plan["cap"]) * answer("feature", int(plan["sketch_size"]))
+    features = PARTIES * plan.numbers.cap * answer("feature", plan.numbers.sketch_size)
     return plan.rounds * answer("atom", 1) + features
 
 
@@ -80,14 +80,14 @@ def measure(arguments: argparse.Namespace, kind: str, records: int) -> dict[str,
     for seed in range(runs):
         fitted = model(arguments, seed, solver=sv.solvers.FrankWolfe(cap=arguments.cap, sketch="count")).fit(federation)
         sent.append(fitted.communication_.uplink)
-        features.append(sent[-1].get("features", 0) // answer("feature", int(fitted.plan_["sketch_size"])))
+        features.append(sent[-1].get("features", 0) // answer("feature", fitted.plan_.numbers.sketch_size))
     seconds = (time.perf_counter() - start) / runs
     plan = fitted.plan_
     row: dict[str, Any] = {
         "data": kind,
         "records": records,
         "rounds": plan.rounds,
-        "sketch_size": int(plan["sketch_size"]),
+        "sketch_size": plan.numbers.sketch_size,
         "runs": runs,
         "seconds": seconds,
         "sent_features": float(np.mean(features)),
@@ -101,7 +101,7 @@ def measure(arguments: argparse.Namespace, kind: str, records: int) -> dict[str,
         paper = model(arguments, 0, solver="frank-wolfe", calibration="paper").fit(federation)
         checked("the published rule", paper.communication_.uplink, row["paper"])
     shot = model(arguments, 0, solver="one-shot")
-    numbers = int(shot.plan(federation)["sketch_size"])
+    numbers = shot.plan(federation).numbers.sketch_size
     row["one_shot"] = PARTIES * answer("rows", records * numbers) + answer("labels", records)
     if records <= arguments.largest and kind == "rare":
         checked("one-shot", shot.fit(federation).communication_.uplink, row["one_shot"])

@@ -19,7 +19,7 @@ from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_bits, exact_product, exact_weights, toward_zero
-from sottovoce.door.query import Query, Round
+from sottovoce.door.query import Query, Round, Wholes
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.penalties.quadratic import DiagonalMetric, Metric
 from sottovoce.penalties.scaled import ScaledRegulariser
@@ -64,6 +64,8 @@ def told_to(query: Query, rng: np.random.Generator) -> dict[str, np.ndarray]:
         found[name] = np.clip(size * rng.standard_normal(wanted.largest), wanted.least, wanted.most)
         if wanted.least > 0:
             found[name] = np.abs(found[name]) + 1e-9
+        if isinstance(wanted, Wholes):
+            found[name] = np.rint(1e3 * found[name]).astype(np.int64)
     return found
 
 
@@ -73,7 +75,7 @@ def valued(query: Query, told: Mapping[str, np.ndarray]) -> Values:
     def value(block: Block) -> np.ndarray:
         memory: dict[str, Any] = {}
         if isinstance(query, ProjectedGradient) and query.name == "gradient":
-            memory["gradient"] = query.shape.projected(block, PROJECTIONS[query.shape.kind])
+            memory["gradient"] = query.shape.projected(block, query.shape.told(PROJECTIONS[query.shape.kind]))
         return at(query, block, plan=PLAN, memory=memory, **told)
 
     return value
@@ -81,9 +83,10 @@ def valued(query: Query, told: Mapping[str, np.ndarray]) -> Values:
 
 PLAN = plan_of(problem(), "whitened", rounds=2).model_copy(update={"releases": ()})  # every round is a first one
 PROJECTIONS = {
-    "triangular": np.random.default_rng(5).standard_normal(D * (D + 1) // 2) * 20,
+    "triangular": np.zeros((D, D)),
     "diagonal": np.arange(1.0, D + 1),
 }
+PROJECTIONS["triangular"][np.tril_indices(D)] = np.random.default_rng(5).standard_normal(D * (D + 1) // 2) * 20
 QUERIES: dict[str, Query] = {
     "squares": ColumnSquares(D),
     "label": LabelSum(D),
@@ -211,6 +214,8 @@ def test_rows_are_asked_for_in_order() -> None:
         with pytest.raises(RefusedError, match="needs rows that were projected and cut"):
             query.value(Round(plan, first + 1, {k: v for k, v in told.items() if k != "cut"}, block, missing))
     query.value(Round(plan, first, told, block, memory))
+    with pytest.raises(RefusedError, match="tell P and C"):  # another C would be taken for the first
+        query.value(Round(plan, first, told, block, memory))
     with pytest.raises(LeakError, match="cut already"):
         memory["gradient"].cut(1.0)
     with pytest.raises(LeakError, match="not prepared for exact scores"):
@@ -356,7 +361,7 @@ def test_a_cut_leaves_the_intercept_where_it_is() -> None:
     query = ProjectedGradient("rescale", Shape(D, "vectors", 1), losses.get("logistic"))
     odds = np.array([math.log(42 / 58)])
     for slope in (0.1, 0.5, 0.55, 1.0):
-        told = {"projection": one, "cut": [0.1], "point": [0.0], "offset": odds, "slope": np.array([slope])}
+        told = {**query.shape.told(one), "cut": [0.1], "point": [0.0], "offset": odds, "slope": np.array([slope])}
         assert abs(at(query, block, plan=PLAN, memory={}, **told)[0]) < 1e-3
     cut = np.clip(losses.get("logistic").derivative(np.full(100, odds[0]), labels), -0.5, 0.5)  # negative control
     assert cut.sum() > 1.0

@@ -19,7 +19,7 @@ import kept_rows as program
 @pytest.fixture
 def accounts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    program.register(monkeypatch.setattr)
+    program.register(monkeypatch.setitem)
     rng = np.random.default_rng(0)
     data = [rng.normal(size=(50, 3)) * 0.3, rng.normal(size=(50, 2)) * 0.3], rng.integers(0, 2, 50)
     found = program.accounts_in(tmp_path)

@@ -38,7 +38,7 @@ def example() -> Frame:
 
 def one_array(shape: tuple[int, ...], payload: bytes, type_code: int = 0, names: tuple[bytes, ...] = (b"w",)) -> bytes:
     """A frame written by hand, so that its description can lie about its payload."""
-    head = struct.pack("<4sBBBBQiHI", b"sotv", 1, KINDS.index("ask"), 0, len(names), 1, 0, 0, 0)
+    head = struct.pack("<4sBBBBQiHI", b"sotv", 2, KINDS.index("ask"), 0, len(names), 1, 0, 0, 0)
     for name in names:
         head += struct.pack("<BBB", len(name), type_code, len(shape)) + name + struct.pack(f"<{len(shape)}Q", *shape)
     return head + b"\0" * (-len(head) % 8) + payload
@@ -91,7 +91,7 @@ def test_decoded_arrays_are_aligned_and_cannot_be_written() -> None:
 
 def test_the_layout_is_pinned() -> None:
     # A change here breaks parties of an earlier release: raise the version with it.
-    header = "736f7476" + "01" + "00" + "00" + "01" + "0201000000000000" + "ffffffff" + "0100" + "02000000"
+    header = "736f7476" + "02" + "00" + "00" + "01" + "0201000000000000" + "ffffffff" + "0100" + "02000000"
     query, text, array = "71", "7474", "01" + "00" + "01" + "77" + "0100000000000000"
     data = encode(Frame("hello", 258, round=-1, query="q", arrays={"w": np.array([1.0])}, text="tt"))
     assert data.hex() == header + query + text + array + "00" * 7 + "000000000000f03f"
@@ -108,13 +108,13 @@ def test_a_truncated_frame_is_refused(length: int) -> None:
     [
         (encode(example()) + b"\0", "trailing"),
         (patched(encode(example()), 0, 0), "magic"),
-        (patched(encode(example()), 4, 2), "version 2"),
+        (patched(encode(example()), 4, 3), "version 3"),
         (patched(encode(example()), 5, len(KINDS)), "kind code 11"),
         (patched(encode(example()), 6, 31), "31 bytes"),
         (patched(encode(example()), HEADER + 32, 0xFF), "query is not UTF-8"),
         (patched(encode(example()), HEADER + 32 + 8, 0xFF), "text is not UTF-8"),
         (one_array((1,), bytes(8), names=(b"\xff",)), "name is not UTF-8"),
-        (one_array((1,), bytes(8), type_code=2), "dtype code 2"),
+        (one_array((1,), bytes(8), type_code=3), "dtype code 3"),
         (one_array((1,), bytes(16), names=(b"w", b"w")), "duplicate"),
         (one_array((1,), bytes(8), names=(b"",)), "empty"),
         (one_array((1,) * 33, bytes(8)), "33 dimensions"),
@@ -140,6 +140,29 @@ def test_padding_is_zero() -> None:
     assert decode(data).arrays["w"] == 0.0
     with pytest.raises(WireError, match="padding"):
         decode(patched(data, len(data) - 9, 1))
+    data = encode(Frame("answer", 1, arrays={"w": np.arange(3)}))
+    with pytest.raises(WireError, match="the padding after array 0"):
+        decode(patched(data, len(data) - 1, 1))
+
+
+@pytest.mark.parametrize("largest", [2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**63 - 1, -(2**63)])
+def test_whole_numbers_have_4_bytes_where_all_fit(largest: int) -> None:
+    fits = -(2**31) <= largest < 2**31
+    for size in (1, 2, 5):
+        array = np.full(size, largest)
+        array[1:] = 0
+        data = encode(Frame("answer", 1, arrays={"w": array}))
+        less = len(encode(Frame("answer", 1, arrays={"w": array[:0]})))
+        assert len(data) - less == (8 * -(-size // 2) if fits else 8 * size)
+        assert decode(data).arrays["w"].dtype == np.int64
+        np.testing.assert_array_equal(decode(data).arrays["w"], array)
+
+
+def test_whole_numbers_of_8_bytes_that_4_hold_are_refused() -> None:
+    data = encode(Frame("answer", 1, arrays={"w": np.array([2**40])}))
+    assert decode(data).arrays["w"] == 2**40
+    with pytest.raises(WireError, match="where 4 hold them"):
+        decode(data[:-8] + (2**30).to_bytes(8, "little"))
 
 
 def test_the_limit_is_on_the_whole_message() -> None:
@@ -219,7 +242,7 @@ def assert_canonical_or_refused(data: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused_or_canonical(data: bytes) -> None:
     assert_canonical_or_refused(data)
-    assert_canonical_or_refused(b"sotv\x01" + data)
+    assert_canonical_or_refused(b"sotv\x02" + data)
 
 
 @given(frames, st.data())

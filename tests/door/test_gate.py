@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,7 @@ from sottovoce.privacy.events import Gaussian, Selection, Unbounded
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.mechanisms import rounded_gaussian
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.privacy.relation import RELATIONS
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.transports.in_process import InProcess
@@ -493,6 +495,22 @@ def test_a_walk_follows_its_own_noisy_numbers() -> None:
     np.testing.assert_array_equal(value_of({"grid": grid}, release.scale), grid * release.step)
 
 
+@pytest.mark.parametrize("bits", [1, 7, 31])
+def test_dropped_bits_are_those_of_the_noisy_numbers(bits: int) -> None:
+    """The same noise on the same value, and then less of it is told: what leaves is a function of what would have."""
+    query, block = gradient(3), rows_of(10, 3)
+    whole = Release.at_mu(query, 0, 1, 1e-4, "zero-out")
+    short = whole.model_copy(update={"dropped": bits})
+    grid = gate_of(whole).ask(query, 0, block, np.zeros(3)).arrays["grid"]
+    said = gate_of(short).ask(query, 0, block, np.zeros(3)).arrays["grid"]
+    np.testing.assert_array_equal(said, [math.floor(Fraction(int(n), 2**bits) + Fraction(1, 2)) for n in grid])
+    assert short.scale == whole.step * 2**bits
+    assert [short.event(relation) for relation in RELATIONS] == [whole.event(relation) for relation in RELATIONS]
+    choice = short.model_copy(update={"mechanism": "selection"})
+    with pytest.raises(RefusedError, match="no bits to drop"):
+        choice.check(query, 100)
+
+
 def test_a_walk_without_privacy_has_no_noise() -> None:
     query, block = Steps(3), rows_of(10, 3, exact=False)
     released = gate_of(Release.at_mu(query, 0, 5, math.inf, "zero-out")).ask(query, 0, block, 1.0)
@@ -868,6 +886,13 @@ def test_threads_that_ask_at_once_get_one_release_of_every_kind(door: str) -> No
 
 
 # Sampling.
+
+
+def test_a_query_of_all_records_is_not_asked_of_a_sample() -> None:
+    query = GramMatrix(3)
+    release = Release.at_mu(query, 0, 1, 0.5, "zero-out").model_copy(update={"rate": 0.5})
+    with pytest.raises(LeakError, match="of a sample"):
+        gate_of(release).ask(query, 0, rows_of(10, 3))
 
 
 def sampled_release(query: Query, rate: float, count: int) -> Release:

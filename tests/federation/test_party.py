@@ -483,7 +483,7 @@ def test_any_round_of_whitened_rows_tells_both_or_neither(small_plan: MakePlan, 
     first = plan.release("gradient").first
     propose(party, plan)
     point = {"point": np.ones(4), "offset": np.zeros(1), "slope": np.ones(1)}
-    both = {"cut": np.ones(1), "projection": np.ones(10)}
+    both = {"cut": np.ones(1), "projection": np.ones(10, dtype=np.int64), "unit": np.ones(1)}
 
     def gradient(number: int, **told: Any) -> Frame:
         return send(party, "ask", plan=plan.digest, round=number, query="gradient", arrays={**point, **told})
@@ -493,7 +493,7 @@ def test_any_round_of_whitened_rows_tells_both_or_neither(small_plan: MakePlan, 
         assert gradient(first + 1, **{name: array}).kind == "refuse"
     said_first = gradient(first + 1, **both)
     assert said_first.kind == "answer"
-    other = gradient(first + 1, cut=np.ones(1), projection=np.full(10, 3.0))
+    other = gradient(first + 1, **{**both, "projection": np.full(10, 3)})
     np.testing.assert_array_equal(other.arrays["grid"], said_first.arrays["grid"])
     assert gradient(first + 2).kind == "answer"
 

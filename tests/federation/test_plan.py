@@ -164,6 +164,7 @@ _RELEASE_CHANGES = {
     "std": 1e-3,
     "step": 0.5,
     "rate": 0.5,
+    "dropped": 1,
     "charged_zero_out": 1.0,
     "charged_replace_one": 1.0,
     "mechanism": "selection",
@@ -399,6 +400,18 @@ def test_a_choice_costs_what_a_gaussian_of_its_spread_costs_in_zcdp() -> None:
         once = release.event(relation, count=1)  # type: ignore[arg-type]
         assert isinstance(once, Selection)
         assert once.rho == pytest.approx(event.rho / 4)
+
+
+@pytest.mark.parametrize(("records", "mu"), [(20_000, 0.3), (10**7, 0.3), (100, 0.3), (20_000, 1e4)])
+def test_bits_are_dropped_that_noise_hides(records: int, mu: float) -> None:
+    release = Release.at_mu(GramMatrix(2000), 0, 1, mu, "zero-out")
+    short = release.narrowed(records)
+    assert short.model_copy(update={"dropped": 0}) == release
+    assert (short.dropped > 0) == (release.reach(records) >= 2**31 and mu < 1)
+    if short.dropped:
+        assert 2**30 < short.reach(records) <= 2**31
+        assert short.scale <= short.std / 256
+    assert short.event("zero-out") == release.event("zero-out")
 
 
 def test_the_scale_of_a_release_is_a_step_or_a_place() -> None:

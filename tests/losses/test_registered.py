@@ -20,6 +20,9 @@ from sottovoce.errors import InputError
 from sottovoce.losses import base
 from sottovoce.losses.base import Kind, Loss, Vector
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.queries.gradient import clipped_derivative
+from sottovoce.queries.parts import cut as parts_cut
+from sottovoce.queries.projected import cut as projected_cut
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,17 @@ class Unitless(PseudoHuber):
         return np.log(np.cosh(u - y))
 
 
+@dataclass(frozen=True)
+class Careless(PseudoHuber):
+    """Its slopes are float32 numbers, or the labels themselves."""
+
+    name: ClassVar[str] = "careless"
+    own: bool = True
+
+    def derivative(self, u: Vector, y: Vector, out: Vector | None = None) -> Vector:
+        return np.full(len(y), 0.3, dtype=np.float32) if self.own else y
+
+
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
@@ -125,6 +139,27 @@ def test_so_does_one_for_two_classes_and_with_privacy() -> None:
     model = sv.PrivateLinearSVC(2.0, 1e-4, loss="squared_hinge", entry_bound=1.0).fit(X, (y > 0.7).astype(int))
     assert model.plan_.loss.name == "squared_hinge"
     assert model.privacy_.epsilon <= 2.0
+
+
+@pytest.mark.parametrize("bound", [0.1, 0.3])
+def test_what_it_returns_is_cut_in_double_precision_and_is_nobodys_labels(bound: float) -> None:
+    scores, labels = np.zeros(4), np.array([1.0, -1.0, 0.2, 1.0])
+    for slopes in (
+        clipped_derivative(Careless(), bound, 20)(scores, labels),
+        parts_cut(Careless().derivative(scores, labels), bound, 20),
+        bound * projected_cut(Careless(), scores, labels, bound),
+    ):
+        assert slopes.dtype == np.float64
+        assert np.all(np.abs(slopes) <= bound)
+    assert (
+        np.fmin(np.float32(0.3), 0.3) > 0.3 or np.fmin(np.float32(0.3), 0.1) > 0.1
+    )  # negative control: float32 is not
+    for made in (
+        clipped_derivative(Careless(own=False), bound, 20),
+        lambda u, y: projected_cut(Careless(own=False), u, y, bound),
+    ):
+        made(scores, labels)
+        np.testing.assert_array_equal(labels, [1.0, -1.0, 0.2, 1.0])
 
 
 def test_the_lists_of_losses_are_the_registry() -> None:

@@ -26,6 +26,7 @@ _ENTRIES: Final = 1 << 17
 _MESSAGE: Final = 2e-4  # seconds to make, check and read one message
 _TRIES: Final = 3
 _SIGNATURE: Final = json.dumps({"signature": "0" * 128})  # of a party in one process
+_CERTIFIED: Final = json.dumps({"certificate": "0" * 900, "signature": "0" * 144})  # of an elliptic curve
 _SYNCS: Final = 4  # a durable commit of a ledger waits for the disk about so often
 
 
@@ -42,13 +43,19 @@ class Cost:
     seconds: float | None
 
 
-def cost_of(
-    plan: Plan, form: Algorithm, ledger_folders: Sequence[Path] = (), *, receipts: int = 0, shown: int = 0
+def cost_of(  # noqa: PLR0913
+    plan: Plan,
+    form: Algorithm,
+    ledger_folders: Sequence[Path] = (),
+    *,
+    receipts: int = 0,
+    shown: int = 0,
+    remote: bool = False,
 ) -> Cost:
     """What a run of the plan takes; so many parties give receipts, and so many are shown their last one.
 
     Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them, with the
-    signatures of parties in one process; over a network each signature brings its certificate, about 1 kB.
+    signatures of parties in one process; from `remote` ones each signature brings its certificate, about 1 kB.
     Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
     """
     if not plan.private:
@@ -58,10 +65,11 @@ def cost_of(
     proposal = Frame("plan", 0, plan.digest, text=plan.to_json())
     end = Frame("done", 0, plan.digest)
     accepted = (declare_public("accepted", True, reason="an acknowledgement"),)
-    signed = (*accepted, declare_public("signature", _SIGNATURE, reason="of the usual length"))
+    signature = _CERTIFIED if remote else _SIGNATURE
+    signed = (*accepted, declare_public("signature", signature, reason="of the usual length"))
     said = [(proposal, "accept", signed if parties > 1 else accepted), (end, "done", accepted)]
     if parties > 1:
-        start = json.dumps(dict.fromkeys(plan.names, _SIGNATURE))
+        start = json.dumps(dict.fromkeys(plan.names, signature))
         said.append((replace(proposal, query="check"), "accept", accepted))
         said.append((replace(proposal, query="start", text=start), "accept", accepted))
     for request, answer, content in said:
@@ -71,7 +79,7 @@ def cost_of(
         uplink += (parties - giving) * len(reply(answer, request, content).data)
         uplink += giving * len(reply(answer, request, content + receipt).data)
         if request is proposal or request.query == "check":
-            with_receipt = replace(request, arrays={RECEIPT: packed(Receipt(1, "0" * 64))})
+            with_receipt = replace(request, arrays={RECEIPT: packed(Receipt(1, "5" * 64))})
             downlink += shown * (len(encode(with_receipt)) - len(encode(request)))
     for query, several in messages_of(plan, form).items():
         for each in several:

@@ -202,6 +202,7 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
             [account.path.parent for account in accounts.values()],
             receipts=len(plan.names) if run.job.federation is not None else len(accounts),
             shown=len(kept_receipts(run.job).keys() & set(plan.names)),
+            remote=run.job.federation is not None,
         ),
         charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
         notes=run.notes,

@@ -2,7 +2,8 @@
 
     header | plan | query | text | a description of each array | zeros up to a multiple of 8 | the numbers
 
-All numbers are little-endian. The encoding is canonical: a frame has one encoding, and `decode` accepts no
+All numbers are little-endian, those of each array followed by zeros up to a multiple of 8. Whole numbers have 4 bytes
+each where all of an array fit, else 8. The encoding is canonical: a frame has one encoding, and `decode` accepts no
 other, so bytes that decode at all are the bytes that `encode` would write.
 """
 
@@ -35,13 +36,13 @@ KINDS: Final = (
 )
 
 _MAGIC: Final = b"sotv"
-_VERSION: Final = 1
+_VERSION: Final = 2
 # magic, version, kind, plan bytes, arrays, serial, round, query bytes, text bytes
 _HEADER: Final = struct.Struct("<4sBBBBQiHI")
 # name bytes, type, dimensions; the name and the dimensions (8 bytes each) follow
 _ARRAY: Final = struct.Struct("<BBB")
-_TYPES: Final = (np.dtype("<f8"), np.dtype("<i8"))
-_TYPE_CODES: Final = {dtype: code for code, dtype in enumerate(_TYPES)}
+_TYPES: Final = (np.dtype("<f8"), np.dtype("<i8"), np.dtype("<i4"))
+_REALS, _WHOLES, _NARROW = range(3)
 _MAX_DIMENSIONS: Final = 32
 _SHAPES: Final = [struct.Struct(f"<{dimensions}Q") for dimensions in range(_MAX_DIMENSIONS + 1)]
 _KIND_CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
@@ -52,8 +53,7 @@ class Frame:
     """One message: what kind it is, which plan, round and query it belongs to, and what it carries.
 
     `serial` pairs a reply with its request. `plan` is the plan's hash (32 bytes) or empty before there is a
-    plan. `arrays` are float64 or int64; decoded ones are read-only views of the message. Two frames are the
-    same when their encodings are.
+    plan. `arrays` are float64 or int64; decoded ones are read-only. Two frames are the same when their encodings are.
     """
 
     kind: str
@@ -101,18 +101,20 @@ def encode(frame: Frame) -> bytes:
         name = _utf8("an array's name", label)
         if not 0 < len(name) < 256 or array.ndim > _MAX_DIMENSIONS:
             raise WireError("an array's name must have 1 to 255 bytes, and an array at most 32 dimensions.")
-        type_code = _TYPE_CODES.get(array.dtype)
-        if type_code is None:
+        if array.dtype not in _TYPES[:_NARROW]:
             raise WireError(f"array {label!r} has dtype {array.dtype}; a frame carries float64 and int64 only.")
         if _cells(array.shape) * 8 > MAX_BYTES:
             raise WireError(f"array {label!r} is too large: its shape exceeds {MAX_BYTES} bytes.")
         _require_finite(f"array {label!r}", array)
+        type_code = _REALS if array.dtype.kind == "f" else _NARROW if _fit_in_4_bytes(array) else _WHOLES
         parts += (
             _ARRAY.pack(len(name), type_code, array.ndim),
             name,
             _SHAPES[array.ndim].pack(*array.shape),
         )
-        numbers.append(np.ascontiguousarray(array).data if array.size else b"")
+        if array.size:
+            numbers.append(np.ascontiguousarray(array, dtype=_TYPES[type_code]).data)
+            numbers.append(b"\0" * (-_TYPES[type_code].itemsize * array.size % 8))
     parts.append(b"\0" * (-sum(map(len, parts)) % 8))
     data = b"".join(parts + numbers)
     if len(data) > MAX_BYTES:
@@ -137,7 +139,7 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
     query, text = rest[:query_bytes], rest[query_bytes:]
 
     names: list[str] = []
-    layouts: list[tuple[np.dtype[Any], tuple[int, ...], int]] = []
+    layouts: list[tuple[int, tuple[int, ...], int]] = []
     expected = 0
     for _ in range(array_count):
         packed, offset = _taken(data, offset, _ARRAY.size)
@@ -154,9 +156,9 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
         if _cells(shape) * 8 > limit:
             raise WireError(f"an array is too large: its shape exceeds {limit} bytes.")
         count = math.prod(shape)
-        expected += 8 * count
+        expected += _bytes_of(type_code, count)
         names.append(_text(name, "an array's name"))
-        layouts.append((_TYPES[type_code], shape, count))
+        layouts.append((type_code, shape, count))
     if len(set(names)) < len(names):
         raise WireError("an array's name is duplicate; every array of a frame has its own name.")
     padding, offset = _taken(data, offset, -offset % 8)
@@ -167,10 +169,9 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
         fault = "truncated" if left < expected else "followed by trailing bytes"
         raise WireError(f"the message is {fault}: the shapes ask for {expected} bytes, {left} are there.")
     arrays: dict[str, NDArray[Any]] = {}
-    for name_text, (dtype, shape, count) in zip(names, layouts, strict=True):
-        array = np.frombuffer(data, dtype, count, offset)
-        offset += 8 * count
-        _require_finite(f"array {len(arrays)}", array)
+    for name_text, (type_code, shape, count) in zip(names, layouts, strict=True):
+        array = _array(f"array {len(arrays)}", data, offset, type_code, count)
+        offset += _bytes_of(type_code, count)
         arrays[name_text] = array if len(shape) == 1 else array.reshape(shape)
     return Frame(kind, serial, plan, round_, _text(query, "query"), arrays, _text(text, "text"))
 
@@ -220,6 +221,29 @@ def _utf8(what: str, text: str) -> bytes:
 def _cells(shape: tuple[int, ...]) -> int:
     """Entries of an array whose empty dimensions count as one: NumPy refuses huge shapes even when empty."""
     return math.prod([length or 1 for length in shape])
+
+
+def _array(what: str, data: bytes, offset: int, type_code: int, count: int) -> NDArray[Any]:
+    """The numbers that begin there, read-only."""
+    array = np.frombuffer(data, _TYPES[type_code], count, offset)
+    if any(data[offset + array.nbytes : offset + _bytes_of(type_code, count)]):
+        raise WireError(f"the padding after {what} is not zero.")
+    if type_code == _WHOLES and _fit_in_4_bytes(array):
+        raise WireError(f"{what} has whole numbers of 8 bytes where 4 hold them.")
+    _require_finite(what, array)
+    if type_code == _NARROW:
+        array = array.astype(np.int64)
+        array.flags.writeable = False
+    return array
+
+
+def _bytes_of(type_code: int, count: int) -> int:
+    """How many bytes the numbers of an array take, with the zeros after them."""
+    return -(-_TYPES[type_code].itemsize * count // 8) * 8
+
+
+def _fit_in_4_bytes(array: NDArray[Any]) -> bool:
+    return not array.size or bool(array.min() >= -(2**31) and array.max() < 2**31)
 
 
 def _require_finite(what: str, array: NDArray[Any]) -> None:

@@ -38,7 +38,7 @@ Arrays = dict[str, NDArray[Any]]
 class Gate:
     """The door of one party for one plan. There is one way through it: `release`.
 
-    Guarantee: what leaves is `round(value / step) + round(std / step * Z)` on the grid `step`, which is a
+    Guarantee: what leaves is `round(value / step) + round(std / step * Z)` on the grid `step`, or its first bits: a
     post-processing of the Gaussian mechanism at sensitivity Delta + step sqrt(entries); or the place of the largest
     score + std * Gumbel, or score + Laplace noise, scores rounded to that grid; or a function of rows that carry noise
     already. The plan's release says which. The cost was reserved before the gate was made, and each (plan, round,
@@ -63,7 +63,7 @@ class Gate:
         self._last: dict[str, Released] = {}
         self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
         self._answers: Counter[str] = Counter()  # releases by query, without a ledger
-        self.unreleased = False  # whether the last value drawn did not leave: it failed, or another process was first
+        self.unreleased = False  # whether the last release failed on its way, or another process was first
         self._one_at_a_time = threading.Lock()
 
     def release(self, query: Query, round: Round) -> Released:
@@ -81,6 +81,8 @@ class Gate:
             round = round._replace(randomness=self._randomness)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
+            if release.dropped:
+                arrays = {name: _without_low_bits(grid, release.dropped) for name, grid in arrays.items()}
             return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered)
 
     def answers(self) -> Counter[str]:
@@ -219,6 +221,8 @@ class Gate:
         in_time = release is not None and (number is None or release.first <= number < release.first + release.count)
         if release is None or not in_time:
             raise RefusedError(f"query {query.name!r} in round {number} is not in the plan; nothing was released.")
+        if release.rate is not None and not query.samples:
+            raise LeakError(f"query {query.name!r} was charged as one of a sample; nothing was released.")
         checked = self._checked.get(query.name) is query
         if (number is None) != (release.mechanism == "kept") or not (checked or fits(query, release.mechanism)):
             raise LeakError(f"query {query.name!r} was charged as a {release.mechanism}; nothing was released.")
@@ -272,6 +276,11 @@ def split(query: Choice, values: NDArray[np.float64]) -> tuple[NDArray[np.float6
     if query.stays:
         return values[:-1], float(values[-1])
     return values, None
+
+
+def _without_low_bits(grid: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
+    """Noisy whole numbers in units of 2^bits, rounded."""
+    return (grid + (1 << (bits - 1))) >> bits
 
 
 def value_of(arrays: Mapping[str, NDArray[Any]], scale: float) -> NDArray[np.float64]:

@@ -545,7 +545,9 @@ def charge_of(
 def _plan_of(text: str) -> Plan:
     """The plan of a message, or a refusal that names the first thing wrong with it."""
     try:
-        return Plan.from_json(text)
+        plan = Plan.from_json(text)
+        hash(plan.digest)  # which is made of all that the plan has, however deep
+        return plan
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))

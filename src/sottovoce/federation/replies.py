@@ -188,10 +188,9 @@ def _as_wholes(found: NDArray[Any]) -> NDArray[Any]:
 def on_the_grid(plan: Plan, query: Query, release: Release) -> Wholes:
     """What an answer with noise is: as many whole numbers as the query has, none out of reach.
 
-    The value of null rows alone is 0 and one record (one column, where columns are protected) moves it by what was
-    charged; noise of 64 standard deviations does not happen.
+    Of records, or of columns where columns are protected.
     """
-    reach = (max(plan.records, plan.dimension) * release.charged_zero_out + 64 * release.std) / release.step
+    reach = release.reach(max(plan.records, plan.dimension))
     return Wholes((release.batches * query.length,), -reach, reach)
 
 

@@ -12,7 +12,9 @@ from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
 from sottovoce.privacy.relation import RELATIONS, Relation, either
 
+HIDDEN = 2.0**-8  # of the noise, the most that dropped bits stand for
 ROUNDING = 2.0**-10  # rounding to the grid may add this share to a sensitivity
+MOST_DROPPED = 31
 MOST_BATCHES = 64  # values a party draws, and keeps in memory, for one message
 Mechanism = Literal["gaussian", "selection", "noisy-max", "kept", "derived"]
 
@@ -41,6 +43,9 @@ class Release(Frozen):
     much as a selection with half the std. `std=0` is a release without privacy. With `batches` > 1 every release is
     that many values in turn, each with noise and coins of its own, and costs as many.
 
+    `dropped` low bits of the noisy whole numbers do not leave: where all of a number's 32 first bits say more than its
+    noise lets anybody learn, the rest is not worth its bytes.
+
     What is "kept" is the party's rows with noise: they stay with it, one set for the plan, and cost what a Gaussian of
     that std costs. What is "derived" is a function of kept rows and of public numbers; it costs nothing more.
     """
@@ -55,6 +60,7 @@ class Release(Frozen):
     charged_replace_one: float
     mechanism: Mechanism = "gaussian"
     batches: int = Field(default=1, ge=1, le=MOST_BATCHES)
+    dropped: int = Field(default=0, ge=0, le=MOST_DROPPED)
 
     @classmethod
     def of(  # noqa: PLR0913
@@ -120,19 +126,34 @@ class Release(Frozen):
     @property
     def scale(self) -> float:
         """What one unit of a released integer stands for: a step of the grid, or one place in a list of candidates."""
-        return self.step if self.mechanism in ("gaussian", "kept") else 1.0
+        return math.ldexp(self.step, self.dropped) if self.mechanism in ("gaussian", "kept") else 1.0
 
     def charged(self, relation: Relation) -> float:
         """Sensitivity under the relation, grid included."""
         return either(relation, zero_out=self.charged_zero_out, replace_one=self.charged_replace_one)
 
+    def reach(self, records: int) -> float:
+        """What no released whole number is larger than.
+
+        The value of null rows alone is 0 and one record moves it by what was charged; noise of 64 standard deviations
+        does not happen.
+        """
+        return (records * self.charged_zero_out + 64 * self.std) / math.ldexp(self.step, self.dropped)
+
+    def narrowed(self, records: int) -> Release:
+        """The same, with as many bits dropped as make the whole numbers fit in 32, if noise hides what they say."""
+        bits = max(0, math.ceil(math.log2(self.reach(records))) - 31)
+        hidden = bits <= MOST_DROPPED and math.ldexp(self.step, bits) <= self.std * HIDDEN
+        return Release.model_validate(self.model_dump() | {"dropped": bits}) if bits and hidden else self
+
     def check(self, query: Bounded, records: int) -> None:
         """Refuse a query that moves further than was charged, and a grid on which sums would not be exact integers."""
-        reach = (records * self.charged_zero_out + 64 * self.std) / self.step
-        if math.frexp(self.step)[0] != 0.5 or not reach < 2.0**62:
+        if math.frexp(self.step)[0] != 0.5 or not math.ldexp(self.reach(records), self.dropped) < 2.0**62:
             raise RefusedError(
                 f"query {query.name!r}: the grid {self.step!r} is no power of two within range of its noise."
             )
+        if self.dropped and self.mechanism != "gaussian":
+            raise RefusedError(f"query {query.name!r}: a {self.mechanism} has no bits to drop, of {self.dropped}.")
         extra = self.step * math.sqrt(query.rounding_entries)
         if not all(query.sensitivity(r) + extra <= self.charged(r) * (1 + 1e-12) for r in RELATIONS):
             raise LeakError(f"query {query.name!r} is more sensitive than the plan charged for; nothing was released.")

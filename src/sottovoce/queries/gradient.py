@@ -64,6 +64,16 @@ class ColumnSizes(Plain):
         return total
 
 
+def slopes_of(loss: Loss, scores: Array, labels: Array) -> Array:
+    """l'(u, y) as numbers of their own in double precision, whatever a registered loss returns.
+
+    What follows is done in place: a float32 would round past a bound, and an array that is also the labels would
+    change them.
+    """
+    with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+        return np.array(loss.derivative(scores, labels), dtype=np.float64)
+
+
 def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
     """l'(u, y) clipped to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed.
 
@@ -73,8 +83,7 @@ def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
     def term(scores: Array, labels: Array) -> Array:
         if bits is None:
             return loss.derivative(scores, labels)
-        with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-            slope = loss.derivative(scores, labels)
+        slope = slopes_of(loss, scores, labels)
         # fmin takes the bound where the slope is NaN, which clip would let through
         np.fmin(slope, bound, out=slope)
         np.fmax(slope, -bound, out=slope)

@@ -1,6 +1,6 @@
 """Which messages a run has, and of what size: from what its queries take and who answers them.
 
-Exact, or at most where the data decide what is asked.
+Exact, or at most: where the data decide what is asked, or whether whole numbers need 8 bytes or 4.
 """
 
 from __future__ import annotations
@@ -63,8 +63,10 @@ def _messages(plan: Plan, release: Release, query: Query, party: str) -> Iterato
     """The messages of one party about one query, those of a size together."""
     times = query.asked(plan, party, release)
     numbers = 1 if isinstance(query, Choice) else release.batches * query.length
-    key = "value" if release.mechanism == "derived" else "grid"
-    answer = {key: np.zeros(numbers, dtype=np.int64)}
+    answer: dict[str, NDArray[Any]] = {"value": np.zeros(numbers)}
+    if release.mechanism != "derived":
+        largest = 0 if isinstance(query, Choice) else min(release.reach(plan.records), 2.0**62)
+        answer = {"grid": np.full(numbers, int(largest))}
     for number, count in _sizes(plan, release, query, party, times):
         told = {name: wanted.example() for name, wanted in query.takes(plan, number).items()}
         yield Messages(party, count, told, answer)
@@ -85,9 +87,11 @@ def _sizes(plan: Plan, release: Release, query: Query, party: str, times: int) -
     sizes = [sum(math.prod(wanted.largest) for wanted in each.values()) for each in taken]
     even = all(size + other == sizes[0] + sizes[-1] for size, other in zip(sizes, reversed(sizes), strict=True))
     if even and len({tuple(each) for each in taken}) == 1:
-        # Every number has 8 bytes: two messages from the two ends are as long as any other two.
+        # Two messages from the two ends are as long as any other two, or, of numbers of 4 bytes, as any second two.
         pairs, left = divmod(len(answered), 2)
-        yield from ((answered[0], pairs), (answered[-1], pairs), (answered[pairs], left))
+        for k, times in ((0, -(-pairs // 2)), (1, pairs // 2)):
+            yield from ((answered[k], times), (answered[-1 - k], times)) if times else ()
+        yield answered[pairs], left
         return
     alike: dict[Any, list[int]] = {}
     for number, each in zip(answered, taken, strict=True):

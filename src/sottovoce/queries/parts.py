@@ -213,5 +213,5 @@ def cut(slopes: Array, bound: float, bits: int | None) -> Array:
     """Slopes cut to +-bound, NaN to the bound, and put on the exact grid; as they are in a run without privacy."""
     if bits is None:
         return np.ascontiguousarray(slopes)
-    cutoff = np.fmax(np.fmin(slopes, bound), -bound)
+    cutoff = np.fmax(np.fmin(np.asarray(slopes, dtype=np.float64), bound), -bound)  # float32 would pass the bound
     return toward_zero(np.ascontiguousarray(cutoff), bits - math.ceil(math.log2(bound)))

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.projection import Projected, ProjectedRows
-from sottovoce.door.query import ForgottenError, Query, Reals, Round, Told, misfit
+from sottovoce.door.query import ForgottenError, Query, Reals, Round, Told, Wholes, misfit
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Plan
+from sottovoce.queries.gradient import slopes_of
 from sottovoce.queries.numbers import NumberSum
 
 Array = NDArray[np.float64]
@@ -27,6 +28,7 @@ Array = NDArray[np.float64]
 Kind = Literal["triangular", "diagonal", "vectors"]
 
 STEEPEST = 2.0**40  # entry of a projection
+FINEST = 2**31 - 1  # whole numbers either side of 0 that an entry is told in
 POSITIVE = Reals((1,), SMALLEST, LARGEST)
 
 
@@ -44,24 +46,28 @@ class Shape:
         return self.columns or self.dimension
 
     @property
-    def takes(self) -> Reals:
-        """The numbers of a message."""
+    def takes(self) -> dict[str, Reals]:
+        """What a message has of P: whole numbers of 4 bytes, and what one of them stands for."""
         d = self.dimension
         shape = {"triangular": (d * (d + 1) // 2,), "diagonal": (d,), "vectors": (d, self.columns)}[self.kind]
-        return Reals(shape, -STEEPEST, STEEPEST)
+        return {"projection": Wholes(shape, -FINEST, FINEST), "unit": Reals((1,), SMALLEST, STEEPEST / FINEST)}
 
-    def told(self, matrix: Array) -> Array:
-        """The numbers that are sent for a matrix, or for the diagonal of one."""
-        return matrix[np.tril_indices(self.dimension)] if self.kind == "triangular" else matrix
+    def told(self, matrix: Array) -> dict[str, NDArray[Any]]:
+        """What is sent for a matrix, or for the diagonal of one."""
+        numbers = matrix[np.tril_indices(self.dimension)] if self.kind == "triangular" else matrix
+        unit = max(float(np.abs(numbers).max()) / FINEST, SMALLEST)
+        whole = np.clip(np.rint(numbers / unit), -FINEST, FINEST).astype(np.int64)
+        return {"projection": whole, "unit": np.array([unit])}
 
-    def projected(self, rows: Block, told: Array) -> Projected:
+    def projected(self, rows: Block, told: Told) -> Projected:
         """Rows through the matrix that was told."""
+        numbers = told["projection"] * float(told["unit"][0])
         if self.kind == "vectors":
-            return ProjectedRows(rows, told)
+            return ProjectedRows(rows, numbers)
         if self.kind == "diagonal":
-            return Projected(rows, told)
+            return Projected(rows, numbers)
         full = np.zeros((self.dimension, self.dimension))
-        full[np.tril_indices(self.dimension)] = told
+        full[np.tril_indices(self.dimension)] = numbers
         return Projected(rows, full)
 
 
@@ -77,11 +83,11 @@ class LengthSum(NumberSum):
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """P, and the radius."""
-        return {"projection": self.shape.takes, "radius": POSITIVE}
+        return {**self.shape.takes, "radius": POSITIVE}
 
     def numbers(self, round: Round) -> Array:
         """Lengths in units of the radius."""
-        rows = round.memory["gradient"] = self.shape.projected(round.rows, round.told["projection"])
+        rows = round.memory["gradient"] = self.shape.projected(round.rows, round.told)
         return np.asarray(rows.lengths / round.told["radius"][0])
 
 
@@ -92,9 +98,9 @@ def cut(loss: Loss, scores: Array, labels: Array, most: float) -> Array:
     is 1 at most: there the right odds still make the mean slope 0, and a cut moves no intercept. Cut one by one at 1/2,
     a share of .42 would get the intercept of .36.
     """
-    slopes = loss.derivative(scores, labels)
+    slopes = slopes_of(loss, scores, labels)
     if loss.kind == "classification":
-        other = np.abs(loss.derivative(scores, -labels))
+        other = np.abs(slopes_of(loss, scores, -labels))
         slopes /= np.maximum(np.maximum(np.abs(slopes), other, out=other), most, out=other)
     else:
         slopes /= most
@@ -123,13 +129,13 @@ class ProjectedGradient(Query):
         every = {"point": Reals((self.length,)), "offset": Reals((1,)), "slope": POSITIVE}
         if plan.has(self.name) and number > plan.release(self.name).first:
             return every
-        return every | {"cut": POSITIVE} | ({} if self.name == "gradient" else {"projection": self.shape.takes})
+        return every | {"cut": POSITIVE} | ({} if self.name == "gradient" else self.shape.takes)
 
     def objection(self, plan: Plan, number: int, told: Told) -> str | None:
         """Any round may tell P and C, both of them, again."""
         takes = self.takes(plan, number)
         if "projection" in told:
-            takes = {**takes, "cut": POSITIVE, "projection": self.shape.takes}
+            takes = {**takes, "cut": POSITIVE, **self.shape.takes}
         return misfit(takes, told)
 
     def value(self, round: Round) -> Array:
@@ -144,12 +150,12 @@ class ProjectedGradient(Query):
     def _rows(self, memory: dict[str, Any], round: Round) -> Projected:
         if "projection" in round.told:
             memory.clear()  # the rows of the stage before
-            memory[self.name] = self.shape.projected(round.rows, round.told["projection"])
+            memory[self.name] = self.shape.projected(round.rows, round.told)
         rows: Projected | None = memory.get(self.name)
-        if rows is not None and "cut" in round.told and not rows.ready:
-            rows.cut(float(round.told["cut"][0]))
-        if rows is None or not rows.ready:
+        if rows is None or rows.ready == ("cut" in round.told):  # a C for rows that have theirs comes with a P
             raise ForgottenError(f"query {self.name!r} needs rows that were projected and cut; tell P and C.")
+        if not rows.ready:
+            rows.cut(float(round.told["cut"][0]))
         return rows
 
 

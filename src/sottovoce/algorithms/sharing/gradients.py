@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from sottovoce.algorithms.base import (
     MOST_ROUNDS,
@@ -30,6 +31,7 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.algorithms.sharing.updates import check_penalty, curvature
 from sottovoce.data.block import Block, Layout
+from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Query, Together
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -54,9 +56,9 @@ SPREAD = {"classification": 2.0, "regression": 0.1}  # mean square of the scores
 class SharingNumbers(Numbers):
     """G of the parties that know the labels, G of the others, and the noise of a slope that comes from noisy labels."""
 
-    slope_bound: float
-    held_bound: float
-    label_noise: float
+    slope_bound: Annotated[float, Field(gt=0, le=LARGEST)]
+    held_bound: Annotated[float, Field(gt=0, le=LARGEST)]
+    label_noise: Annotated[float, Field(ge=0, le=LARGEST)]
 
 
 class Scores(ABC):

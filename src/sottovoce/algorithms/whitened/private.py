@@ -74,7 +74,7 @@ class PrivateWhitened(Algorithm):
         releases, first = list[Release](), 0
         for query in queries:
             count, mu = counts.get(query.name, 1), math.sqrt(shares.get(query.name, one)) * problem.mu
-            releases.append(Release.at_mu(query, first, count, mu, problem.relation))
+            releases.append(Release.at_mu(query, first, count, mu, problem.relation).narrowed(problem.records))
             first += count
         return Design(rounds=rounds, numbers=WhitenedNumbers(), releases=tuple(releases))
 
@@ -177,8 +177,8 @@ class _Run:
         q = rule.whitening(moments, units, self.noise("gradient"))
         radius = min(math.sqrt(q.max()), 2 * math.sqrt(q @ moments.values))
         columns = Columns(moments, q)
-        projection = _shape(self.plan).told(columns.matrix)
-        mean = yield from self.mean("length", projection=projection, radius=np.array([radius]))
+        told = _shape(self.plan).told(columns.matrix)
+        mean = yield from self.mean("length", **told, radius=np.array([radius]))
         length = radius * min(max(mean, 0.05), 1.0)
         return White(moments, q, length, units), columns
 
@@ -198,7 +198,7 @@ class _Run:
             units=white.units,
             penalised=lambda point, stiffness: white.penalised(point, stiffness, regulariser),
         )
-        told = {"offset": start[-1:] * self.constant, "projection": _shape(plan).told(columns.matrix)}
+        told = {"offset": start[-1:] * self.constant, **_shape(plan).told(columns.matrix)}
         yield from self.gradients("gradient", descent, columns, clips, told)
         return start + white.weights(descent.mean, descent.stiffness, regulariser)
 
@@ -231,7 +231,7 @@ class _Run:
             units=units,
             penalised=lambda point, stiffness: score.penalised(point, stiffness, unit, regulariser),
         )
-        told = {"offset": np.array([offset]), "projection": projection}
+        told = {"offset": np.array([offset]), **Shape(plan.dimension, "vectors", size).told(projection)}
         yield from self.gradients("rescale", descent, Columns(rule.plain(size), np.ones(size)), clips, told)
         slope, *shift = score.penalised(descent.mean, descent.stiffness, unit, regulariser)
         rescaled = max(slope, 0.0) / unit * score.weights
@@ -241,9 +241,9 @@ class _Run:
 
     def gradients(self, query: str, descent: Descent, columns: Columns, clips: Clips, told: Told) -> Asking[None]:
         """One after the other, each at the point that those before led to; P and C are told once, or when lost."""
-        kept = {"cut": np.array([clips.cut]), "projection": told["projection"]}
-        first = {"cut": kept["cut"]} if query == "gradient" else kept  # P was told with the lengths
         every = {"slope": np.array([clips.slope]), "offset": told["offset"]}
+        kept = {"cut": np.array([clips.cut]), **{name: told[name] for name in told if name != "offset"}}
+        first = {"cut": kept["cut"]} if query == "gradient" else kept  # P was told with the lengths
         for _ in range(descent.rounds):
             said = {"point": columns.out(descent.point), **every, **first}
             answer = summed((yield Ask(query, said, reminder=kept)))

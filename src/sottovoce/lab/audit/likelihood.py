@@ -104,8 +104,11 @@ class Shadow:
         return self.observed
 
     def _gaussian(self, query: Query, release: Release, round: Round) -> None:
-        """Batches one after another, each in the round that the released one before leads to."""
-        grids = self.observed.arrays["grid"].reshape(release.batches, -1)
+        """Batches one after another, each in the round that the released one before leads to.
+
+        Of numbers whose low bits were dropped, the density in the middle: they are far smaller than the noise.
+        """
+        grids = (self.observed.arrays["grid"] << release.dropped).reshape(release.batches, -1)
         for k, grid in enumerate(grids):
             if k:
                 following = query.follow(np.asarray(grids[k - 1] * release.step, dtype=np.float64), round)

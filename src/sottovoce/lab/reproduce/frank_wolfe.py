@@ -104,9 +104,9 @@ def people(kind: str, records: int) -> tuple[list[Any], Array]:
 
 
 def answer(query: str, numbers: int) -> int:
-    """The bytes of one answer of so many integers."""
-    frame = Frame("answer", 0, bytes(32), 0, query, {"grid": np.zeros(1, dtype=np.int64)})
-    return len(encode(frame)) + 8 * (numbers - 1)
+    """The bytes of one answer of so many integers of 32 bits."""
+    frame = Frame("answer", 0, bytes(32), 0, query, {"grid": np.zeros(0, dtype=np.int64)})
+    return len(encode(frame)) + 8 * -(-numbers // 2)
 
 
 def published_bytes(records: int, epsilon: float) -> int:
