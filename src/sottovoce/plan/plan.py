@@ -56,10 +56,10 @@ class Numbers(Frozen):
     @staticmethod
     def read(algorithm: object, form: object, values: Mapping[str, Any]) -> Numbers:
         """The numbers of a form, checked."""
-        if type(algorithm) is not str or type(form) is not str:
+        if not {type(algorithm), type(form)} <= {str, type(None)}:  # what would be read as a text is none yet
             raise ValueError("a plan names its algorithm and its form by texts")
-        family(algorithm)  # imported, it says which numbers its forms have
-        return Numbers._KINDS.get((algorithm, form), Numbers).model_validate(dict(values))
+        family(str(algorithm))  # imported, it says which numbers its forms have
+        return Numbers._KINDS.get((str(algorithm), str(form)), Numbers).model_validate(dict(values))
 
 
 if TYPE_CHECKING:
