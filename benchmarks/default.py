@@ -64,7 +64,7 @@ LEFT_OUT: dict[str, tuple[Any, str, Any]] = {
     "no damping": (rule, "DAMPING", 0.0),
     "steps not shortened": (rule.Descent, "_widen", lambda self, gradient: None),  # noqa: ARG005
     "no prior": (private, "Descent", without_prior),
-    "no rescale": (private._Run, "rescale", unmoved),
+    "no rescale": (private.Run, "rescale", unmoved),
 }
 
 

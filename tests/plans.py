@@ -10,6 +10,7 @@ from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.catalogue import BALL, STIFF, audit_plan
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "newton": {"rounds": 3},
@@ -25,6 +26,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "admm": {"rounds": 3},
     "fdml": {"rounds": 3},
     "score": {"rounds": 3},
+}
+SEVERAL: dict[str, Any] = {  # more than two classes
+    "loss": Named(name="softmax", parameters={"classes": 3.0}),
+    "classes": (0, 1, 2),
+    "fit_intercept": True,
 }
 WHEN: dict[str, dict[str, Any]] = {"feature": {"labels": "public", "slope_bound": 0.3, "regulariser": STIFF}}
 NORM = {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0), "norms": (0.6, 0.8)}
@@ -44,6 +50,8 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
     if form.options is not None:
         fields = set(Plan.model_fields)
         options = {name: value for name, value in options.items() if name in fields or name in form.options}
+    if form.several:
+        options |= SEVERAL
     if form.published:
         options["calibration"] = "paper"
     elif form.private is False:

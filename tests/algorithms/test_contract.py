@@ -21,6 +21,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
+from plans import SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import LARGEST, Bounds
@@ -242,7 +243,7 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
     X = rng.uniform(-1, 1, (plan.records, plan.features)) / math.sqrt(plan.features)
     y = X @ np.linspace(-1, 1, plan.features) + 0.1 * rng.standard_normal(plan.records)
     if plan.classes is not None:
-        y = np.where(y > 0, *reversed(plan.classes))
+        y = np.array(plan.classes)[np.digitize(y, np.linspace(-0.2, 0.2, len(plan.classes) + 1)[1:-1])]
     ends = np.cumsum([0, *(count for _, count in plan.parties)])
     found = []
     for place, name in enumerate(plan.names):
@@ -588,6 +589,7 @@ class TestNewton(RowsContract, AlgorithmContract):
 class TestWhitened(RowsContract, AlgorithmContract):
     solver = "whitened"
     shortfall = 0.02
+    forms: ClassVar[dict[str, dict[str, Any]]] = {"classes": SEVERAL, "exact-classes": SEVERAL}
 
 
 class TestGradient(RowsContract, AlgorithmContract):

@@ -77,6 +77,7 @@ class Algorithm(ABC):
     title: ClassVar[str]
     splits: ClassVar[tuple[Split, ...]] = ("central", "rows")
     private: ClassVar[bool | None] = True  # False: without privacy; None: both, without noise where epsilon is infinite
+    several: ClassVar[bool] = False  # True: for more than two classes, False: for one score
     published: ClassVar[bool] = False  # True: a paper's own calibration, with its true epsilon
     when: ClassVar[Mapping[str, str]] = {}  # options that choose this form
     options: ClassVar[tuple[str, ...] | None] = None  # that this form takes; None: all of the solver's

@@ -70,6 +70,9 @@ def kinds(plan: Plan) -> dict[str, str]:
 def mismatch(solver: str, loss: Loss, split: Split) -> str | None:
     """Why a solver cannot serve, whatever the rest of the problem, or None."""
     serving = [form for form in forms(solver) if split in form.splits]
+    if serving and all(form.several != (loss.outputs > 1) for form in serving):
+        return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
+    serving = [form for form in serving if form.several == (loss.outputs > 1)]
     if not serving:
         what = "data in one place" if split == "central" else f"data split by {split}"
         why = " (every record's score would need noise of its own: worse than one party alone)"
@@ -105,6 +108,7 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
         raise InputError("epsilon=inf: calibration='paper' needs a finite epsilon, such as 1.0.")
     for form in forms(solver):
         fits = problem.split in form.splits and form.published == published
+        fits = fits and form.several == (problem.scaled_loss.outputs > 1)
         fits = fits and (published or form.private in (None, math.isfinite(problem.epsilon)))
         if fits and all(options.get(name) == value for name, value in form.when.items()):
             return _taking(form, problem, options)

@@ -119,8 +119,8 @@ class BoundsTable(_Table):
         description="a range for each feature by its name, { age = [18, 99], ... }, "
         "or { low = [...], high = [...] } in the order of the columns",
     )
-    classes: tuple[Any, Any] | None = Field(
-        None, description='the two labels, negative first, for example ["no", "yes"] or [0, 1]'
+    classes: tuple[Any, ...] | None = Field(
+        None, description='the labels, of two the negative first, for example ["no", "yes"] or [0, 1]'
     )
     rescale: Literal["symmetric", "unit"] = Field(
         "symmetric", description='"symmetric" (ranges become [-1, 1]) or "unit" ([0, 1])'

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FiniteFloat, StringConstraints, ValidationError
 
 from sottovoce import estimators
@@ -40,9 +41,9 @@ class ModelFile(BaseModel):
     version: Literal[1] = 1
     estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm"]
     parameters: dict[str, Any]
-    coef: list[FiniteFloat] | None  # None: the parties keep the coefficients of their columns
-    intercept: FiniteFloat | None
-    classes: tuple[Any, Any] | None
+    coef: list[FiniteFloat] | list[list[FiniteFloat]] | None  # None: the parties keep those of their columns
+    intercept: FiniteFloat | list[FiniteFloat] | None  # of several classes one for each, and a row of coef
+    classes: tuple[Any, ...] | None
     feature_names: list[str]
     rounds: int
     plan: Plan
@@ -67,8 +68,8 @@ def to_json(model: PrivateLinearModel) -> str:
         "version": 1,
         "estimator": names[type(model).__name__],
         "parameters": {k: _solver_table(v) for k, v in model.get_params(deep=False).items() if k not in _NOT_KEPT},
-        "coef": None if kept else np.ravel(model.coef_),
-        "intercept": None if kept else float(np.ravel(model.intercept_)[0]),
+        "coef": None if kept else _one_or_several(np.atleast_2d(model.coef_)),
+        "intercept": None if kept else _one_or_several(np.ravel(model.intercept_)),
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
         "rounds": model.n_iter_,
@@ -121,6 +122,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _one_or_several(rows: NDArray[Any]) -> Any:
+    """The only row, or all of them where there are several classes."""
+    return rows[0] if len(rows) == 1 else rows
+
+
 def _solver_table(value: Any) -> Any:
     """A solver's object as a job file has it, its name and its options; anything else as it is."""
     return {"name": value.name, **value.given()} if isinstance(value, Options) else value
@@ -133,8 +139,10 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     kept = content.coef is None or content.intercept is None
     if kept != (plan.models == "kept"):
         raise ValueError("coef and intercept are there unless the parties keep them, as the plan says")
-    coefficients = 0 if content.coef is None else len(content.coef)
-    if (not kept and coefficients != plan.features) or len(content.feature_names) not in (0, plan.features):
+    outputs = () if plan.scaled_loss.outputs == 1 else (plan.scaled_loss.outputs,)
+    coef, intercept = np.array(content.coef or []), np.array(content.intercept)
+    fits = kept or (coef.shape == (*outputs, plan.features) and intercept.shape == outputs)
+    if not fits or len(content.feature_names) not in (0, plan.features):
         raise ValueError(f"coef and feature_names must have the plan's {plan.features} entries")
     if content.classes != plan.classes:
         raise ValueError("classes are not those of the plan")
@@ -145,7 +153,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     if content.coef is None or content.intercept is None:
         model._forget_model(plan)
     else:
-        model._set_model(np.array(content.coef), content.intercept, plan)
+        model._set_model(coef, intercept[()], plan)
     model.n_iter_ = content.rounds
     model.n_features_in_ = plan.features
     if content.feature_names:

@@ -31,6 +31,7 @@ Array = NDArray[np.float64]
 
 Layout = Literal["rows", "columns", "entries"]
 
+MOST_CLASSES = 100
 INTERCEPT = 0.25  # the constant column's share of the unit row norm
 HUGE = 1e150  # its square is still finite
 
@@ -140,7 +141,7 @@ class Preparation:
     features: int
     fit_intercept: bool
     records: int
-    classes: tuple[Any, Any] | None = None
+    classes: tuple[Any, ...] | None = None
     exact: bool = True  # False only in a run without privacy: then nothing is rounded
     layout: Layout = "rows"
     unit: float = 1.0  # layout "entries": what every entry is divided by, the same at all holders
@@ -246,13 +247,16 @@ class Preparation:
         return -(low + high) / 2, 2.0 / (high - low)
 
     def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
-        """Labels as the losses want them (-1/+1, or cut and scaled to [-1, 1]) and which of them are usable."""
+        """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1]."""
         if not self.labelled:
             return np.zeros(len(np.asarray(y))), np.ones(len(np.asarray(y)), dtype=np.bool_)
         if self.classes is not None:
             raw = np.asarray(y)
-            negative, positive = (equal(raw, value) for value in self.classes)
-            return np.where(positive, 1.0, -1.0), positive | negative
+            each = [equal(raw, value) for value in self.classes]
+            if len(each) == 2:
+                return np.where(each[1], 1.0, -1.0), each[0] | each[1]
+            places = np.array(each).argmax(axis=0).astype(np.float64)
+            return places, np.asarray(np.array(each).any(axis=0))
         values = numbers(np.asarray(y))
         usable = np.isfinite(values)
         values[~usable] = 0.0

@@ -18,7 +18,7 @@ from sottovoce.data.matrix import MANY_ROWS, Matrix, is_sparse
 from sottovoce.errors import LeakError
 
 Array = NDArray[np.float64]
-Slope = Callable[[Array, Array], Array]  # of scores and labels; none is larger than 1
+Slope = Callable[[Array, Array], Array]  # of scores and labels; none is larger than 1, of a row of them its length
 
 
 class Projected:
@@ -55,22 +55,26 @@ class Projected:
     def _cut(self) -> None:
         """Nothing: rows stay as they are."""
 
-    def weighted_sum(self, point: Array, offset: float, slope: Slope) -> Array:
-        """sum_i slope(z_i'u + offset, y_i) times the cut row, u the point; exact but for a last rounding of the sum."""
+    def weighted_sum(self, point: Array, offset: Array, slope: Slope) -> Array:
+        """sum_i slope(z_i'u + offset, y_i) times the cut row, u the point; exact but for a last rounding of the sum.
+
+        Of a matrix u the slopes of a record are a row, and the sum is a matrix.
+        """
         if not self.ready:
             raise LeakError("the rows were not cut.")
         return self._weighted_sum(point, offset, slope)
 
-    def _weighted_sum(self, point: Array, offset: float, slope: Slope) -> Array:
+    def _weighted_sum(self, point: Array, offset: Array, slope: Slope) -> Array:
         matrix = self._matrix
-        weights = exact_weights(matrix * point if matrix.ndim == 1 else matrix @ point, self.bits)
-        total, start = np.zeros(self._block.dimension), 0
+        weights = _each(lambda u: exact_weights(matrix * u if matrix.ndim == 1 else matrix @ u, self.bits), point)
+        total, start = np.zeros((self._block.dimension, *point.shape[1:])), 0
         for rows, labels in self._block.chunks():
             slopes = slope(rows @ weights + offset, labels)
-            slopes *= self._shares[start : start + len(labels)]
+            shares = self._shares[start : start + len(labels)]
+            slopes *= shares if slopes.ndim == 1 else shares[:, None]
             total += rows.T @ toward_zero(slopes, self.bits)
             start += len(labels)
-        return exact_product(matrix, total, self.bits, len(self._block)) / self._length
+        return _each(lambda v: exact_product(matrix, v, self.bits, len(self._block)), total) / self._length
 
 
 class ProjectedRows(Projected):
@@ -91,10 +95,15 @@ class ProjectedRows(Projected):
         self._rows *= self._shares[:, None]
         toward_zero(self._rows, self.bits)
 
-    def _weighted_sum(self, point: Array, offset: float, slope: Slope) -> Array:
+    def _weighted_sum(self, point: Array, offset: Array, slope: Slope) -> Array:
         """The score is that of the cut row times what it was divided by."""
         scores = (self._rows @ exact_weights(point, self.bits)) / self._shares + offset
         return np.asarray(self._rows.T @ toward_zero(slope(scores, self._block.labels), self.bits))
+
+
+def _each(function: Callable[[Array], Array], vectors: Array) -> Array:
+    """Of a vector, or of each column of a matrix."""
+    return function(vectors) if vectors.ndim == 1 else np.column_stack([function(column) for column in vectors.T])
 
 
 def _checked(block: Block) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.door.frames import Frame, encode
 from sottovoce.errors import LeakError, RefusedError
 
@@ -25,7 +26,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "records": "row counts are fixed between neighbours",
     "features": "the schema is public",
     "feature_names": "the schema is public",
-    "classes": "the two class labels are schema",
+    "classes": "the class labels are schema",
     "accepted": "an acknowledgement",
     "kept_rows": "a name that follows from an earlier plan; whether a holder's data changed since counts as public",
     "refused": "made from the plan, the party's policy and its ledger, never from rows",
@@ -48,7 +49,7 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "records": _is(int),
     "features": _is(int),
     "feature_names": _is(str, most=10**9),
-    "classes": _is(bool, int, float, str, most=2),
+    "classes": _is(bool, int, float, str, most=MOST_CLASSES),
     "accepted": _is(bool),
     "kept_rows": lambda value: type(value) is tuple and tuple(map(type, value)) == (str, float),
     "refused": _is(str),
@@ -163,7 +164,7 @@ def declare_public(name: str, value: Any, *, reason: str) -> Declared:
     if not _SHAPES[name](value):
         raise LeakError(
             f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
-            "feature_names a list of str, classes at most two plain values, accepted a bool, the others a str."
+            "feature_names a list of str, classes a few plain values, accepted a bool, the others a str."
         )
     return Declared(name, tuple(value) if isinstance(value, list) else value, reason, seal=SEAL)
 

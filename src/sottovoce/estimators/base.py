@@ -23,6 +23,7 @@ from sottovoce import algorithms, losses, penalties
 from sottovoce.algorithms import Algorithm, Solution
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, in_order
+from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators import repeats
 from sottovoce.estimators.report import privacy_report
@@ -213,6 +214,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             return scores
         self._check_shared()
         rows = self._validated(X, reset=False, dtype=np.float64)
+        if self.plan_.scaled_loss.outputs > 1:
+            each = zip(self.coef_, self.intercept_, strict=True)
+            return np.column_stack([self.plan_.preparation.scores(rows, w, float(b)) for w, b in each])
         coef, intercept = self.coef_.ravel(), float(np.ravel(self.intercept_)[0])
         if self.plan_.split == "columns":
             return joined_scores(self.plan_, rows, coef, intercept)
@@ -282,8 +286,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _regulariser(self, split: Split) -> Named:
         raise NotImplementedError
 
-    def _declared_classes(self) -> tuple[Any, Any] | None:
+    def _declared_classes(self) -> tuple[Any, ...] | None:
         return None
+
+    @property
+    def _several(self) -> bool:
+        """Whether more than two classes are told apart."""
+        return False
 
     def _prepare(
         self,
@@ -329,7 +338,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _problem(self, federation: Federation, facts: Facts, names: tuple[str, ...], loss: Named) -> Problem:
         classes = self._declared_classes()
         if self._asks_for_classes:
-            classes = two_classes([value for fact in facts.values() for value in fact["classes"]])
+            found = [value for fact in facts.values() for value in fact["classes"]]
+            classes = distinct_classes(found, several=self._several)
+        if classes is not None and len(classes) > 2:
+            loss = Named(name="softmax", parameters={"classes": float(len(classes))})
         widths = {name: fact["features"] for name, fact in facts.items()}
         features = sum(widths.values()) if federation.split == "columns" else next(iter(widths.values()))
         if federation.split != "columns" and len(set(widths.values())) != 1:
@@ -461,7 +473,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
 
-    def _set_model(self, coef: Array, intercept: float, plan: Plan) -> None:  # noqa: ARG002
+    def _set_model(self, coef: Array, intercept: Any, plan: Plan) -> None:  # noqa: ARG002
         self.coef_: Array = coef
         self.intercept_: Any = intercept
 
@@ -472,18 +484,20 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     @property
     def sparse_coef_(self) -> Any:
-        """`coef_` as a CSR matrix of one row."""
+        """`coef_` as a CSR matrix of one row, of several classes one for each."""
         self._check_shared()
-        return sp.csr_matrix(self.coef_.reshape(1, -1))
+        return sp.csr_matrix(np.atleast_2d(self.coef_))
 
     @property
     def selected_features_(self) -> dict[str, float]:
         """The coefficients that are not zero by the names of their features, the largest first.
 
-        Without names, or where two features share one, they are called x0, x1, ...
+        Without names, or where two features share one, they are called x0, x1, ... Of several classes the largest
+        coefficient of each feature is taken.
         """
         self._check_shared()
-        coef = self.coef_.ravel()
+        rows = np.atleast_2d(self.coef_)
+        coef = rows[np.abs(rows).argmax(axis=0), np.arange(rows.shape[1])]
         names = [str(name) for name in getattr(self, "feature_names_in_", ())]
         if len(set(names)) < len(coef):
             names = [f"x{j}" for j in range(len(coef))]
@@ -520,16 +534,19 @@ def ball_or(penalty: str, ball: str, alpha: float, radius: float | None) -> Name
     return Named(name="none") if alpha == 0 else penalty_named(penalty, alpha=alpha)
 
 
-def two_classes(values: list[Any]) -> tuple[Any, Any]:
-    """The two distinct labels among these, sorted, the positive class last."""
+def distinct_classes(values: list[Any], *, several: bool) -> tuple[Any, ...]:
+    """The distinct labels among these, sorted, of two the positive class last."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     distinct = sorted(set(plain), key=lambda value: (str(type(value)), value))
-    if len(distinct) != 2:
+    if len(distinct) < 2 or (len(distinct) > 2 and not several):
         raise InputError(
-            f"classification needs exactly two classes, but {len(distinct)} class(es) were found or declared. "
-            "Declare the two labels, for example classes=(0, 1) or classes=('no', 'yes')."
+            f"classification needs {'at least' if several else 'exactly'} two classes, but {len(distinct)} class(es) "
+            "were found or declared. Declare the labels to tell apart, for example classes=(0, 1) or classes=('no', "
+            "'yes')."
         )
-    return distinct[0], distinct[1]
+    if len(distinct) > MOST_CLASSES:
+        raise InputError(f"{len(distinct)} classes were found or declared, and at most {MOST_CLASSES} are served.")
+    return tuple(distinct)
 
 
 def _refuse(arguments: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Estimators for two classes: logistic regression and the linear support vector machine."""
+"""Estimators for classes: logistic regression, for any number of them, and the linear support vector machine."""
 
 from __future__ import annotations
 
@@ -8,43 +8,45 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array
 
 from sottovoce.data.block import label_key
 from sottovoce.errors import InputError
-from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, loss_named, penalty_named, two_classes
+from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, distinct_classes, loss_named, penalty_named
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Split
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
-    """Labels of two kinds.
+    """Labels of two kinds, or of several.
 
     Parameters
     ----------
-    classes : pair or None
-        The two labels; a record with another label becomes a null row. Without it the pair is read from y and counts
-        as public. As everywhere in scikit-learn `classes_` has the pair sorted, the positive class last.
+    classes : list or None
+        The labels; a record with another label becomes a null row. Without it they are read from y and count as
+        public. As everywhere in scikit-learn `classes_` has them sorted, of two the positive class last.
     """
 
     classes: Any = None
 
-    def _declared_classes(self) -> tuple[Any, Any] | None:
+    def _declared_classes(self) -> tuple[Any, ...] | None:
         if self.classes is None:
             return None
-        pair = list(self.classes) if isinstance(self.classes, Iterable) and not isinstance(self.classes, str) else []
-        if len(pair) != 2 or not all(isinstance(label, str | int | float | np.generic) for label in pair):
-            raise InputError(f"classes={self.classes!r} must be a pair of labels, for example (0, 1) or ('no', 'yes').")
-        if label_key(pair[0]) == label_key(pair[1]):
+        given = list(self.classes) if isinstance(self.classes, Iterable) and not isinstance(self.classes, str) else []
+        enough = len(given) == 2 or (len(given) > 2 and self._several)
+        if not enough or not all(isinstance(label, str | int | float | np.generic) for label in given):
+            what = "labels" if self._several else "a pair of labels"
+            raise InputError(f"classes={self.classes!r} must be {what}, for example (0, 1) or ('no', 'yes').")
+        if len({label_key(label) for label in given}) < len(given):
             raise InputError(
                 f"classes={self.classes!r} are one label twice (a text that reads as a number counts as that number); "
-                "declare exactly two classes, for example classes=(0, 1)."
+                f"declare {'each class once' if self._several else 'exactly two classes'}, for example classes=(0, 1)."
             )
-        return two_classes(pair)
+        return distinct_classes(given, several=self._several)
 
     @property
     def _asks_for_classes(self) -> bool:
@@ -52,8 +54,8 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         return self.classes is None
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
-        if (pair := self._declared_classes()) is not None:
-            declared = {label_key(label) for label in pair}
+        if (found := self._declared_classes()) is not None:
+            declared = {label_key(label) for label in found}
             if not any(label_key(label) in declared for label in labels):
                 raise InputError(
                     f"classes={self.classes!r} match no label of y at all; declare the two labels that y has. "
@@ -64,29 +66,34 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         check_array(labels, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
         kind = type_of_target(labels, input_name="y", raise_unknown=True)
-        if kind != "binary":
+        if kind != "binary" and not (kind == "multiclass" and self._several):
             raise InputError(
                 f"Only binary classification is supported. The type of the target is {kind}. Declare the two labels to "
                 "tell apart, for example classes=(0, 1): records with any other then count as null rows."
             )
         return labels
 
-    def _set_model(self, coef: Array, intercept: float, plan: Plan) -> None:
+    def _set_model(self, coef: Array, intercept: Any, plan: Plan) -> None:
         self.classes_ = np.array(plan.classes)
-        self.coef_ = coef[None, :]
-        self.intercept_ = np.array([intercept])
+        self.coef_ = np.atleast_2d(coef)
+        self.intercept_ = np.atleast_1d(intercept)
 
     def _forget_model(self, plan: Plan) -> None:
         super()._forget_model(plan)
         self.classes_ = np.array(plan.classes)
 
     def decision_function(self, X: Any) -> Array:
-        """Scores x'coef + intercept, positive on the side of `classes_[1]`; rows are cut as in training."""
+        """Scores x'coef + intercept, positive on the side of `classes_[1]`; rows are cut as in training.
+
+        Of several classes a column for each, in the order of `classes_`.
+        """
         return self._scores(X)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class on whose side of the plane each row lies."""
+        """The class on whose side of the plane each row lies, of several the one with the largest score."""
         scores = self._scores(X)
+        if scores.ndim == 2:
+            return np.asarray(self.classes_[scores.argmax(axis=1)])
         if (unusable := np.flatnonzero(np.isnan(scores))).size:
             raise InputError(
                 f"{unusable.size} of {scores.size} people have a record that some party cannot use (a missing or "
@@ -97,13 +104,15 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_class = self._several
         return tags
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLogisticRegression(_Classifier):
     """min (1/N) sum log(1 + exp(-y (x'w + b))) + alpha pen(w) under differential privacy.
+
+    With more than two classes it is log sum_k exp(x'w_k + b_k) - (x'w_y + b_y), with weights for each class.
 
     Parameters
     ----------
@@ -120,6 +129,10 @@ class PrivateLogisticRegression(_Classifier):
     def _loss(self) -> Named:
         return Named(name="logistic")
 
+    @property
+    def _several(self) -> bool:
+        return True
+
     def _regulariser(self, split: Split) -> Named:
         penalty, radius = self.penalty, self.radius
         if penalty is None:
@@ -132,13 +145,18 @@ class PrivateLogisticRegression(_Classifier):
         return ball_or(penalty, f"{penalty}_ball", self.alpha, radius)
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the two classes, in the order of `classes_`."""
-        positive = expit(self.decision_function(X))
+        """Probabilities of the classes, in the order of `classes_`."""
+        scores = self.decision_function(X)
+        if scores.ndim == 2:
+            return np.asarray(softmax(scores, axis=1))
+        positive = expit(scores)
         return np.column_stack([1 - positive, positive])
 
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithms of the probabilities, without underflow."""
         scores = self.decision_function(X)
+        if scores.ndim == 2:
+            return np.asarray(log_softmax(scores, axis=1))
         return np.column_stack([-np.logaddexp(0, scores), -np.logaddexp(0, -scores)])
 
 

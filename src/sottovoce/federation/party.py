@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
+from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.readers import MISSING
 from sottovoce.door.frames import Frame, decode, peek
 from sottovoce.door.gate import Gate, fits
@@ -334,7 +335,7 @@ class Party:
         ]
         if classes and self._labelled and not self._policy.tell_classes:
             raise RefusedError(
-                f"{self.name} does not tell which labels occur in its data; declare the two with classes=(one, other)."
+                f"{self.name} does not tell which labels occur in its data; declare them with classes=(one, other)."
             )
         if classes:
             found = label_values(self._labels) if self._labelled else []
@@ -575,8 +576,8 @@ def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
         )
     else:
         values = list(np.unique(labels[labels == labels]).tolist())  # NaN differs from itself
-    if len(values) > 2:
-        raise RefusedError("the labels have more than two distinct values; declare the two with classes=(one, other).")
+    if len(values) > MOST_CLASSES:
+        raise RefusedError(f"the labels have more than {MOST_CLASSES} distinct values; declare those to tell apart.")
     return values
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.door.frames import Frame, decode
 from sottovoce.door.gate import value_of
 from sottovoce.door.query import Choice, Query, Told, Wholes
@@ -49,7 +50,7 @@ class Introduced(Facts):
 class WithClasses(Introduced):
     """And which labels occur."""
 
-    classes: Annotated[list[Label], Field(max_length=2)]
+    classes: Annotated[list[Label], Field(max_length=MOST_CLASSES)]
 
 
 class WithKey(Introduced):

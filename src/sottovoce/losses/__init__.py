@@ -7,6 +7,7 @@ the kind "regression" and `PrivateLinearSVC(loss=...)` those of the kind "classi
 from sottovoce.losses.base import Kind, Loss, check_units, coded, get, names, register, takes
 from sottovoce.losses.classification import Hinge, Logistic, Sigmoid, SmoothedHinge
 from sottovoce.losses.regression import Huber, Squared
+from sottovoce.losses.softmax import Softmax
 
 __all__ = [
     "Hinge",
@@ -16,6 +17,7 @@ __all__ = [
     "Loss",
     "Sigmoid",
     "SmoothedHinge",
+    "Softmax",
     "Squared",
     "check_units",
     "coded",

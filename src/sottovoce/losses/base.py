@@ -39,6 +39,11 @@ class Loss(ABC):
     code: ClassVar[int | None] = None  # in `losses/kernels.py`, for solvers whose loops are compiled
     dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # where there are several dual steps: by name
 
+    @property
+    def outputs(self) -> int:
+        """How many scores a record has: 1, of several classes one for each."""
+        return 1
+
     def parameters(self) -> dict[str, float]:
         """The public constants of the loss: ``get(loss.name, **loss.parameters()) == loss``."""
         return {field.name: float(getattr(self, field.name)) for field in fields(self)}
@@ -168,6 +173,7 @@ class Loss(ABC):
 
 
 _REGISTRY: dict[str, type[Loss]] = {}
+_SEVERAL: dict[str, type[Loss]] = {}  # of several scores; an estimator chooses them, nobody names them
 
 LossType = TypeVar("LossType", bound=Loss)
 
@@ -195,13 +201,14 @@ def coded() -> list[type[Loss]]:
 
 def get(name: str, **parameters: float) -> Loss:
     """The loss of that name, with the parameters of its class."""
-    if name not in _REGISTRY:
+    known = _REGISTRY | _SEVERAL
+    if name not in known:
         raise InputError(
             f"loss={name!r} is unknown here; choose one of: {', '.join(names())}; or register it, in every process "
             "that takes part (sottovoce.losses.register)."
         )
-    check_parameters(f"loss={name!r}", _REGISTRY[name], parameters)
-    return _REGISTRY[name](**parameters)
+    check_parameters(f"loss={name!r}", known[name], parameters)
+    return known[name](**parameters)
 
 
 def check_units(loss: Loss) -> None:

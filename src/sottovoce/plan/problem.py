@@ -7,15 +7,16 @@ import functools
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sottovoce import losses, penalties
 from sottovoce.data.block import Layout, Preparation
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.frozen import Count, Frozen
@@ -56,12 +57,20 @@ class Problem(Frozen):
     relation: Relation = "zero-out"
     calibration: Calibration = "tight"
     fit_intercept: bool = True
-    classes: tuple[Label, Label] | None = None
+    classes: Annotated[tuple[Label, ...], Field(min_length=2, max_length=MOST_CLASSES)] | None = None
     columns: tuple[Count, ...] = ()  # by columns: how many each party has, in the order of the parties
     norms: tuple[float, ...] = ()  # by columns: the bound of each party's part of a row, where row_norm is declared
     labels: Labels = "shared"  # by columns: who knows the labels
     label_party: int = Field(default=0, ge=0)  # by columns: the party that has them, and the column of the intercept
     layout: Layout = "rows"
+
+    @model_validator(mode="after")
+    def _one_score_for_each_class(self) -> Self:
+        """Labels of more than two classes are places of classes, which the softmax alone reads so."""
+        several = len(self.classes or ()) if len(self.classes or ()) > 2 else None
+        if (self.loss.parameters.get("classes") if self.loss.name == "softmax" else None) != several:
+            raise ValueError(f"the loss {self.loss.name!r} does not fit classes={self.classes!r}")
+        return self
 
     @functools.cached_property
     def private(self) -> bool:
@@ -161,9 +170,12 @@ class Problem(Frozen):
         )
         return Part(start, stop, constant, recipe)
 
-    def unprepare(self, weights: Array) -> tuple[Array, float]:
-        """(coef, intercept) in the units of the raw features and labels."""
-        return self.preparation.unprepare(weights)
+    def unprepare(self, weights: Array) -> tuple[Array, Any]:
+        """(coef, intercept) in the units of the raw features and labels; of several classes a row for each."""
+        if weights.ndim == 1:
+            return self.preparation.unprepare(weights)
+        coefs, intercepts = zip(*map(self.preparation.unprepare, weights), strict=True)
+        return np.array(coefs), np.array(intercepts)
 
     @functools.cached_property
     def scaled_loss(self) -> Loss:

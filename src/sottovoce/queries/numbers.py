@@ -5,6 +5,7 @@ Proof: `algorithms/whitened/proof.md`.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
@@ -91,6 +92,30 @@ class LabelSum(NumberSum):
     def numbers(self, round: Round) -> Array:
         """Labels."""
         return np.array(round.rows.labels)
+
+
+class ClassCounts(Query):
+    """How many records each class has; null rows have none.
+
+    Guarantee: zero-out moves it by at most 1, replace-one by sqrt 2: one number up and another down.
+    """
+
+    name = "classes"
+    title: ClassVar[str] = "how many records each class has"
+    bound = 1.0
+    rounding_entries = 2.0
+
+    def __init__(self, classes: int) -> None:
+        self.length = classes
+
+    def sensitivity(self, relation: Relation) -> float:
+        """1, or sqrt 2."""
+        return either(relation, zero_out=1.0, replace_one=math.sqrt(2.0))
+
+    def value(self, round: Round) -> Array:
+        """Whole numbers."""
+        places = round.rows.labels[~round.rows.null_rows].astype(np.int64)
+        return np.bincount(places, minlength=self.length)[: self.length].astype(np.float64)
 
 
 class ResidualSum(NumberSum):

@@ -109,10 +109,30 @@ def cut(loss: Loss, scores: Array, labels: Array, most: float) -> Array:
     return np.fmax(slopes, -1.0, out=slopes)
 
 
+def cut_rows(loss: Loss, scores: Array, labels: Array, most: float) -> Array:
+    """Rows of slopes p - e_y of several classes in units of `most`, no longer than 1; with a NaN a row is (1, 0, ...).
+
+    As of two classes those of all labels at a row of scores are scaled alike: |p - e_k| is largest for the class that
+    is least likely.
+    """
+    slopes = slopes_of(loss, scores, labels)
+    with np.errstate(all="ignore"):
+        shares = slopes.copy()
+        shares[np.arange(len(labels)), labels.astype(np.int64)] += 1.0
+        longest = np.sqrt(np.maximum((shares * shares).sum(axis=1) + 1.0 - 2.0 * shares.min(axis=1), 0.0))
+        longest = np.maximum(longest, np.sqrt((slopes * slopes).sum(axis=1)))
+        slopes *= ((1.0 - 2.0**-40) / np.maximum(longest, most))[:, None]
+    unusable = ~np.isfinite(slopes).all(axis=1)
+    slopes[unusable] = 0.0
+    slopes[unusable, 0] = 1.0
+    return slopes
+
+
 class ProjectedGradient(Query):
     """sum_i z_i / C min(1, C / |z_i|) r(z_i'u + a, y_i), z_i = P'x_i, with |.| <= 1 for each record.
 
-    r is the slope l' in units of G, `cut`.
+    r is the slope l' in units of G, `cut`. Of several classes u is a matrix with a column for each, a and r are vectors
+    (`cut_rows`), and so the sum is a matrix, in the Frobenius norm.
     Guarantee: zero-out moves it by at most 1, replace-one by 2, whatever P, C, G, u and a are.
     Edges: a null row and an empty block contribute 0; a NaN slope counts as G. The first round is told C and, unless
     `LengthSum` was told it, P; a holder that has lost them asks for both, which any round may tell again.
@@ -120,13 +140,14 @@ class ProjectedGradient(Query):
 
     def __init__(self, name: str, shape: Shape, loss: Loss) -> None:
         self.name, self.shape, self.loss = name, shape, loss
-        self.bound, self.length, self.rounding_entries = 1.0, shape.width, float(shape.width)
+        self.bound, self.length = 1.0, shape.width * loss.outputs
+        self.rounding_entries = float(self.length)
 
     title: ClassVar[str] = "gradients of the loss on whitened rows"
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
         """u, a and G; in the first round C, and P where this query is told it."""
-        every = {"point": Reals((self.length,)), "offset": Reals((1,)), "slope": POSITIVE}
+        every = {"point": Reals((self.length,)), "offset": Reals((self.loss.outputs,)), "slope": POSITIVE}
         if plan.has(self.name) and number > plan.release(self.name).first:
             return every
         return every | {"cut": POSITIVE} | ({} if self.name == "gradient" else self.shape.takes)
@@ -142,10 +163,13 @@ class ProjectedGradient(Query):
         """One pass over the rows."""
         rows, told = self._rows(round.memory, round), round.told
 
-        def slope(scores: Array, labels: Array) -> Array:
-            return cut(self.loss, scores, labels, float(told["slope"][0]))
+        several = self.loss.outputs > 1
 
-        return rows.weighted_sum(told["point"], float(told["offset"][0]), slope)
+        def slope(scores: Array, labels: Array) -> Array:
+            return (cut_rows if several else cut)(self.loss, scores, labels, float(told["slope"][0]))
+
+        point = told["point"].reshape(-1, self.loss.outputs) if several else told["point"]
+        return rows.weighted_sum(point, told["offset"], slope).ravel()
 
     def _rows(self, memory: dict[str, Any], round: Round) -> Projected:
         if "projection" in round.told:

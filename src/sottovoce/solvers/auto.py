@@ -33,6 +33,8 @@ def preferences(problem: Problem) -> tuple[str, ...]:
     if problem.split == "columns":
         return _by_columns(problem)
     loss, penalty, d = problem.scaled_loss, problem.regulariser.name, problem.dimension
+    if loss.outputs > 1:
+        return ("whitened",)
     few = problem.features <= NEWTON_FEATURES
     exact = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
     if math.isinf(problem.epsilon):

@@ -33,6 +33,7 @@ from scipy.special import ndtr, ndtri
 import serving
 import sottovoce as sv
 from damage import PAGE, Victim, attack
+from plans import SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data import readers
@@ -90,6 +91,10 @@ SMALL: Mapping[str, Mapping[str, Any]] = {  # few rounds, and clips that bind
     "score": {"rounds": 3},
 }
 FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what only options reach
+    **{
+        ("whitened", split): {"several classes": {**SEVERAL, "bounds": Bounds.declare(row_norm=1.0)}}
+        for split in ("central", "rows")
+    },
     ("sgd", "rows"): {"one party a round": {"schedule": "one-party", "rounds": 8}},
     ("scd-sequential", "central"): {"lots of one": {"lot": 1}},
     ("cd", "central"): {"curvatures known": {"curvatures": (0.3, 0.2), "order": "shuffled"}},
@@ -216,7 +221,7 @@ def extreme(plan: Plan, sign: float) -> np.ndarray:
 def records(plan: Plan, seed: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """(null, others): as far out as the bounds allow with either label, one axis alone, and random ones."""
     rng = np.random.default_rng(seed)
-    low, high = plan.classes or (plan.bounds.label_low, plan.bounds.label_high)
+    low, *_, high = plan.classes or (plan.bounds.label_low, plan.bounds.label_high)
     null = np.append(np.full(plan.features, math.nan), high)
     axis = np.where(np.arange(plan.features) == 0, extreme(plan, 1.0), 0.0)
     others = [
@@ -485,6 +490,7 @@ class Blank(Query):
     """A query of the same name and cost whose value is 0, as long as the test needs it."""
 
     title = "nothing"
+    samples = True
 
     def __init__(self, inner: Any, length: int, noise_weights: Any = 1.0, scores: tuple[float, ...] = ()) -> None:
         self.inner, self.length, self.scores = inner, length, scores
@@ -844,7 +850,7 @@ def labels(case: Case) -> float:
     Returns the largest share of a bound that one label moved.
     """
     plan = case.plan("replace-one")
-    low, high = plan.classes or (plan.bounds.label_low, plan.bounds.label_high)
+    low, *_, high = plan.classes or (plan.bounds.label_low, plan.bounds.label_high)
     holder, moved = plan.label_party_name, 0.0
     for seed in (13, 14):
         base = draw_data(plan, seed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
+from sottovoce.algorithms.whitened.classes import PrivateClasses
 from sottovoce.algorithms.whitened.exact import ExactWhitened
+from sottovoce.algorithms.whitened.exact_classes import ExactClasses
 from sottovoce.algorithms.whitened.private import PrivateWhitened
 
-FORMS: tuple[Algorithm, ...] = (PrivateWhitened(), ExactWhitened())
+FORMS: tuple[Algorithm, ...] = (PrivateWhitened(), ExactWhitened(), PrivateClasses(), ExactClasses())

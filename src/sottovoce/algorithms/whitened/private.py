@@ -88,7 +88,7 @@ class PrivateWhitened(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Moments, whiten, descend, rescale."""
-        run = _Run(plan)
+        run = Run(plan)
         moments = yield from run.moments()
         units, start = yield from run.units()
         white, columns = yield from run.whiten(moments, units)
@@ -99,7 +99,7 @@ class PrivateWhitened(Algorithm):
 def _queries(problem: Problem) -> Iterator[Query]:
     """What is asked, in order: a number apart from the moments, the gradients and the rescale."""
     loss, d, constant = problem.scaled_loss, problem.dimension, problem.fit_intercept
-    shape = _shape(problem)
+    shape = shape_of(problem)
     yield GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
     if loss.kind == "regression":
         yield from (LabelSum(d), ResidualSum(d)) if constant else (ResidualSum(d),)
@@ -109,7 +109,8 @@ def _queries(problem: Problem) -> Iterator[Query]:
     yield ScaleGradient("rescale", Shape(d, "vectors", 1 + constant), loss)
 
 
-def _shape(problem: Problem) -> Shape:
+def shape_of(problem: Problem) -> Shape:
+    """How P is told: above 2,000 features as a diagonal."""
     return Shape(problem.dimension, "triangular" if problem.features <= NEWTON_FEATURES else "diagonal")
 
 
@@ -136,7 +137,7 @@ class Columns:
         return vector if self._moments.vectors is None else self._moments.into(self.matrix @ vector) / self._factors
 
 
-class _Run:
+class Run:
     """The stages of a run. All noise is judged in the sum over the parties, each of which adds its own."""
 
     def __init__(self, plan: Plan) -> None:
@@ -177,7 +178,7 @@ class _Run:
         q = rule.whitening(moments, units, self.noise("gradient"))
         radius = min(math.sqrt(q.max()), 2 * math.sqrt(q @ moments.values))
         columns = Columns(moments, q)
-        told = _shape(self.plan).told(columns.matrix)
+        told = shape_of(self.plan).told(columns.matrix)
         mean = yield from self.mean("length", **told, radius=np.array([radius]))
         length = radius * min(max(mean, 0.05), 1.0)
         return White(moments, q, length, units), columns
@@ -198,7 +199,7 @@ class _Run:
             units=white.units,
             penalised=lambda point, stiffness: white.penalised(point, stiffness, regulariser),
         )
-        told = {"offset": start[-1:] * self.constant, **_shape(plan).told(columns.matrix)}
+        told = {"offset": start[-1:] * self.constant, **shape_of(plan).told(columns.matrix)}
         yield from self.gradients("gradient", descent, columns, clips, told)
         return start + white.weights(descent.mean, descent.stiffness, regulariser)
 

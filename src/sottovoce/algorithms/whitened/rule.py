@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,13 @@ def shares(signal: float, numbers: int, moments: float) -> tuple[float, float, f
     one = min(max((15 / signal) ** 2, 0.005), 0.03)
     rescale = min(max((30 / signal) ** 2, 0.10), 0.20)
     return one, rescale, 1 - moments - rescale - numbers * one
+
+
+def shares_of_classes(signal: float, moments: float) -> tuple[float, float, float]:
+    """Of mu^2, with several classes: for the length, for the class counts, and for the gradients what is left."""
+    one = min(max((15 / signal) ** 2, 0.005), 0.03)
+    classes = min(max((30 / signal) ** 2, 0.01), 0.20)
+    return one, classes, 1 - moments - classes - one
 
 
 @dataclass(frozen=True)
@@ -308,7 +316,7 @@ class Descent:
         self._count += 1
         self._widen(gradient)
         gain, known = max(1.5 / (self._count + 0.5), 1 / self._window), self.left * self.squares
-        k = self.units.curvature_at(float(self.squares @ self.point**2))
+        k = self.bend()
         self._estimate += gain * (k * (known + self.damping) * self.point - gradient - self._estimate)
         self._curvature += gain * (k - self._curvature)
         k, early = self._curvature, max(1.0, self._window / self._count)
@@ -318,6 +326,10 @@ class Descent:
         if self._count >= max(self.rounds / 2, self._window):
             self._taken.append(free)
 
+    def bend(self) -> Any:
+        """The mean curvature at the point."""
+        return self.units.curvature_at(float(self.squares @ self.point**2))
+
     def _widen(self, gradient: Array) -> None:
         """A window of r steps where the loss bends r times as much as known, beyond noise: shorter ones would diverge.
 
@@ -326,7 +338,7 @@ class Descent:
         move, change = self.point - self._last[0], gradient - self._last[1]
         self._last = self.point, gradient
         if self._count > 1:
-            k = self.units.curvature_at(float(self.squares @ self.point**2))
+            k = self.bend()
             noise = 2 * self.noise * math.sqrt(2 * self.rounds) * math.sqrt(float(move @ move))
             model = k * float((self.left * self.squares + self.damping) @ move**2)
             ratio = (float(change @ move) - noise) / max(model, 1e-300)

@@ -1,0 +1,231 @@
+"""Several classes: bounds on neighbours, exact sums, and the model that comes out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.linear_model import LogisticRegression
+
+import sottovoce as sv
+from sottovoce import losses
+from sottovoce.algorithms.whitened import classes
+from sottovoce.app import model_file
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import Bounds
+from sottovoce.door.query import Query, Wholes
+from sottovoce.errors import InputError
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.relation import RELATIONS, either
+from sottovoce.queries import projected
+from sottovoce.queries.numbers import ClassCounts
+from sottovoce.queries.projected import ProjectedGradient, Shape, cut_rows
+from support import at, plan_of
+
+FEATURES, CLASSES, RECORDS = 3, 4, 7
+D = FEATURES + 1
+SOFTMAX = losses.get("softmax", classes=float(CLASSES))
+NULL = (np.full(FEATURES, math.nan), 0)
+
+
+def problem(**changes: Any) -> Problem:
+    fields: dict[str, Any] = {
+        "loss": Named(name="softmax", parameters={"classes": float(CLASSES)}),
+        "classes": tuple(range(CLASSES)),
+        "regulariser": Named(name="none"),
+        "split": "central",
+        "parties": (("anna", RECORDS),),
+        "features": FEATURES,
+        "bounds": Bounds.declare(row_norm=1.0),
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
+    return Problem(**{**fields, **changes})
+
+
+PLAN = plan_of(problem(), "whitened", rounds=2).model_copy(update={"releases": ()})  # every round is a first one
+MATRIX = np.tril(np.random.default_rng(5).standard_normal((D, D)) * 20)
+MATRIX[-1] = 0.0  # rows without their constant can be opposite, and so their terms
+QUERIES: dict[str, Query] = {
+    "counts": ClassCounts(CLASSES),
+    "triangular": ProjectedGradient("gradient", Shape(D, "triangular"), SOFTMAX),
+    "diagonal": ProjectedGradient("gradient", Shape(D, "diagonal"), SOFTMAX),
+}
+
+
+def told_to(query: Query, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    found = {}
+    for name, wanted in query.takes(PLAN, 0).items():
+        size = 10.0 ** rng.choice([-3, 0, 1, 3])
+        found[name] = np.clip(size * rng.standard_normal(wanted.largest), wanted.least, wanted.most)
+        if wanted.least > 0:
+            found[name] = np.abs(found[name]) + 1e-9
+        assert not isinstance(wanted, Wholes)
+        if name in ("point", "offset") and rng.random() < 0.5:  # equal shares, as far from each label as from any other
+            found[name] *= 0.0
+    return found
+
+
+def value(query: Query, told: dict[str, np.ndarray], records: list[Any], sparse: bool = False) -> np.ndarray:
+    rows, labels = np.array([row for row, _ in records]), np.array([label for _, label in records])
+    block = Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, problem().preparation)
+    memory: dict[str, Any] = {}
+    if isinstance(query, ProjectedGradient):
+        own = MATRIX if query.shape.kind == "triangular" else np.append(np.arange(1.0, D), 0.0)
+        memory["gradient"] = query.shape.projected(block, query.shape.told(own))
+    return at(query, block, plan=PLAN, memory=memory, **told)
+
+
+def random_record(rng: np.random.Generator) -> tuple[np.ndarray, int]:
+    row = rng.standard_normal(FEATURES) * 10.0 ** rng.integers(-2, 3)
+    if rng.random() < 0.1:
+        row[rng.integers(FEATURES)] = rng.choice([math.nan, math.inf, 1e300, 5e-324])
+    return row, int(rng.integers(CLASSES + 1))  # the last is no class
+
+
+def far(query: Query, rng: np.random.Generator) -> dict[str, float]:
+    """The largest distance of neighbours as a share of the sensitivity."""
+    found = dict.fromkeys(RELATIONS, 0.0)
+    for _ in range(300):
+        told, records = told_to(query, rng), [random_record(rng) for _ in range(RECORDS)]
+        one = np.eye(FEATURES)[rng.integers(FEATURES)] * 9.0
+        mine, theirs = ((one, 1), (-one, 1)) if rng.random() < 0.7 else (random_record(rng), random_record(rng))
+        if isinstance(query, ClassCounts):
+            theirs = (theirs[0], 2)
+        here = value(query, told, [*records[:2], mine, *records[3:]])
+        for relation in RELATIONS:
+            other = either(relation, zero_out=NULL, replace_one=theirs)
+            there = value(query, told, [*records[:2], other, *records[3:]])
+            found[relation] = max(found[relation], float(np.linalg.norm(here - there)) / query.sensitivity(relation))
+    return {str(relation): share for relation, share in found.items()}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_neighbours_reach_the_bound_and_never_pass_it(name: str) -> None:
+    found = far(QUERIES[name], np.random.default_rng(len(name)))
+    assert all(0.99 <= share <= 1.0 for share in found.values()), found
+
+
+def test_slopes_that_are_cut_one_by_one_pass_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: each entry at most 1 is not a row at most 1 long."""
+    monkeypatch.setattr(
+        projected, "cut_rows", lambda loss, u, y, most: np.clip(loss.derivative(u, y) / most, -1.0, 1.0)
+    )
+    assert max(far(QUERIES["triangular"], np.random.default_rng(1)).values()) > 1.0
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_sum_is_that_of_its_records_to_the_last_bit(name: str, sparse: bool) -> None:
+    """In any order; a null row adds nothing."""
+    rng = np.random.default_rng(3)
+    query = QUERIES[name]
+    for _ in range(20):
+        told, records = told_to(query, rng), [random_record(rng) for _ in range(RECORDS - 1)]
+        whole = value(query, told, [*records, NULL])
+        order = rng.permutation(RECORDS - 1)
+        np.testing.assert_array_equal(value(query, told, [NULL, *(records[k] for k in order)], sparse), whole)
+
+
+@pytest.mark.parametrize("most", [1e-100, 0.1, 1.0, math.sqrt(2), 1e100])
+def test_a_row_of_slopes_is_at_most_1_long_whatever_the_scores_are(most: float) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((400, CLASSES)) * 10.0 ** rng.integers(-5, 5, (400, 1))
+    scores[:5] = [[math.nan] * 4, [math.inf] * 4, [1e308, -1e308, 0, 0], [1e300] * 4, [-math.inf, 0, 0, 0]]
+    for label in range(CLASSES):
+        slopes = cut_rows(SOFTMAX, scores, np.full(400, float(label)), most)
+        assert np.all(np.linalg.norm(slopes, axis=1) <= 1.0)
+
+
+def test_at_the_shares_of_the_classes_a_cut_leaves_no_slope() -> None:
+    """Rows of all labels are scaled alike, so the right shares stay right however short they are cut."""
+    labels = np.repeat(np.arange(4.0), [50, 30, 15, 5])
+    scores = np.tile(np.log([0.5, 0.3, 0.15, 0.05]), (100, 1))
+    assert np.abs(cut_rows(SOFTMAX, scores, labels, 0.2).sum(axis=0)).max() < 1e-9
+    longest = np.linalg.norm(SOFTMAX.derivative(scores, labels), axis=1, keepdims=True)
+    alone = SOFTMAX.derivative(scores, labels) / np.maximum(longest, 0.2)  # negative control: each on its own
+    assert np.abs(alone.sum(axis=0)).max() > 1.0
+
+
+def people(count: int = 3000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (count, 4))
+    scores = 3 * X @ np.array([[1, -1, 0], [0, 1, -1], [1, 0, -1], [0, 0, 0.0]]) + [0.5, 0.0, -1.0]
+    return X, np.array(["a", "b", "c"])[(scores + rng.gumbel(size=scores.shape)).argmax(axis=1)]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.01])
+def test_without_privacy_it_is_multinomial_regression(alpha: float) -> None:
+    X, y = people()
+    model = sv.PrivateLogisticRegression(math.inf, alpha=alpha).fit(X, y)
+    other = LogisticRegression(C=1 / (alpha * len(y)) if alpha else np.inf, max_iter=5000, tol=1e-10).fit(X, y)
+    np.testing.assert_allclose(model.predict_proba(X), other.predict_proba(X), atol=1e-4)
+    assert model.coef_.shape == (3, 4)
+    assert model.intercept_.shape == (3,)
+    assert model.classes_.tolist() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("parties", [1, 3])
+@pytest.mark.parametrize("more", [{}, {"penalty": "l1", "alpha": 1e-3}, {"fit_intercept": False}])
+def test_with_a_large_budget_it_is_near_that(parties: int, more: dict[str, Any]) -> None:
+    X, y = people()
+    given: dict[str, Any] = {"entry_bound": 1.0, "classes": ("a", "b", "c"), "insecure_seed": 1, **more}
+    rows = sv.Federation.by_rows([(X[k::parties], y[k::parties]) for k in range(parties)])
+    model = sv.PrivateLogisticRegression(10.0, **given).fit(rows)
+    best = sv.PrivateLogisticRegression(math.inf, classes=("a", "b", "c"), **more).fit(X, y)
+    loss = [
+        -np.log(each.predict_proba(X)[np.arange(len(y)), np.searchsorted(model.classes_, y)]).mean()
+        for each in (model, best)
+    ]
+    assert loss[0] < loss[1] + 0.03
+    assert (model.predict(X) == y).mean() > (best.predict(X) == y).mean() - 0.02
+    assert model.privacy_.epsilon <= 10.0
+    assert model.plan_.form == "classes"
+
+
+def test_where_noise_rules_the_shares_are_left() -> None:
+    X, _ = people(600)
+    y = np.repeat([0, 1, 2], [400, 150, 50])
+    given: dict[str, Any] = {"entry_bound": 1.0, "classes": (0, 1, 2), "solver": "whitened"}
+
+    def loss(seed: int) -> float:
+        model = sv.PrivateLogisticRegression(0.3, insecure_seed=seed, **given).fit(X, y)
+        return float(-np.log(model.predict_proba(X)[np.arange(600), y]).mean())
+
+    constant = -sum(p * math.log(p) for p in (400 / 600, 150 / 600, 50 / 600))
+    assert np.mean([loss(seed) for seed in range(10)]) < constant + 0.05  # equal shares: + 0.27
+
+
+def test_a_model_file_has_a_row_for_each_class(tmp_path: Path) -> None:
+    X, y = people(300)
+    model = sv.PrivateLogisticRegression(5.0, entry_bound=1.0, insecure_seed=0).fit(X, y)
+    model_file.save(model, tmp_path / "model.json")
+    again = model_file.load(tmp_path / "model.json")
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert np.array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(np.exp(model.predict_log_proba(X)).sum(axis=1).round(12), 1.0)
+    assert len(model.selected_features_) == 4
+
+
+def test_a_plan_whose_loss_does_not_fit_its_classes_is_none() -> None:
+    for changes in (
+        {"classes": (0, 1, 2)},
+        {"classes": (0, 1)},
+        {"classes": None},
+        {"loss": Named(name="logistic")},
+        {"loss": Named(name="softmax", parameters={"classes": 3.0})},
+    ):
+        with pytest.raises(ValueError, match="does not fit classes"):
+            problem(**changes)
+    with pytest.raises(InputError, match="whole number"):
+        losses.get("softmax", classes=2.5)
+
+
+def test_a_class_bends_as_much_as_its_share_where_scores_are_equal() -> None:
+    shares = np.array([0.6, 0.3, 0.1])
+    np.testing.assert_allclose(classes.bends(shares, np.zeros(3)), shares)
+    assert np.all(classes.bends(shares, np.full(3, 4.0)) < shares)
