@@ -34,14 +34,14 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     classes: Any = None
 
     def _declared_classes(self) -> tuple[Any, Any] | None:
-        if self.classes is None:
+        if (given := self._classes) is None:
             return None
-        pair = list(self.classes) if isinstance(self.classes, Iterable) and not isinstance(self.classes, str) else []
+        pair = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
         if len(pair) != 2 or not all(isinstance(label, str | int | float | np.generic) for label in pair):
-            raise InputError(f"classes={self.classes!r} must be a pair of labels, for example (0, 1) or ('no', 'yes').")
+            raise InputError(f"classes={given!r} must be a pair of labels, for example (0, 1) or ('no', 'yes').")
         if label_key(pair[0]) == label_key(pair[1]):
             raise InputError(
-                f"classes={self.classes!r} are one label twice (a text that reads as a number counts as that number); "
+                f"classes={given!r} are one label twice (a text that reads as a number counts as that number); "
                 "declare exactly two classes, for example classes=(0, 1)."
             )
         return two_classes(pair)
@@ -49,14 +49,19 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     @property
     def _asks_for_classes(self) -> bool:
         """Without declared classes the parties are asked for theirs, which then count as public."""
-        return self.classes is None
+        return self._classes is None
+
+    @property
+    def _classes(self) -> Any:
+        """As declared, or by the schema's entry for the label."""
+        return self.classes if self.classes is not None or self._schema is None else self._schema.classes
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
         if (pair := self._declared_classes()) is not None:
             declared = {label_key(label) for label in pair}
             if not any(label_key(label) in declared for label in labels):
                 raise InputError(
-                    f"classes={self.classes!r} match no label of y at all; declare the two labels that y has. "
+                    f"classes={pair!r} match no label of y at all; declare the two labels that y has. "
                     "(Single labels that are not declared count as null rows, silently.)"
                 )
             return labels
