@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ Array = NDArray[np.float64]
 Level = str | int | float | bool
 Cells = NDArray[Any]  # of one column
 
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 _TRUE: Final = {"true": 1.0, "false": 0.0}
 _ARROW_NUMBERS: Final = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float", "double"}
 _NO_CELLS: Final = {"M": "dates", "m": "durations", "c": "complex numbers", "V": "records"}  # kinds of arrays
@@ -135,15 +137,15 @@ class Number(Column):
 
     def encode(self, cells: Cells) -> Array:
         """Values cut to the range; what is no finite number counts as the fill."""
-        values = _numbers(cells)
+        values = numbers_of(cells)
         known = np.isfinite(values)
         values = np.where(known, np.clip(values, self.low, self.high), self._fill)
         return np.column_stack([values, ~known]) if self.missing else values[:, None]
 
     def entry(self) -> dict[str, Any]:
         """Range, flag and fill."""
-        fill = {} if self.fill is None else {"fill": self.fill}
-        return {"range": [self.low, self.high]} | ({"missing": True} if self.missing else {}) | fill
+        fill = {} if self.fill is None else {"fill": _short(self.fill)}
+        return {"range": [_short(self.low), _short(self.high)]} | ({"missing": True} if self.missing else {}) | fill
 
 
 @dataclass(frozen=True)
@@ -244,8 +246,8 @@ class Schema:
     ) -> None:
         if not isinstance(columns, Mapping) or not all(isinstance(name, str) and name for name in columns):
             raise InputError('columns must be a table by column names, for example {"age": {"range": (18, 99)}}.')
-        if not (label is None or isinstance(label, str)):
-            raise InputError(f"label={label!r} must be the name of a column.")
+        if not (label is None or (isinstance(label, str) and label)):
+            raise InputError(f"label={label!r} must be the name of a column; leave it out where there is none.")
         if isinstance(identifiers, str) or not all(isinstance(name, str) for name in identifiers):
             raise InputError(f"identifiers={identifiers!r} must be a list of names of columns.")
         declared = {name: _column(name, entry) for name, entry in columns.items()}
@@ -354,7 +356,7 @@ class Schema:
             return None
         raw = cells[self.label]
         if isinstance(self.target, Number):
-            return _numbers(raw)
+            return numbers_of(raw)
         if self.classes is None:
             return raw
         levels = np.array([*self.classes, None], dtype=object)
@@ -460,7 +462,7 @@ def toml_text(table: Mapping[str, Any], comments: Mapping[str, str] | None = Non
     lines += [f"{key} = {_toml(value)}{_remark(remarks, key)}" for key, value in table.items() if key != "columns"]
     lines += ["", "[schema.columns]"]
     lines += [
-        f"{_toml(name)} = {_toml(entry)}{_remark(remarks, f'columns.{name}')}"
+        f"{name if _BARE.fullmatch(name) else _toml(name)} = {_toml(entry)}{_remark(remarks, f'columns.{name}')}"
         for name, entry in table["columns"].items()
     ]
     return "\n".join(lines) + "\n"
@@ -527,6 +529,11 @@ def _pair(name: str, given: Any) -> tuple[float, float]:
             "known, not from these data; cells beyond are cut."
         )
     return float(pair[0]), float(pair[1])
+
+
+def _short(number: float) -> float | int:
+    """A whole number without its point."""
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def _level(name: str, level: Any) -> Level:
@@ -597,7 +604,7 @@ def _places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:
     return places
 
 
-def _numbers(cells: Cells) -> Array:
+def numbers_of(cells: Cells) -> Array:
     """Each cell as a number, NaN where it is none."""
     if cells.dtype.kind in "fiub":
         return cells.astype(np.float64)
