@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from sottovoce import estimators, losses
-from sottovoce.app.jobs import Job, PartyJob, PeopleJob, types_of
+from sottovoce.app.jobs import Job, PartyJob, PeopleJob, keys_of, types_of
 from sottovoce.app.solver_list import Entry, entries
 from sottovoce.solvers import Options
 from sottovoce.solvers.options import documented
@@ -111,7 +111,7 @@ def people_keys() -> str:
 
 def _keys(kind: type[BaseModel]) -> str:
     made = []
-    for name, field in kind.model_fields.items():
+    for name, field in keys_of(kind).items():
         inner = [each for each in types_of(field.annotation) if isinstance(each, type) and issubclass(each, BaseModel)]
         title = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
         needed = ", needed" if field.is_required() else ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sottovoce import solvers
+    from sottovoce.data.schema import Schema
     from sottovoce.errors import (
         BudgetError,
         InputError,
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 
 # A name is imported when it is first used, so that the command line and a ledger start without scikit-learn.
 _HOMES: Final = {
+    "data.schema": ("Schema",),
     "lab.datasets": ("load",),
     "errors": (
         "BudgetError",
@@ -87,6 +89,7 @@ __all__ = [
     "PrivateLogisticRegression",
     "PrivateRidge",
     "RefusedError",
+    "Schema",
     "SottovoceError",
     "WireError",
     "load",

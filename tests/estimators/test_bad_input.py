@@ -175,7 +175,7 @@ class TestShapes:
         assert_untouched(model, account)
 
     def test_text_columns_are_answered_with_the_way_to_encode_them(self, data: Any) -> None:
-        with pytest.raises(sv.InputError, match=r"not numbers.*ColumnTransformer with OneHotEncoder"):
+        with pytest.raises(sv.InputError, match=r"not numbers.*schema=sv.Schema"):
             sv.PrivateRidge(**bounds(sv.PrivateRidge)).fit(np.full((9, 2), "north"), np.zeros(9))
 
     def test_another_number_of_features_at_prediction(self, data: Any) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.plan.about import About
@@ -22,6 +23,7 @@ from sottovoce.privacy.relation import Relation
 
 if TYPE_CHECKING:
     from sottovoce.data.bounds import Bounds
+    from sottovoce.data.schema import Schema
     from sottovoce.estimators import PrivateLinearModel
     from sottovoce.solvers import Options
 
@@ -33,6 +35,7 @@ ESTIMATORS: Final[Mapping[str, str]] = {
     "svm": "PrivateLinearSVC",
 }
 Range = tuple[float, float]
+_SCHEMA: Final = "a table with label, identifiers and columns, or with file"
 Count = Annotated[int, Field(strict=True, ge=1)]
 
 
@@ -151,6 +154,33 @@ class BoundsTable(_Table):
         )
 
 
+class SchemaTable(_Table):
+    """What the columns of the files hold, in the place of bounds of the features; the keys, or a file that has them."""
+
+    file: str | None = Field(None, min_length=1, description="a TOML file with a table [schema], instead of the keys")
+    label: str | None = Field(None, min_length=1, description="the name of the label column")
+    identifiers: tuple[str, ...] = Field((), description='columns that are no features, such as ["id"]')
+    columns: dict[str, Any] | None = Field(
+        None,
+        description="for each column { range = [low, high] }, { levels = [...] } or { yes = ..., no = ... }, with "
+        "missing, other and fill where wanted",
+    )
+
+    def declared(self, job: _File) -> Schema:
+        """The schema itself."""
+        from sottovoce.data.schema import Schema
+
+        given = self.model_dump(exclude_unset=True)
+        if self.file is not None:
+            if len(given) > 1:
+                raise InputError(f"{job.path}: schema.file has the whole schema; leave the other keys out.")
+            return Schema.from_toml(job.resolve(self.file))
+        try:
+            return Schema.from_table(given)
+        except InputError as error:
+            raise InputError(f"{job.path}: schema: {error}") from None
+
+
 class SourceTable(_Table):
     """One file of records, the ledger that pays for its use, and what is public about it."""
 
@@ -252,12 +282,18 @@ class Job(_File):
     solver: SolverTable | None = Field(None, description="a table with name and the options of that solver")
     privacy: PrivacyTable = Field(description="the budget; [privacy] needs at least epsilon")
     bounds: BoundsTable = Field(default_factory=BoundsTable, description="a table of declared bounds")
+    schema_table: SchemaTable | None = Field(None, alias="schema", description=_SCHEMA)
     data: SourceTable | None = Field(None, description="a table with file and label")
     party: tuple[PartyTable, ...] = Field((), description="tables [[party]] with name, file and label")
     federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
     columns: ColumnsTable | None = Field(None, description="a table with labels, label_party and norms, all optional")
     output: OutputTable = Field(default_factory=OutputTable, description="a table of paths")
     about: About = Field(default_factory=About, description="a table with dataset, purpose, analyst and note")
+
+    @property
+    def known_schema(self) -> Schema | None:
+        """What the columns of all files hold."""
+        return None if self.schema_table is None else self.schema_table.declared(self)
 
     @property
     def sources(self) -> dict[str, SourceTable]:
@@ -300,6 +336,7 @@ class Job(_File):
             "entry_bound": self.bounds.entry_bound,
             "feature_ranges": self.bounds.ranges,
             "rescale": self.bounds.rescale,
+            "schema": self.known_schema,
             "solver": "auto" if self.solver is None else self.solver.solver(self.path),
         }
         for key in ("label_bound", "classes"):
@@ -366,6 +403,12 @@ class PartyJob(_File):
         default_factory=PolicyTable, description="a table with max_epsilon, max_delta, predict_for"
     )
     bounds: BoundsTable | None = Field(None, description="the bounds that a plan must have, if any")
+    schema_table: SchemaTable | None = Field(None, alias="schema", description=_SCHEMA)
+
+    @property
+    def known_schema(self) -> Schema | None:
+        """What the columns of this party's own file hold."""
+        return None if self.schema_table is None else self.schema_table.declared(self)
 
     @property
     def predict_for(self) -> tuple[str, ...]:
@@ -408,7 +451,9 @@ def load_job(path: Path) -> Job:
             f"{path}: federation.features = {job.federation.features} is for parties with different columns; by rows "
             "all have the same, so give one number, or declare the split with a table [columns]."
         )
-    if job.federation is not None and job.bounds.classes is None and "classes" in _fields(job.model.estimator):
+    schema = job.known_schema
+    declared = job.bounds.classes is not None or (schema is not None and schema.classes is not None)
+    if job.federation is not None and not declared and "classes" in _fields(job.model.estimator):
         raise InputError(
             f"{path} lacks bounds.classes: remote parties do not tell which labels occur in their data. Declare "
             f"{BoundsTable.model_fields['classes'].description}."
@@ -458,7 +503,7 @@ def _check_columns(job: Job, table: ColumnsTable) -> None:
         )
     _check_parties(job, "columns.norms", table.norms)
     for party, source in job.sources.items():
-        if job.labelled(party) and not source.has_label:
+        if job.labelled(party) and not source.has_label and job.schema_table is None:
             raise InputError(
                 f"{job.path}: party {party!r} has no label, and columns.labels = {table.labels!r} says that it knows "
                 'the labels. Name the label column of its file, or set columns.labels to "held" and '
@@ -492,6 +537,7 @@ def check_parameters(table: ModelTable, path: Path) -> dict[str, Any]:
         "solver": "[solver], as name",
         **dict.fromkeys(PrivacyTable.model_fields, "[privacy]"),
         **dict.fromkeys(BoundsTable.model_fields, "[bounds]"),
+        "schema": "[schema]",
         "ledger": "[data] or [[party]]",
         "verbose": "the command line (--quiet)",
     }
@@ -549,11 +595,11 @@ def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> Inp
     place, table, keys = "", kind, [part for part in fault["loc"] if isinstance(part, str)]
     for depth, key in enumerate(keys):
         if fault["type"] == "extra_forbidden" and depth == len(keys) - 1:
-            return _unknown_key(path, place, key, list(table.model_fields))
-        if key not in table.model_fields:
+            return _unknown_key(path, place, key, list(keys_of(table)))
+        if key not in keys_of(table):
             break
         place = f"{place}.{key}" if place else key
-        field = table.model_fields[key]
+        field = keys_of(table)[key]
         inner = [t for t in types_of(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
         if not inner:
             break
@@ -561,6 +607,11 @@ def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> Inp
     if fault["type"] == "missing":
         return InputError(f"{path} lacks {place}: {field.description}.")
     return InputError(f"{path}: {place} = {fault['input']!r} is not allowed: give {field.description}.")
+
+
+def keys_of(table: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The keys of a table, as files have them."""
+    return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
 def types_of(annotation: Any) -> Iterable[Any]:

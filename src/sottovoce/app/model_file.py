@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, StringConstraints, Vali
 
 from sottovoce import estimators
 from sottovoce.app.jobs import ESTIMATORS
+from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.files import write_text
@@ -29,7 +30,7 @@ from sottovoce.transports.base import Communication
 
 FORMAT: Final = "sottovoce model"
 # What is of the session, not of the model; paths of a ledger are nobody else's business.
-_NOT_KEPT: Final = ("ledger", "verbose")
+_NOT_KEPT: Final = ("ledger", "verbose", "schema")  # the schema is kept by itself: it may be the federation's
 
 
 class ModelFile(BaseModel):
@@ -45,6 +46,7 @@ class ModelFile(BaseModel):
     intercept: FiniteFloat | list[FiniteFloat] | None  # of several classes one for each, and a row of coef
     classes: tuple[Any, ...] | None
     feature_names: list[str]
+    table_schema: dict[str, Any] | None = None  # what makes the features of a table
     rounds: int
     plan: Plan
     charged_as: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]  # the plan's name in the ledgers
@@ -72,6 +74,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "intercept": None if kept else _one_or_several(np.ravel(model.intercept_)),
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
+        **({} if model._schema is None else {"table_schema": model._schema.table()}),
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
         "charged_as": model.charged_as_,
@@ -149,6 +152,8 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     parameters = {**content.parameters, "epsilon": plan.epsilon}
     if isinstance(solver := parameters.get("solver"), dict):
         parameters["solver"] = by_name(**solver)
+    if content.table_schema is not None:
+        parameters["schema"] = Schema.from_table(content.table_schema)
     model: PrivateLinearModel = getattr(estimators, ESTIMATORS[content.estimator])(**parameters)
     if content.coef is None or content.intercept is None:
         model._forget_model(plan)

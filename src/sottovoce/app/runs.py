@@ -16,10 +16,17 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
-from sottovoce.app.jobs import FederationTable, Job, PartyTable, PeopleJob
+from sottovoce.app.jobs import FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
-from sottovoce.app.sources import file_shape, read_features, read_party, source_account
+from sottovoce.app.sources import (
+    file_shape,
+    read_features,
+    read_party,
+    read_table_party,
+    source_account,
+    table_shape,
+)
 from sottovoce.door.frames import decode
 from sottovoce.door.noisy_rows import NONE
 from sottovoce.door.sealed import Outgoing, declare_public, reply
@@ -142,12 +149,19 @@ class _Declared:
 def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
     """The public facts of a job, and notes that say which files were opened for their shape."""
     facts, opened = [] if job.federation is None else _declared_facts(job, job.federation), []
+    schema = job.known_schema
     for party, source in job.sources.items():
-        if source.records is not None and source.features is not None:
-            facts.append(Facts(party, source.records, source.features))
+        whole = schema is not None and job.split != "columns"
+        if source.records is not None and (source.features is not None or whole):
+            names = schema.feature_names if schema is not None and whole else ()
+            facts.append(Facts(party, source.records, source.features or len(names), names))
             continue
         path = job.resolve(source.file)
-        records, names = file_shape(path, source.label, source.features, labelled=job.labelled(party))
+        if schema is None:
+            records, names = file_shape(path, source.label, source.features, labelled=job.labelled(party))
+        else:
+            records, header = table_shape(path, schema)
+            names = (schema if whole else schema.part(header)).feature_names
         facts.append(Facts(party, records, len(names), names))
         opened.append(str(path))
     facts = _with_names(job, facts)
@@ -251,7 +265,10 @@ def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel)
         raise InputError(f"{job.path}: party {table.name!r} is none of the model's; they are {known}.")
     part = model.plan_.part(table.name)
     names = tuple(getattr(model, "feature_names_in_", ())[part.start : part.stop])
-    rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
+    if (schema := model._schema) is not None:
+        rows = schema.of_features(names).encode(job.resolve(table.file))
+    else:
+        rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
     models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
     return Party(table.name, rows, None, feature_names=names, models=models)
 
@@ -375,10 +392,18 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
 
 
 def _local(job: Job) -> Federation:
-    parties = [
-        read_party(name, source, job.resolve, labelled=job.labelled(name)) for name, source in job.sources.items()
-    ]
+    parties = [_party(job, name, source) for name, source in job.sources.items()]
     return _federation(job, InProcess(parties), parties)
+
+
+def _party(job: Job, name: str, source: SourceTable) -> Party:
+    """The holder of one file; by columns its features are by its part of the schema."""
+    labelled = job.labelled(name)
+    if (schema := job.known_schema) is None:
+        return read_party(name, source, job.resolve, labelled=labelled)
+    if job.split == "columns":
+        schema = schema.part(table_shape(job.resolve(source.file), schema)[1])
+    return read_table_party(name, source, job.resolve, schema, labelled=labelled)
 
 
 def _prepared(
@@ -446,7 +471,9 @@ def _check_declared(table: FederationTable, facts: Sequence[Facts]) -> None:
 
 def _declared_facts(job: Job, table: FederationTable) -> list[Facts]:
     """What the job declares of remote parties; by rows named ranges tell the number of features too."""
-    implied = 0 if job.split == "columns" else len(job.bounds.named_ranges or ())
+    schema = job.known_schema
+    known = (job.bounds.named_ranges or ()) if schema is None else schema.feature_names
+    implied = 0 if job.split == "columns" else len(known)
     widths = {party: table.width(party) or implied for party in table.parties}
     if table.records is None or not all(widths.values()):
         each = "{ name = 20, ... }" if job.split == "columns" else "20"
@@ -459,7 +486,8 @@ def _declared_facts(job: Job, table: FederationTable) -> list[Facts]:
 
 def _with_names(job: Job, facts: Sequence[Facts]) -> list[Facts]:
     """Declared facts with the names of the ranges, where their number fits; by columns in the parties' order."""
-    names = tuple(job.bounds.named_ranges or ())
+    schema = job.known_schema
+    names = tuple(job.bounds.named_ranges or ()) if schema is None else schema.feature_names
     if job.split != "columns":
         return [
             fact if fact.feature_names or len(names) != fact.features else replace(fact, feature_names=names)

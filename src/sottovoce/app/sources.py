@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sottovoce.app.jobs import SourceTable
 from sottovoce.data import readers
+from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
@@ -24,17 +25,11 @@ def file_shape(
 
     `labelled=False`: the holder does not know the labels, and every column is a feature.
     """
-    suffixes = {suffix.lower() for suffix in path.suffixes}
-    if suffixes & set(readers.CSV):
-        with readers.csv_lines(path) as lines:
-            header = [cell.strip() for cell in next(lines, (1, []))[1] or []]
-            records = sum(1 for _ in readers.csv_rows(lines, tuple(header)))
-    elif suffixes & set(readers.PARQUET):
-        header, records = _parquet_shape(path)
-    else:
+    if not {suffix.lower() for suffix in path.suffixes} & {*readers.CSV, *readers.PARQUET}:
         _check_features(path, features)
         table = readers.read_table(path, label=label, features=features)
         return table.X.shape[0], table.feature_names
+    header, records = _header(path)
     if label is None and labelled:
         raise _no_label(path)
     if label is not None:
@@ -45,6 +40,16 @@ def file_shape(
         del header[position]
     if records == 0 or not header:
         raise InputError(f"{path} needs at least one row and, besides the label, one column.")
+    return records, tuple(header)
+
+
+def table_shape(path: Path, schema: Schema) -> tuple[int, tuple[str, ...]]:
+    """(rows, names of all columns) of a file with a schema; no value is parsed."""
+    if not {suffix.lower() for suffix in path.suffixes} & {*readers.CSV, *readers.PARQUET}:
+        columns_of(path)  # says which files have columns
+    header, records = _header(path)
+    if records == 0 or not set(header) & set(schema.columns):
+        raise InputError(f"{path} needs at least one row, and a column of the schema: {', '.join(schema.columns)}.")
     return records, tuple(header)
 
 
@@ -86,6 +91,38 @@ def read_party(
     )
 
 
+def read_table_party(  # noqa: PLR0913
+    name: str,
+    source: SourceTable,
+    resolve: Callable[[str], Path],
+    schema: Schema,
+    policy: Policy | None = None,
+    *,
+    labelled: bool | None = None,
+) -> Party:
+    """The party that holds a file, its features by the schema; `labelled=None`: it has labels if the file has them."""
+    path = resolve(source.file)
+    if source.label is not None:
+        raise InputError(f"label={source.label!r} for {path}: the schema names the label column; leave label out.")
+    cells = columns_of(path)
+    rows, labels = schema.encode(cells, others=False), schema.labels(cells)
+    if labelled and labels is None:
+        raise InputError(f"{path} lacks the label column; name it as label in the schema, and have it in the file.")
+    for key, found in (("records", rows.shape[0]), ("features", rows.shape[1])):
+        if getattr(source, key) not in (None, found):
+            raise InputError(
+                f"{key}={getattr(source, key)} is declared for {path}, which has {found}; correct it or leave it out."
+            )
+    return Party(
+        name,
+        rows,
+        None if labelled is False else labels,
+        account=source_account(source, resolve),
+        policy=policy,
+        feature_names=schema.feature_names,
+    )
+
+
 def read_features(
     names: Sequence[str], features: int, path: Path, *, whole: bool = False
 ) -> tuple[NDArray[np.float64] | Any, list[str]]:
@@ -112,6 +149,15 @@ def read_features(
             f"{bad[0] + 1}; fill them in or leave them out."
         )
     return rows, [name for name in columns if name not in names]
+
+
+def _header(path: Path) -> tuple[list[str], int]:
+    """The names of all columns, and how many records there are."""
+    if {suffix.lower() for suffix in path.suffixes} & set(readers.PARQUET):
+        return _parquet_shape(path)
+    with readers.csv_lines(path) as lines:
+        header = [cell.strip() for cell in next(lines, (1, []))[1] or []]
+        return header, sum(1 for _ in readers.csv_rows(lines, tuple(header)))
 
 
 def _parquet_shape(path: Path) -> tuple[list[str], int]:

@@ -140,7 +140,27 @@ def csv_columns(
     path: PathLike, *, names: Sequence[str] | None = None, member: str | None = None
 ) -> dict[str, NDArray[Any]]:
     """The columns of a CSV file; `names` and `member` as for `read_csv`."""
-    with _csv_chunks(Path(path), names, member) as (columns, chunks):
+    cells = _csv_cells(Path(path), names, member)
+    return {name: _number_or_text(column) for name, column in cells.items()}
+
+
+def read_cells(path: PathLike) -> Any:
+    """The cells of a CSV or Parquet file as they are written, for a schema to read each by itself.
+
+    Of CSV a mapping of columns, all text: a type that all cells of a column share would let one decide how another is
+    read. Of Parquet an Arrow table.
+    """
+    path = Path(path)
+    kind = _kind(path)
+    if kind in PARQUET:
+        return _parquet_table(path)
+    if kind in CSV:
+        return _csv_cells(path)
+    raise InputError(f"{path.name}: a schema is for {', '.join(CSV + PARQUET)} files, whose columns have names.")
+
+
+def _csv_cells(path: Path, names: Sequence[str] | None = None, member: str | None = None) -> dict[str, list[str]]:
+    with _csv_chunks(path, names, member) as (columns, chunks):
         cells: list[list[str]] = [[] for _ in columns]
         spoilt: list[int] = []
         for lines, rows in chunks:
@@ -148,8 +168,8 @@ def csv_columns(
             whole = (row or _nothing(columns) for row in rows)
             for column, part in zip(cells, zip(*whole, strict=True), strict=True):
                 column.extend(part)
-    _tell(Path(path), len(cells[0]), spoilt)
-    return {name: _number_or_text(column) for name, column in zip(columns, cells, strict=True)}
+    _tell(path, len(cells[0]), spoilt)
+    return dict(zip(columns, cells, strict=True))
 
 
 def read_svmlight(path: PathLike, *, features: int | None = None) -> Table:
@@ -389,9 +409,8 @@ def _check_features(features: int | None, found: int, path: Path) -> None:
 
 def _not_numeric(path: Path, column: str) -> InputError:
     return InputError(
-        f"{path}: column {column!r} is not numeric. Name it as the label, or read the file with "
-        "sottovoce.data.readers.read_columns and encode its text columns in a scikit-learn pipeline "
-        "(ColumnTransformer with OneHotEncoder(categories=...), the categories given, not read off the data)."
+        f"{path}: column {column!r} is not numeric. Name it as the label, or declare what the columns hold in a schema "
+        "(`sottovoce schema FILE` drafts one), which encodes text columns."
     )
 
 
@@ -421,10 +440,10 @@ def _is_svmlight(parts: list[bytes], features: int) -> bool:
     return all(a < b for a, b in itertools.pairwise([0, *indices, features + 1]))
 
 
-def _parquet_columns(path: Path) -> dict[str, NDArray[Any]]:
+def _parquet_table(path: Path) -> Any:
     try:
         import pyarrow
-        from pyarrow import parquet, types
+        from pyarrow import parquet
     except ImportError:
         raise InputError(
             f'{path}: reading Parquet needs pyarrow. Install it with: pip install "sottovoce[parquet]"'
@@ -439,6 +458,14 @@ def _parquet_columns(path: Path) -> dict[str, NDArray[Any]]:
         raise InputError(f"{path} has no rows.")
     if len(set(table.column_names)) < table.num_columns:
         raise InputError(f"{path}: two columns have the same name.")
+    return table
+
+
+def _parquet_columns(path: Path) -> dict[str, NDArray[Any]]:
+    table = _parquet_table(path)
+    import pyarrow
+    from pyarrow import types
+
     columns: dict[str, NDArray[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type.value_type if types.is_dictionary(column.type) else column.type

@@ -24,6 +24,7 @@ from sottovoce.algorithms import Algorithm, Solution
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.preparation import MOST_CLASSES
+from sottovoce.data.schema import Encoded, Schema, columns_of
 from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators import repeats
 from sottovoce.estimators.report import privacy_report
@@ -46,8 +47,8 @@ Facts = Mapping[str, Mapping[str, Any]]  # what each party declares public
 LITTLE = 30.0  # the signal N mu below which a fit says little
 _SPARSE = ("csr", "csc", "coo")
 _WITHOUT_VALUES = {
-    "could not convert": "X has columns that are not numbers; encode them first, for example with a scikit-learn "
-    "ColumnTransformer with OneHotEncoder.",
+    "could not convert": "X has columns that are not numbers; declare what they hold in a schema, "
+    "schema=sv.Schema(...), or encode them first.",
     "Expected 2D array": "Expected 2D array, one row per record. Reshape your data: X.reshape(-1, 1) if it is one "
     "feature, X.reshape(1, -1) if it is one record.",
     "Complex data": "Complex data not supported: X and y must be real numbers; split real and imaginary parts.",
@@ -93,6 +94,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         `{"age": (18, 99), ...}`; names in the order of the columns where the data have none.
     rescale : 'symmetric' or 'unit'
         Declared ranges become [-1, 1] or [0, 1].
+    schema : Schema or None
+        What the columns of a table hold, in the place of the three bounds: X is then a table, and y its label column
+        if it is not given. A federation that was made with a schema brings its own.
     fit_intercept : bool
         A constant column inside the row norm, not penalised except by the dual solvers, which must.
     solver : str or solver
@@ -118,6 +122,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     entry_bound: Any = None
     feature_ranges: Any = None
     rescale: Literal["symmetric", "unit"] = "symmetric"
+    schema: Schema | None = None
     fit_intercept: bool = True
     solver: str | Options = "auto"
     relation: Relation = "zero-out"
@@ -127,11 +132,35 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     verbose: bool = False
 
     def fit(self, X: Any, y: ArrayLike | None = None, **refused: Any) -> Self:
-        """Fit on arrays (central) or on a `Federation`. Sample weights are refused with the reason."""
+        """Fit on arrays, on a table with a schema, or on a `Federation`. Sample weights are refused with the reason."""
         _refuse(refused)
+        X, y = self._encoded(X, y)
         self._solve(X, y)
         self._note(X)
         return self
+
+    def _encoded(self, X: Any, y: ArrayLike | None) -> tuple[Any, ArrayLike | None]:
+        """Features and labels of a table by the schema; without one, and of a federation, as they are."""
+        self._check_parameters()
+        self._take_schema(X)
+        if isinstance(X, Federation) or self.schema is None:
+            return X, y
+        cells = columns_of(X)
+        rows = self.schema.encode(cells, others=False)
+        return Encoded(rows, self.schema.feature_names), self.schema.labels(cells) if y is None else y
+
+    def _take_schema(self, X: Any) -> None:
+        """Keep the schema that makes the features: the estimator's own, or the federation's."""
+        theirs = X.schema if isinstance(X, Federation) else None
+        if (
+            self.schema is not None
+            and theirs is not None
+            and set(self.schema.feature_names) != set(theirs.feature_names)
+        ):
+            raise InputError("schema: the federation was made with another schema; leave it out here.")
+        self.__dict__.pop("schema_", None)
+        if (schema := self.schema if theirs is None else theirs) is not None:
+            self.schema_ = schema
 
     def _solve(self, X: Any, y: ArrayLike | None) -> Solution:
         self._check_parameters()
@@ -173,6 +202,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def plan(self, federation: Federation) -> Plan:
         """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged."""
         self._check_parameters()
+        self._take_schema(federation)
         return self._prepare(federation, frames=3).plan
 
     def set_params(self, **parameters: Any) -> Self:
@@ -213,7 +243,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 raise WireError("the parties made no prediction.")
             return scores
         self._check_shared()
-        rows = self._validated(X, reset=False, dtype=np.float64)
+        rows = self._features(X)
         if self.plan_.scaled_loss.outputs > 1:
             each = zip(self.coef_, self.intercept_, strict=True)
             return np.column_stack([self.plan_.preparation.scores(rows, w, float(b)) for w, b in each])
@@ -221,6 +251,18 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if self.plan_.split == "columns":
             return joined_scores(self.plan_, rows, coef, intercept)
         return self.plan_.preparation.scores(rows, coef, intercept)
+
+    def _features(self, X: Any) -> Any:
+        """The rows to predict for: a table by the schema of the fit, arrays as they are."""
+        if (schema := self._schema) is not None:
+            names = tuple(getattr(self, "feature_names_in_", schema.feature_names))
+            return schema.of_features(names).encode(X)
+        return self._validated(X, reset=False, dtype=np.float64)
+
+    @property
+    def _schema(self) -> Schema | None:
+        """The schema of the fit, or of one to come."""
+        return getattr(self, "schema_", self.schema)
 
     def predict_for(self, federation: Federation, recipient: str) -> None:
         """Have a party learn the predictions for the people of a federation by columns, and nobody else.
@@ -269,6 +311,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, *arrays: Any, **options: Any) -> Any:
         """What scikit-learn accepts; its errors that would print values of the data are said without them."""
+        if isinstance(table := arrays[0], Encoded):
+            self.n_features_in_ = len(table.names)
+            self.feature_names_in_ = np.array(table.names, dtype=object)
+            return table.rows
         try:
             return validate_data(self, *arrays, accept_sparse=_SPARSE, **options)
         except ValueError as error:
@@ -293,6 +339,12 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _several(self) -> bool:
         """Whether more than two classes are told apart."""
         return False
+
+    @property
+    def _label_bound(self) -> Any:
+        """Of a regression: as declared, or by the schema's entry for the label."""
+        declared = getattr(self, "label_bound", None)
+        return declared if declared is not None or self._schema is None else self._schema.label_bound
 
     def _prepare(
         self,
@@ -347,15 +399,16 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if federation.split != "columns" and len(set(widths.values())) != 1:
             raise InputError(f"the parties have {widths} features; by rows every party has the same columns.")
         regression = hasattr(self, "label_bound")
-        ranges = self.feature_ranges
+        schema = None if self._schema is None else self._schema.of_features(names or self._schema.feature_names)
+        ranges = self.feature_ranges if schema is None else schema.feature_ranges
         bounds = Bounds.declare(
-            row_norm=self.row_norm,
+            row_norm=schema.row_norm if schema is not None and self.row_norm is None else self.row_norm,
             entry_bound=self.entry_bound,
-            label_bound=self.label_bound if regression else None,
+            label_bound=self._label_bound if regression else None,
             feature_ranges=in_order(ranges, names) if isinstance(ranges, Mapping) else ranges,
             rescale=self.rescale,
         )
-        columns, norms = _columns(federation, facts, bounds) if federation.split == "columns" else ((), ())
+        columns, norms = _columns(federation, facts, bounds, schema) if federation.split == "columns" else ((), ())
         private = self.epsilon != math.inf
         if private or bounds.feature_low is not None:
             bounds.require(features, labels=private and regression)
@@ -404,6 +457,18 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"calibration={self.calibration!r} must be 'tight' or 'paper'.")
         if self.rescale not in ("symmetric", "unit"):
             raise InputError(f"rescale={self.rescale!r} must be 'symmetric' ([-1, 1]) or 'unit' ([0, 1]).")
+
+        if not (self.schema is None or isinstance(self.schema, Schema)):
+            raise InputError(
+                f"schema is of type {type(self.schema).__name__} and must be a Schema: sv.Schema({{...}}), or "
+                "sv.Schema.from_toml(path)."
+            )
+        for name, usual in (("entry_bound", None), ("feature_ranges", None), ("rescale", "symmetric")):
+            if self.schema is not None and getattr(self, name) != usual:
+                raise InputError(
+                    f"{name}={getattr(self, name)!r}: the bounds of the features follow from the schema; leave {name} "
+                    "out, or leave the schema out."
+                )
 
     def _without_privacy(self) -> bool:
         """Whether the user asks, by name, for a run that does not protect a person's record."""
@@ -560,10 +625,17 @@ def _refuse(arguments: dict[str, Any]) -> None:
         raise TypeError(f"fit() got an unexpected keyword argument {next(iter(arguments))!r}")
 
 
-def _columns(federation: Federation, facts: Facts, bounds: Bounds) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """By columns: how many each party has and, of a declared row norm, the bound of its part of a row."""
+def _columns(
+    federation: Federation, facts: Facts, bounds: Bounds, schema: Schema | None
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """By columns: how many each party has and, of a declared row norm, the bound of its part of a row.
+
+    The parts are as the schema says, else in proportion to the columns.
+    """
     check_people({name: fact["records"] for name, fact in facts.items()})
     columns = tuple(fact["features"] for fact in facts.values())
+    if bounds.row_norm is not None and schema is not None and federation.norms is None:
+        return columns, schema.party_norms(bounds.row_norm, columns)
     if bounds.row_norm is not None:
         return columns, tuple(federation.party_norms(bounds.row_norm, columns))
     if federation.norms is not None:

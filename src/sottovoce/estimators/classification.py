@@ -34,16 +34,16 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     classes: Any = None
 
     def _declared_classes(self) -> tuple[Any, ...] | None:
-        if self.classes is None:
+        if (said := self._classes) is None:
             return None
-        given = list(self.classes) if isinstance(self.classes, Iterable) and not isinstance(self.classes, str) else []
+        given = list(said) if isinstance(said, Iterable) and not isinstance(said, str) else []
         enough = len(given) == 2 or (len(given) > 2 and self._several)
         if not enough or not all(isinstance(label, str | int | float | np.generic) for label in given):
             what = "labels" if self._several else "a pair of labels"
-            raise InputError(f"classes={self.classes!r} must be {what}, for example (0, 1) or ('no', 'yes').")
+            raise InputError(f"classes={said!r} must be {what}, for example (0, 1) or ('no', 'yes').")
         if len({label_key(label) for label in given}) < len(given):
             raise InputError(
-                f"classes={self.classes!r} are one label twice (a text that reads as a number counts as that number); "
+                f"classes={said!r} are one label twice (a text that reads as a number counts as that number); "
                 f"declare {'each class once' if self._several else 'exactly two classes'}, for example classes=(0, 1)."
             )
         return distinct_classes(given, several=self._several)
@@ -51,14 +51,19 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     @property
     def _asks_for_classes(self) -> bool:
         """Without declared classes the parties are asked for theirs, which then count as public."""
-        return self.classes is None
+        return self._classes is None
+
+    @property
+    def _classes(self) -> Any:
+        """As declared, or by the schema's entry for the label."""
+        return self.classes if self.classes is not None or self._schema is None else self._schema.classes
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
         if (found := self._declared_classes()) is not None:
             declared = {label_key(label) for label in found}
             if not any(label_key(label) in declared for label in labels):
                 raise InputError(
-                    f"classes={self.classes!r} match no label of y at all; declare the two labels that y has. "
+                    f"classes={found!r} match no label of y at all; declare the labels that y has. "
                     "(Single labels that are not declared count as null rows, silently.)"
                 )
             return labels

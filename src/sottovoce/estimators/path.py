@@ -95,7 +95,7 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
     fitted: PrivateLasso = clone(estimator).set_params(alpha=smallest)
     if fitted.solver == "auto":
         fitted.set_params(solver="newton")
-    model: Quadratic = fitted._solve(X, y).model
+    model: Quadratic = fitted._solve(*fitted._encoded(X, y)).model
     plan = fitted.plan_
     if given is None:
         given = _grid(plan, model, smallest, count)

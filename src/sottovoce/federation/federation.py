@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.data.block import Matrix, is_sparse
+from sottovoce.data.block import is_sparse
 from sottovoce.data.bounds import party_norms
+from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, check_people
 from sottovoce.federation.models import PartialModel
@@ -41,6 +42,7 @@ class Federation:
         self.labels: Labels = "shared"
         self.label_party = 0
         self.norms: tuple[float, ...] | None = None
+        self.schema: Schema | None = None  # what made the features of parties of this process
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
@@ -50,49 +52,58 @@ class Federation:
         return all(party.has_ledger for party in self._parties)
 
     @classmethod
-    def central(
+    def central(  # noqa: PLR0913
         cls,
-        X: Matrix,
-        y: ArrayLike,
+        X: Any,
+        y: ArrayLike | None = None,
         *,
         ledger: Any = None,
         record: bool = False,
         policy: Policy | None = None,
+        schema: Schema | None = None,
     ) -> Federation:
-        """All rows in one place."""
-        party = Party("data", X, y, account=as_account(ledger), policy=policy)
-        return cls("central", InProcess([party]), parties=[party], record=record)
+        """All rows in one place: arrays, or a table with its schema, whose label column y is where it is not given."""
+        rows, labels, names = _opened(X, y, schema, "data")
+        party = Party("data", rows, labels, account=as_account(ledger), policy=policy, feature_names=names)
+        return cls("central", InProcess([party]), parties=[party], record=record)._by(schema)
+
+    def _by(self, schema: Schema | None) -> Federation:
+        self.schema = schema
+        return self
 
     @classmethod
-    def by_rows(
+    def by_rows(  # noqa: PLR0913
         cls,
-        parts: Sequence[tuple[Matrix, ArrayLike]],
+        parts: Sequence[Any],
         *,
         names: Sequence[str] | None = None,
         ledgers: Sequence[Any] | None = None,
         policy: Policy | None = None,
         record: bool = False,
+        schema: Schema | None = None,
     ) -> Federation:
-        """Each party has some people: `parts` is a list of (X, y). Nobody is in two parties."""
+        """Each party has some people, nobody is in two: `parts` is a list of (X, y), or of tables with their schema."""
         names = _names(names, len(parts))
-        if not all(isinstance(part, tuple | list) and len(part) == 2 for part in parts):
-            raise InputError("parts must be a list of pairs (X, y), one for each party.")
+        pairs = [part if isinstance(part, tuple | list) or schema is None else (part, None) for part in parts]
+        if not all(isinstance(part, tuple | list) and len(part) == 2 for part in pairs):
+            raise InputError("parts must be a list of pairs (X, y), one for each party, or of tables with a schema.")
         accounts = _accounts(ledgers, len(parts))
-        own = [check_rows(X, y, name) for name, (X, y) in zip(names, parts, strict=True)]
+        opened = [_opened(X, y, schema, name) for name, (X, y) in zip(names, pairs, strict=True)]
+        own = [check_rows(X, y, name) for name, (X, y, _) in zip(names, opened, strict=True)]
         parties = [
-            Party(name, X, y, account=account, policy=policy, feature_names=column_names(given))
-            for name, (X, y), account, (given, _) in zip(names, own, accounts, parts, strict=True)
+            Party(name, X, y, account=account, policy=policy, feature_names=features)
+            for name, (X, y), account, (_, _, features) in zip(names, own, accounts, opened, strict=True)
         ]
         widths = {X.shape[1] for X, _ in own}
         if len(widths) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
-        return cls("rows", InProcess(parties), parties=parties, record=record)
+        return cls("rows", InProcess(parties), parties=parties, record=record)._by(schema)
 
     @classmethod
     def by_columns(  # noqa: PLR0913
         cls,
-        parts: Sequence[Matrix],
-        y: ArrayLike | None,
+        parts: Sequence[Any],
+        y: ArrayLike | None = None,
         *,
         labels: Labels = "shared",
         label_party: int = 0,
@@ -101,16 +112,21 @@ class Federation:
         ledgers: Sequence[Any] | None = None,
         policy: Policy | None = None,
         record: bool = False,
+        schema: Schema | None = None,
     ) -> Federation:
         """Each party has some features of the same people, in the same order.
 
         `labels="public"`: everybody may know them. `"shared"`: all parties know them, nobody else does.
         `"held"`: only the party with the number `label_party` does. `norms` are the bounds of the parties' parts of a
         row; by default they follow the number of columns. A person is in every party, so each party's ledger is charged
-        what all of them release. `y=None`: people to predict for, whose labels nobody knows.
+        what all of them release. `y=None`: people to predict for, whose labels nobody knows; with a schema, which is of
+        the columns of all parties together, the label column of the tables.
         """
         names = _names(names, len(parts))
         accounts = _accounts(ledgers, len(parts))
+        features = [column_names(X) for X in parts]
+        if schema is not None:
+            parts, features, y = _opened_columns(parts, y, schema)
         rows = [X if is_sparse(X) else np.asarray(X) for X in parts]
         check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True) if X.ndim == 2})
         own = [
@@ -118,12 +134,11 @@ class Federation:
             for place, (name, X) in enumerate(zip(names, rows, strict=True))
         ]
         parties = [
-            Party(name, X, known, account=account, policy=policy, feature_names=column_names(given))
-            for name, X, known, account, given in zip(names, rows, own, accounts, parts, strict=True)
+            Party(name, X, known, account=account, policy=policy, feature_names=given)
+            for name, X, known, account, given in zip(names, rows, own, accounts, features, strict=True)
         ]
-        return cls("columns", InProcess(parties), parties=parties, record=record).declare_columns(
-            labels, label_party, norms
-        )
+        made = cls("columns", InProcess(parties), parties=parties, record=record)
+        return made._by(schema).declare_columns(labels, label_party, norms)
 
     @classmethod
     def connect(  # noqa: PLR0913
@@ -151,7 +166,7 @@ class Federation:
             )
         return cls(split, transport, record=record).declare_columns(labels, label_party, norms)
 
-    def people(self, parts: Sequence[Matrix]) -> Federation:
+    def people(self, parts: Sequence[Any]) -> Federation:
         """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
         if self.remote or self.split != "columns" or len(parts) != len(self._parties):
             raise InputError(
@@ -159,7 +174,7 @@ class Federation:
                 "columns; remote parties have their own."
             )
         names = [party.name for party in self._parties]
-        federation = Federation.by_columns(parts, None, names=names, record=self.record)
+        federation = Federation.by_columns(parts, None, names=names, record=self.record, schema=self.schema)
         for mine, theirs in zip(self._parties, federation._parties, strict=True):
             theirs.predictor.models = mine.predictor.models
         return federation
@@ -252,6 +267,37 @@ def as_account(ledger: Any) -> Account | None:
         return ledger
     book = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     return book.account()
+
+
+def _opened(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any, tuple[str, ...]]:
+    """(rows, labels, names of the features) of one holder: as they are, or of a table by its schema."""
+    if schema is not None:
+        cells = columns_of(X)
+        X, y, names = schema.encode(cells, others=False), schema.labels(cells) if y is None else y, schema.feature_names
+    else:
+        names = column_names(X)
+    if y is None:
+        where = "" if schema is None else ", or name the label column in the schema and have it in the table"
+        raise InputError(f"{name}: y=None; give the labels{where}.")
+    return X, y, names
+
+
+def _opened_columns(
+    tables: Sequence[Any], y: ArrayLike | None, schema: Schema
+) -> tuple[list[Any], list[tuple[str, ...]], ArrayLike | None]:
+    """By columns: the rows of each party and the names of its features, by its part of the schema, and the labels."""
+    held = [columns_of(table) for table in tables]
+    places = {name: [place for place, cells in enumerate(held) if name in cells] for name in schema.columns}
+    for name, found in places.items():
+        if len(found) != 1:
+            raise InputError(
+                f"schema: the column {name!r} is with {len(found)} parties; by columns each is with exactly one."
+            )
+    parts = [schema.part(cells) for cells in held]
+    if y is None:
+        y = next((labels for cells in held if (labels := schema.labels(cells)) is not None), None)
+    rows = [part.encode(cells, others=False) for part, cells in zip(parts, held, strict=True)]
+    return rows, [part.feature_names for part in parts], y
 
 
 def _accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | None]:

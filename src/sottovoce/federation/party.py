@@ -614,8 +614,8 @@ def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.nd
             rows = rows.astype(np.float64)
         except (TypeError, ValueError):
             raise InputError(
-                f"{name}: X has columns that are not numbers; encode them first, for example with a scikit-learn "
-                "ColumnTransformer with OneHotEncoder."
+                f"{name}: X has columns that are not numbers; declare what they hold in a schema, "
+                "schema=sv.Schema(...), or encode them first."
             ) from None
     return rows, labels
 

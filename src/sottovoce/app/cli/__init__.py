@@ -17,6 +17,7 @@ from sottovoce.app.cli import (
     parties,
     prediction,
     reproducing,
+    schemas,
     solving,
     training,
 )
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.command()(training.plan)
 app.command()(training.fit)
 app.command()(prediction.predict)
+app.command()(schemas.schema)
 app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
 app.add_typer(models.app, name="models")

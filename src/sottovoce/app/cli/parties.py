@@ -122,8 +122,8 @@ def party(
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
     A party file has the tables [party] (name, file, label, ledger, account), [federation] (coordinator, certificates)
-    and, if wanted, [policy] (max_epsilon, max_delta) and [bounds]. Without a label every column is a feature: that is
-    for data split by columns where another party holds the labels.
+    and, if wanted, [policy] (max_epsilon, max_delta), [bounds] and [schema] (of this party's columns). Without a label
+    every column is a feature: that is for data split by columns where another party holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
     prediction, and the ledger tells where the party's part of the model is; you approve it with
@@ -168,7 +168,10 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     credentials = Credentials.load(job.resolve(job.federation.certificates), source.name)
     account = sources.source_account(source, job.resolve)
     bounds = None
-    if job.bounds is not None:
+    schema = job.known_schema
+    if job.bounds is not None and schema is not None:
+        bounds = job.bounds.declare(schema.feature_names)
+    elif job.bounds is not None:
         path = job.resolve(source.file)
         shape = sources.file_shape(path, source.label, source.features, labelled=source.has_label)
         bounds = job.bounds.declare(shape[1])
@@ -185,7 +188,10 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     results = None if source.predictions is None else job.resolve(source.predictions)
     if results is not None:
         check_writable(results, "party.predictions")
-    holder = sources.read_party(source.name, source, job.resolve, policy, labelled=source.has_label)
+    if schema is None:
+        holder = sources.read_party(source.name, source, job.resolve, policy, labelled=source.has_label)
+    else:
+        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

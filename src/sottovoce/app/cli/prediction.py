@@ -80,9 +80,15 @@ def predict(
 def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str, list[Any]]:
     """The columns of the result for records in one file."""
     from sottovoce.app.sources import read_features
+    from sottovoce.data.schema import columns_of
 
-    names = list(getattr(fitted, "feature_names_in_", []))
-    rows, ignored = read_features(names, fitted.n_features_in_, data, whole=True)
+    rows: Any
+    if (schema := fitted._schema) is not None:
+        rows = columns_of(data)
+        ignored = [name for name in rows if name not in schema.columns]
+    else:
+        names = list(getattr(fitted, "feature_names_in_", []))
+        rows, ignored = read_features(names, fitted.n_features_in_, data, whole=True)
     if ignored:
         aside().print(f"note: not features of the model, ignored: {', '.join(ignored)}")
     with warnings.catch_warnings():

@@ -1,0 +1,640 @@
+"""A schema: what is publicly known about the columns of a table. From it follow the features, their names and bounds.
+
+**Encoding.** A row of features is a function of that row's cells and of the schema alone, so a record changes its own
+row and nothing else, and all parties with one schema encode alike. No cell is an error:
+
+| column | features | a cell that is missing or of no use |
+|---|---|---|
+| number with a range | its value, cut to the range | the fill, by default the middle; with `missing` a flag beside it |
+| category with levels | one for each level, 1 or 0 | all 0; with `missing`, with `other` a feature of its own |
+| yes/no | 1 or -1 | 0; with `missing` a flag beside it |
+
+**Bound.** Numbers are rescaled to [-1, 1] by their declared range when rows are prepared (`Bounds.feature_low`). Then a
+column adds to a row's squared norm at most: a category 1, since one of its features at most is 1; a number or a yes/no
+1; a number with a flag f^2 + 1, f the rescaled fill, since the flag is 1 where the number is f and else 0. The row norm
+is the root of the sum. A column's cells decide nothing about another column's features, so some rows reach it.
+
+**The guarantee does not rest on this.** It rests on `preparation`, which cuts every entry and scales back every row
+that is longer than the declared norm, whatever made the row. Were the sum above wrong, rows would be cut: a worse
+model, the same promise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.arguments import is_number
+from sottovoce.data.bounds import LARGEST, SMALLEST
+from sottovoce.data.readers import MISSING, read_cells
+from sottovoce.errors import InputError, did_you_mean
+from sottovoce.files import write_text
+
+Array = NDArray[np.float64]
+Level = str | int | float | bool
+Cells = NDArray[Any]  # of one column
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
+_TRUE: Final = {"true": 1.0, "false": 0.0}
+_ARROW_NUMBERS: Final = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float", "double"}
+_NO_CELLS: Final = {"M": "dates", "m": "durations", "c": "complex numbers", "V": "records"}  # kinds of arrays
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A table as features: rows in the units of the table, and the names of the features."""
+
+    rows: Array
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Column(ABC):
+    """One column that features are made of."""
+
+    name: str
+    keys: ClassVar[tuple[str, ...]]  # the entries that it may have, the first of which says what it is
+
+    @property
+    @abstractmethod
+    def features(self) -> tuple[str, ...]:
+        """Their names."""
+
+    @abstractmethod
+    def encode(self, cells: Cells) -> Array:
+        """The features of each cell."""
+
+    @abstractmethod
+    def entry(self) -> dict[str, Any]:
+        """As a schema declares it."""
+
+    @property
+    def square(self) -> float:
+        """The most that it adds to the squared norm of a rescaled row."""
+        return 1.0
+
+    @property
+    def ranges(self) -> list[tuple[float, float]]:
+        """What becomes [-1, 1], for each feature; 0 and 1 stay what they are."""
+        return [(-1.0, 1.0)] * len(self.features)
+
+    def _flagged(self, first: Sequence[str], missing: bool) -> tuple[str, ...]:
+        return (*first, f"{self.name}=missing") if missing else tuple(first)
+
+
+@dataclass(frozen=True)
+class Number(Column):
+    """`{ range = [low, high] }`; for missing cells `missing = true` adds a flag, `fill` is what they count as."""
+
+    low: float
+    high: float
+    missing: bool = False
+    fill: float | None = None
+    keys: ClassVar[tuple[str, ...]] = ("range", "missing", "fill")
+
+    def __post_init__(self) -> None:
+        if not (self.high - self.low >= SMALLEST and max(abs(self.low), abs(self.high)) <= LARGEST):
+            raise InputError(
+                f"columns.{self.name}: range = [{self.low!r}, {self.high!r}] must be two finite numbers, low below "
+                "high. Choose them from what is publicly known; cells beyond are cut."
+            )
+        if self.fill is not None and not self.low <= self.fill <= self.high:
+            raise InputError(
+                f"columns.{self.name}: fill = {self.fill!r} must be within the range [{self.low:g}, {self.high:g}]; "
+                "leave it out for the middle."
+            )
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The number, and its flag."""
+        return self._flagged([self.name], self.missing)
+
+    @property
+    def ranges(self) -> list[tuple[float, float]]:
+        """The number's is the declared one."""
+        return [(self.low, self.high), *super().ranges[1:]]
+
+    @property
+    def square(self) -> float:
+        """1, or f^2 + 1 with the flag on."""
+        rescaled = (self._fill - (self.low + self.high) / 2) * 2 / (self.high - self.low)
+        return 1.0 + rescaled**2 if self.missing else 1.0
+
+    @property
+    def _fill(self) -> float:
+        return (self.low + self.high) / 2 if self.fill is None else self.fill
+
+    def encode(self, cells: Cells) -> Array:
+        """Values cut to the range; what is no finite number counts as the fill."""
+        values = numbers_of(cells)
+        known = np.isfinite(values)
+        values = np.where(known, np.clip(values, self.low, self.high), self._fill)
+        return np.column_stack([values, ~known]) if self.missing else values[:, None]
+
+    def entry(self) -> dict[str, Any]:
+        """Range, flag and fill."""
+        fill = {} if self.fill is None else {"fill": _short(self.fill)}
+        return {"range": [_short(self.low), _short(self.high)]} | ({"missing": True} if self.missing else {}) | fill
+
+
+@dataclass(frozen=True)
+class Category(Column):
+    """`{ levels = [...] }`; with `missing = true` and `other = true` levels for missing and for undeclared cells."""
+
+    levels: tuple[Level, ...]
+    missing: bool = False
+    other: bool = False
+    keys: ClassVar[tuple[str, ...]] = ("levels", "missing", "other")
+
+    def __post_init__(self) -> None:
+        _check_levels(self.name, "levels", self.levels)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """One for each level."""
+        declared = [f"{self.name}={_shown(level)}" for level in self.levels]
+        return self._flagged(declared, self.missing) + ((f"{self.name}=other",) if self.other else ())
+
+    def encode(self, cells: Cells) -> Array:
+        """1 at the cell's level, if it has one."""
+        count = len(self.levels)
+        places = _places(cells, self.levels)
+        places[places == _ABSENT] = count if self.missing else _NOWHERE
+        places[places == _UNKNOWN] = count + self.missing if self.other else _NOWHERE
+        rows = np.zeros((len(places), len(self.features)))
+        found = np.flatnonzero(places != _NOWHERE)
+        rows[found, places[found]] = 1.0
+        return rows
+
+    def entry(self) -> dict[str, Any]:
+        """Levels, and which are added."""
+        added = {key: True for key in ("missing", "other") if getattr(self, key)}
+        return {"levels": list(self.levels)} | added
+
+
+@dataclass(frozen=True)
+class YesNo(Column):
+    """`{ yes = ..., no = ... }`: one feature, 1 or -1, and 0 for anything else."""
+
+    yes: Level
+    no: Level
+    missing: bool = False
+    keys: ClassVar[tuple[str, ...]] = ("yes", "no", "missing")
+
+    def __post_init__(self) -> None:
+        _check_levels(self.name, "yes and no", (self.no, self.yes))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """One, named by what a yes is, and its flag."""
+        return self._flagged([f"{self.name}={_shown(self.yes)}"], self.missing)
+
+    def encode(self, cells: Cells) -> Array:
+        """1, -1 or 0."""
+        places = _places(cells, (self.no, self.yes))
+        known = places >= 0
+        signs = np.where(known, 2.0 * places - 1.0, 0.0)
+        return np.column_stack([signs, ~known]) if self.missing else signs[:, None]
+
+    def entry(self) -> dict[str, Any]:
+        """The two levels and the flag."""
+        return {"yes": self.yes, "no": self.no} | ({"missing": True} if self.missing else {})
+
+
+KINDS: Final[tuple[type[Column], ...]] = (Number, Category, YesNo)
+
+
+class Schema:
+    """Public knowledge about the columns of a table: it makes the features, their names and the bounds of a fit.
+
+    Parameters
+    ----------
+    columns : mapping
+        For each column what it holds: `{"range": (18, 99)}`, a number; `{"levels": ["a", "b"]}`, a category;
+        `{"yes": "Y", "no": "N"}`. With `"missing": True` missing cells have a feature of their own, with
+        `"other": True` undeclared levels too; `"fill"` is what a missing number counts as, by default the middle of
+        its range. Choose ranges and levels from what is publicly known, never from the data.
+    label : str or None
+        The column of the labels. Its entry among the columns, if it has one, declares the classes or the range.
+    identifiers : list of str
+        Columns that are no features: numbers of records, names, weights.
+
+    Examples
+    --------
+    >>> schema = Schema({"age": {"range": (18, 98)}, "diet": {"levels": ["fish", "meat"]}}, identifiers=["id"])
+    >>> schema.feature_names
+    ('age', 'diet=fish', 'diet=meat')
+    >>> schema.encode({"id": [1, 2], "age": [20, 1000], "diet": ["meat", "?"]}).tolist()
+    [[20.0, 0.0, 1.0], [98.0, 0.0, 0.0]]
+    >>> round(schema.row_norm**2, 6)
+    2.0
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Any], *, label: str | None = None, identifiers: Sequence[str] = ()
+    ) -> None:
+        if not isinstance(columns, Mapping) or not all(isinstance(name, str) and name for name in columns):
+            raise InputError('columns must be a table by column names, for example {"age": {"range": (18, 99)}}.')
+        if not (label is None or (isinstance(label, str) and label)):
+            raise InputError(f"label={label!r} must be the name of a column; leave it out where there is none.")
+        if isinstance(identifiers, str) or not all(isinstance(name, str) for name in identifiers):
+            raise InputError(f"identifiers={identifiers!r} must be a list of names of columns.")
+        declared = {name: _column(name, entry) for name, entry in columns.items()}
+        self.label = label
+        self.target = declared.pop(label, None) if label is not None else None
+        self.columns: dict[str, Column] = declared
+        self.identifiers = tuple(identifiers)
+        self._check()
+
+    def _check(self) -> None:
+        for name in self.identifiers:
+            if name in self.columns or name == self.label:
+                raise InputError(f"identifiers: {name!r} is a column of features or the label too; take it out of one.")
+        names = self.feature_names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"columns: two features would be called {twice!r}; rename a level or a column.")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Such as "age", "education=HS-grad", "income=missing"."""
+        return tuple(name for column in self.columns.values() for name in column.features)
+
+    @property
+    def row_norm(self) -> float:
+        """What no rescaled row exceeds: the root of what each column adds at most."""
+        return math.sqrt(math.fsum(column.square for column in self.columns.values()))
+
+    @property
+    def classes(self) -> tuple[Level, ...] | None:
+        """The declared labels of a classification."""
+        if isinstance(self.target, Category):
+            return self.target.levels
+        return (self.target.no, self.target.yes) if isinstance(self.target, YesNo) else None
+
+    @property
+    def label_bound(self) -> tuple[float, float] | None:
+        """The declared range of a numeric label."""
+        return (self.target.low, self.target.high) if isinstance(self.target, Number) else None
+
+    @property
+    def feature_ranges(self) -> tuple[list[float], list[float]]:
+        """(lows, highs) of the features, as bounds are declared."""
+        pairs = [pair for column in self.columns.values() for pair in column.ranges]
+        return [low for low, _ in pairs], [high for _, high in pairs]
+
+    def part(self, names: Iterable[str]) -> Schema:
+        """The schema of some columns, in the order of this schema."""
+        wanted = set(names)
+        entries = {name: column.entry() for name, column in self.columns.items() if name in wanted}
+        if self.label in wanted and self.label is not None and self.target is not None:
+            entries[self.label] = self.target.entry()
+        label = self.label if self.label in wanted else None
+        return Schema(entries, label=label, identifiers=[name for name in self.identifiers if name in wanted])
+
+    def of_features(self, features: Sequence[str]) -> Schema:
+        """The schema of the columns that make exactly these features, in their order; no features of one are apart."""
+        columns, rest = [], list(features)
+        homes = {column.features[0]: column for column in self.columns.values()}
+        while rest:
+            column = homes.get(rest[0])
+            if column is None or tuple(rest[: len(column.features)]) != column.features:
+                raise InputError(
+                    f"schema: the data have a feature {rest[0]!r} that this schema does not make, or not at that "
+                    "place. Give the same schema to the federation, to every party and to the estimator."
+                )
+            columns.append(column)
+            rest = rest[len(column.features) :]
+        entries = {column.name: column.entry() for column in columns}
+        if self.label is not None and self.target is not None:
+            entries[self.label] = self.target.entry()
+        return Schema(entries, label=self.label, identifiers=self.identifiers)
+
+    def party_norms(self, row_norm: float, columns: Sequence[int]) -> tuple[float, ...]:
+        """By columns: the bound of each party's part of a row, the parties having so many features one after another.
+
+        Each part is what its columns add, and their squares sum to row_norm^2.
+        """
+        squares = [column.square for column in self.columns.values()]
+        ends = np.cumsum([len(column.features) for column in self.columns.values()])
+        owners = np.searchsorted(np.cumsum(columns), ends)
+        parts = np.bincount(owners, weights=squares, minlength=len(columns))
+        starts = {0, *ends.tolist()}
+        if not starts.issuperset(np.cumsum(columns).tolist()):
+            raise InputError("schema: the features of one column are with two parties; a column is with one.")
+        return tuple(float(norm) for norm in row_norm * np.sqrt(parts / parts.sum()))
+
+    def encode(self, table: Any, *, others: bool = True) -> Array:
+        """The features of a table: a data frame, an Arrow table, a mapping of columns, or the path of a file.
+
+        With `others=False` a column that the schema does not name is an error.
+        """
+        cells = columns_of(table)
+        self._check_columns(cells, others=others)
+        return np.column_stack([column.encode(cells[name]) for name, column in self.columns.items()])
+
+    def labels(self, table: Any) -> NDArray[Any] | None:
+        """The label of each row: of declared ones the declared value, or None where a cell is none of them.
+
+        None if there is no label column. Without an entry for it labels are as the table has them.
+        """
+        if self.label is None:
+            return None
+        cells = columns_of(table)
+        if self.label not in cells:
+            return None
+        raw = cells[self.label]
+        if isinstance(self.target, Number):
+            return numbers_of(raw)
+        if self.classes is None:
+            return raw
+        levels = np.array([*self.classes, None], dtype=object)
+        return np.asarray(levels[np.maximum(_places(raw, self.classes), -1)])
+
+    def table(self) -> dict[str, Any]:
+        """Plain values, as in the table [schema] of a job file."""
+        columns = {name: column.entry() for name, column in self.columns.items()}
+        if self.label is not None and self.target is not None:
+            columns[self.label] = self.target.entry()
+        label = {} if self.label is None else {"label": self.label}
+        return label | ({"identifiers": list(self.identifiers)} if self.identifiers else {}) | {"columns": columns}
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Schema:
+        """The schema of plain values."""
+        for key in table:
+            if key not in ("columns", "label", "identifiers"):
+                meant = did_you_mean(key, ("columns", "label", "identifiers"))
+                raise InputError(f"[schema] has no key {key!r}{meant} Allowed are: columns, label, identifiers.")
+        if "columns" not in table:
+            raise InputError("[schema] lacks columns: a table by column names, { age = { range = [18, 99] }, ... }.")
+        return cls(table["columns"], label=table.get("label"), identifiers=table.get("identifiers", ()))
+
+    @classmethod
+    def from_toml(cls, path: str | PathLike[str]) -> Schema:
+        """The table [schema] of a TOML file."""
+        path = Path(path)
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror}); give the path of a schema in TOML.") from None
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+            raise InputError(f"{path} is not TOML; `sottovoce schema FILE` drafts a schema.") from None
+        if not isinstance(tables.get("schema"), dict):
+            raise InputError(f"{path} has no table [schema]; `sottovoce schema FILE` drafts one.")
+        try:
+            return cls.from_table(tables["schema"])
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+    def to_toml(self, path: str | PathLike[str]) -> None:
+        """Write the table [schema]."""
+        write_text(Path(path), toml_text(self.table()), "path")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and _plain(self.table()) == _plain(other.table())
+
+    def __hash__(self) -> int:
+        return hash(_plain(self.table()))
+
+    def __repr__(self) -> str:
+        features = len(self.feature_names)
+        return f"Schema({len(self.columns)} columns, {features} features, row_norm={self.row_norm:.4g})"
+
+    def _check_columns(self, cells: Mapping[str, Cells], *, others: bool) -> None:
+        absent = [name for name in self.columns if name not in cells]
+        if absent:
+            meant = did_you_mean(absent[0], tuple(cells))
+            raise InputError(f"the table lacks {', '.join(map(repr, absent))} of the schema{meant} Add the columns.")
+        strange = [name for name in cells if name not in (*self.columns, *self.identifiers, self.label)]
+        if strange and not others:
+            raise InputError(
+                f"the table has columns that the schema does not name: {', '.join(map(repr, strange))}. Declare what "
+                "they hold, or name them among the identifiers, which are no features."
+            )
+
+        for name in self.columns:
+            if (kind := _NO_CELLS.get(cells[name].dtype.kind)) is not None:
+                raise InputError(
+                    f"column {name!r} holds {kind}; a schema has numbers, categories and yes/no. Convert it, for "
+                    "example to years as a number, or name it among the identifiers."
+                )
+
+
+def columns_of(table: Any) -> dict[str, Cells]:
+    """The columns of a pandas or Polars frame, an Arrow table, a mapping, or a CSV or Parquet file, by their names."""
+    if isinstance(table, str | PathLike):
+        table = read_cells(Path(table))
+    if isinstance(table, Mapping):
+        columns = {str(name): _cells(values) for name, values in table.items()}
+    elif hasattr(table, "column_names"):  # Arrow
+        columns = {name: _cells(table.column(j)) for j, name in enumerate(_distinct(table.column_names))}
+    elif hasattr(table, "columns") and hasattr(table, "__getitem__") and not hasattr(table, "collect"):
+        columns = {str(name): _cells(table[name]) for name in _distinct(table.columns)}
+    else:
+        raise InputError(
+            f"X is of type {type(table).__name__}; with a schema it must be a table with named columns: a pandas or "
+            "Polars data frame, an Arrow table, a dict of columns, or the path of a CSV or Parquet file."
+        )
+    lengths = {len(cells) for cells in columns.values()}
+    if len(lengths) > 1:
+        raise InputError(
+            f"the columns of the table have {sorted(lengths)} cells; give each record one in every column."
+        )
+    return columns
+
+
+def toml_text(table: Mapping[str, Any], comments: Mapping[str, str] | None = None, *, head: str = "") -> str:
+    """The table [schema] as TOML, a line for each column, with a comment behind it where there is one."""
+    remarks = comments or {}
+    lines = [*(f"# {line}" for line in head.splitlines()), "[schema]"]
+    lines += [f"{key} = {_toml(value)}{_remark(remarks, key)}" for key, value in table.items() if key != "columns"]
+    lines += ["", "[schema.columns]"]
+    lines += [
+        f"{name if _BARE.fullmatch(name) else _toml(name)} = {_toml(entry)}{_remark(remarks, f'columns.{name}')}"
+        for name, entry in table["columns"].items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _remark(remarks: Mapping[str, str], key: str) -> str:
+    return f"  # {remarks[key]}" if key in remarks else ""
+
+
+def _toml(value: Any) -> str:
+    """A value of TOML; texts are JSON's, which are TOML's but for the character 7F."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value)
+
+
+def _plain(table: Mapping[str, Any]) -> str:
+    return json.dumps(table)
+
+
+def _column(name: str, entry: Any) -> Column:
+    """A column of its entry; which kind it is, the entry's keys say."""
+    if not isinstance(entry, Mapping):
+        raise InputError(
+            f"columns.{name} = {entry!r} must be a table that says what the column holds: {{ range = [low, high] }}, "
+            "{ levels = [...] } or { yes = ..., no = ... }."
+        )
+    kinds = [kind for kind in KINDS if kind.keys[0] in entry]
+    if len(kinds) != 1:
+        raise InputError(f"columns.{name} must have one of range (a number), levels (a category), yes and no.")
+    kind = kinds[0]
+    for key, value in entry.items():
+        if key not in kind.keys:
+            meant = did_you_mean(str(key), kind.keys)
+            raise InputError(f"columns.{name} has no key {key!r}{meant} Beside {kind.keys[0]}: {', '.join(kind.keys)}.")
+        if key in ("missing", "other") and not isinstance(value, bool):
+            raise InputError(f"columns.{name}: {key} = {value!r} must be true or false.")
+    given = dict(entry)
+    if kind is Number:
+        low, high = _pair(name, given.pop("range"))
+        fill = given.get("fill")
+        if not (fill is None or is_number(fill)):
+            raise InputError(f"columns.{name}: fill = {fill!r} must be a number within the range.")
+        return Number(name, low, high, given.get("missing", False), None if fill is None else float(fill))
+    if kind is Category:
+        levels = given.pop("levels")
+        if isinstance(levels, str) or not isinstance(levels, Iterable) or isinstance(levels, Mapping):
+            raise InputError(f"columns.{name}: levels = {levels!r} must be a list of texts or numbers.")
+        return Category(name, tuple(_level(name, level) for level in levels), **given)
+    if "no" not in given:
+        raise InputError(f"columns.{name} lacks no: what a cell holds where it is not {given['yes']!r}.")
+    return YesNo(name, _level(name, given.pop("yes")), _level(name, given.pop("no")), **given)
+
+
+def _pair(name: str, given: Any) -> tuple[float, float]:
+    pair = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else []
+    if len(pair) != 2 or not all(map(is_number, pair)):
+        raise InputError(
+            f"columns.{name}: range = {given!r} must be two numbers, low and high. Choose them from what is publicly "
+            "known, not from these data; cells beyond are cut."
+        )
+    return float(pair[0]), float(pair[1])
+
+
+def _short(number: float) -> float | int:
+    """A whole number without its point."""
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def _level(name: str, level: Any) -> Level:
+    plain = level.item() if isinstance(level, np.generic) else level
+    if not isinstance(plain, str | int | float | bool) or plain != plain:
+        raise InputError(f"columns.{name}: the level {level!r} must be a text, a number, true or false.")
+    return plain
+
+
+def _check_levels(name: str, what: str, levels: Sequence[Level]) -> None:
+    if not levels:
+        raise InputError(f"columns.{name}: {what} is empty; list the levels that are publicly known to occur.")
+    keys = [_key(level) for level in levels]
+    if len(set(keys)) < len(keys):
+        twice = next(level for level, key in zip(levels, keys, strict=True) if keys.count(key) > 1)
+        raise InputError(
+            f"columns.{name}: {what} has {twice!r} twice (a text that reads as a number counts as that number, true as "
+            "1 and false as 0)."
+        )
+
+
+def _shown(level: Level) -> str:
+    return str(level).lower() if isinstance(level, bool) else f"{level:g}" if isinstance(level, float) else str(level)
+
+
+# How a cell is read: by itself, whatever the type of the column that it came in.
+
+_ABSENT, _UNKNOWN, _NOWHERE = -1, -2, -3  # places of cells that are missing, undeclared, or have no feature
+
+
+def _key(cell: Any) -> float | str | None:
+    """What a cell is compared by: its number if it is one or reads as one (true 1, false 0), else its text, else None.
+
+    A column of 1 and 2 with one text in it, or one missing cell, is of another type in every library, and the
+    other cells must not be read differently for that.
+    """
+    try:
+        number = float(cell)
+    except Exception:
+        if not isinstance(cell, str):
+            return None
+        text = cell.strip()
+        return _TRUE.get(text.lower(), text)
+    if number == number:
+        return number
+    return cell.strip() if isinstance(cell, str) else None
+
+
+def _places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:
+    """The place of each cell among the levels; a declared level is never missing, whatever it is called."""
+    found = {_key(level): place for place, level in enumerate(levels)}
+
+    def place(cell: Any) -> int:
+        key = _key(cell)
+        if key in found:
+            return found[key]
+        return _ABSENT if key is None or (isinstance(key, str) and key.lower() in MISSING) else _UNKNOWN
+
+    known: dict[str, int] = {}  # texts repeat
+    places = np.empty(len(cells), dtype=np.int64)
+    for row, cell in enumerate(cells.tolist()):
+        if not isinstance(cell, str):
+            places[row] = place(cell)
+            continue
+        if cell not in known:
+            known[cell] = place(cell)
+        places[row] = known[cell]
+    return places
+
+
+def numbers_of(cells: Cells) -> Array:
+    """Each cell as a number, NaN where it is none."""
+    if cells.dtype.kind in "fiub":
+        return cells.astype(np.float64)
+    keys = [_key(cell) for cell in cells.tolist()]
+    return np.array([key if isinstance(key, float) else math.nan for key in keys])
+
+
+def _cells(values: Any) -> Cells:
+    """One column as an array of one dimension; what has a type of its own (Arrow, Polars, pandas) gives its cells."""
+    if hasattr(values, "to_pylist"):  # Arrow
+        return _arrow_cells(values)
+    if hasattr(values, "to_numpy"):
+        cells = values.to_numpy()
+    elif isinstance(values, np.ndarray):
+        cells = values
+    else:  # a plain list keeps each cell as it is, since NumPy would give all of them one type
+        cells = np.fromiter(values, dtype=object)
+    if cells.ndim != 1:
+        raise InputError("a column of the table has several values in a cell; give one column for each.")
+    return np.asarray(cells)
+
+
+def _arrow_cells(values: Any) -> Cells:
+    if str(values.type) in _ARROW_NUMBERS:
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    return np.fromiter(values.to_pylist(), dtype=object)
+
+
+def _distinct(names: Iterable[Any]) -> Iterator[Any]:
+    listed = list(names)
+    if len({str(name) for name in listed}) < len(listed):
+        raise InputError("two columns of the table have the same name; rename one.")
+    yield from listed

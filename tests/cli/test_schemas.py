@@ -1,0 +1,179 @@
+"""Schemas on the command line: drafts, jobs, party files, predictions."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.app.jobs import load_job, load_party_job
+from sottovoce.app.runs import planned
+from sottovoce.app.sources import read_table_party
+
+from .conftest import Invoke
+
+SECRETS = ("Ilfracombe", "17.25", "93.75", "gravely")
+SCHEMA = """
+[schema]
+label = "ill"
+identifiers = ["id"]
+
+[schema.columns]
+age = { range = [18, 98], missing = true }
+city = { levels = ["Rome", "Oslo"], other = true }
+smoker = { yes = "yes", no = "no" }
+ill = { levels = ["no", "yes"] }
+"""
+JOB = '[model]\nestimator = "logistic"\ninsecure_seed = 3\n[privacy]\nepsilon = 3.0\n'
+NAMES = ["age", "age=missing", "city=Rome", "city=Oslo", "city=other", "smoker=yes"]
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """`all.csv`, its halves by rows `north.csv` and `south.csv`, and by columns `left.csv` and `right.csv`."""
+    random = np.random.default_rng(0)
+    age, city = random.uniform(18, 98, 800), random.choice(["Rome", "Oslo", "Ilfracombe", "?"], 800)
+    smoker = random.choice(["yes", "no"], 800)
+    score = (age - 58) / 20 + 2 * (smoker == "yes") - 1 + 0.3 * random.logistic(size=800)
+    cells = {
+        "id": [str(row) for row in range(800)],
+        "age": ["?" if row % 20 == 0 else f"{value:.2f}" for row, value in enumerate(age)],
+        "city": city.tolist(),
+        "smoker": smoker.tolist(),
+        "ill": np.where(score > 0, "yes", "no").tolist(),
+    }
+
+    def write(name: str, rows: slice, *columns: str) -> None:
+        kept = columns or tuple(cells)
+        records = zip(*(cells[column][rows] for column in kept), strict=True)
+        (tmp_path / name).write_text("\n".join([",".join(kept), *map(",".join, records)]) + "\n")
+
+    write("all.csv", slice(None))
+    write("north.csv", slice(0, 300))
+    write("south.csv", slice(300, None))
+    write("left.csv", slice(None), "city", "ill")
+    write("right.csv", slice(None), "age", "smoker", "ill")
+    write("new.csv", slice(0, 50), "smoker", "city", "age")
+    return tmp_path
+
+
+def job(folder: Path, text: str, name: str = "job.toml") -> Path:
+    (folder / name).write_text(JOB + text)
+    return folder / name
+
+
+class TestDraft:
+    table = "name,age,note\nIlfracombe,17.25,gravely\nIlfracombe,93.75,gravely\n,x,\n"
+
+    def test_no_value_is_copied_and_the_draft_is_refused_until_filled_in(self, tmp_path: Path, invoke: Invoke) -> None:
+        (tmp_path / "t.csv").write_text(self.table)
+        text = invoke("schema", tmp_path / "t.csv", "--label", "note").stdout
+        assert not [secret for secret in SECRETS if secret in text]
+        assert "age = { range = [] }" in text
+        assert "name = { levels = [] }" in text
+        assert 'label = "note"' in text
+        (tmp_path / "s.toml").write_text(text)
+        with pytest.raises(sv.InputError, match=r"range = \[\] must be two numbers|levels is empty"):
+            sv.Schema.from_toml(tmp_path / "s.toml")
+        (tmp_path / "s.toml").write_text(text.replace("range = []", "range = [0, 99]").replace("[] }", '["a"] }'))
+        assert sv.Schema.from_toml(tmp_path / "s.toml").feature_names == ("name=a", "age")
+
+    def test_a_public_file_gives_its_values(self, tmp_path: Path, invoke: Invoke) -> None:
+        """Negative control of the above: the secrets are found where they are."""
+        (tmp_path / "t.csv").write_text(self.table)
+        invoke("schema", tmp_path / "t.csv", "--label", "note", "--public", "-o", tmp_path / "s.toml")
+        text = (tmp_path / "s.toml").read_text()
+        assert [secret for secret in SECRETS if secret in text] == list(SECRETS)
+        schema = sv.Schema.from_toml(tmp_path / "s.toml")
+        assert schema.feature_names == ("name=Ilfracombe", "name=missing", "age", "age=missing")
+        assert "is there already" in invoke("schema", tmp_path / "t.csv", "-o", tmp_path / "s.toml", code=2).stderr
+
+    def test_columns_that_cannot_be_features_become_identifiers(self, tmp_path: Path, invoke: Invoke) -> None:
+        lines = "".join(f"person {row},1,{row % 2}\n" for row in range(300))
+        (tmp_path / "t.csv").write_text("name,one,two\n" + lines)
+        assert 'identifiers = ["name", "one"]' in invoke("schema", tmp_path / "t.csv", "--public").stdout
+
+    def test_parquet_types_and_a_label_that_is_not_there(self, tmp_path: Path, invoke: Invoke) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table({"a": [1, 2], "b": [True, None], "c": ["x", "y"]}), tmp_path / "t.parquet")
+        text = invoke("schema", tmp_path / "t.parquet").stdout
+        assert "a = { range = [] }" in text
+        assert "b = { yes = true, no = false }" in text
+        assert "c = { levels = [] }" in text
+        assert "--label d" in invoke("schema", tmp_path / "t.parquet", "--label", "d", code=2).stderr
+
+
+class TestJobs:
+    def test_plan_fit_and_predict(self, people: Path, invoke: Invoke) -> None:
+        path = job(people, SCHEMA + '[data]\nfile = "all.csv"\n')
+        assert planned(load_job(path)).plan.bounds.row_norm == pytest.approx(np.sqrt(3))
+        invoke("fit", path, "--quiet")
+        report = json.loads((people / "job.privacy.json").read_text())
+        assert report["feature_names"] == NAMES
+        found = invoke("predict", people / "job.json", people / "new.csv", "--proba").stdout.splitlines()
+        assert len(found) == 51
+        model = sv.PrivateLogisticRegression(
+            3.0, schema=sv.Schema.from_toml(path), insecure_seed=3
+        ).fit(people / "all.csv")  # fmt: skip
+        assert [line.split(",")[0] for line in found[1:]] == model.predict(people / "new.csv").tolist()
+        assert "city=Rome" in (people / "job.privacy.html").read_text()
+
+    def test_a_schema_in_a_file_and_no_data_opened_where_records_are_declared(self, people: Path) -> None:
+        (people / "schema.toml").write_text(SCHEMA)
+        data = '[data]\nfile = "nowhere.csv"\nrecords = 800\n'
+        shown = planned(load_job(job(people, '[schema]\nfile = "schema.toml"\n' + data)))
+        assert not shown.files_opened
+        assert shown.plan.features == len(NAMES)
+
+    def test_by_rows(self, people: Path, invoke: Invoke) -> None:
+        parties = "".join(f'[[party]]\nname = "{name}"\nfile = "{name}.csv"\n' for name in ("north", "south"))
+        path = job(people, SCHEMA + parties)
+        assert planned(load_job(path)).plan.parties == (("north", 300), ("south", 500))
+        invoke("fit", path, "--quiet")
+        assert json.loads((people / "job.json").read_text())["feature_names"] == NAMES
+
+    def test_by_columns(self, people: Path, invoke: Invoke) -> None:
+        parties = "".join(f'[[party]]\nname = "{name}"\nfile = "{name}.csv"\n' for name in ("left", "right"))
+        path = job(people, SCHEMA + parties + "[columns]\n")
+        plan = planned(load_job(path)).plan
+        assert plan.columns == (3, 3)
+        np.testing.assert_allclose(np.square(plan.norms), [1, 2])
+        invoke("fit", path, "--quiet")
+        (people / "people.toml").write_text(parties)
+        joint = invoke("predict", people / "job.json", people / "people.toml").stdout
+        assert joint == invoke("predict", people / "job.json", people / "all.csv").stdout
+
+    def test_a_party_file(self, people: Path) -> None:
+        sv.Ledger.create(people / "north.db").open("north", epsilon=5.0, delta=1e-4)
+        party = '[party]\nname = "north"\nfile = "north.csv"\nledger = "north.db"\n'
+        (people / "party.toml").write_text(party + '[federation]\ncoordinator = "x:1"\ncertificates = "c"\n' + SCHEMA)
+        loaded = load_party_job(people / "party.toml")
+        assert loaded.known_schema is not None
+        holder = read_table_party("north", loaded.party, loaded.resolve, loaded.known_schema)
+        assert holder.labelled
+        assert holder.features == len(NAMES)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ('[schema]\nlabels = "ill"\n', r"\[schema\] has no key 'labels'.*label"),
+            ('[schema]\nlabel = "ill"\n', "lacks columns"),
+            ('[schema]\nfile = "s.toml"\nlabel = "ill"\n', "leave the other keys out"),
+            ("[schema.columns]\nage = { range = [] }\n", r"columns.age: range = \[\] must be two numbers"),
+            ('[schema]\nfile = "none.toml"\n', "none.toml cannot be read"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, people: Path, text: str, said: str) -> None:
+        with pytest.raises(sv.InputError, match=said):
+            load_job(job(people, text + '[data]\nfile = "all.csv"\n'))
+
+    def test_keys_that_do_not_go_together(self, people: Path, invoke: Invoke) -> None:
+        twice = invoke("fit", job(people, SCHEMA + '[data]\nfile = "all.csv"\nlabel = "ill"\n'), code=2).stderr
+        assert "leave label out" in twice
+        both = invoke("plan", job(people, SCHEMA + '[data]\nfile = "all.csv"\n[bounds]\nentry_bound = 1.0\n'), code=2)
+        assert "follow from the schema" in both.stderr
+        wrong = job(people, SCHEMA + '[data]\nfile = "all.csv"\nrecords = 3\n')
+        assert "records=3 is declared" in invoke("fit", wrong, code=2).stderr
