@@ -668,3 +668,30 @@ class TestFederation:
         for count in counted:
             assert 3 * 3 * 6 * 8 < count.uplink_bytes < 20_000
             assert 3 * 3 * 6 * 8 < count.downlink_bytes < 40_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (sv.PrivateRidge, {"label_bound": 3.0}),
+        (sv.PrivateLasso, {"label_bound": 3.0}),
+        (sv.PrivateElasticNet, {"label_bound": 3.0}),
+        (sv.PrivateLinearSVC, {}),
+        (sv.PrivateLogisticRegression, {}),
+        (sv.PrivateLogisticRegression, {"classes": (0, 1, 2)}),
+    ],
+)
+def test_a_plain_model_of_scikit_learn_predicts_alike(kind: Any, more: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.uniform(-1, 1, (300, 3)), columns=["a", "b", "c"])
+    scores = X.to_numpy() @ [1.0, -1.0, 0.5]
+    y = scores if "label_bound" in more else np.digitize(scores, [-0.4, 0.4] if "classes" in more else [0.0])
+    model = kind(5.0, entry_bound=1.0, insecure_seed=0, **more).fit(X, y)
+    plain = pickle.loads(pickle.dumps(model.to_sklearn()))
+    assert type(plain).__module__.startswith("sklearn")
+    np.testing.assert_allclose(plain.predict(X), model.predict(X), rtol=1e-9)
+    if hasattr(model, "predict_proba"):
+        np.testing.assert_allclose(plain.predict_proba(X), model.predict_proba(X), rtol=1e-9)
+    assert list(plain.feature_names_in_) == ["a", "b", "c"]
+    plain.coef_[...] = 0.0
+    assert np.any(model.coef_ != 0.0)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import secrets
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -112,6 +114,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     verbose : bool
         Show progress with the time left.
     """
+
+    _plain: ClassVar[str]  # where scikit-learn has such a model
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -546,6 +550,20 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """The parties keep the coefficients: those of an earlier fit are not these."""
         for name in {"coef_", "intercept_"} & set(vars(self)):
             delattr(self, name)
+
+    def to_sklearn(self) -> Any:
+        """A plain estimator of scikit-learn with these coefficients, to be used where this library is not.
+
+        It takes the numeric features (of a table, `schema.encode(table)`) and cuts nothing: its predictions are these
+        for rows within the declared bounds.
+        """
+        self._check_shared()
+        module, name = self._plain.rsplit(".", 1)
+        made = getattr(importlib.import_module(module), name)()  # which takes a while to import
+        fitted = ("coef_", "intercept_", "classes_", "n_features_in_", "feature_names_in_")
+        vars(made).update({name: copy(vars(self)[name]) for name in fitted if name in vars(self)})
+        made.n_iter_ = np.array([self.n_iter_])
+        return made
 
     @property
     def sparse_coef_(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +128,8 @@ class PrivateLogisticRegression(_Classifier):
         Of the elastic net: the share of the l1 norm, from 0 to 1.
     """
 
+    _plain: ClassVar[str] = "sklearn.linear_model.LogisticRegression"
+
     penalty: str | None = None
     l1_ratio: float = 0.5
 
@@ -175,6 +177,8 @@ class PrivateLinearSVC(_Classifier):
         "smoothed_hinge" is served by most solvers, "hinge" by `scd`, `gradient`, `sgd`, `admm` and `fdml`. "sigmoid" is
         a smooth count of the errors and not convex: wrong labels pull little. Or another registered loss of that kind.
     """
+
+    _plain: ClassVar[str] = "sklearn.svm.LinearSVC"
 
     loss: str = "smoothed_hinge"
 

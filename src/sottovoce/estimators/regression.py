@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,6 +71,8 @@ class PrivateRidge(_Regressor):
         Of the Huber loss, which needs one: the residual, in units of the label, beyond which a record pulls no harder.
     """
 
+    _plain: ClassVar[str] = "sklearn.linear_model.Ridge"
+
     loss: str = "squared"
     threshold: float | None = None
 
@@ -89,6 +91,8 @@ class PrivateRidge(_Regressor):
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLasso(_Regressor):
     """min (1/N) sum (x'w + b - y)^2 / 2 + alpha |w|_1 under differential privacy, or |w|_1 <= radius."""
+
+    _plain: ClassVar[str] = "sklearn.linear_model.Lasso"
 
     alpha: float = 1e-4
 
@@ -116,6 +120,8 @@ class PrivateElasticNet(_Regressor):
     l1_ratio : float
         The share of the l1 norm in the penalty, from 0 to 1.
     """
+
+    _plain: ClassVar[str] = "sklearn.linear_model.ElasticNet"
 
     alpha: float = 1e-4
     l1_ratio: float = 0.5
