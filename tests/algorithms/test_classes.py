@@ -12,24 +12,29 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 import sottovoce as sv
-from sottovoce import losses
+from plans import PLANS, plan_for
+from sottovoce import algorithms, losses
 from sottovoce.algorithms.whitened import classes
 from sottovoce.app import model_file
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.labels import equal
+from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.query import Query, Wholes
 from sottovoce.errors import InputError
+from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, either
 from sottovoce.queries import projected
 from sottovoce.queries.numbers import ClassCounts
 from sottovoce.queries.projected import ProjectedGradient, Shape, cut_rows
-from support import at, plan_of
+from support import at, handle, plan_of
 
 FEATURES, CLASSES, RECORDS = 3, 4, 7
 D = FEATURES + 1
 SOFTMAX = losses.get("softmax", classes=float(CLASSES))
 NULL = (np.full(FEATURES, math.nan), 0)
+NUMBERS: dict[str, Any] = {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0)}
 
 
 def problem(**changes: Any) -> Problem:
@@ -229,3 +234,39 @@ def test_a_class_bends_as_much_as_its_share_where_scores_are_equal() -> None:
     shares = np.array([0.6, 0.3, 0.1])
     np.testing.assert_allclose(classes.bends(shares, np.zeros(3)), shares)
     assert np.all(classes.bends(shares, np.full(3, 4.0)) < shares)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_party_serves_no_loss_of_another_number_of_scores(name: str) -> None:
+    """A form of several classes with labels of two, or of numbers, or the other way round: refused, rows unseen."""
+    form, split, more = PLANS[name]
+    plan = plan_for(form, split, **more)
+    two = {"loss": {"name": "logistic"}, "classes": (0, 1)}
+    number = {"loss": {"name": "squared"}, "classes": None, "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0)}
+    three = {"loss": {"name": "softmax", "parameters": {"classes": 3.0}}, "classes": (0, 1, 2)}
+    for changes in (two, number) if form.several else (three,):
+        fields = {**plan.model_dump(), **changes}
+        forged = Plan.model_validate(fields)
+        assert form is algorithms.of(forged)
+        X, y = np.zeros((6, forged.part(forged.names[0]).stop)), np.array([0, 1, 0, 1, 0, 1])
+        party = sv.Party(forged.names[0], X, y)
+        frame = Frame("plan", 1, forged.digest, text=forged.to_json())
+        assert decode(handle(party, encode(frame)).data).kind == "refuse"
+
+
+def test_counts_of_labels_that_are_no_places_are_counts() -> None:
+    """Nothing is raised whatever the labels are: an error would tell of one."""
+    block = Block.prepare(
+        np.eye(3), np.array([-1.0, 0.3, 1.0]), problem(classes=None, loss=Named(name="squared"), **NUMBERS).preparation
+    )
+    np.testing.assert_array_equal(at(ClassCounts(1), block, plan=PLAN), [0.0])
+
+
+@pytest.mark.parametrize("classes", [(0, 1, math.nan), (math.nan, 1)])
+def test_a_nan_is_no_class(classes: tuple[Any, ...]) -> None:
+    """A column of numbers and one with a text in it would match it differently."""
+    loss = Named(name="softmax", parameters={"classes": 3.0}) if len(classes) == 3 else Named(name="logistic")
+    with pytest.raises(ValueError, match="one that no label can equal"):
+        problem(classes=classes, loss=loss)
+    for labels in (np.array([math.nan, 1.0]), np.array([math.nan, "x"], dtype=object)):
+        assert not equal(labels, math.nan).any()

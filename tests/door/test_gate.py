@@ -506,9 +506,9 @@ def test_dropped_bits_are_those_of_the_noisy_numbers(bits: int) -> None:
     np.testing.assert_array_equal(said, [math.floor(Fraction(int(n), 2**bits) + Fraction(1, 2)) for n in grid])
     assert short.scale == whole.step * 2**bits
     assert [short.event(relation) for relation in RELATIONS] == [whole.event(relation) for relation in RELATIONS]
-    choice = short.model_copy(update={"mechanism": "selection"})
-    with pytest.raises(RefusedError, match="no bits to drop"):
-        choice.check(query, 100)
+    for changes in ({"mechanism": "selection"}, {"mechanism": "kept"}, {"std": 0.0}):
+        with pytest.raises(ValueError, match="only numbers with Gaussian noise have bits to drop"):
+            Release.model_validate({**short.model_dump(), **changes})
 
 
 def test_a_walk_without_privacy_has_no_noise() -> None:

@@ -100,7 +100,9 @@ class Algorithm(ABC):
 
     @classmethod
     def check_loss(cls, loss: Loss) -> None:
-        """Refuse a loss that lacks what this form needs."""
+        """Refuse a loss that lacks what this form needs, or has another number of scores than its queries."""
+        if cls.several != (loss.outputs > 1):
+            raise InputError(f"solver={cls.name!r} in the form {cls.form!r} does not take the loss {loss.name!r}.")
         for need in cls.needs:
             if not need.met(loss):
                 raise InputError(f"solver={cls.name!r} {need.words.format(loss.name)}.")

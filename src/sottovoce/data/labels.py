@@ -27,6 +27,8 @@ def label_key(label: Any) -> Any:
 def equal(labels: NDArray[Any], value: Any) -> NDArray[np.bool_]:
     """Which labels equal the value, each by its own key; a missing label equals nothing."""
     key = label_key(value)
+    if key is None:
+        return np.zeros(labels.shape, np.bool_)
     if labels.dtype.kind in "fiub":
         return np.asarray(labels == key, dtype=np.bool_) if isinstance(key, float) else np.zeros(labels.shape, np.bool_)
     return np.array([label_key(label) == key for label in labels.ravel()], dtype=np.bool_).reshape(labels.shape)

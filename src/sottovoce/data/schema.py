@@ -22,6 +22,7 @@ model, the same promise.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import tomllib
@@ -41,6 +42,8 @@ from sottovoce.data.readers import MISSING, read_cells
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import write_text
 
+_log = logging.getLogger("sottovoce.holder")
+
 Array = NDArray[np.float64]
 Level = str | int | float | bool
 Cells = NDArray[Any]  # of one column
@@ -48,7 +51,8 @@ Cells = NDArray[Any]  # of one column
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 _TRUE: Final = {"true": 1.0, "false": 0.0}
 _ARROW_NUMBERS: Final = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float", "double"}
-_NO_CELLS: Final = {"M": "dates", "m": "durations", "c": "complex numbers", "V": "records"}  # kinds of arrays
+_ARROW_TEXTS: Final = ("string", "large_string", "dictionary")
+_ARROW_PLAIN: Final = ("bool", "decimal", "null")
 
 
 @dataclass(frozen=True)
@@ -424,13 +428,6 @@ class Schema:
                 "they hold, or name them among the identifiers, which are no features."
             )
 
-        for name in self.columns:
-            if (kind := _NO_CELLS.get(cells[name].dtype.kind)) is not None:
-                raise InputError(
-                    f"column {name!r} holds {kind}; a schema has numbers, categories and yes/no. Convert it, for "
-                    "example to years as a number, or name it among the identifiers."
-                )
-
 
 def columns_of(table: Any) -> dict[str, Cells]:
     """The columns of a pandas or Polars frame, an Arrow table, a mapping, or a CSV or Parquet file, by their names."""
@@ -607,7 +604,8 @@ def _places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:
 def numbers_of(cells: Cells) -> Array:
     """Each cell as a number, NaN where it is none."""
     if cells.dtype.kind in "fiub":
-        return cells.astype(np.float64)
+        with np.errstate(all="ignore"):  # a warning that a cell caused could be turned into an error
+            return cells.astype(np.float64)
     keys = [_key(cell) for cell in cells.tolist()]
     return np.array([key if isinstance(key, float) else math.nan for key in keys])
 
@@ -624,13 +622,30 @@ def _cells(values: Any) -> Cells:
         cells = np.fromiter(values, dtype=object)
     if cells.ndim != 1:
         raise InputError("a column of the table has several values in a cell; give one column for each.")
+    if cells.dtype.kind in "MmcV":  # with one text among them they would be cells of any kind, and none of them known
+        return _unknown(len(cells))
     return np.asarray(cells)
 
 
 def _arrow_cells(values: Any) -> Cells:
-    if str(values.type) in _ARROW_NUMBERS:
+    """By the type of the column alone: no cell, such as a text that is none, stops anything."""
+    kind = str(values.type)
+    if kind in _ARROW_NUMBERS:
         return np.asarray(values.to_numpy(zero_copy_only=False))
-    return np.fromiter(values.to_pylist(), dtype=object)
+    if kind.startswith(_ARROW_PLAIN):
+        return np.fromiter(values.to_pylist(), dtype=object)
+    if not kind.startswith(_ARROW_TEXTS) or (kind.startswith("dictionary") and "string" not in kind):
+        return _unknown(len(values))
+    if kind.startswith("dictionary"):
+        values = values.cast(values.type.value_type)
+    cells = values.cast("large_binary").to_pylist()
+    return np.fromiter((None if cell is None else cell.decode(errors="replace") for cell in cells), dtype=object)
+
+
+def _unknown(count: int) -> Cells:
+    """Dates, durations, complex numbers and whatever else is neither a number nor a text: missing."""
+    _log.warning("a column holds dates, or cells of another kind that no schema has; all of them count as missing")
+    return np.full(count, None, dtype=object)
 
 
 def _distinct(names: Iterable[Any]) -> Iterator[Any]:

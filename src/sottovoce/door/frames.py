@@ -3,8 +3,8 @@
     header | plan | query | text | a description of each array | zeros up to a multiple of 8 | the numbers
 
 All numbers are little-endian, those of each array followed by zeros up to a multiple of 8. Whole numbers have 4 bytes
-each where all of an array fit, else 8. The encoding is canonical: a frame has one encoding, and `decode` accepts no
-other, so bytes that decode at all are the bytes that `encode` would write.
+each where all of an array of one dimension fit, else 8. The encoding is canonical: a frame has one encoding, and
+`decode` accepts no other, so bytes that decode at all are the bytes that `encode` would write.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def encode(frame: Frame) -> bytes:
         if _cells(array.shape) * 8 > MAX_BYTES:
             raise WireError(f"array {label!r} is too large: its shape exceeds {MAX_BYTES} bytes.")
         _require_finite(f"array {label!r}", array)
-        type_code = _REALS if array.dtype.kind == "f" else _NARROW if _fit_in_4_bytes(array) else _WHOLES
+        type_code = _REALS if array.dtype.kind == "f" else _NARROW if _fit_in_4_bytes(array, array.ndim) else _WHOLES
         parts += (
             _ARRAY.pack(len(name), type_code, array.ndim),
             name,
@@ -170,7 +170,7 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
         raise WireError(f"the message is {fault}: the shapes ask for {expected} bytes, {left} are there.")
     arrays: dict[str, NDArray[Any]] = {}
     for name_text, (type_code, shape, count) in zip(names, layouts, strict=True):
-        array = _array(f"array {len(arrays)}", data, offset, type_code, count)
+        array = _array(f"array {len(arrays)}", data, offset, (type_code, shape, count))
         offset += _bytes_of(type_code, count)
         arrays[name_text] = array if len(shape) == 1 else array.reshape(shape)
     return Frame(kind, serial, plan, round_, _text(query, "query"), arrays, _text(text, "text"))
@@ -223,13 +223,14 @@ def _cells(shape: tuple[int, ...]) -> int:
     return math.prod([length or 1 for length in shape])
 
 
-def _array(what: str, data: bytes, offset: int, type_code: int, count: int) -> NDArray[Any]:
+def _array(what: str, data: bytes, offset: int, layout: tuple[int, tuple[int, ...], int]) -> NDArray[Any]:
     """The numbers that begin there, read-only."""
+    type_code, shape, count = layout
     array = np.frombuffer(data, _TYPES[type_code], count, offset)
     if any(data[offset + array.nbytes : offset + _bytes_of(type_code, count)]):
         raise WireError(f"the padding after {what} is not zero.")
-    if type_code == _WHOLES and _fit_in_4_bytes(array):
-        raise WireError(f"{what} has whole numbers of 8 bytes where 4 hold them.")
+    if type_code != _REALS and (type_code == _NARROW) != _fit_in_4_bytes(array, len(shape)):
+        raise WireError(f"{what} has whole numbers of another size than they need.")
     _require_finite(what, array)
     if type_code == _NARROW:
         array = array.astype(np.int64)
@@ -242,8 +243,10 @@ def _bytes_of(type_code: int, count: int) -> int:
     return -(-_TYPES[type_code].itemsize * count // 8) * 8
 
 
-def _fit_in_4_bytes(array: NDArray[Any]) -> bool:
-    return not array.size or bool(array.min() >= -(2**31) and array.max() < 2**31)
+def _fit_in_4_bytes(array: NDArray[Any], dimensions: int) -> bool:
+    """Of one dimension alone: words of a prediction have two, and their length must not depend on them."""
+    fits = not array.size or bool(array.min() >= -(2**31) and array.max() < 2**31)
+    return fits and dimensions == 1
 
 
 def _require_finite(what: str, array: NDArray[Any]) -> None:

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from sottovoce import losses, penalties
 from sottovoce.data.block import Layout, Preparation
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.labels import label_key
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss
 from sottovoce.penalties.scaled import ScaledRegulariser
@@ -66,9 +67,12 @@ class Problem(Frozen):
 
     @model_validator(mode="after")
     def _one_score_for_each_class(self) -> Self:
-        """Labels of more than two classes are places of classes, which the softmax alone reads so."""
-        several = len(self.classes or ()) if len(self.classes or ()) > 2 else None
-        if (self.loss.parameters.get("classes") if self.loss.name == "softmax" else None) != several:
+        """Labels of more than two classes are places of classes, which softmax alone reads so; a NaN is no class."""
+        classes = self.classes or ()
+        if any(label_key(label) is None for label in classes):
+            raise ValueError(f"classes={self.classes!r} has one that no label can equal")
+        fits = self.loss.parameters.get("classes") == len(classes) if self.loss.name == "softmax" else len(classes) <= 2
+        if not fits or (self.loss.name == "softmax" and len(classes) <= 2):
             raise ValueError(f"the loss {self.loss.name!r} does not fit classes={self.classes!r}")
         return self
 

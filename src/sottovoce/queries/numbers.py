@@ -114,8 +114,8 @@ class ClassCounts(Query):
 
     def value(self, round: Round) -> Array:
         """Whole numbers."""
-        places = round.rows.labels[~round.rows.null_rows].astype(np.int64)
-        return np.bincount(places, minlength=self.length)[: self.length].astype(np.float64)
+        labels = round.rows.labels[~round.rows.null_rows]
+        return np.array([np.count_nonzero(labels == place) for place in range(self.length)], dtype=np.float64)
 
 
 class ResidualSum(NumberSum):

@@ -206,7 +206,7 @@ class LabelSketch(ColumnSketch):
 
     def value(self, round: Round) -> Array:
         """A null row has no label."""
-        labels = np.where(round.rows.null_rows, 0.0, round.rows.labels)
+        labels = np.where(round.rows.null_rows, 0.0, np.clip(round.rows.labels, -1.0, 1.0))
         return np.asarray(round.memory.apply(toward_zero(labels, round.rows.bits or 0)))
 
 
