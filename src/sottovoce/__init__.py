@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         PrivateLogisticRegression,
         PrivateRidge,
     )
+    from sottovoce.estimators.evaluation import Evaluation, evaluate
     from sottovoce.federation.federation import Federation
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
@@ -58,6 +59,7 @@ _HOMES: Final = {
         "PrivateLogisticRegression",
         "PrivateRidge",
     ),
+    "estimators.evaluation": ("Evaluation", "evaluate"),
     "privacy.guarantee": ("Guarantee", "PrivacyReport"),
     "privacy.ledger": ("Account", "Ledger"),
     "federation.federation": ("Federation",),
@@ -71,6 +73,7 @@ __all__ = [
     "About",
     "Account",
     "BudgetError",
+    "Evaluation",
     "Federation",
     "Guarantee",
     "InputError",
@@ -89,6 +92,7 @@ __all__ = [
     "RefusedError",
     "SottovoceError",
     "WireError",
+    "evaluate",
     "load",
     "solvers",
 ]

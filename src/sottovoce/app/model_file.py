@@ -44,6 +44,7 @@ class ModelFile(BaseModel):
     intercept: FiniteFloat | None
     classes: tuple[Any, Any] | None
     feature_names: list[str]
+    score_spread: tuple[FiniteFloat, FiniteFloat] | None = None  # of the training scores: where to look at others
     rounds: int
     plan: Plan
     charged_as: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]  # the plan's name in the ledgers
@@ -71,6 +72,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "intercept": None if kept else float(np.ravel(model.intercept_)[0]),
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
+        "score_spread": model.score_spread_,
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
         "charged_as": model.charged_as_,
@@ -146,6 +148,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         model._forget_model(plan)
     else:
         model._set_model(np.array(content.coef), content.intercept, plan)
+    model.score_spread_ = content.score_spread
     model.n_iter_ = content.rounds
     model.n_features_in_ = plan.features
     if content.feature_names:

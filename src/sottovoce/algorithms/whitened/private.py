@@ -16,8 +16,10 @@ from sottovoce.algorithms.base import (
     Ask,
     Coordination,
     Need,
+    Solution,
     given,
     limited,
+    spread_of,
     summed,
 )
 from sottovoce.algorithms.whitened import rule
@@ -93,7 +95,10 @@ class PrivateWhitened(Algorithm):
         units, start = yield from run.units()
         white, columns = yield from run.whiten(moments, units)
         weights = yield from run.descend(white, columns, start)
-        return (yield from run.rescale(white, start, weights))
+        weights = yield from run.rescale(white, start, weights)
+        known = moments.vectors is not None  # else the moments say nothing of two columns together
+        gram = moments.matrix(moments.values)
+        return Solution(weights, spread=spread_of(gram, weights, run.constant) if known else None)
 
 
 def _queries(problem: Problem) -> Iterator[Query]:
