@@ -43,22 +43,29 @@ class Line:
         t = (inside - nodes[below]) / (nodes[below + 1] - nodes[below])
         return below, np.clip(t, 0.0, 1.0)
 
-    def projection(self, function: Function) -> Array:
-        """Values at the nodes of the function's least-squares projection on the hats, over the whole line."""
+    def projection(self, function: Function, power: int = 0) -> Array:
+        """Values at the nodes of the function's least-squares projection on the hats, over the whole line.
+
+        A point in an interval weighs length^-power: so that where nodes are not evenly spaced the errors of long
+        intervals do not reach the short ones.
+        """
         lengths = np.diff(self.nodes)
         products = np.zeros(len(self))
         for j, length in enumerate(lengths):
-            found = function(self.nodes[j] + length * _AT) * _WEIGHTS * length
+            found = function(self.nodes[j] + length * _AT) * _WEIGHTS * length ** (1.0 - power)
             products[j] += found @ (1 - _AT)
             products[j + 1] += found @ _AT
-        return np.asarray(np.linalg.solve(self.gram, products))
+        return np.asarray(np.linalg.solve(self._gram(power), products))
 
     @functools.cached_property
     def gram(self) -> Array:
         """The integrals of products of two hats."""
+        return self._gram(0)
+
+    def _gram(self, power: int) -> Array:
         found = np.zeros((len(self), len(self)))
         for j, length in enumerate(np.diff(self.nodes)):
-            found[j : j + 2, j : j + 2] += length / 6 * np.array([[2.0, 1.0], [1.0, 2.0]])
+            found[j : j + 2, j : j + 2] += length ** (1.0 - power) / 6 * np.array([[2.0, 1.0], [1.0, 2.0]])
         return found
 
     def averages(self, function: Function) -> Array:
