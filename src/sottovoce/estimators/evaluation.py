@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,21 @@ class Evaluation:
     def __getitem__(self, name: str) -> Metric:
         return self.metrics[name]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts; None for what cannot be told."""
+        return {
+            "metrics": {name: _numbers(metric) for name, metric in self.metrics.items()},
+            "roc": None if self.roc is None else [rates.tolist() for rates in self.roc],
+            "calibration": [asdict(group) for group in self.calibration],
+            "nodes": self.nodes.tolist(),
+            "cells": self.cells.tolist(),
+            "noise": self.noise,
+            "complete": self.complete,
+            "records": self.plan_.records,
+            "plan": self.plan_.digest.hex(),  # its name in the ledgers
+            "privacy": self.privacy_.to_dict(),
+        }
+
     def __str__(self) -> str:
         lines = [f"{self.plan_.records} test records, epsilon={self.privacy_.epsilon:.4g}, delta={self.plan_.delta:g}"]
         for name, metric in self.metrics.items():
@@ -65,6 +80,10 @@ class Evaluation:
         if not self.complete:
             lines.append("some records could not be used (missing cells, or labels that were not declared)")
         return "\n".join(lines)
+
+
+def _numbers(metric: Metric) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in asdict(metric).items()}
 
 
 def evaluate(  # noqa: PLR0913
@@ -101,7 +120,7 @@ def evaluate(  # noqa: PLR0913
     coordinator = federation.coordinator(insecure_seed=insecure_seed, without_privacy=epsilon == math.inf)
     with failures_of(federation):
         facts = coordinator.facts(classes=False)
-        if model.plan_.features != next(iter(facts.values()))["features"]:
+        if any(fact["features"] != model.plan_.features for fact in facts.values()):
             raise InputError(f"X has other columns than the model's {model.plan_.features} features; give the same.")
         names, own = common_names(facts, federation.split), tuple(map(str, getattr(model, "feature_names_in_", ())))
         if names and own and names != own:
