@@ -155,3 +155,9 @@ def test_columns_of_other_names_are_refused(classifier: Any) -> None:
     other = sv.Federation.by_rows([(table[["b", "a", "c", "d"]][4000:], Y[TEST])])
     with pytest.raises(InputError, match="named or ordered otherwise"):
         sv.evaluate(model, other, epsilon=1.0)
+
+
+def test_a_delta_that_says_little_is_warned_of(classifier: Any) -> None:
+    with pytest.warns(UserWarning, match="at or above 1/N = 0.0005") as caught:
+        sv.evaluate(classifier, X[TEST], Y[TEST], epsilon=0.5, delta=1e-3, insecure_seed=1)
+    assert {warning.filename for warning in caught} == {__file__}

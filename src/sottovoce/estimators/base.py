@@ -575,17 +575,22 @@ def _counts(communication: Communication) -> tuple[int, int]:
     return communication.uplink_bytes, communication.downlink_bytes
 
 
-def _warn_of(problem: Problem, frames: int) -> None:
-    """What public numbers say against a fit, before anything is spent."""
-    if problem.epsilon == math.inf:
-        return
-    if problem.delta >= 1 / problem.records:
+def warn_of_delta(problem: Problem, frames: int) -> None:
+    """Of a private run whose delta says little."""
+    if problem.delta >= 1 / problem.records and problem.epsilon < math.inf:
         warnings.warn(
             f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
             f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
             UserWarning,
             stacklevel=frames,
         )
+
+
+def _warn_of(problem: Problem, frames: int) -> None:
+    """What public numbers say against a fit, before anything is spent."""
+    if problem.epsilon == math.inf:
+        return
+    warn_of_delta(problem, frames + 1)
     if problem.signal < LITTLE:
         enough = gaussian_epsilon(problem.mu * LITTLE / problem.signal, problem.delta)
         warnings.warn(

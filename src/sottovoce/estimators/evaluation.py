@@ -18,7 +18,7 @@ from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
 from sottovoce.estimators import repeats
-from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of
+from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, warn_of_delta
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import as_labels
@@ -138,6 +138,7 @@ def evaluate(  # noqa: PLR0913
             fit_intercept=model.plan_.fit_intercept,
             classes=model.plan_.classes,
         )
+        warn_of_delta(problem, 3)
         weights = problem.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedClasses()
         subject = Subject(weights, getattr(model, "score_spread_", None))
