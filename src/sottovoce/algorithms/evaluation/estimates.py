@@ -237,7 +237,9 @@ class ClassEstimates:
         noise = self.counts.noise**2 * width * ((1 - share) ** 2 + share**2)
         variance = (total * max(share * (1 - share), 0.002) + noise) / total**2
         weights = np.maximum(both, 0.0)
-        predicted = float(weights @ self.nodes.averages(expit)[group]) / float(weights.sum())
+        chances = self.nodes.averages(expit)
+        chances[[0, -1]] = expit(self.nodes.nodes[[0, -1]])  # scores beyond the ends make up for those before them
+        predicted = float(weights @ chances[group]) / float(weights.sum())
         return Bin(predicted, total, around(share, math.sqrt(variance)))
 
 
