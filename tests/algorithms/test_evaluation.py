@@ -209,7 +209,7 @@ def test_without_noise_metrics_are_those_of_the_records() -> None:
     assert false[-1] == true[-1] == 1.0
     assert np.isin(round(found["recall"].value, 9), true.round(9))
     for group in estimates.calibration():  # the scores are log-odds in truth
-        assert abs(group.predicted - group.positives.value) < 0.03
+        assert abs(group.predicted - group.positives.value) < 0.05
 
 
 SIMULATED, RECORDS_DRAWN, NOISE = 400, 1500, 25.0
