@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from sottovoce import algorithms
 from sottovoce.app.cli import app
-from sottovoce.app.jobs import load_job, load_party_job, load_people_job
+from sottovoce.app.jobs import load_evaluation_job, load_job, load_party_job, load_people_job
 from sottovoce.lab.synthetic import FEATURE_NAMES, clinics
 from sottovoce.solvers import SOLVERS
 
@@ -147,7 +147,12 @@ def test_job_files_are_valid(page: Path, program: list[Block], tmp_path: Path) -
     for block in program:
         path = tmp_path / "job.toml"
         path.write_text(block.text, encoding="utf-8")
-        kinds = {r"^\[party\]": load_party_job, r"^\[model\]": load_job, "": load_people_job}
+        kinds = {
+            r"^\[party\]": load_party_job,
+            r"^\[model\]": load_job,
+            r"^\[privacy\]": load_evaluation_job,
+            "": load_people_job,
+        }
         next(load for table, load in kinds.items() if re.search(table, block.text, re.MULTILINE))(path)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PrivateLogisticRegression,
         PrivateRidge,
     )
+    from sottovoce.estimators.evaluation import Evaluation, evaluate
     from sottovoce.federation.federation import Federation
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
@@ -60,6 +61,7 @@ _HOMES: Final = {
         "PrivateLogisticRegression",
         "PrivateRidge",
     ),
+    "estimators.evaluation": ("Evaluation", "evaluate"),
     "privacy.guarantee": ("Guarantee", "PrivacyReport"),
     "privacy.ledger": ("Account", "Ledger"),
     "federation.federation": ("Federation",),
@@ -73,6 +75,7 @@ __all__ = [
     "About",
     "Account",
     "BudgetError",
+    "Evaluation",
     "Federation",
     "Guarantee",
     "InputError",
@@ -92,6 +95,7 @@ __all__ = [
     "Schema",
     "SottovoceError",
     "WireError",
+    "evaluate",
     "load",
     "solvers",
 ]

@@ -240,7 +240,7 @@ def silent(plan: Plan, blocks: Mapping[str, Block]) -> np.ndarray:
             number += 1
             ask = text.send(answers)
     except StopIteration as stop:
-        return np.asarray(stop.value)
+        return np.asarray(stop.value.weights)
 
 
 def straight(X: np.ndarray, y: np.ndarray, noise: Mapping[str, float], logistic: bool, full: bool) -> np.ndarray:

@@ -119,7 +119,7 @@ BAD = {
     "delta one": ({"privacy": {"delta": "1.0"}}, ["privacy.delta = 1.0", "between 0 and 1"]),
     "relation": ({"privacy": {"relation": '"add"'}}, ["privacy.relation = 'add'", "replace-one"]),
     "row norm": ({"bounds": {"row_norm": "-1"}}, ["bounds.row_norm = -1", "above 0"]),
-    "three classes": ({"bounds": {"classes": "[1, 2, 3]"}}, ["bounds.classes = [1, 2, 3]", "two labels"]),
+    "one class": ({"bounds": {"classes": "[1]"}}, ["bounds.classes = [1]", "the labels"]),
     "no data": ({"data": None}, ["names no data", "[data]", "[[party]]", "[federation]"]),
     "no model": ({"model": None}, ["lacks model", "estimator"]),
     "about, mistyped": ({"about": {"analist": '"A"'}}, ["[about]", "'analist'", "did you mean 'analyst'"]),

@@ -108,3 +108,21 @@ def test_an_overspending_plan_and_a_refused_policy_reach_the_coordinator_as_such
     with pytest.raises(BudgetError, match=r"would fit"):
         model(epsilon=1.9).fit(federation)
     assert all(account.balance().spent == 0 for account in clinics.accounts)
+
+
+def test_parties_elsewhere_evaluate_a_model_and_are_charged_first(clinics: Clinics) -> None:
+    """The plan carries the model; the cells that come over the wire are those of this process, but for the noise."""
+    for name in NAMES:
+        clinics.start(name, ledger=True)
+    fitted = model(insecure_seed=1).fit(clinics.X, clinics.y)
+    remote = sv.evaluate(fitted, sv.Federation.connect(clinics.wire), epsilon=1.0)
+    exact = sv.evaluate(fitted, sv.Federation.by_rows(clinics.parts, names=NAMES), epsilon=math.inf)
+    assert len(remote.cells) == 16  # 2 x 8 nodes
+    local = sv.evaluate(fitted, sv.Federation.by_rows(clinics.parts, names=NAMES), epsilon=1.0)
+    assert remote.plan_.numbers == local.plan_.numbers
+    assert remote.noise == local.noise
+    assert exact.cells.sum() == 800
+    # The sum of 16 noises is beyond 6 of its deviations with a chance below 1e-8.
+    assert abs(remote.cells.sum() - 800) < 6 * 4 * remote.noise
+    for account in clinics.accounts:
+        assert account.balance().spent == pytest.approx(1.0, abs=0.02)

@@ -17,6 +17,7 @@ from sottovoce.algorithms.registry import (
     mismatch,
     missed,
     of,
+    plan_by,
     titles,
 )
 
@@ -37,5 +38,6 @@ __all__ = [
     "mismatch",
     "missed",
     "of",
+    "plan_by",
     "titles",
 ]

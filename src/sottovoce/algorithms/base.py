@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ class Solution:
     weights: Array
     certificates: Mapping[str, float] = field(default_factory=dict)
     model: Any = None
+    spread: tuple[float, float] | None = None  # mean and deviation of the training scores, where moments tell them
     unfinished: str = ""  # where a run without privacy has not converged: how far it is
 
 
@@ -139,6 +141,16 @@ def slope_bound(problem: Problem, options: Any) -> float:
 def summed(values: Mapping[str, Array]) -> Array:
     """The sum over the parties."""
     return np.asarray(sum(values.values()), dtype=np.float64)
+
+
+def spread_of(gram: Array, weights: Array, constant: float) -> tuple[float, float]:
+    """Mean and standard deviation of the scores x'w, by a mean Gram matrix whose last column is the constant's.
+
+    Without a constant column (0) the mean is taken as 0. Noise can make a variance negative: then it counts as 0.
+    """
+    moved = gram @ weights
+    mean = float(moved[-1]) / constant if constant else 0.0
+    return mean, math.sqrt(max(float(weights @ moved) - mean**2, 0.0))
 
 
 def how_far(rounds: int, share: float, what: str, most: float = 1e-6) -> str:

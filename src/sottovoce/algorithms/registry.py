@@ -141,9 +141,13 @@ def _taking(form: Algorithm, problem: Problem, options: Mapping[str, Any]) -> Al
 
 def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
     """The plan of a problem by a solver's object: its form is found, designs, and is checked once."""
-    form = find(solver.name, problem, solver.given())
+    return plan_by(find(solver.name, problem, solver.given()), problem, solver, run=run, coin=coin)
+
+
+def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: str) -> Plan:
+    """The plan of a problem by a form that was found, with what its design is told."""
     prepared = problem.changed(layout=form.layout)
-    plan = Plan.of(prepared, form.design(prepared, solver), run=run, coin=coin, algorithm=form.name, form=form.form)
+    plan = Plan.of(prepared, form.design(prepared, options), run=run, coin=coin, algorithm=form.name, form=form.form)
     form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
     return plan
 

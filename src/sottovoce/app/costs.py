@@ -26,7 +26,7 @@ _ENTRIES: Final = 1 << 17
 _MESSAGE: Final = 2e-4  # seconds to make, check and read one message
 _TRIES: Final = 3
 _SIGNATURE: Final = json.dumps({"signature": "0" * 128})  # of a party in one process
-_CERTIFIED: Final = json.dumps({"certificate": "0" * 900, "signature": "0" * 144})  # of an elliptic curve
+_CERTIFIED: Final = json.dumps({"certificate": 11 * f"{0:060}\n", "signature": f"{0:0142}"})  # of an elliptic curve
 _SYNCS: Final = 4  # a durable commit of a ledger waits for the disk about so often
 
 

@@ -122,7 +122,7 @@ class BoundsTable(_Table):
         description="a range for each feature by its name, { age = [18, 99], ... }, "
         "or { low = [...], high = [...] } in the order of the columns",
     )
-    classes: tuple[Any, ...] | None = Field(
+    classes: Annotated[tuple[Any, ...], Field(min_length=2)] | None = Field(
         None, description='the labels, of two the negative first, for example ["no", "yes"] or [0, 1]'
     )
     rescale: Literal["symmetric", "unit"] = Field(
@@ -359,6 +359,20 @@ class PeopleJob(_File):
     federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
 
 
+class EvaluationJob(_File):
+    """Test records of an evaluation: one of [data], [[party]] or [federation], and their budget."""
+
+    privacy: PrivacyTable = Field(description="the budget of the evaluation; [privacy] needs at least epsilon")
+    data: SourceTable | None = Field(None, description="a table with file and label")
+    party: tuple[PartyTable, ...] = Field((), description="tables [[party]] with name, file and label")
+    federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
+
+    @property
+    def sources(self) -> dict[str, SourceTable]:
+        """The files of this process, by party."""
+        return {"data": self.data} if self.data is not None else {table.name: table for table in self.party}
+
+
 class PartyOf(SourceTable):
     """The party that a party file describes."""
 
@@ -432,13 +446,7 @@ class PartyJob(_File):
 def load_job(path: Path) -> Job:
     """The job of a TOML file."""
     job = _load(path, Job)
-    given = [name for name in ("data", "party", "federation") if getattr(job, name)]
-    if len(given) != 1:
-        found = f"has {' and '.join(f'[{name}]' for name in given)}" if given else "names no data"
-        raise InputError(
-            f"{path} {found}; give exactly one of [data] (all records here), [[party]] (several parties in this "
-            "process) or [federation] (parties elsewhere)."
-        )
+    _check_one_source(job)
     names = [table.name for table in job.party] or job.parties
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
@@ -478,6 +486,26 @@ def load_people_job(path: Path) -> PeopleJob:
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
     return job
+
+
+def load_evaluation_job(path: Path) -> EvaluationJob:
+    """The test records of an evaluation, from a TOML file."""
+    job = _load(path, EvaluationJob)
+    _check_one_source(job)
+    names = list(job.federation.parties) if job.federation is not None else [table.name for table in job.party]
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
+    return job
+
+
+def _check_one_source(job: Job | EvaluationJob) -> None:
+    given = [name for name in ("data", "party", "federation") if getattr(job, name)]
+    if len(given) != 1:
+        found = f"has {' and '.join(f'[{name}]' for name in given)}" if given else "names no data"
+        raise InputError(
+            f"{job.path} {found}; give exactly one of [data] (all records here), [[party]] (several parties in this "
+            "process) or [federation] (parties elsewhere)."
+        )
 
 
 def _check_parties(job: Job, key: str, table: object) -> None:

@@ -47,6 +47,7 @@ class ModelFile(BaseModel):
     classes: tuple[Any, ...] | None
     feature_names: list[str]
     table_schema: dict[str, Any] | None = None  # what makes the features of a table
+    score_spread: tuple[FiniteFloat, FiniteFloat] | None = None  # of the training scores: where to look at others
     rounds: int
     plan: Plan
     charged_as: Annotated[str, StringConstraints(pattern="[0-9a-f]{64}")]  # the plan's name in the ledgers
@@ -75,6 +76,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
         **({} if model._schema is None else {"table_schema": model._schema.table()}),
+        "score_spread": model.score_spread_,
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
         "charged_as": model.charged_as_,
@@ -159,6 +161,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         model._forget_model(plan)
     else:
         model._set_model(coef, intercept[()], plan)
+    model.score_spread_ = content.score_spread
     model.n_iter_ = content.rounds
     model.n_features_in_ = plan.features
     if content.feature_names:

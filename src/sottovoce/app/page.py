@@ -361,7 +361,12 @@ def _facts(plan: Plan, model: PrivateLinearModel) -> str:
         ("Records", ", ".join(f"{party}: {count:,}" for party, count in plan.parties)),
         *_columns(plan),
         ("Neighbours", neighbours),
-        ("Classes", ", ".join(map(str, plan.classes)) if plan.classes else "none: the label is a number"),
+        (
+            "Classes",
+            (" and " if len(plan.classes) == 2 else ", ").join(map(str, plan.classes))
+            if plan.classes
+            else "none: the label is a number",
+        ),
     ]
     if bounds.label_low is not None:
         facts.append(("Range of the label", f"{bounds.label_low:g} to {bounds.label_high:g}"))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
-from sottovoce.app.jobs import FederationTable, Job, PartyTable, PeopleJob, SourceTable
+from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
 from sottovoce.app.sources import (
@@ -258,6 +258,25 @@ def people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Fede
         federation.dismiss()
 
 
+@contextmanager
+def tested(job: EvaluationJob, say: Say) -> Iterator[Federation]:
+    """The holders of test records: files are read here, or remote parties are waited for.
+
+    What they tell of their ledgers is kept beside the job, however the evaluation ends.
+    """
+    if job.federation is not None:
+        federation = Federation.connect(_wire(job.federation, job.resolve, say))
+    else:
+        parties = [read_party(name, source, job.resolve) for name, source in job.sources.items()]
+        federation = Federation("central" if job.data is not None else "rows", InProcess(parties), parties=parties)
+    with contextlib.closing(federation):
+        federation.receipts |= kept_receipts(job)
+        try:
+            yield federation
+        finally:
+            keep_receipts(job, federation.receipts)
+
+
 def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel) -> Party:
     """One file of a joint prediction: the model's columns of that party, by their names where it has names."""
     if table.name not in dict(model.plan_.parties):
@@ -280,13 +299,17 @@ def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> Private
             warnings.filterwarnings("ignore", message="the model is here, but")  # the caller tells of missing_parts_
             run.model._train(run.prepared, progress)
     finally:
-        if run.prepared.coordinator.receipts:
-            text = json.dumps(receipts_of(run.prepared.coordinator.receipts), indent=2) + "\n"
-            write_text(receipts_path(run.job), text, "receipts")
+        keep_receipts(run.job, run.prepared.coordinator.receipts)
     return run.model
 
 
-def receipts_path(job: Job) -> Path:
+def keep_receipts(job: Job | EvaluationJob, receipts: Mapping[str, Receipt]) -> None:
+    """Write the last receipt of each party beside the job."""
+    if receipts:
+        write_text(receipts_path(job), json.dumps(receipts_of(receipts), indent=2) + "\n", "receipts")
+
+
+def receipts_path(job: Job | EvaluationJob) -> Path:
     """Where a job keeps the last receipt of each party: beside the job, to be shown to the party at the next run."""
     return job.path.with_suffix(".receipts.json")
 
@@ -296,7 +319,7 @@ def receipts_of(receipts: Mapping[str, Receipt]) -> dict[str, str]:
     return {name: str(receipt) for name, receipt in receipts.items()}
 
 
-def kept_receipts(job: Job) -> dict[str, Receipt]:
+def kept_receipts(job: Job | EvaluationJob) -> dict[str, Receipt]:
     """The receipts of earlier runs of a job."""
     path = receipts_path(job)
     try:

@@ -223,6 +223,16 @@ class Preparation:
             coef = coef * factor
         return coef, float(intercept)
 
+    def weights_of(self, coef: Array, intercept: float) -> Array:
+        """The inverse: weights on prepared rows of a model in raw units."""
+        centre, half = self.label_scale
+        shift, factor = self.affine()
+        weights = (coef if factor is None else coef / factor) / (self.scale * half)
+        if not self.fit_intercept:
+            return np.asarray(weights)
+        constant = (intercept - float(coef @ shift) - centre) / (self.intercept_entry * half)
+        return np.append(weights, constant)
+
     def scores(self, X: Matrix, coef: Array, intercept: float) -> Array:
         """X coef + intercept after the cuts of training: what a row was cut to there it is cut to here."""
         return self.scored(X, coef, intercept)[0]

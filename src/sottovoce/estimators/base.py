@@ -289,7 +289,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             federation.learn(
                 digest, parts_of(self.plan_, self.coef_.ravel(), float(np.ravel(self.intercept_)[0]), names)
             )
-        with _failures_of(federation):
+        with failures_of(federation):
             return coordinator.predict(self.plan_, digest, recipient)
 
     def _check_shared(self) -> None:
@@ -371,10 +371,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         coordinator = federation.coordinator(
             insecure_seed=self.insecure_seed, without_privacy=runs and self._without_privacy()
         )
-        with _failures_of(federation):
+        with failures_of(federation):
             if facts is None:
                 facts = coordinator.facts(classes=self._asks_for_classes)
-            names = _common_names(facts, federation.split) if own_names is None else own_names
+            names = common_names(facts, federation.split) if own_names is None else own_names
             problem = self._problem(federation, facts, names, named)
             _warn_of(problem, frames + 1)
             coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
@@ -485,7 +485,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         coordinator, plan = prepared.coordinator, prepared.plan
         wire = prepared.federation.transport
         before = _counts(wire.communication)
-        with _failures_of(prepared.federation):
+        with failures_of(prepared.federation):
             solution, rounds = self._run(coordinator, plan, prepared.algorithm, progress)
         if solution.unfinished and not plan.private:
             warnings.warn(
@@ -498,6 +498,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             self._forget_model(plan)
         else:
             self._set_model(*plan.unprepare(solution.weights), plan)
+        self.score_spread_ = solution.spread
         self.n_iter_ = plan.rounds if plan.private else coordinator.asked[plan.releases[-1].query]
         self.certificates_ = dict(solution.certificates)
         self.n_features_in_ = plan.features
@@ -664,7 +665,7 @@ def _columns(
     return columns, ()
 
 
-def _common_names(facts: Facts, split: Split) -> tuple[str, ...]:
+def common_names(facts: Facts, split: Split) -> tuple[str, ...]:
     """The feature names that the parties agree on; parties without names do not object."""
     named = {party: tuple(fact["feature_names"]) for party, fact in facts.items() if fact["feature_names"]}
     if split == "columns":
@@ -681,17 +682,22 @@ def _counts(communication: Communication) -> tuple[int, int]:
     return communication.uplink_bytes, communication.downlink_bytes
 
 
-def _warn_of(problem: Problem, frames: int) -> None:
-    """What public numbers say against a fit, before anything is spent."""
-    if problem.epsilon == math.inf:
-        return
-    if problem.delta >= 1 / problem.records:
+def warn_of_delta(problem: Problem, frames: int) -> None:
+    """Of a private run whose delta says little."""
+    if problem.delta >= 1 / problem.records and problem.epsilon < math.inf:
         warnings.warn(
             f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
             f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
             UserWarning,
             stacklevel=frames,
         )
+
+
+def _warn_of(problem: Problem, frames: int) -> None:
+    """What public numbers say against a fit, before anything is spent."""
+    if problem.epsilon == math.inf:
+        return
+    warn_of_delta(problem, frames + 1)
     if problem.signal < LITTLE:
         enough = gaussian_epsilon(problem.mu * LITTLE / problem.signal, problem.delta)
         warnings.warn(
@@ -705,7 +711,7 @@ def _warn_of(problem: Problem, frames: int) -> None:
 
 
 @contextmanager
-def _failures_of(federation: Federation) -> Iterator[None]:
+def failures_of(federation: Federation) -> Iterator[None]:
     """Raise what went wrong inside a party of this process in the place of what it answered."""
     try:
         yield

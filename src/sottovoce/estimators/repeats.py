@@ -70,12 +70,12 @@ register = Register()
 
 
 def note(marks: set[int], guarantee: Guarantee, frames: int) -> None:
-    """Count a private fit without a ledger, and warn if it is not the first on these people."""
+    """Count a private fit, or an evaluation, without a ledger, and warn if it is not the first on these people."""
     group = register.add(marks, guarantee.epsilon, guarantee.delta)
     if group.fits > 1:
         warnings.warn(
-            f"this is private fit {group.fits} without a ledger on records of an earlier one, or of an estimator that "
-            f"was cloned with it: if they are about the same people, all {group.fits} together promise "
+            f"this is private fit or evaluation {group.fits} without a ledger on records of an earlier one, or of an "
+            f"estimator that was cloned with it: if they are about the same people, all {group.fits} together promise "
             f"epsilon={group.epsilon:.4g}, delta={group.delta:.3g}, not epsilon={guarantee.epsilon:.4g} each. Give "
             "ledger=..., which counts them, adds them up more tightly and refuses what is too much.",
             RepeatedFitWarning,

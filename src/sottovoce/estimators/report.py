@@ -16,6 +16,7 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("any number", True): "bounds, classes and all other numbers declared were not taken from these data",
     ("any use", True): "the same people's data are used nowhere else, outside the ledger or in another data set",
     ("any draw", True): "the operating system of each party draws good random numbers",
+    ("evaluation", True): "test people whose records the model was fitted on pay for both; a ledger of theirs has both",
     ("split", "rows"): "nobody's record is with two parties",
     ("split", "columns"): "who is in the data is known to all parties",
     ("labels by columns", "public"): "the labels are public",
@@ -32,6 +33,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     """The lines of `ASSUMPTIONS` that hold of this plan."""
     so = {
         **dict.fromkeys(("any", "any number", "any use", "any draw"), True),
+        "evaluation": plan.algorithm == "evaluation",
         "split": plan.split,
         "labels by columns": plan.labels if plan.split == "columns" else None,
         "keeps rows": plan.keeps_rows,

@@ -19,7 +19,6 @@ from pydantic import ValidationError
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
-from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.readers import MISSING
 from sottovoce.door.frames import Frame, decode, peek
 from sottovoce.door.gate import Gate, fits
@@ -44,6 +43,7 @@ from sottovoce.transports.identity import PLAN, Identity
 _log = logging.getLogger("sottovoce.holder")
 
 FAILED = "the party failed; its own log has the reason"
+MOST_READ = 20  # classes that are read from labels which nobody declared
 RECEIPT = "receipt"  # the array of a proposed plan that has the last receipt: number, and the hash as four words
 
 
@@ -576,9 +576,17 @@ def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
         )
     else:
         values = list(np.unique(labels[labels == labels]).tolist())  # NaN differs from itself
-    if len(values) > MOST_CLASSES:
-        raise RefusedError(f"the labels have more than {MOST_CLASSES} distinct values; declare those to tell apart.")
+    if len(values) > 2 and not (len(values) <= MOST_READ and all(map(_names_a_class, values))):
+        raise RefusedError(
+            f"the labels have more than {MOST_READ} distinct values, or numbers that are not whole; declare those to "
+            "tell apart with classes=(one, other, ...)."
+        )
     return values
+
+
+def _names_a_class(label: Any) -> bool:
+    """Texts and whole numbers do; of other numbers there are as many as people."""
+    return isinstance(label, str) or (isinstance(label, int | float) and float(label).is_integer())
 
 
 def _present(value: Any) -> bool:

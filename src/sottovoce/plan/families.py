@@ -25,7 +25,11 @@ FAMILIES: dict[str, str] = {
     }.items()
 }
 
+# Runs that fit nothing. No `solver=` names them; a plan does, as it names a solver.
+OTHERS: dict[str, str] = {"evaluation": "sottovoce.algorithms.evaluation"}
+
 
 def family(solver: str) -> ModuleType | None:
-    """The module, or None for a name that no solver has."""
-    return importlib.import_module(FAMILIES[solver]) if solver in FAMILIES else None
+    """The module, or None for a name that a plan may not have."""
+    module = FAMILIES.get(solver, OTHERS.get(solver))
+    return None if module is None else importlib.import_module(module)

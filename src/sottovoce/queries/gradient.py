@@ -64,6 +64,28 @@ class ColumnSizes(Plain):
         return total
 
 
+class ClassesGradient(Plain):
+    """sum_i x_i (p_i - e_y)', row by row."""
+
+    name = "gradient"
+    title: ClassVar[str] = "gradients of the loss"
+
+    def __init__(self, dimension: int, loss: Loss) -> None:
+        self.loss, self.length = loss, dimension * loss.outputs
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The weights, row by row."""
+        return {"weights": Reals((self.length,))}
+
+    def value(self, round: Round) -> Array:
+        """One pass over the rows."""
+        weights = round.told["weights"].reshape(-1, self.loss.outputs)
+        total = np.zeros_like(weights)
+        for rows, labels in round.rows.chunks():
+            total += rows.T @ self.loss.derivative(rows @ weights, labels)
+        return total.ravel()
+
+
 def slopes_of(loss: Loss, scores: Array, labels: Array) -> Array:
     """l'(u, y) as numbers of their own in double precision, whatever a registered loss returns.
 

@@ -18,6 +18,7 @@ from sottovoce.algorithms.base import (
     given,
     limited,
     slope_bound,
+    spread_of,
     summed,
 )
 from sottovoce.algorithms.newton.metric import RULES, Descent
@@ -91,4 +92,5 @@ class PrivateNewton(Algorithm):
             descent.step(t, gradient)
         metric = Metric(descent.values + SOFTENING * damping, descent.vectors)
         model = Quadratic(metric, centre.value, slope.value)
-        return Solution(descent.mean, model=model if plan.scaled_loss.quadratic else None)
+        spread = spread_of(gram / plan.records, descent.mean, plan.preparation.intercept_entry)
+        return Solution(descent.mean, model=model if plan.scaled_loss.quadratic else None, spread=spread)

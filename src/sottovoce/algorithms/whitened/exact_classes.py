@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,12 +10,12 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Solution, given, how_far, summed
 from sottovoce.algorithms.whitened.classes import centred, check_penalty
-from sottovoce.door.query import Plain, Query, Reals, Round
-from sottovoce.losses import Loss
+from sottovoce.door.query import Plain, Query, Round
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
+from sottovoce.queries.gradient import ClassesGradient
 
 Array = NDArray[np.float64]
 
@@ -97,25 +96,3 @@ class Products(Plain):
     def value(self, round: Round) -> Array:
         """One pass over the rows."""
         return np.asarray(round.rows.gram(), dtype=np.float64).ravel()
-
-
-class ClassesGradient(Plain):
-    """sum_i x_i (p_i - e_y)', row by row."""
-
-    name = "gradient"
-    title: ClassVar[str] = "gradients of the loss"
-
-    def __init__(self, dimension: int, loss: Loss) -> None:
-        self.loss, self.length = loss, dimension * loss.outputs
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The weights, row by row."""
-        return {"weights": Reals((self.length,))}
-
-    def value(self, round: Round) -> Array:
-        """One pass over the rows."""
-        weights = round.told["weights"].reshape(-1, self.loss.outputs)
-        total = np.zeros_like(weights)
-        for rows, labels in round.rows.chunks():
-            total += rows.T @ self.loss.derivative(rows @ weights, labels)
-        return total.ravel()

@@ -16,6 +16,7 @@ from sottovoce.algorithms.base import (
     Ask,
     Coordination,
     Need,
+    Solution,
     given,
     limited,
     summed,
@@ -203,8 +204,8 @@ class Run:
         yield from self.gradients("gradient", descent, columns, clips, told)
         return start + white.weights(descent.mean, descent.stiffness, regulariser)
 
-    def rescale(self, white: White, start: Array, weights: Array) -> Asking[Array]:
-        """The weights with the slope and the intercept that two numbers more say.
+    def rescale(self, white: White, start: Array, weights: Array) -> Asking[Solution]:
+        """The weights with the slope and the intercept that two numbers more say; these are the scores' spread too.
 
         Both are shrunk toward the constant model at the start, so where noise rules that is what is left.
         """
@@ -238,7 +239,8 @@ class Run:
         rescaled = max(slope, 0.0) / unit * score.weights
         if constant:
             rescaled[-1] = (offset + shift[0] - max(slope, 0.0) / unit * mean) / constant
-        return regulariser.prox(rescaled, 0.0)
+        spread = (offset + shift[0] if constant else 0.0, max(slope, 0.0))
+        return Solution(regulariser.prox(rescaled, 0.0), spread=(float(spread[0]), float(spread[1])))
 
     def gradients(self, query: str, descent: Descent, columns: Columns, clips: Clips, told: Told) -> Asking[None]:
         """One after the other, each at the point that those before led to; P and C are told once, or when lost."""

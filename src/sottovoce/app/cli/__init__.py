@@ -12,6 +12,7 @@ from sottovoce import __version__
 from sottovoce.app.cli import (
     auditing,
     demonstration,
+    evaluation,
     ledgers,
     models,
     parties,
@@ -55,6 +56,7 @@ app.command()(training.plan)
 app.command()(training.fit)
 app.command()(prediction.predict)
 app.command()(schemas.schema)
+app.command()(evaluation.evaluate)
 app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
 app.add_typer(models.app, name="models")

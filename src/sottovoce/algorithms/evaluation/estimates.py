@@ -1,0 +1,301 @@
+"""Metrics and their intervals from released cells: functions of noisy counts and of public numbers alone.
+
+An interval has both the sampling of the test records and the noise. Estimates are not clamped, which would bias them;
+variances are made of counts clamped at 0. Formulas: `proof.md`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from sottovoce.algorithms.evaluation.nodes import Function, Line, TwoSides
+from sottovoce.algorithms.evaluation.queries import LABELS, RESIDUALS
+
+Array = NDArray[np.float64]
+
+Z = 1.959963984540054  # of a two-sided 95% interval
+LARGEST_LOSS = 6.0  # a record's log-loss counts as no more
+LEAST = 0.02  # of a second moment, the least that counts as variance
+UNTOLD = 0.5  # width of an interval in [0, 1] from which it says nothing
+MISSING = 4.0  # deviations of the noise by which counts fall short of the records where some cannot be used
+_GRID = np.linspace(0.0, 1.0, 2001)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A value and its 95% interval. The value is NaN where a share cannot be told."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """Of the interval."""
+        return self.high - self.low
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Test records of similar predicted probability: their mean prediction, and the share that is positive."""
+
+    predicted: float
+    records: float
+    positives: Metric
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Noisy cells of all usable records, each once, and the standard deviation of a cell's noise."""
+
+    cells: Array
+    noise: float
+    records: int
+
+    @functools.cached_property
+    def complete(self) -> bool:
+        """Whether all records were counted, as far as the noise tells; else some could not be used."""
+        slack = MISSING * self.noise * math.sqrt(len(self.cells)) + 1e-9 * self.records
+        return abs(self.records - float(self.cells.sum())) <= slack
+
+    @functools.cached_property
+    def n(self) -> float:
+        """The number of records that were counted: public where it is all of them."""
+        return float(self.records) if self.complete else max(float(self.cells.sum()), 1.0)
+
+    @functools.cached_property
+    def known(self) -> Array:
+        """The cells, moved alike so that they add up to n."""
+        moved: Array = self.cells + (self.n - self.cells.sum()) / len(self.cells)
+        return moved
+
+    @functools.cached_property
+    def projection(self) -> Array:
+        """What the noise of `known` is multiplied by: a known sum takes its part out."""
+        size = len(self.cells)
+        return np.eye(size) - (1.0 / size if self.complete else 0.0)
+
+    @functools.cached_property
+    def clamped(self) -> Array:
+        """The cells without what is below 0, scaled to n; for variances."""
+        positive = np.maximum(self.cells, 0.0)
+        return np.asarray(positive * (self.n / max(float(positive.sum()), 1e-300)))
+
+    def mean(self, weights: Array, squares: Array) -> Metric:
+        """Of a function with these values at the cells, and of its square."""
+        value = float(weights @ self.known) / self.n
+        return around(value, math.sqrt(self.variance(weights, squares, value)))
+
+    def variance(self, weights: Array, squares: Array, value: float) -> float:
+        """Of the mean: that of the noise and that of the sample."""
+        around_it = self.projection @ (weights if self.complete else weights - value)
+        second, first = float(squares @ self.clamped) / self.n, float(weights @ self.clamped) / self.n
+        sampling = max(second - first**2, LEAST * second, 0.0) / self.n
+        return float(around_it @ around_it) * (self.noise / self.n) ** 2 + sampling
+
+    def ratio(self, part: Array, whole: Array) -> Metric:
+        """part.P / whole.P of 0/1 vectors, by Fieller's rule: all of [0, 1] where the denominator is lost in noise."""
+        above, below = float(part @ self.known), float(whole @ self.known)
+        combined = part - _GRID[:, None] * whole
+        noise = self.noise**2 * ((combined @ self.projection) ** 2).sum(axis=1)
+        sampling = (combined**2) @ self.clamped - (combined @ self.clamped) ** 2 / self.n
+        value = above / below if below else math.nan
+        # E[above - r below] = 0, but it varies with the denominator: the first term of E[U / Y] is -Cov(U, Y) / Y^2.
+        if below:
+            value += self.noise**2 * float((part - value * whole) @ self.projection @ whole) / below**2
+        return fieller(value, combined @ self.known, noise + np.maximum(sampling, 0.0))
+
+
+def around(value: float, deviation: float) -> Metric:
+    """Value and interval of an estimate that is nearly normal."""
+    return Metric(value, value - Z * deviation, value + Z * deviation)
+
+
+def fieller(value: float, statistic: Array, variance: Array) -> Metric:
+    """The interval of the candidates in [0, 1] whose statistic, 0 in the mean for the true one, is within Z of 0.
+
+    Where it is wider than UNTOLD there is no value.
+    """
+    distance = np.abs(statistic) - Z * np.sqrt(variance)
+    inside = np.flatnonzero(distance <= 0.0)
+    if not len(inside):
+        nearest = float(_GRID[int(np.argmin(distance))])
+        return Metric(value, nearest, nearest)
+    low, high = _edge(distance, int(inside[0]), -1), _edge(distance, int(inside[-1]), 1)
+    return Metric(value if high - low <= UNTOLD else math.nan, low, high)
+
+
+def _edge(distance: Array, last: int, way: int) -> float:
+    """Where the distance is 0 between the last candidate inside and the next."""
+    beyond = last + way
+    if not 0 <= beyond < len(_GRID):
+        return float(_GRID[last])
+    share = distance[last] / (distance[last] - distance[beyond])
+    return float(_GRID[last] + share * (_GRID[beyond] - _GRID[last]))
+
+
+class ClassEstimates:
+    """What cells of scores by class say: the negative class first, `nodes` of each."""
+
+    def __init__(self, cells: Array, noise: float, records: int, nodes: TwoSides) -> None:
+        self.counts = Counts(cells, noise, records)
+        self.nodes = nodes
+        self.negatives, self.positives = np.split(cells, 2)
+
+    def metrics(self, *, probabilities: bool) -> dict[str, Metric]:
+        """By name; log-loss and Brier score only of a model whose scores are log-odds."""
+        ratio, right = self.counts.ratio, np.repeat([0.0, 1.0], [self.nodes.left, self.nodes.right])
+        none, every = np.zeros(len(self.nodes)), np.ones(len(self.nodes))
+        found = {"accuracy": self._mean(lambda y, s: np.where(y * s > 0, 1.0, 0.0)), "auc": self.auc()}
+        if probabilities:
+            found["log_loss"] = self._mean(lambda y, s: np.minimum(np.logaddexp(0.0, -y * s), LARGEST_LOSS))
+            found["brier"] = self._mean(lambda y, s: expit(-y * s) ** 2)
+        caught = np.concatenate([none, right])
+        found["recall"] = ratio(caught, np.concatenate([none, every]))
+        found["precision"] = ratio(caught, np.concatenate([right, right]))
+        found["specificity"] = ratio(np.concatenate([1 - right, none]), np.concatenate([every, none]))
+        found["positives"] = self._mean(lambda y, s: np.full(len(s), float(y > 0)))
+        return found
+
+    def _mean(self, function: Callable[[float, Array], Array]) -> Metric:
+        """Of a function of label and score."""
+        return self.counts.mean(self._values(function), self._values(lambda y, s: function(y, s) ** 2))
+
+    def _values(self, function: Callable[[float, Array], Array]) -> Array:
+        """At the cells: the projection for each class."""
+        return np.concatenate([self.nodes.projection(functools.partial(function, y)) for y in (-1.0, 1.0)])
+
+    def auc(self) -> Metric:
+        """The share of pairs of a positive and a negative record in which the positive has the higher score.
+
+        Pairs in order and all pairs are P'M P / 2 and P'M_1 P / 2 of the cells P. Both are freed of what the noise adds
+        to them in the mean; the interval is Fieller's, with M - A M_1 in the place of a vector.
+        """
+        pairs = [_of_pairs(matrix) for matrix in (self.nodes.above, np.ones_like(self.nodes.above))]
+        cells, noise, projection = self.counts.known, self.counts.noise**2, self.counts.projection
+        moved = [matrix @ projection for matrix in pairs]
+        ordered, total = (
+            (float(cells @ matrix @ cells) - noise * float(np.trace(each))) / 2
+            for matrix, each in zip(pairs, moved, strict=True)
+        )
+        slopes = np.array([matrix @ cells for matrix in pairs])
+        first = noise * slopes @ projection @ slopes.T  # covariances of the two forms, linear and quadratic parts
+        second = noise**2 / 2 * np.array([[float(np.trace(one @ two)) for two in moved] for one in moved])
+        along = np.array([np.ones_like(_GRID), -_GRID])
+        quadratic = np.einsum("ig,ij,jg->g", along, second, along)
+        noisy = np.maximum(np.einsum("ig,ij,jg->g", along, first, along) - quadratic, quadratic)
+        sampling = self._sampling_of_pairs(np.tensordot(along.T, pairs, 1))
+        value = ordered / total if total else math.nan
+        if total:
+            value += float(np.array([1.0, -value]) @ (first - second)[:, 1]) / total**2
+        return fieller(value, along.T @ [ordered, total], noisy + sampling)
+
+    def _sampling_of_pairs(self, forms: Array) -> Array:
+        """The variance that drawing the records gives to P'M P / 2, for each M: that of a mean within either class."""
+        cells = self.counts.clamped
+        slopes, size = forms @ cells, len(self.nodes)
+        found = np.zeros(len(forms))
+        for part in (slice(0, size), slice(size, None)):
+            own, slope = cells[part], slopes[:, part]
+            found += (slope**2) @ own - (slope @ own) ** 2 / max(float(own.sum()), 1.0)
+        return np.maximum(found, 0.0)
+
+    def roc(self) -> tuple[Array, Array]:
+        """(false positive rates, true positive rates) at the nodes, from the highest on; made monotone."""
+
+        def rates(cells: Array) -> Array:
+            above = np.cumsum(cells[::-1]) - cells[::-1] / 2
+            above[self.nodes.right - 1] = cells[self.nodes.left :].sum()  # at 0 the cells tell without interpolation
+            found = np.concatenate([[0.0], above, [cells.sum()]]) / max(float(cells.sum()), 1.0)
+            return np.maximum.accumulate(np.clip(found, 0.0, 1.0))
+
+        return rates(self.negatives), rates(self.positives)
+
+    def calibration(self) -> list[Bin]:
+        """Neighbouring nodes joined until their count stands above the noise."""
+        groups, first = list[slice](), 0
+        both, noise = self.positives + self.negatives, self.counts.noise
+        for last in range(1, len(self.nodes) + 1):
+            if both[first:last].sum() > max(50.0, 8 * noise * math.sqrt(2 * (last - first))):
+                groups.append(slice(first, last))
+                first = last
+        if groups and first < len(self.nodes):
+            groups[-1] = slice(groups[-1].start, len(self.nodes))
+        return [self._bin(group) for group in groups]
+
+    def _bin(self, group: slice) -> Bin:
+        both = (self.positives + self.negatives)[group]
+        total, width = float(both.sum()), group.stop - group.start
+        share = float(self.positives[group].sum()) / total
+        noise = self.counts.noise**2 * width * ((1 - share) ** 2 + share**2)
+        variance = (total * max(share * (1 - share), 0.002) + noise) / total**2
+        weights = np.maximum(both, 0.0)
+        chances = self.nodes.averages(expit)
+        chances[[0, -1]] = expit(self.nodes.nodes[[0, -1]])  # scores beyond the ends make up for those before them
+        predicted = float(weights @ chances[group]) / float(weights.sum())
+        return Bin(predicted, total, around(share, math.sqrt(variance)))
+
+
+class NumberEstimates:
+    """What cells of residuals and labels say; `half` is the label's half-width, the unit of what was released."""
+
+    def __init__(self, released: Array, noise: float, records: int, half: float) -> None:
+        ends = np.cumsum([len(RESIDUALS), len(LABELS)])
+        residuals, labels, self.moments = np.split(released, ends)
+        self.residuals, self.labels = (Counts(cells, noise, records) for cells in (residuals, labels))
+        self.noise, self.half = noise, half
+
+    def metrics(self) -> dict[str, Metric]:
+        """By name, in the label's own units."""
+        square, size = self._mean(lambda r: r * r), self._mean(lambda r: r)
+        return {
+            "mean_squared_error": _scaled(square, self.half**2),
+            "r2": self._r2(square),
+            "mean_absolute_error": _scaled(size, self.half),
+        }
+
+    def _mean(self, function: Function) -> Metric:
+        return _mean_on(RESIDUALS, self.residuals, function)
+
+    def _r2(self, square: Metric) -> Metric:
+        """1 - A / V, whose two errors may depend on each other in any way: their deviations are added."""
+        n = self.labels.n
+        noise = (self.noise / n) ** 2
+        mean, second = self.moments / n
+        spread = second - mean**2 + noise
+        fourth = _mean_on(LABELS, self.labels, lambda y: np.asarray((y - mean) ** 4)).value
+        sampling = max(fourth - spread**2, LEAST * fourth, 0.0) / n
+        error = Z * math.sqrt(noise * (1 + 4 * mean**2) + sampling)
+        low = 1 - square.high / (spread - error) if spread > error else -math.inf
+        value = 1 - square.value / spread if spread > 0 else math.nan
+        return Metric(value, low, min(1 - square.low / (spread + error), 1.0) if spread + error > 0 else 1.0)
+
+    def histogram(self) -> tuple[Array, Array]:
+        """(sizes of residuals at the nodes, noisy counts)."""
+        return np.array(RESIDUALS.nodes) * self.half, self.residuals.cells
+
+
+def _of_pairs(matrix: Array) -> Array:
+    """The symmetric M such that P'M P / 2 = positives' matrix negatives, for the cells P of both classes."""
+    none = np.zeros_like(matrix)
+    return np.block([[none, matrix.T], [matrix, none]])
+
+
+def _mean_on(line: Line, counts: Counts, function: Function) -> Metric:
+    """The mean of a function.
+
+    Of normal, exponential and even residuals of any size the mean square is told within 2%, the fourth power's mean,
+    which is for variances alone, mostly 15% too high: so the powers.
+    """
+    return counts.mean(line.projection(function, 1), line.projection(lambda values: function(values) ** 2, 5))
+
+
+def _scaled(metric: Metric, unit: float) -> Metric:
+    return Metric(metric.value * unit, metric.low * unit, metric.high * unit)

@@ -1,0 +1,128 @@
+"""`evaluation`: one noisy release of cells of scores, or of residuals, from which all metrics are computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, Solution, summed
+from sottovoce.algorithms.evaluation.nodes import REACH, TwoSides
+from sottovoce.algorithms.evaluation.queries import ResidualCells, ScoreCells
+from sottovoce.data.bounds import LARGEST
+from sottovoce.door.query import Query
+from sottovoce.errors import RefusedError
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release
+
+Array = NDArray[np.float64]
+Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Side = Annotated[int, Field(ge=2, le=64)]
+
+FEW, MANY = 1_000, 10_000  # records in units of the noise: up to which 8 nodes, and 12, tell most; then 16
+WIDE = 4.0  # scores up to which nodes go where nothing is known of their spread
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is evaluated: weights on prepared rows, and mean and deviation of the training scores where known."""
+
+    weights: Array
+    spread: tuple[float, float] | None = None
+
+
+class EvaluatedClassesNumbers(Numbers, solver="evaluation", form="classes"):
+    """The model, public, and the nodes of the scores."""
+
+    weights: tuple[Weight, ...]
+    low: float = Field(ge=-LARGEST, le=-1e-9)
+    high: float = Field(ge=1e-9, le=LARGEST)
+    left: Side
+    right: Side
+
+
+class EvaluatedNumbersNumbers(Numbers, solver="evaluation", form="numbers"):
+    """The model, public."""
+
+    weights: tuple[Weight, ...]
+
+
+class _Evaluation(Algorithm):
+    """One release of cells; the plan has the model, so every party knows what it answers before it is charged."""
+
+    name: ClassVar[str] = "evaluation"
+    private: ClassVar[bool | None] = None
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """The sum of the parties' cells, as the solution's model."""
+        found = summed((yield Ask("cells")))
+        return Solution(np.array(plan.numbers.weights), model=found)
+
+
+class EvaluatedClasses(_Evaluation):
+    """Scores counted in cells by class: accuracy, AUC, log-loss, Brier, confusion, calibration from one release.
+
+    Guarantee: mu = (sensitivity 1, replace-one sqrt 2) / std, whatever the model and the nodes (`proof.md`).
+    """
+
+    form: ClassVar[str] = "classes"
+    title: ClassVar[str] = "private evaluation: scores counted in cells by class"
+    needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "classification", "tells classes, not {!r}"),)
+
+    def design(self, problem: Problem, options: Subject) -> Design:
+        """8 nodes, or more where the noise is small for the number of records."""
+        weights = options.weights
+        widest = float(np.linalg.norm(weights)) if problem.private else WIDE  # no score of a prepared row is beyond
+        mean, deviation = options.spread or (0.0, min(WIDE, widest) / REACH)
+        noise = _release(ScoreCells(TwoSides(-1.0, 1.0, 2, 2), weights), problem).std * len(problem.parties) ** 0.5
+        count = 8 if problem.records < FEW * noise else 12 if problem.records < MANY * noise else 16
+        nodes = TwoSides.about(mean, max(deviation, 1e-3), count)
+        numbers = EvaluatedClassesNumbers(
+            weights=tuple(weights.tolist()), low=nodes.low, high=nodes.high, left=nodes.left, right=nodes.right
+        )
+        return Design(rounds=1, numbers=numbers, releases=(_release(ScoreCells(nodes, weights), problem),))
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+        """The cells."""
+        return (ScoreCells(nodes_of(plan), _weights(plan)),)
+
+
+class EvaluatedNumbers(_Evaluation):
+    """Residuals and labels counted in cells: mean squared and absolute error and R^2 from one release.
+
+    Guarantee: mu = (sensitivity 2, replace-one sqrt 8) / std, whatever the model (`proof.md`).
+    """
+
+    form: ClassVar[str] = "numbers"
+    title: ClassVar[str] = "private evaluation: residuals and labels counted in cells"
+    needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "regression", "tells numbers, not {!r}"),)
+
+    def design(self, problem: Problem, options: Subject) -> Design:
+        """The nodes are those of the declared range of the label."""
+        numbers = EvaluatedNumbersNumbers(weights=tuple(options.weights.tolist()))
+        return Design(rounds=1, numbers=numbers, releases=(_release(ResidualCells(options.weights), problem),))
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+        """The cells."""
+        return (ResidualCells(_weights(plan)),)
+
+
+def nodes_of(plan: Plan) -> TwoSides:
+    """The nodes of the scores."""
+    numbers = plan.numbers
+    return TwoSides(numbers.low, numbers.high, numbers.left, numbers.right)
+
+
+def _release(query: Query, problem: Problem) -> Release:
+    return Release.at_mu(query, 0, 1, problem.mu, problem.relation)
+
+
+def _weights(plan: Plan) -> Any:
+    weights = np.array(plan.numbers.weights)
+    if len(weights) != plan.dimension:
+        raise RefusedError(f"the plan has a model of {len(weights)} weights for rows of {plan.dimension} columns.")
+    return weights

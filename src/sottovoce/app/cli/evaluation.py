@@ -1,0 +1,51 @@
+"""`sottovoce evaluate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sottovoce.app.cli.console import AsJson, Overwrite, aside, out, print_json
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file that `fit` wrote.", show_default=False)],
+    job: Annotated[Path, typer.Argument(metavar="TEST", help="A TOML file about test records.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write metrics, curves and the guarantee here, as JSON.", show_default=False
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tell how good a fitted model is on private test records.
+
+    TEST has a table [privacy] with the evaluation's own epsilon and the test records: [data], a [[party]] for each file
+    of this process, or a [federation] of parties elsewhere, split by rows. Ledgers are charged before anything is
+    released.
+
+    - `sottovoce evaluate job.json test.toml --output evaluation.json`
+    """
+    from sottovoce.app import runs
+    from sottovoce.app.jobs import load_evaluation_job
+    from sottovoce.app.model_file import load, plain
+    from sottovoce.estimators.evaluation import evaluate as evaluated
+    from sottovoce.files import check_writable, write_text
+
+    fitted, test = load(model), load_evaluation_job(job)
+    if output is not None:
+        check_writable(output, "--output", overwrite=overwrite)
+    with runs.tested(test, lambda text: aside().print(text, soft_wrap=True)) as federation:
+        found = evaluated(fitted, federation, **test.privacy.model_dump())
+    told = plain(found.to_dict())
+    if output is not None:
+        write_text(output, json.dumps(told, indent=2) + "\n", "--output", overwrite=overwrite)
+    if as_json:
+        print_json(told)
+    else:
+        out().print(str(found), soft_wrap=True)

@@ -1,0 +1,338 @@
+"""Private evaluation: how far a test record moves the cells, that sums are exact, and what is made of the counts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import metrics
+
+from sottovoce import algorithms
+from sottovoce.algorithms.evaluation import EvaluatedClasses, EvaluatedNumbers, Subject
+from sottovoce.algorithms.evaluation import queries as evaluation_queries
+from sottovoce.algorithms.evaluation.estimates import ClassEstimates, Counts, Metric, NumberEstimates
+from sottovoce.algorithms.evaluation.nodes import Line, TwoSides
+from sottovoce.algorithms.evaluation.queries import RESIDUALS, ResidualCells, ScoreCells
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import Bounds
+from sottovoce.door.query import Query
+from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.losses import get
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.relation import RELATIONS, Relation, either
+from support import at, epsilons_of, query_of
+
+FEATURES, RECORDS = 3, 7
+NULL = (np.full(FEATURES, math.nan), 0.0)
+NODES = TwoSides(-2.0, 1.0, 5, 3)
+WEIGHTS = np.array([3.0, -2.0, 1.0, 0.5])
+QUERIES: dict[str, Query] = {"classes": ScoreCells(NODES, WEIGHTS), "numbers": ResidualCells(WEIGHTS)}
+
+
+def problem(kind: str, **changes: Any) -> Problem:
+    fields: dict[str, Any] = {
+        "loss": Named(name={"classes": "logistic", "numbers": "squared"}[kind]),
+        "regulariser": Named(name="none"),
+        "split": "central",
+        "parties": (("anna", RECORDS),),
+        "features": FEATURES,
+        "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0 if kind == "numbers" else None),
+        "classes": (-1, 1) if kind == "classes" else None,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
+    return Problem(**{**fields, **changes})
+
+
+def plan_of(kind: str, **changes: Any) -> Plan:
+    form = {"classes": EvaluatedClasses(), "numbers": EvaluatedNumbers()}[kind]
+    return algorithms.plan_by(form, problem(kind, **changes), Subject(WEIGHTS, (-0.5, 1.0)), run="run", coin="coin")
+
+
+def block_of(kind: str, rows: np.ndarray, labels: np.ndarray, *, sparse: bool = False, **changes: Any) -> Block:
+    return Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, problem(kind, **changes).preparation)
+
+
+def random_record(rng: np.random.Generator, kind: str) -> tuple[np.ndarray, float]:
+    row = rng.standard_normal(FEATURES) * 10.0 ** rng.integers(-2, 3)
+    if rng.random() < 0.1:
+        row[rng.integers(FEATURES)] = rng.choice([math.nan, math.inf, 1e300, 5e-324])
+    return row, float(rng.choice([-1.0, 1.0, *([0.3, 0.0, math.nan] if kind == "numbers" else [])]))
+
+
+def far(kind: str, rng: np.random.Generator) -> dict[Relation, float]:
+    """The largest distance of neighbours, as a share of the sensitivity, over random and over extreme records."""
+    found: dict[Relation, float] = dict.fromkeys(RELATIONS, 0.0)
+    for _ in range(300):
+        scale = 10.0 ** rng.choice([-1, 0, 2])
+        weights = rng.standard_normal(FEATURES + 1) * scale
+        query: Query = ScoreCells(NODES, weights) if kind == "classes" else ResidualCells(weights)
+        records = [random_record(rng, kind) for _ in range(RECORDS)]
+        extreme = 9.0 * weights[:FEATURES] * rng.choice([-1, 1])
+        mine, theirs = (extreme, 1.0), (-extreme, -1.0)
+        if rng.random() < 0.5:
+            mine, theirs = random_record(rng, kind), random_record(rng, kind)
+
+        def sums(record: tuple[np.ndarray, float], records: Any = records, query: Query = query) -> np.ndarray:
+            rows = [*records[:2], record, *records[3:]]
+            return at(query, block_of(kind, np.array([row for row, _ in rows]), np.array([y for _, y in rows])))
+
+        here = sums(mine)
+        for relation in RELATIONS:
+            moved = np.linalg.norm(here - sums(either(relation, zero_out=NULL, replace_one=theirs)))
+            found[relation] = max(found[relation], float(moved) / query.sensitivity(relation))
+    return found
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+def test_neighbours_reach_the_bound_and_never_pass_it(kind: str) -> None:
+    found = far(kind, np.random.default_rng(8))
+    assert all(0.99 <= share <= 1.0 for share in found.values()), found
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+def test_a_record_that_is_counted_for_more_than_once_is_found(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Planted fault: the second of a record's two cells gets a whole count, as if cells overlapped."""
+    cells = evaluation_queries.cells
+
+    def wrong(rows: Block, places: Any, t: np.ndarray, count: int) -> np.ndarray:
+        return cells(rows, places, t, count) + np.bincount(places[rows.usable_rows] + 1, minlength=count)
+
+    monkeypatch.setattr(evaluation_queries, "cells", wrong)
+    assert max(far(kind, np.random.default_rng(8)).values()) > 1.2
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_sum_is_that_of_its_records_to_the_last_bit(kind: str, sparse: bool) -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((RECORDS, FEATURES))
+    labels = rng.choice([-1.0, 1.0], RECORDS) * (1.0 if kind == "classes" else 0.37)
+    whole = at(QUERIES[kind], block_of(kind, rows, labels))
+    each = [
+        at(QUERIES[kind], block_of(kind, np.where(np.arange(RECORDS)[:, None] == k, rows, math.nan), labels))
+        for k in range(RECORDS)
+    ]
+    for order in (np.arange(RECORDS), rng.permutation(RECORDS)):
+        np.testing.assert_array_equal(sum(each[k] for k in order), whole)
+        again = at(QUERIES[kind], block_of(kind, rows[order], labels[order], sparse=sparse))
+        np.testing.assert_array_equal(again, whole)
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+def test_null_rows_add_nothing_and_others_one_to_each_kind_of_cells(kind: str) -> None:
+    rows, labels = np.full((RECORDS, FEATURES), 0.2), np.ones(RECORDS)
+    null = at(QUERIES[kind], block_of(kind, np.full_like(rows, math.nan), labels))
+    np.testing.assert_array_equal(null, np.zeros(QUERIES[kind].length))
+    rows[0] = math.inf
+    found = at(QUERIES[kind], block_of(kind, rows, labels))
+    sizes = [found.sum()] if kind == "classes" else [found[:8].sum(), found[8:16].sum(), *found[16:]]
+    np.testing.assert_array_equal(sizes, [RECORDS - 1.0] * len(sizes))
+
+
+def test_a_score_of_zero_counts_as_predict_takes_it() -> None:
+    places, t = NODES.shares(np.array([0.0, 5e-324, -5e-324, math.nan, -9.0, 9.0]))
+    sides = np.where(t == 1.0, places + 1, places) >= NODES.left
+    assert sides.tolist() == [False, True, False, False, False, True]
+    assert ((t >= 0) & (t <= 1) & (places + 1 < len(NODES))).all()
+
+
+class TestNodes:
+    def test_linear_functions_are_their_own_projections(self) -> None:
+        for line in (RESIDUALS, Line((-1.0, 0.5, 2.0))):
+            np.testing.assert_allclose(line.projection(lambda s: 3 * s - 1), 3 * np.array(line.nodes) - 1, atol=1e-12)
+
+    def test_cells_of_evenly_spread_values_give_means_exactly(self) -> None:
+        """Between nodes the mean over a uniform density is what a projection keeps."""
+        values = (np.arange(200_000) + 0.5) / 200_000 * 3 - 2
+        places, t = NODES.shares(values)
+        cells = np.bincount(places, 1 - t, 8) + np.bincount(places + 1, t, 8)
+        for function in (np.exp, np.square, np.abs):
+            mean = cells @ NODES.projection(function) / len(values)
+            assert mean == pytest.approx(function(values).mean(), abs=1e-5)
+
+    def test_pairs_in_order(self) -> None:
+        """Of uniform and of triangular scores, by the cells and by the definition."""
+        rng = np.random.default_rng(0)
+        high, low = rng.triangular(-2, 0.5, 1, 4000), rng.uniform(-2, 1, 4000)
+        one, zero = (
+            np.bincount(places, 1 - t, 8) + np.bincount(places + 1, t, 8)
+            for places, t in (NODES.shares(scores) for scores in (high, low))
+        )
+        true = (np.sort(low).searchsorted(high) / len(low)).mean()
+        assert one @ NODES.above @ zero / (one.sum() * zero.sum()) == pytest.approx(true, abs=3e-3)
+        np.testing.assert_allclose(NODES.above + NODES.above.T, 1.0, atol=1e-9)  # in one order or in the other
+
+    def test_nodes_are_shared_out_in_proportion(self) -> None:
+        nodes = TwoSides.about(-2.0, 2.0, 12)
+        assert (nodes.low, nodes.high, nodes.left, nodes.right) == (-5.5, 1.5, 9, 3)
+        assert TwoSides.about(-50.0, 1.0, 8).right == 2
+        assert TwoSides.about(50.0, 1.0, 8).left == 2
+
+
+def drawn(rng: np.random.Generator, records: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and scores, which are log-odds in truth."""
+    scores = rng.normal(-1.0, 1.5, records)
+    return (rng.random(records) < 1 / (1 + np.exp(-scores))).astype(float), scores
+
+
+def cells_of(labels: np.ndarray, scores: np.ndarray, nodes: TwoSides) -> np.ndarray:
+    places, t = nodes.shares(scores)
+    places = np.where(labels > 0, places + len(nodes), places)
+    return np.bincount(places, 1 - t, 2 * len(nodes)) + np.bincount(places + 1, t, 2 * len(nodes))
+
+
+def test_without_noise_metrics_are_those_of_the_records() -> None:
+    labels, scores = drawn(np.random.default_rng(1), 200_000)
+    nodes = TwoSides.about(-1.0, 1.5, 16)
+    estimates = ClassEstimates(cells_of(labels, scores, nodes), 0.0, len(labels), nodes)
+    found = estimates.metrics(probabilities=True)
+    chance, positive = 1 / (1 + np.exp(-scores)), scores > 0
+    for name, value, tolerance in (
+        ("accuracy", metrics.accuracy_score(labels, positive), 1e-9),
+        ("recall", metrics.recall_score(labels, positive), 1e-9),
+        ("precision", metrics.precision_score(labels, positive), 1e-9),
+        ("specificity", metrics.recall_score(labels, positive, pos_label=0), 1e-9),
+        ("positives", labels.mean(), 1e-9),
+        ("auc", metrics.roc_auc_score(labels, scores), 1e-3),
+        ("log_loss", metrics.log_loss(labels, chance), 1e-3),
+        ("brier", metrics.brier_score_loss(labels, chance), 1e-3),
+    ):
+        assert found[name].value == pytest.approx(value, abs=tolerance), name
+        assert found[name].low < value < found[name].high, name
+    false, true = estimates.roc()
+    assert false[0] == true[0] == 0.0
+    assert false[-1] == true[-1] == 1.0
+    assert np.isin(round(found["recall"].value, 9), true.round(9))
+    for group in estimates.calibration():  # the scores are log-odds in truth
+        assert abs(group.predicted - group.positives.value) < 0.05
+
+
+SIMULATED, RECORDS_DRAWN, NOISE = 400, 1500, 25.0
+
+
+def coverage(assumed: float) -> dict[str, float]:
+    """How often intervals that take the noise for `assumed` hold the truth, over simulated releases."""
+    rng, nodes = np.random.default_rng(5), TwoSides.about(-1.0, 1.5, 8)
+    labels, scores = drawn(rng, 400_000)
+    truth = ClassEstimates(cells_of(labels, scores, nodes), 0.0, len(labels), nodes).metrics(probabilities=True)
+    held = dict.fromkeys(truth, 0)
+    for _ in range(SIMULATED):
+        chosen = rng.integers(len(labels), size=RECORDS_DRAWN)
+        cells = cells_of(labels[chosen], scores[chosen], nodes) + NOISE * rng.standard_normal(16)
+        for name, metric in ClassEstimates(cells, assumed, RECORDS_DRAWN, nodes).metrics(probabilities=True).items():
+            held[name] += metric.low <= truth[name].value <= metric.high
+    return {name: count / SIMULATED for name, count in held.items()}
+
+
+def test_intervals_hold_the_truth() -> None:
+    """400 intervals of coverage .93 hold it fewer than .85 times with a chance below 1e-8, for each of 8 metrics."""
+    assert min(coverage(NOISE).values()) >= 0.85
+
+
+def test_intervals_that_forget_the_noise_do_not() -> None:
+    """Negative control."""
+    assert max(coverage(0.01).values()) < 0.85
+
+
+def test_what_is_lost_in_the_noise_is_not_told() -> None:
+    rng, nodes = np.random.default_rng(2), TwoSides.about(0.0, 1.0, 8)
+    found = ClassEstimates(300.0 * rng.standard_normal(16), 300.0, 1000, nodes).metrics(probabilities=True)
+    assert math.isnan(found["auc"].value)
+    assert found["auc"].width > 0.5
+
+
+def test_records_that_were_not_counted_do_not_count() -> None:
+    """A fifth of the records are null rows: then n is what the cells add up to."""
+    labels, scores = drawn(np.random.default_rng(6), 8000)
+    nodes = TwoSides.about(-1.0, 1.5, 8)
+    cells = cells_of(labels, scores, nodes)
+    counts = Counts(cells, 5.0, 10_000)
+    assert not counts.complete
+    found = ClassEstimates(cells, 5.0, 10_000, nodes).metrics(probabilities=False)
+    assert found["accuracy"].value == pytest.approx(((scores > 0) == (labels > 0)).mean(), abs=1e-9)
+    assert "log_loss" not in found
+
+
+def numbers_of(labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    found = []
+    for line, values in ((RESIDUALS, np.abs(predictions - labels)), (evaluation_queries.LABELS, labels)):
+        places, t = line.shares(values)
+        found.append(np.bincount(places, 1 - t, len(line)) + np.bincount(places + 1, t, len(line)))
+    return np.concatenate([*found, [labels.sum(), (labels**2).sum()]])
+
+
+def test_errors_of_a_regression() -> None:
+    """Without noise they are those of the records; with noise intervals hold them, and without its part they do not.
+
+    Coverage of .93 falls below .85 of 300 with a chance below 1e-6 for each of 3 metrics.
+    """
+    rng = np.random.default_rng(7)
+    labels = np.clip(0.2 + 0.3 * rng.standard_normal(200_000), -1, 1)
+    predictions = 0.7 * labels + 0.06 + 0.1 * rng.standard_normal(200_000)
+    truth = {
+        "mean_squared_error": 4 * metrics.mean_squared_error(labels, predictions),
+        "r2": metrics.r2_score(labels, predictions),
+        "mean_absolute_error": 2 * metrics.mean_absolute_error(labels, predictions),
+    }
+    found = NumberEstimates(numbers_of(labels, predictions), 0.0, 200_000, 2.0).metrics()
+    for name, value in truth.items():
+        assert found[name].value == pytest.approx(value, rel=0.01), name
+    held = {name: np.zeros(2) for name in truth}
+    for _ in range(300):
+        chosen = rng.integers(len(labels), size=2000)
+        released = numbers_of(labels[chosen], predictions[chosen]) + 8.0 * rng.standard_normal(18)
+        for place, assumed in enumerate((8.0, 0.01)):
+            for name, metric in NumberEstimates(released, assumed, 2000, 2.0).metrics().items():
+                held[name][place] += metric.low <= truth[name] <= metric.high
+    assert min(count[0] for count in held.values()) >= 0.85 * 300
+    assert min(count[1] for count in held.values()) < 0.85 * 300
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_plan_costs_what_was_asked_for_also_by_rows(kind: str, relation: Relation) -> None:
+    """One release, of one sensitivity, at every party; the world sees the sum alone."""
+    central = plan_of(kind, relation=relation)
+    rows = plan_of(kind, relation=relation, split="rows", parties=(("anna", 4), ("ben", 3)))
+    assert central.releases == rows.releases
+    assert query_of(rows, "cells", "ben").sensitivity(relation) == query_of(central, "cells").sensitivity(relation)
+    assert epsilons_of(central)["coordinator"] == pytest.approx(1.0, rel=1e-3)
+    assert epsilons_of(rows)["coordinator"] == epsilons_of(central)["coordinator"] <= 1.0
+    assert epsilons_of(rows)["world"] < epsilons_of(central)["world"]
+
+
+def test_nodes_follow_the_noise() -> None:
+    for records, count in ((100, 8), (10_000, 12), (1_000_000, 16)):
+        numbers = plan_of("classes", parties=(("anna", records),)).numbers
+        assert numbers.left + numbers.right == count
+
+
+def test_no_solver_is_called_evaluation() -> None:
+    """Plans name it; fits cannot, and it is in no list of solvers."""
+    assert "evaluation" not in algorithms.SOLVERS
+    assert all(form.name != "evaluation" for form in algorithms.every_form())
+    with pytest.raises(InputError, match="solver='evaluation' is unknown"):
+        algorithms.check("evaluation", get("logistic"), "central")
+    plan = plan_of("classes")
+    assert algorithms.of(Plan.from_json(plan.to_json())).title == EvaluatedClasses.title
+
+
+def test_a_plan_with_another_model_or_less_noise_is_refused() -> None:
+    plan = plan_of("classes")
+    short = plan.model_copy(update={"numbers": plan.numbers.model_dump() | {"weights": (1.0,)}})
+    with pytest.raises(RefusedError, match="a model of 1 weights for rows of 4 columns"):
+        query_of(short, "cells")
+    with pytest.raises(ValueError, match="weights"):
+        plan.model_copy(update={"numbers": plan.numbers.model_dump() | {"weights": (math.nan,) * 4}})
+    cheap = plan.release("cells").model_copy(update={"charged_zero_out": 0.5})
+    with pytest.raises(LeakError, match="more sensitive"):
+        cheap.check(query_of(plan, "cells"), RECORDS)
+
+
+def test_a_metric_has_a_width() -> None:
+    assert Metric(0.5, 0.25, 1.0).width == 0.75

@@ -1,0 +1,183 @@
+"""`sottovoce.evaluate`: of models in one place and by rows, charged before anything is released."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+import sottovoce as sv
+from sottovoce.app import model_file
+from sottovoce.errors import BudgetError, InputError, RepeatedFitWarning
+from sottovoce.privacy.ledger import Ledger
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, (6000, 4))
+SCORES = X @ np.array([3.0, -2.0, 1.0, 0.0])
+Y = np.where(SCORES + RNG.logistic(size=6000) > 0, "yes", "no")
+NUMBERS = 50 + 10 * SCORES + 5 * RNG.standard_normal(6000)
+TEST = slice(4000, None)
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Any:
+    model = sv.PrivateLogisticRegression(epsilon=1.0, entry_bound=1.0, classes=("no", "yes"), insecure_seed=1)
+    return model.fit(X[:4000], Y[:4000])
+
+
+@pytest.fixture(scope="module")
+def regressor() -> Any:
+    model = sv.PrivateRidge(epsilon=1.0, feature_ranges=([-1] * 4, [1] * 4), label_bound=(0, 100), insecure_seed=1)
+    return model.fit(X[:4000], NUMBERS[:4000])
+
+
+@pytest.mark.parametrize(("epsilon", "tolerance"), [(math.inf, 0.004), (200.0, 0.01)])
+def test_of_a_classifier(classifier: Any, epsilon: float, tolerance: float) -> None:
+    """With little noise, or none, the metrics are those that scikit-learn computes from predictions."""
+    found = sv.evaluate(classifier, X[TEST], Y[TEST], epsilon=epsilon, insecure_seed=1)
+    labels, chance = Y[TEST] == "yes", classifier.predict_proba(X[TEST])[:, 1]
+    assert found["accuracy"].value == pytest.approx(classifier.score(X[TEST], Y[TEST]), abs=tolerance / 4)
+    assert found["auc"].value == pytest.approx(metrics.roc_auc_score(labels, chance), abs=tolerance)
+    assert found["log_loss"].value == pytest.approx(metrics.log_loss(labels, chance), abs=tolerance)
+    assert found["brier"].value == pytest.approx(metrics.brier_score_loss(labels, chance), abs=tolerance)
+    assert found.complete
+    assert found.cells.sum() == pytest.approx(2000, abs=20)
+    assert len(found.cells) == 2 * len(found.nodes)
+    assert "accuracy: " in str(found)
+
+
+@pytest.mark.parametrize("epsilon", [math.inf, 200.0])
+def test_of_a_regressor(regressor: Any, epsilon: float) -> None:
+    found = sv.evaluate(regressor, X[TEST], NUMBERS[TEST], epsilon=epsilon, insecure_seed=1)
+    predicted = regressor.predict(X[TEST])
+    for name, value in (
+        ("mean_squared_error", metrics.mean_squared_error(NUMBERS[TEST], predicted)),
+        ("r2", metrics.r2_score(NUMBERS[TEST], predicted)),
+        ("mean_absolute_error", metrics.mean_absolute_error(NUMBERS[TEST], predicted)),
+    ):
+        assert found[name].value == pytest.approx(value, rel=0.03), name
+        assert found[name].low < value < found[name].high, name
+
+
+def test_of_a_classifier_without_probabilities() -> None:
+    model = sv.PrivateLinearSVC(
+        epsilon=1.0, row_norm=2.0, classes=("no", "yes"), solver="gradient", fit_intercept=False
+    )
+    model.fit(X[:4000], Y[:4000])
+    found = sv.evaluate(model, X[TEST], Y[TEST], epsilon=math.inf)
+    assert model.score_spread_ is None
+    assert "log_loss" not in found.metrics
+    assert found.calibration == ()
+    assert found["accuracy"].value == pytest.approx(model.score(X[TEST], Y[TEST]), abs=1e-9)
+
+
+def test_by_rows_the_same_is_released_with_a_noise_for_each_party(classifier: Any) -> None:
+    parts = [(X[4000 + k :: 3], Y[4000 + k :: 3]) for k in range(3)]
+    exact = sv.evaluate(classifier, sv.Federation.by_rows(parts), epsilon=math.inf)
+    whole = sv.evaluate(classifier, X[4000:], Y[4000:], epsilon=math.inf)
+    np.testing.assert_allclose(exact.cells, whole.cells, atol=1e-9)
+    central = sv.evaluate(classifier, X[4000:], Y[4000:], epsilon=1.0, insecure_seed=2)
+    rows = sv.evaluate(classifier, sv.Federation.by_rows(parts), epsilon=1.0, insecure_seed=2)
+    assert rows.plan_.releases == central.plan_.releases
+    assert rows.noise == pytest.approx(math.sqrt(3) * central.noise)
+    assert rows.privacy_.coordinator.epsilon == central.privacy_.coordinator.epsilon
+    assert any("test people" in line for line in rows.privacy_.assumptions)
+
+
+def test_the_ledger_is_charged_before_anything_is_released(classifier: Any, tmp_path: Path) -> None:
+    """What it has no room for is refused, and nothing leaves; two evaluations are two charges."""
+    account = Ledger.create(tmp_path / "people.ledger").open("people", epsilon=1.0, delta=1e-5)
+    sv.evaluate(classifier, X[TEST], Y[TEST], epsilon=0.7, ledger=account)
+    spent = account.balance().spent
+    assert spent == pytest.approx(0.7, rel=1e-2)
+    with pytest.raises(BudgetError):
+        sv.evaluate(classifier, X[TEST], Y[TEST], epsilon=0.7, ledger=account)
+    assert account.balance().spent == spent
+    assert account.balance().plans == 1
+
+
+def test_without_a_ledger_a_second_evaluation_of_the_same_people_is_noticed(classifier: Any) -> None:
+    people = X[TEST] + 1e-9  # which no other test has
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RepeatedFitWarning)
+        sv.evaluate(classifier, people, Y[TEST], epsilon=0.5)
+    with pytest.warns(RepeatedFitWarning, match="evaluation 2 .* promise epsilon=1"):
+        sv.evaluate(classifier, people, Y[TEST], epsilon=0.5)
+
+
+def test_people_that_cannot_be_used_do_not_count(classifier: Any) -> None:
+    rows, labels = X[TEST].copy(), Y[TEST].copy()
+    rows[:300, 0] = math.nan
+    labels[300:400] = "maybe"
+    found = sv.evaluate(classifier, rows, labels, epsilon=200.0, insecure_seed=1)
+    assert not found.complete
+    assert "could not be used" in str(found)
+    assert found["accuracy"].value == pytest.approx(classifier.score(rows[400:], labels[400:]), abs=0.003)
+
+
+def test_a_model_from_a_file_is_evaluated_at_the_same_nodes(classifier: Any, tmp_path: Path) -> None:
+    model_file.save(classifier, tmp_path / "model.json")
+    read = model_file.load(tmp_path / "model.json")
+    found = [sv.evaluate(model, X[TEST], Y[TEST], epsilon=math.inf).cells for model in (classifier, read)]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": -1.0}, "epsilon=-1.0 must be a positive number"),
+        ({"delta": 2.0}, "delta=2.0 must be"),
+        ({"y": None}, "y=None: give the labels"),
+        ({"X": X[TEST][:, :3]}, "features"),
+        ({"X": sv.Federation.by_columns([X[TEST], X[TEST]], Y[TEST]), "y": None}, "split by columns"),
+        ({"X": sv.Federation.by_rows([(X[TEST], Y[TEST])])}, "y and ledger must be None"),
+        ({"model": "a model"}, "model=str must be a fitted estimator"),
+        ({"relation": "other"}, "relation='other'"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told(classifier: Any, change: dict[str, Any], message: str) -> None:
+    arguments = {"model": classifier, "X": X[TEST], "y": Y[TEST], "epsilon": 1.0} | change
+    with pytest.raises((InputError, ValueError), match=message):
+        sv.evaluate(**arguments)
+
+
+def test_columns_of_other_names_are_refused(classifier: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(X, columns=["a", "b", "c", "d"])
+    model = sv.PrivateLogisticRegression(epsilon=1.0, entry_bound=1.0, classes=("no", "yes")).fit(
+        table[:4000], Y[:4000]
+    )
+    other = sv.Federation.by_rows([(table[["b", "a", "c", "d"]][4000:], Y[TEST])])
+    with pytest.raises(InputError, match="named or ordered otherwise"):
+        sv.evaluate(model, other, epsilon=1.0)
+
+
+def test_a_delta_that_says_little_is_warned_of(classifier: Any) -> None:
+    with pytest.warns(UserWarning, match="at or above 1/N = 0.0005") as caught:
+        sv.evaluate(classifier, X[TEST], Y[TEST], epsilon=0.5, delta=1e-3, insecure_seed=1)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_a_table_is_evaluated_by_the_schema_of_the_fit() -> None:
+    rng = np.random.default_rng(0)
+    colour, age = rng.choice(["red", "blue"], 2000), rng.uniform(0, 9, 2000)
+    ill = np.where(age + 3 * (colour == "red") + rng.standard_normal(2000) > 6, "yes", "no")
+    table = {"colour": colour, "age": age, "ill": ill}
+    schema = sv.Schema(
+        {"colour": {"levels": ["red", "blue"]}, "age": {"range": (0, 9)}, "ill": {"levels": ["no", "yes"]}}, label="ill"
+    )
+    model = sv.PrivateLogisticRegression(5.0, schema=schema, insecure_seed=0).fit(table)
+    found = sv.evaluate(model, table, epsilon=math.inf)
+    assert found.metrics["accuracy"].value == pytest.approx((model.predict(table) == ill).mean(), abs=0.02)
+
+
+def test_several_classes_are_not_evaluated_yet() -> None:
+    X, y = np.random.default_rng(0).uniform(-1, 1, (300, 2)), np.arange(300) % 3
+    model = sv.PrivateLogisticRegression(5.0, entry_bound=1.0, insecure_seed=0).fit(X, y)
+    with pytest.raises(sv.InputError, match="tells 3 classes apart; two are evaluated"):
+        sv.evaluate(model, X, y, epsilon=1.0)
