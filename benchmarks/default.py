@@ -21,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from peers import data
 from peers.data import Case
 from peers.made_up import PROBLEMS
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -100,7 +101,9 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", default=list(LEFT_OUT), choices=list(LEFT_OUT), metavar="PART")
     parser.add_argument("--beside", nargs="*", default=[], metavar="SOLVER")
     parser.add_argument("--loss", action="store_true", help="losses, not points")
+    parser.add_argument("--split", type=int, default=0, help="another division of sets that come whole")
     arguments = parser.parse_args()
+    data.SPLIT = arguments.split
     warnings.simplefilter("ignore")  # a delta of 1e-5 is kept for the small problems too
     names = [*arguments.parts, *arguments.beside]
     print("| problem | epsilon | " + " | ".join(names) + " |")

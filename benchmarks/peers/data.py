@@ -78,6 +78,9 @@ def dense(X: Any) -> Array:
     return np.asarray(X.toarray() if is_sparse(X) else X, dtype=np.float64)
 
 
+SPLIT = 0  # which of the ways to divide a set that comes whole
+
+
 def shuffled(X: Any, y: Array, seed: int = 0) -> tuple[Any, Array]:
     order = np.random.default_rng(seed).permutation(len(y))
     return X[order], y[order]
@@ -85,7 +88,7 @@ def shuffled(X: Any, y: Array, seed: int = 0) -> tuple[Any, Array]:
 
 def cut(X: Any, y: Array) -> tuple[Any, Array, Any, Array]:
     """80/20 of shuffled rows."""
-    X, y = shuffled(X, y)
+    X, y = shuffled(X, y, SPLIT)
     stop = int(0.8 * len(y))
     return X[:stop], y[:stop], X[stop:], y[stop:]
 

@@ -165,7 +165,7 @@ def published() -> dict[str, Case]:
 
 
 def forms_with_noise() -> set[type[Algorithm]]:
-    """Every algorithm class of the package that can be made, less those without noise."""
+    """Every class of a solver that can be made, less those without noise; an evaluation fits nothing."""
 
     def below(kind: type) -> Iterator[type]:
         for child in kind.__subclasses__():
@@ -174,7 +174,8 @@ def forms_with_noise() -> set[type[Algorithm]]:
                 yield from below(child)
 
     made = (kind for kind in below(Algorithm) if not getattr(kind, "__abstractmethods__", None))
-    return {kind for kind in made if hasattr(kind, "form") and kind.private is not False}
+    named = (kind for kind in made if hasattr(kind, "form") and kind.name in algorithms.SOLVERS)
+    return {kind for kind in named if kind.private is not False}
 
 
 # ------------------------------------------------------------------------------------------------ data and runs
