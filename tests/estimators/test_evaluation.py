@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from pathlib import Path
@@ -181,3 +182,10 @@ def test_several_classes_are_not_evaluated_yet() -> None:
     model = sv.PrivateLogisticRegression(5.0, entry_bound=1.0, insecure_seed=0).fit(X, y)
     with pytest.raises(sv.InputError, match="tells 3 classes apart; two are evaluated"):
         sv.evaluate(model, X, y, epsilon=1.0)
+
+
+def test_what_cannot_be_told_is_none_in_json() -> None:
+    X = np.random.default_rng(0).uniform(-1, 1, (1500, 2))
+    model = sv.PrivateRidge(5.0, entry_bound=1.0, label_bound=2.0, insecure_seed=0).fit(X, X[:, 0])
+    found = sv.evaluate(model, X, np.ones(1500), epsilon=1.0, insecure_seed=0)  # labels that do not differ
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["metrics"]["r2"]["low"] is None

@@ -60,7 +60,7 @@ class Evaluation:
         return {
             "metrics": {name: _numbers(metric) for name, metric in self.metrics.items()},
             "roc": None if self.roc is None else [rates.tolist() for rates in self.roc],
-            "calibration": [asdict(group) for group in self.calibration],
+            "calibration": [_numbers(group) for group in self.calibration],
             "nodes": self.nodes.tolist(),
             "cells": self.cells.tolist(),
             "noise": self.noise,
@@ -82,8 +82,8 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def _numbers(metric: Metric) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else value for name, value in asdict(metric).items()}
+def _numbers(found: Any) -> dict[str, float | None]:
+    return {name: float(value) if math.isfinite(value) else None for name, value in asdict(found).items()}
 
 
 def evaluate(  # noqa: PLR0913

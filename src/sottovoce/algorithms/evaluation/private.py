@@ -39,8 +39,8 @@ class EvaluatedClassesNumbers(Numbers, solver="evaluation", form="classes"):
     """The model, public, and the nodes of the scores."""
 
     weights: tuple[Weight, ...]
-    low: float = Field(ge=-LARGEST, le=-1e-9)
-    high: float = Field(ge=1e-9, le=LARGEST)
+    low: float = Field(ge=-LARGEST, le=-1e-9, allow_inf_nan=False)
+    high: float = Field(ge=1e-9, le=LARGEST, allow_inf_nan=False)
     left: Side
     right: Side
 
