@@ -130,7 +130,7 @@ class TestWords:
         assert "had been left blank" in lines[1]
         assert "1e-05 (delta)" in lines[1]
         assert "nobody's record is with two parties" in lines[3]
-        assert "the two class labels are public" in lines[3]
+        assert "the class labels are public" in lines[3]
 
     def test_replace_one_in_words(self, data: Any) -> None:
         report = planned(federation(data, "central"), 1.0, relation="replace-one")

@@ -24,7 +24,7 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("keeps rows", True): "whose record changed since rows with noise were drawn, and that it did, is no secret",
     ("models", "kept"): "nobody is shown the weights that the parties keep, nor predictions made with them",
     ("protects", "feature"): "which records a party cannot use is no secret",
-    ("classes", True): "the two class labels are public",
+    ("classes", True): "the class labels are public",
     ("named records", True): "who sees the model alone does not know which records the coordinator's coin named",
 }
 
