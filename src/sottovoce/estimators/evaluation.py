@@ -58,9 +58,9 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts; None for what cannot be told."""
         return {
-            "metrics": {name: _numbers(metric) for name, metric in self.metrics.items()},
+            "metrics": {name: _plain(asdict(metric)) for name, metric in self.metrics.items()},
             "roc": None if self.roc is None else [rates.tolist() for rates in self.roc],
-            "calibration": [_numbers(group) for group in self.calibration],
+            "calibration": [_plain(asdict(group)) for group in self.calibration],
             "nodes": self.nodes.tolist(),
             "cells": self.cells.tolist(),
             "noise": self.noise,
@@ -82,8 +82,11 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def _numbers(found: Any) -> dict[str, float | None]:
-    return {name: float(value) if math.isfinite(value) else None for name, value in asdict(found).items()}
+def _plain(found: Any) -> Any:
+    """Numbers by their names, also those within; one that cannot be told is None."""
+    if isinstance(found, dict):
+        return {name: _plain(value) for name, value in found.items()}
+    return float(found) if math.isfinite(found) else None
 
 
 def evaluate(  # noqa: PLR0913
