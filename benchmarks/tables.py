@@ -15,34 +15,11 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.data.readers import read_columns
+from sottovoce.lab.datasets import ADULT_CATEGORIES, ADULT_NUMBERS
 
-LEVELS = {
-    "workclass": """Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay
-        Never-worked""",
-    "education": """Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th
-        Masters 1st-4th 10th Doctorate 5th-6th Preschool""",
-    "marital-status": """Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent
-        Married-AF-spouse""",
-    "occupation": """Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty
-        Handlers-cleaners Machine-op-inspct Adm-clerical Farming-fishing Transport-moving Priv-house-serv
-        Protective-serv Armed-Forces""",
-    "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried",
-    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
-    "native-country": """United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc)
-        India Japan Greece South China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico
-        Portugal Ireland France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala
-        Nicaragua Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands""",
-}
-RANGES = {
-    "age": (17, 90),
-    "education-num": (1, 16),
-    "capital-gain": (0, 99_999),
-    "capital-loss": (0, 9_999),
-    "hours-per-week": (1, 99),
-}
 ADULT = sv.Schema(
-    {name: {"range": pair} for name, pair in RANGES.items()}
-    | {name: {"levels": listed.split(), "missing": True} for name, listed in LEVELS.items()}
+    {name: {"range": pair} for name, pair in ADULT_NUMBERS.items() if name != "fnlwgt"}
+    | {name: {"levels": listed.split(), "missing": True} for name, listed in ADULT_CATEGORIES.items()}
     | {"sex": {"yes": "Male", "no": "Female"}, "income": {"levels": ["<=50K", ">50K"]}},
     label="income",
     identifiers=["fnlwgt"],

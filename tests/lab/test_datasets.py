@@ -134,7 +134,7 @@ class TestContents:
         data = here("adult", "test", data_folder)
         assert list(data.columns) == [name for name in datasets._ADULT_COLUMNS if name != "income"]
         missing = 0
-        for column in datasets._ADULT_CATEGORIES:
+        for column in datasets.ADULT_CATEGORIES:
             group = [j for j, name in enumerate(data.feature_names) if name.startswith(column + "=")]
             set_once = data.X[:, group].sum(axis=1)
             assert set(np.unique(set_once)) <= {0.0, 1.0}

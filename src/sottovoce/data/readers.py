@@ -94,12 +94,14 @@ def read_columns(path: PathLike) -> dict[str, NDArray[Any]]:
     scikit-learn's OneHotEncoder in a ColumnTransformer.
     """
     path = Path(path)
-    kind = _kind(path)
-    if kind in CSV:
-        return csv_columns(path)
-    if kind in PARQUET:
-        return _parquet_columns(path)
-    raise InputError(f"{path.name}: columns are read from {', '.join(CSV + PARQUET)} files; use read_table here.")
+    if not has_columns(path):
+        raise InputError(f"{path.name}: columns are read from {', '.join(CSV + PARQUET)} files; use read_table here.")
+    return csv_columns(path) if _kind(path) in CSV else _parquet_columns(path)
+
+
+def has_columns(path: Path) -> bool:
+    """Whether a file of that name has columns with names; a name that no reader knows is an error."""
+    return _kind(path) in CSV + PARQUET
 
 
 def read_csv(
@@ -151,12 +153,9 @@ def read_cells(path: PathLike) -> Any:
     read. Of Parquet an Arrow table.
     """
     path = Path(path)
-    kind = _kind(path)
-    if kind in PARQUET:
-        return _parquet_table(path)
-    if kind in CSV:
-        return _csv_cells(path)
-    raise InputError(f"{path.name}: a schema is for {', '.join(CSV + PARQUET)} files, whose columns have names.")
+    if not has_columns(path):
+        raise InputError(f"{path.name}: a schema is for {', '.join(CSV + PARQUET)} files, whose columns have names.")
+    return _csv_cells(path) if _kind(path) in CSV else _parquet_table(path)
 
 
 def _csv_cells(path: Path, names: Sequence[str] | None = None, member: str | None = None) -> dict[str, list[str]]:

@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from sottovoce.arguments import is_number
 from sottovoce.data.bounds import LARGEST, SMALLEST
+from sottovoce.data.labels import label_key
 from sottovoce.data.readers import MISSING, read_cells
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import write_text
@@ -562,21 +563,16 @@ _ABSENT, _UNKNOWN, _NOWHERE = -1, -2, -3  # places of cells that are missing, un
 
 
 def _key(cell: Any) -> float | str | None:
-    """What a cell is compared by: its number if it is one or reads as one (true 1, false 0), else its text, else None.
+    """What a cell is compared by: as a label, but true is 1 and false 0, and a text is one whatever it says.
 
     A column of 1 and 2 with one text in it, or one missing cell, is of another type in every library, and the
     other cells must not be read differently for that.
     """
-    try:
-        number = float(cell)
-    except Exception:
-        if not isinstance(cell, str):
-            return None
+    key = label_key(cell)
+    if isinstance(cell, str) and not isinstance(key, float):  # also "nan", which may be declared as a level
         text = cell.strip()
         return _TRUE.get(text.lower(), text)
-    if number == number:
-        return number
-    return cell.strip() if isinstance(cell, str) else None
+    return key  # type: ignore[no-any-return]
 
 
 def _places(cells: Cells, levels: Sequence[Level]) -> NDArray[np.int64]:

@@ -116,6 +116,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     """
 
     _plain: ClassVar[str]  # where scikit-learn has such a model
+    _several: ClassVar[bool] = False  # whether more than two classes are told apart
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -338,11 +339,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _declared_classes(self) -> tuple[Any, ...] | None:
         return None
-
-    @property
-    def _several(self) -> bool:
-        """Whether more than two classes are told apart."""
-        return False
 
     @property
     def _label_bound(self) -> Any:

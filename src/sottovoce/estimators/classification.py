@@ -129,16 +129,13 @@ class PrivateLogisticRegression(_Classifier):
     """
 
     _plain: ClassVar[str] = "sklearn.linear_model.LogisticRegression"
+    _several: ClassVar[bool] = True
 
     penalty: str | None = None
     l1_ratio: float = 0.5
 
     def _loss(self) -> Named:
         return Named(name="logistic")
-
-    @property
-    def _several(self) -> bool:
-        return True
 
     def _regulariser(self, split: Split) -> Named:
         penalty, radius = self.penalty, self.radius

@@ -333,7 +333,7 @@ def _housing(path: Path, *, names: list[str] | None = _HOUSING_RAW, member: str 
     return Table(np.column_stack(list(X.values())), raw["median_house_value"] / 100_000, tuple(X))
 
 
-_ADULT_NUMBERS = {
+ADULT_NUMBERS = {
     "age": (17.0, 90.0),
     "fnlwgt": (0.0, 1_000_000.0),
     "education-num": (1.0, 16.0),
@@ -341,7 +341,7 @@ _ADULT_NUMBERS = {
     "capital-loss": (0.0, 9_999.0),
     "hours-per-week": (1.0, 99.0),
 }
-_ADULT_CATEGORIES = {
+ADULT_CATEGORIES = {
     "workclass": """Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay
         Never-worked""",
     "education": """Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th
@@ -359,7 +359,7 @@ _ADULT_CATEGORIES = {
         Portugal Ireland France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala
         Nicaragua Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands""",
 }
-_ADULT_ONE_HOT = [(column, each) for column, listed in _ADULT_CATEGORIES.items() for each in listed.split()]
+_ADULT_ONE_HOT = [(column, each) for column, listed in ADULT_CATEGORIES.items() for each in listed.split()]
 _ADULT_COLUMNS = _words(
     "age workclass fnlwgt education education-num marital-status occupation relationship race sex "
     "capital-gain capital-loss hours-per-week native-country income"
@@ -369,9 +369,9 @@ _ADULT_COLUMNS = _words(
 def _adult(path: Path, *, names: list[str] | None = None) -> Table:
     columns = csv_columns(path, names=names)
     income = np.char.rstrip(columns.pop("income").astype(str), ".")  # the original test labels end in a dot
-    numbers = [columns[name] for name in _ADULT_NUMBERS]
+    numbers = [columns[name] for name in ADULT_NUMBERS]
     one_hot = [columns[column] == category for column, category in _ADULT_ONE_HOT]
-    features = (*_ADULT_NUMBERS, *(f"{column}={category}" for column, category in _ADULT_ONE_HOT))
+    features = (*ADULT_NUMBERS, *(f"{column}={category}" for column, category in _ADULT_ONE_HOT))
     return _EncodedTable(np.column_stack([*numbers, *one_hot]).astype(np.float64), income, features, columns)
 
 
@@ -446,7 +446,7 @@ _SETS: dict[str, _Set] = {
     ),
     "adult": _Set(
         task="classification",
-        features=len(_ADULT_NUMBERS) + len(_ADULT_ONE_HOT),
+        features=len(ADULT_NUMBERS) + len(_ADULT_ONE_HOT),
         parts={
             "train": _Part(
                 rows=32_561,
@@ -466,8 +466,8 @@ _SETS: dict[str, _Set] = {
         home=f"{_UCI}/dataset/2/adult",
         citation="B. Becker and R. Kohavi (1996), Adult, UCI Machine Learning Repository, CC BY 4.0.",
         feature_ranges=(
-            (*(low for low, _ in _ADULT_NUMBERS.values()), *(0.0 for _ in _ADULT_ONE_HOT)),
-            (*(high for _, high in _ADULT_NUMBERS.values()), *(1.0 for _ in _ADULT_ONE_HOT)),
+            (*(low for low, _ in ADULT_NUMBERS.values()), *(0.0 for _ in _ADULT_ONE_HOT)),
+            (*(high for _, high in ADULT_NUMBERS.values()), *(1.0 for _ in _ADULT_ONE_HOT)),
         ),
         bounds_from=(
             "UCI: age above 16, sixteen levels of education, hours above 0, the categories. Fields of the "
