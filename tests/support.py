@@ -12,7 +12,7 @@ from sottovoce import algorithms, penalties
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.query import Query, Round
+from sottovoce.door.query import Query, Round, Wholes
 from sottovoce.door.sealed import Outgoing
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.party import Party
@@ -127,3 +127,16 @@ def neighbour(X: np.ndarray, y: np.ndarray, relation: str, seed: int) -> tuple[n
         X[place] *= -(10.0 ** rng.integers(-1, 3))
         y[place] = -y[place]
     return X, y
+
+
+def told_to(query: Query, plan: Plan, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Anything that a coordinator may tell in the first round of a query."""
+    found = {}
+    for name, wanted in query.takes(plan, 0).items():
+        size = 10.0 ** rng.choice([-3, 0, 1, 3])
+        found[name] = np.clip(size * rng.standard_normal(wanted.largest), wanted.least, wanted.most)
+        if wanted.least > 0:
+            found[name] = np.abs(found[name]) + 1e-9
+        if isinstance(wanted, Wholes):
+            found[name] = np.rint(1e3 * found[name]).astype(np.int64)
+    return found

@@ -19,8 +19,9 @@ from sottovoce.app import model_file
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.labels import equal
+from sottovoce.data.matrix import rows_at_once
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.query import Query, Wholes
+from sottovoce.door.query import Query
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
@@ -28,7 +29,7 @@ from sottovoce.privacy.relation import RELATIONS, either
 from sottovoce.queries import projected
 from sottovoce.queries.numbers import ClassCounts
 from sottovoce.queries.projected import ProjectedGradient, Shape, cut_rows
-from support import at, handle, plan_of
+from support import at, handle, plan_of, told_to
 
 FEATURES, CLASSES, RECORDS = 3, 4, 7
 D = FEATURES + 1
@@ -62,27 +63,20 @@ QUERIES: dict[str, Query] = {
 }
 
 
-def told_to(query: Query, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    found = {}
-    for name, wanted in query.takes(PLAN, 0).items():
-        size = 10.0 ** rng.choice([-3, 0, 1, 3])
-        found[name] = np.clip(size * rng.standard_normal(wanted.largest), wanted.least, wanted.most)
-        if wanted.least > 0:
-            found[name] = np.abs(found[name]) + 1e-9
-        assert not isinstance(wanted, Wholes)
-        if name in ("point", "offset") and rng.random() < 0.5:  # equal shares, as far from each label as from any other
-            found[name] *= 0.0
-    return found
+def told(query: Query, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Anything; half of the time at equal shares, as far from each label as from any other."""
+    found = told_to(query, PLAN, rng)
+    return found | {name: 0.0 * found[name] for name in ("point", "offset") if name in found and rng.random() < 0.5}
 
 
-def value(query: Query, told: dict[str, np.ndarray], records: list[Any], sparse: bool = False) -> np.ndarray:
+def value(query: Query, said: dict[str, np.ndarray], records: list[Any], sparse: bool = False) -> np.ndarray:
     rows, labels = np.array([row for row, _ in records]), np.array([label for _, label in records])
     block = Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, problem().preparation)
     memory: dict[str, Any] = {}
     if isinstance(query, ProjectedGradient):
         own = MATRIX if query.shape.kind == "triangular" else np.append(np.arange(1.0, D), 0.0)
         memory["gradient"] = query.shape.projected(block, query.shape.told(own))
-    return at(query, block, plan=PLAN, memory=memory, **told)
+    return at(query, block, plan=PLAN, memory=memory, **said)
 
 
 def random_record(rng: np.random.Generator) -> tuple[np.ndarray, int]:
@@ -96,15 +90,15 @@ def far(query: Query, rng: np.random.Generator) -> dict[str, float]:
     """The largest distance of neighbours as a share of the sensitivity."""
     found = dict.fromkeys(RELATIONS, 0.0)
     for _ in range(300):
-        told, records = told_to(query, rng), [random_record(rng) for _ in range(RECORDS)]
+        said, records = told(query, rng), [random_record(rng) for _ in range(RECORDS)]
         one = np.eye(FEATURES)[rng.integers(FEATURES)] * 9.0
         mine, theirs = ((one, 1), (-one, 1)) if rng.random() < 0.7 else (random_record(rng), random_record(rng))
         if isinstance(query, ClassCounts):
             theirs = (theirs[0], 2)
-        here = value(query, told, [*records[:2], mine, *records[3:]])
+        here = value(query, said, [*records[:2], mine, *records[3:]])
         for relation in RELATIONS:
             other = either(relation, zero_out=NULL, replace_one=theirs)
-            there = value(query, told, [*records[:2], other, *records[3:]])
+            there = value(query, said, [*records[:2], other, *records[3:]])
             found[relation] = max(found[relation], float(np.linalg.norm(here - there)) / query.sensitivity(relation))
     return {str(relation): share for relation, share in found.items()}
 
@@ -130,10 +124,10 @@ def test_a_sum_is_that_of_its_records_to_the_last_bit(name: str, sparse: bool) -
     rng = np.random.default_rng(3)
     query = QUERIES[name]
     for _ in range(20):
-        told, records = told_to(query, rng), [random_record(rng) for _ in range(RECORDS - 1)]
-        whole = value(query, told, [*records, NULL])
+        said, records = told(query, rng), [random_record(rng) for _ in range(RECORDS - 1)]
+        whole = value(query, said, [*records, NULL])
         order = rng.permutation(RECORDS - 1)
-        np.testing.assert_array_equal(value(query, told, [NULL, *(records[k] for k in order)], sparse), whole)
+        np.testing.assert_array_equal(value(query, said, [NULL, *(records[k] for k in order)], sparse), whole)
 
 
 @pytest.mark.parametrize("most", [1e-100, 0.1, 1.0, math.sqrt(2), 1e100])
@@ -270,3 +264,16 @@ def test_a_nan_is_no_class(classes: tuple[Any, ...]) -> None:
         problem(classes=classes, loss=loss)
     for labels in (np.array([math.nan, 1.0]), np.array([math.nan, "x"], dtype=object)):
         assert not equal(labels, math.nan).any()
+
+
+def test_sparse_rows_of_many_scores_come_in_pieces() -> None:
+    """A hundred numbers for each of a million rows would take as much memory as the coordinator says."""
+    count = 2 * 16 * rows_at_once(100) + 5
+    rows = sp.random_array((count, FEATURES), density=0.5, rng=np.random.default_rng(0), format="csr")
+    recipe = problem(parties=(("anna", count),)).preparation
+    block = Block.prepare(rows, np.arange(count) % CLASSES, recipe)
+    pieces = list(block.chunks(scores=100))
+    assert [len(labels) for _, labels in pieces] == [16 * rows_at_once(100)] * 2 + [5]
+    assert sum(abs(piece).sum() for piece, _ in pieces) == abs(block.rows).sum()
+    assert len(list(block.chunks())) == 1
+    assert len(list(block.take(np.zeros(0, dtype=np.int64)).chunks(scores=100))) == 1

@@ -19,7 +19,7 @@ from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_bits, exact_product, exact_weights, toward_zero
-from sottovoce.door.query import Query, Round, Wholes
+from sottovoce.door.query import Query, Round
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.penalties.quadratic import DiagonalMetric, Metric
 from sottovoce.penalties.scaled import ScaledRegulariser
@@ -29,7 +29,7 @@ from sottovoce.privacy.relation import RELATIONS, Relation, either
 from sottovoce.queries.gram import ColumnSquares
 from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, Shape
-from support import REGULARISERS, at, plan_of
+from support import REGULARISERS, at, plan_of, told_to
 
 FEATURES, RECORDS = 3, 7
 D = FEATURES + 1
@@ -54,19 +54,6 @@ def problem(**changes: Any) -> Problem:
 
 def block_of(rows: np.ndarray, labels: np.ndarray, *, sparse: bool = False, **changes: Any) -> Block:
     return Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, problem(**changes).preparation)
-
-
-def told_to(query: Query, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Anything that a coordinator may tell."""
-    found = {}
-    for name, wanted in query.takes(PLAN, 0).items():
-        size = 10.0 ** rng.choice([-3, 0, 1, 3])
-        found[name] = np.clip(size * rng.standard_normal(wanted.largest), wanted.least, wanted.most)
-        if wanted.least > 0:
-            found[name] = np.abs(found[name]) + 1e-9
-        if isinstance(wanted, Wholes):
-            found[name] = np.rint(1e3 * found[name]).astype(np.int64)
-    return found
 
 
 def valued(query: Query, told: Mapping[str, np.ndarray]) -> Values:
@@ -115,7 +102,7 @@ def far(query: Query, rng: np.random.Generator) -> dict[Relation, float]:
     """The largest distance of neighbours, as a share of the sensitivity, over random and over extreme records."""
     found: dict[Relation, float] = dict.fromkeys(RELATIONS, 0.0)
     for _ in range(200):
-        told = told_to(query, rng)
+        told = told_to(query, PLAN, rng)
         if rng.random() < 0.3:  # a score of 0, at which both labels have slopes of the same size
             told |= {name: 0 * told[name] for name in ("point", "offset") if name in told}
         value = valued(query, told)
@@ -168,7 +155,7 @@ def test_a_sum_is_that_of_its_records_to_the_last_bit(monkeypatch: pytest.Monkey
     monkeypatch.setattr(projection, "exact_product", lambda matrix, vector, bits, size: vector)
     rng = np.random.default_rng(3)
     rows, labels = rng.standard_normal((RECORDS, FEATURES)), rng.choice([-1.0, 1.0, 0.4], RECORDS)
-    told = told_to(QUERIES[name], rng)
+    told = told_to(QUERIES[name], PLAN, rng)
     value = valued(QUERIES[name], told | {"cut": np.array([2.0**-3])} if "cut" in told else told)
     whole = value(block_of(rows, labels))
     others = [np.where(np.arange(RECORDS)[:, None] == k, rows, math.nan) for k in range(RECORDS)]
@@ -197,7 +184,7 @@ def test_a_product_is_rounded_once(records: int, columns: int) -> None:
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_null_rows_and_empty_blocks_add_nothing(name: str) -> None:
-    value = valued(QUERIES[name], told_to(QUERIES[name], np.random.default_rng(4)))
+    value = valued(QUERIES[name], told_to(QUERIES[name], PLAN, np.random.default_rng(4)))
     nothing = np.tile(NULL[0], (RECORDS, 1))
     assert not value(block_of(nothing, np.ones(RECORDS))).any()
     assert not value(block_of(nothing[:0], np.ones(0))).any()

@@ -143,14 +143,18 @@ class Block:
         """What bounds the norm of every row; infinite where the layout bounds entries alone."""
         return self._arrangement.row_norm
 
-    def chunks(self, least: int = 1) -> Iterator[tuple[Matrix, Array]]:
+    def chunks(self, least: int = 1, scores: int = 1) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once.
 
-        A piece has at least so many rows.
+        A dense piece has at least so many rows. Where a row has several `scores`, sparse pieces are so small that a
+        number for each of them takes little memory.
         """
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
         if is_sparse(rows):
-            yield rows, self.labels
+            step = max(len(self.labels), 1) if scores == 1 else 16 * rows_at_once(scores)
+            for start in range(0, max(len(self.labels), 1), step):
+                whole = step >= len(self.labels)
+                yield rows if whole else rows[start : start + step], self.labels[start : start + step]
             return
         step = max(rows_at_once(self.dimension), least)
         # A fresh half megabyte for every piece would cost more than the arithmetic on it.

@@ -5,6 +5,7 @@ Proof: `algorithms/whitened/proof.md`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -68,7 +69,7 @@ class Projected:
         matrix = self._matrix
         weights = _each(lambda u: exact_weights(matrix * u if matrix.ndim == 1 else matrix @ u, self.bits), point)
         total, start = np.zeros((self._block.dimension, *point.shape[1:])), 0
-        for rows, labels in self._block.chunks():
+        for rows, labels in self._block.chunks(scores=math.prod(point.shape[1:])):
             slopes = slope(rows @ weights + offset, labels)
             shares = self._shares[start : start + len(labels)]
             slopes *= shares if slopes.ndim == 1 else shares[:, None]

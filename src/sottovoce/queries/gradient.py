@@ -81,7 +81,7 @@ class ClassesGradient(Plain):
         """One pass over the rows."""
         weights = round.told["weights"].reshape(-1, self.loss.outputs)
         total = np.zeros_like(weights)
-        for rows, labels in round.rows.chunks():
+        for rows, labels in round.rows.chunks(scores=self.loss.outputs):
             total += rows.T @ self.loss.derivative(rows @ weights, labels)
         return total.ravel()
 
