@@ -334,6 +334,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _loss(self) -> Named:
         raise NotImplementedError
 
+    def _loss_of_several(self, classes: int) -> Named:  # noqa: ARG002
+        """Of more than two classes; a loss of two tells each of them from the rest."""
+        return self._loss()
+
     def _regulariser(self, split: Split) -> Named:
         raise NotImplementedError
 
@@ -393,7 +397,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             found = [value for fact in facts.values() for value in fact["classes"]]
             classes = distinct_classes(found, several=self._several)
         if classes is not None and len(classes) > 2:
-            loss = Named(name="softmax", parameters={"classes": float(len(classes))})
+            loss = self._loss_of_several(len(classes))
         widths = {name: fact["features"] for name, fact in facts.items()}
         features = sum(widths.values()) if federation.split == "columns" else next(iter(widths.values()))
         if federation.split != "columns" and len(set(widths.values())) != 1:

@@ -137,6 +137,9 @@ class PrivateLogisticRegression(_Classifier):
     def _loss(self) -> Named:
         return Named(name="logistic")
 
+    def _loss_of_several(self, classes: int) -> Named:
+        return Named(name="softmax", parameters={"classes": float(classes)})
+
     def _regulariser(self, split: Split) -> Named:
         penalty, radius = self.penalty, self.radius
         if penalty is None:
@@ -176,6 +179,7 @@ class PrivateLinearSVC(_Classifier):
     """
 
     _plain: ClassVar[str] = "sklearn.svm.LinearSVC"
+    _several: ClassVar[bool] = True
 
     loss: str = "smoothed_hinge"
 

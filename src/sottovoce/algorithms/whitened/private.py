@@ -62,6 +62,7 @@ class PrivateWhitened(Algorithm):
     name: ClassVar[str] = "whitened"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
+    weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
 
     def design(self, problem: Problem, options: Whitened) -> Design:
