@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 import sottovoce as sv
 from plans import PLANS, plan_for
 from sottovoce import algorithms, losses
-from sottovoce.algorithms.whitened import classes
 from sottovoce.app import model_file
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
@@ -27,8 +26,9 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, either
 from sottovoce.queries import projected
+from sottovoce.queries.gradient import cut_rows
 from sottovoce.queries.numbers import ClassCounts
-from sottovoce.queries.projected import ProjectedGradient, Shape, cut_rows
+from sottovoce.queries.projected import ProjectedGradient, Shape
 from support import at, handle, plan_of, told_to
 
 FEATURES, CLASSES, RECORDS = 3, 4, 7
@@ -112,7 +112,7 @@ def test_neighbours_reach_the_bound_and_never_pass_it(name: str) -> None:
 def test_slopes_that_are_cut_one_by_one_pass_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: each entry at most 1 is not a row at most 1 long."""
     monkeypatch.setattr(
-        projected, "cut_rows", lambda loss, u, y, most: np.clip(loss.derivative(u, y) / most, -1.0, 1.0)
+        projected, "cut_rows", lambda loss, most, u, y: np.clip(loss.derivative(u, y) / most, -1.0, 1.0)
     )
     assert max(far(QUERIES["triangular"], np.random.default_rng(1)).values()) > 1.0
 
@@ -136,7 +136,7 @@ def test_a_row_of_slopes_is_at_most_1_long_whatever_the_scores_are(most: float) 
     scores = rng.standard_normal((400, CLASSES)) * 10.0 ** rng.integers(-5, 5, (400, 1))
     scores[:5] = [[math.nan] * 4, [math.inf] * 4, [1e308, -1e308, 0, 0], [1e300] * 4, [-math.inf, 0, 0, 0]]
     for label in range(CLASSES):
-        slopes = cut_rows(SOFTMAX, scores, np.full(400, float(label)), most)
+        slopes = cut_rows(SOFTMAX, most, scores, np.full(400, float(label)))
         assert np.all(np.linalg.norm(slopes, axis=1) <= 1.0)
 
 
@@ -144,7 +144,7 @@ def test_at_the_shares_of_the_classes_a_cut_leaves_no_slope() -> None:
     """Rows of all labels are scaled alike, so the right shares stay right however short they are cut."""
     labels = np.repeat(np.arange(4.0), [50, 30, 15, 5])
     scores = np.tile(np.log([0.5, 0.3, 0.15, 0.05]), (100, 1))
-    assert np.abs(cut_rows(SOFTMAX, scores, labels, 0.2).sum(axis=0)).max() < 1e-9
+    assert np.abs(cut_rows(SOFTMAX, 0.2, scores, labels).sum(axis=0)).max() < 1e-9
     longest = np.linalg.norm(SOFTMAX.derivative(scores, labels), axis=1, keepdims=True)
     alone = SOFTMAX.derivative(scores, labels) / np.maximum(longest, 0.2)  # negative control: each on its own
     assert np.abs(alone.sum(axis=0)).max() > 1.0
@@ -215,7 +215,7 @@ def test_a_plan_whose_loss_does_not_fit_its_classes_is_none() -> None:
         {"classes": (0, 1, 2)},
         {"classes": (0, 1)},
         {"classes": None},
-        {"loss": Named(name="logistic")},
+        {"loss": Named(name="squared"), **NUMBERS},
         {"loss": Named(name="softmax", parameters={"classes": 3.0})},
     ):
         with pytest.raises(ValueError, match="does not fit classes"):
@@ -226,8 +226,8 @@ def test_a_plan_whose_loss_does_not_fit_its_classes_is_none() -> None:
 
 def test_a_class_bends_as_much_as_its_share_where_scores_are_equal() -> None:
     shares = np.array([0.6, 0.3, 0.1])
-    np.testing.assert_allclose(classes.bends(shares, np.zeros(3)), shares)
-    assert np.all(classes.bends(shares, np.full(3, 4.0)) < shares)
+    np.testing.assert_allclose(SOFTMAX.mean_curvatures(shares, np.zeros(3)), shares)
+    assert np.all(SOFTMAX.mean_curvatures(shares, np.full(3, 4.0)) < shares)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -344,6 +344,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _declared_classes(self) -> tuple[Any, ...] | None:
         return None
 
+    def _class_weights(self, classes: tuple[Any, ...] | None) -> tuple[float, ...]:  # noqa: ARG002
+        return ()
+
     @property
     def _label_bound(self) -> Any:
         """Of a regression: as declared, or by the schema's entry for the label."""
@@ -429,6 +432,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             calibration=self.calibration,
             fit_intercept=bool(self.fit_intercept),
             classes=classes,
+            class_weight=self._class_weights(classes),
             columns=columns,
             norms=norms,
             labels=federation.labels,

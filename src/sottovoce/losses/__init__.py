@@ -10,7 +10,7 @@ from sottovoce.losses.one_vs_rest import OneVsRest
 from sottovoce.losses.regression import Huber, Squared
 from sottovoce.losses.several import ClassesLoss
 from sottovoce.losses.softmax import Softmax
-from sottovoce.losses.weighted import weighted
+from sottovoce.losses.weighted import Weighted, weighted
 
 __all__ = [
     "ClassesLoss",
@@ -24,6 +24,7 @@ __all__ = [
     "SmoothedHinge",
     "Softmax",
     "Squared",
+    "Weighted",
     "check_units",
     "coded",
     "get",
