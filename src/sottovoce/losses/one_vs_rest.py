@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -75,22 +76,18 @@ class OneVsRest(ClassesLoss):
 
     def constant(self, shares: Vector) -> Vector:
         """Where share l'(u, 1) + (1 - share) l'(u, -1) turns from below 0 to above it, within 30 of 0."""
-        low, high = np.full(len(shares), -30.0), np.full(len(shares), 30.0)
-        for _ in range(60):
-            middle = (low + high) / 2
-            rising = self._mean_slopes(middle[None, :], shares)[0] < 0.0
-            low, high = np.where(rising, middle, low), np.where(rising, high, middle)
-        return np.asarray((low + high) / 2)
+        return np.array(_constant(self, tuple(shares.tolist())))
 
     def mean_curvatures(self, shares: Vector, variances: Vector) -> Vector:
         """E l''(s) = E l'(s) z / deviation, s = constant + deviation z (Stein): kinks of l and jumps of l' count."""
         deviations = np.sqrt(np.maximum(variances, LEAST))
-        slopes = self._mean_slopes(self.constant(shares) + deviations * _Z[:, None], shares)
+        slopes = self.mean_slopes(self.constant(shares) + deviations * _Z[:, None], shares)
         return np.asarray((_DENSITY * _Z) @ slopes / deviations)
 
-    def _mean_slopes(self, u: Vector, shares: Vector) -> Vector:
+    def mean_slopes(self, u: Vector, shares: Vector) -> Vector:
+        """Of the scores of each class, over its own records and the others."""
         others, own = self.sides(u)
-        return shares * own + (1 - shares) * others
+        return np.asarray(shares * own + (1 - shares) * others)
 
     @staticmethod
     def _signs(u: Vector, y: Vector) -> Vector:
@@ -103,3 +100,13 @@ class OneVsRest(ClassesLoss):
         """Of every score, as numbers of their own in double precision, whatever a registered loss returns."""
         found = function(u.ravel(), signs.ravel())  # type: ignore[operator]
         return np.array(found, dtype=np.float64).reshape(u.shape)
+
+
+@lru_cache(maxsize=4)  # asked for again and again in a run
+def _constant(loss: OneVsRest, shares: tuple[float, ...]) -> tuple[float, ...]:
+    low, high = np.full(len(shares), -30.0), np.full(len(shares), 30.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        falling = loss.mean_slopes(middle[None, :], np.array(shares))[0] < 0.0
+        low, high = np.where(falling, middle, low), np.where(falling, high, middle)
+    return tuple(((low + high) / 2).tolist())
