@@ -209,8 +209,8 @@ class PrivateLinearSVC(_Classifier):
     Parameters
     ----------
     loss : str
-        "smoothed_hinge" is served by most solvers, "hinge" by `scd`, `gradient`, `sgd`, `admm` and `fdml`. "sigmoid" is
-        a smooth count of the errors and not convex: wrong labels pull little. Or another registered loss of that kind.
+        "smoothed_hinge" is served by most solvers; "hinge" has a kink, which fewer take. "sigmoid" is a smooth count of
+        the errors and not convex: wrong labels pull little. Or another registered loss of that kind.
     """
 
     _plain: ClassVar[str] = "sklearn.svm.LinearSVC"
