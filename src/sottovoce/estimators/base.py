@@ -116,7 +116,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     """
 
     _plain: ClassVar[str]  # where scikit-learn has such a model
-    _several: ClassVar[bool] = False  # whether more than two classes are told apart
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -398,7 +397,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         classes = self._declared_classes()
         if self._asks_for_classes:
             found = [value for fact in facts.values() for value in fact["classes"]]
-            classes = distinct_classes(found, several=self._several)
+            classes = distinct_classes(found)
         if classes is not None and len(classes) > 2:
             loss = self._loss_of_several(len(classes))
         widths = {name: fact["features"] for name, fact in facts.items()}
@@ -622,15 +621,14 @@ def ball_or(penalty: str, ball: str, alpha: float, radius: float | None) -> Name
     return Named(name="none") if alpha == 0 else penalty_named(penalty, alpha=alpha)
 
 
-def distinct_classes(values: list[Any], *, several: bool) -> tuple[Any, ...]:
+def distinct_classes(values: list[Any]) -> tuple[Any, ...]:
     """The distinct labels among these, sorted, of two the positive class last."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     distinct = sorted(set(plain), key=lambda value: (str(type(value)), value))
-    if len(distinct) < 2 or (len(distinct) > 2 and not several):
+    if len(distinct) < 2:
         raise InputError(
-            f"classification needs {'at least' if several else 'exactly'} two classes, but {len(distinct)} class(es) "
-            "were found or declared. Declare the labels to tell apart, for example classes=(0, 1) or classes=('no', "
-            "'yes')."
+            f"classification needs at least two classes, but {len(distinct)} class(es) were found or declared. Declare "
+            "the labels to tell apart, for example classes=(0, 1) or classes=('no', 'yes')."
         )
     if len(distinct) > MOST_CLASSES:
         raise InputError(f"{len(distinct)} classes were found or declared, and at most {MOST_CLASSES} are served.")

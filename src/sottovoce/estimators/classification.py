@@ -44,16 +44,14 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         if (said := self._classes) is None:
             return None
         given = list(said) if isinstance(said, Iterable) and not isinstance(said, str) else []
-        enough = len(given) == 2 or (len(given) > 2 and self._several)
-        if not enough or not all(isinstance(label, str | int | float | np.generic) for label in given):
-            what = "labels" if self._several else "a pair of labels"
-            raise InputError(f"classes={said!r} must be {what}, for example (0, 1) or ('no', 'yes').")
+        if len(given) < 2 or not all(isinstance(label, str | int | float | np.generic) for label in given):
+            raise InputError(f"classes={said!r} must be labels, for example (0, 1) or ('no', 'yes').")
         if len({label_key(label) for label in given}) < len(given):
             raise InputError(
                 f"classes={said!r} are one label twice (a text that reads as a number counts as that number); "
-                f"declare {'each class once' if self._several else 'exactly two classes'}, for example classes=(0, 1)."
+                "declare each class once, for example classes=(0, 1)."
             )
-        return distinct_classes(given, several=self._several)
+        return distinct_classes(given)
 
     def _class_weights(self, classes: tuple[Any, ...] | None) -> tuple[float, ...]:
         """In the order of the classes, the largest 1; none where all are alike."""
@@ -103,7 +101,7 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         check_array(labels, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
         kind = type_of_target(labels, input_name="y", raise_unknown=True)
-        if kind != "binary" and not (kind == "multiclass" and self._several):
+        if kind not in ("binary", "multiclass"):
             raise InputError(
                 f"Only binary classification is supported. The type of the target is {kind}. Declare the two labels to "
                 "tell apart, for example classes=(0, 1): records with any other then count as null rows."
@@ -139,11 +137,6 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
             )
         return np.asarray(self.classes_[(scores > 0).astype(int)])
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = self._several
-        return tags
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLogisticRegression(_Classifier):
@@ -161,7 +154,6 @@ class PrivateLogisticRegression(_Classifier):
     """
 
     _plain: ClassVar[str] = "sklearn.linear_model.LogisticRegression"
-    _several: ClassVar[bool] = True
 
     penalty: str | None = None
     l1_ratio: float = 0.5
@@ -214,7 +206,6 @@ class PrivateLinearSVC(_Classifier):
     """
 
     _plain: ClassVar[str] = "sklearn.svm.LinearSVC"
-    _several: ClassVar[bool] = True
 
     loss: str = "smoothed_hinge"
 
