@@ -103,7 +103,7 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         kind = type_of_target(labels, input_name="y", raise_unknown=True)
         if kind not in ("binary", "multiclass"):
             raise InputError(
-                f"Only binary classification is supported. The type of the target is {kind}. Declare the two labels to "
+                f"y is of the type {kind}, and a classification needs one label for each record. Declare the labels to "
                 "tell apart, for example classes=(0, 1): records with any other then count as null rows."
             )
         return labels
