@@ -32,6 +32,7 @@ SEVERAL: dict[str, Any] = {  # more than two classes
     "classes": (0, 1, 2),
     "fit_intercept": True,
 }
+ONE_VS_REST = {**SEVERAL, "loss": Named(name="smoothed_hinge")}
 WHEN: dict[str, dict[str, Any]] = {"feature": {"labels": "public", "slope_bound": 0.3, "regulariser": STIFF}}
 NORM = {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0), "norms": (0.6, 0.8)}
 MORE: dict[tuple[str, str], dict[str, dict[str, Any]]] = {  # what a plan says more, where that changes who answers what

@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 import sottovoce as sv
 from plans import PLANS, plan_for
 from sottovoce import algorithms, losses
-from sottovoce.algorithms.whitened import classes
 from sottovoce.app import model_file
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
@@ -26,14 +25,17 @@ from sottovoce.errors import InputError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, either
-from sottovoce.queries import projected
+from sottovoce.queries import gradient, projected
+from sottovoce.queries.gradient import ClassesSum, cut_rows
 from sottovoce.queries.numbers import ClassCounts
-from sottovoce.queries.projected import ProjectedGradient, Shape, cut_rows
+from sottovoce.queries.projected import ProjectedGradient, Shape
 from support import at, handle, plan_of, told_to
 
 FEATURES, CLASSES, RECORDS = 3, 4, 7
 D = FEATURES + 1
 SOFTMAX = losses.get("softmax", classes=float(CLASSES))
+HINGES = losses.OneVsRest(losses.get("hinge"), CLASSES)
+WEIGHTS = (0.25, 1.0, 0.5, 1e-3)
 NULL = (np.full(FEATURES, math.nan), 0)
 NUMBERS: dict[str, Any] = {"bounds": Bounds.declare(row_norm=1.0, label_bound=1.0)}
 
@@ -60,18 +62,25 @@ QUERIES: dict[str, Query] = {
     "counts": ClassCounts(CLASSES),
     "triangular": ProjectedGradient("gradient", Shape(D, "triangular"), SOFTMAX),
     "diagonal": ProjectedGradient("gradient", Shape(D, "diagonal"), SOFTMAX),
+    "one-vs-rest": ProjectedGradient("gradient", Shape(D, "triangular"), HINGES),
+    "class weights": ProjectedGradient("gradient", Shape(D, "triangular"), losses.weighted(SOFTMAX, WEIGHTS)),
+    "gradient": ClassesSum(FEATURES, 0.3, SOFTMAX),
+    "gradient, one-vs-rest": ClassesSum(FEATURES, 0.3, HINGES),
+    "gradient, class weights": ClassesSum(FEATURES, 0.3, losses.weighted(HINGES, WEIGHTS)),
 }
 
 
 def told(query: Query, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Anything; half of the time at equal shares, as far from each label as from any other."""
     found = told_to(query, PLAN, rng)
-    return found | {name: 0.0 * found[name] for name in ("point", "offset") if name in found and rng.random() < 0.5}
+    equal = {name for name in ("point", "offset", "weights") if name in found and rng.random() < 0.5}
+    return found | {name: 0.0 * found[name] for name in equal}
 
 
 def value(query: Query, said: dict[str, np.ndarray], records: list[Any], sparse: bool = False) -> np.ndarray:
     rows, labels = np.array([row for row, _ in records]), np.array([label for _, label in records])
-    block = Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, problem().preparation)
+    recipe = problem(fit_intercept=not isinstance(query, ClassesSum)).preparation
+    block = Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, recipe)
     memory: dict[str, Any] = {}
     if isinstance(query, ProjectedGradient):
         own = MATRIX if query.shape.kind == "triangular" else np.append(np.arange(1.0, D), 0.0)
@@ -89,7 +98,7 @@ def random_record(rng: np.random.Generator) -> tuple[np.ndarray, int]:
 def far(query: Query, rng: np.random.Generator) -> dict[str, float]:
     """The largest distance of neighbours as a share of the sensitivity."""
     found = dict.fromkeys(RELATIONS, 0.0)
-    for _ in range(300):
+    for _ in range(80):
         said, records = told(query, rng), [random_record(rng) for _ in range(RECORDS)]
         one = np.eye(FEATURES)[rng.integers(FEATURES)] * 9.0
         mine, theirs = ((one, 1), (-one, 1)) if rng.random() < 0.7 else (random_record(rng), random_record(rng))
@@ -111,10 +120,20 @@ def test_neighbours_reach_the_bound_and_never_pass_it(name: str) -> None:
 
 def test_slopes_that_are_cut_one_by_one_pass_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: each entry at most 1 is not a row at most 1 long."""
-    monkeypatch.setattr(
-        projected, "cut_rows", lambda loss, u, y, most: np.clip(loss.derivative(u, y) / most, -1.0, 1.0)
-    )
-    assert max(far(QUERIES["triangular"], np.random.default_rng(1)).values()) > 1.0
+    for module in (projected, gradient):
+        monkeypatch.setattr(
+            module, "cut_rows", lambda loss, most, u, y: np.clip(loss.derivative(u, y) / most, -1.0, 1.0)
+        )
+    for query in (QUERIES["triangular"], QUERIES["one-vs-rest"], ClassesSum(FEATURES, 0.3, HINGES)):
+        assert max(far(query, np.random.default_rng(1)).values()) > 1.0
+
+
+def test_a_weight_above_1_passes_no_bound() -> None:
+    """A plan has none; but what a record adds is cut, whatever its weight is."""
+    query = ClassesSum(FEATURES, 0.3, losses.weighted(HINGES, (9.0, 9.0, 9.0, 9.0)))
+    assert max(far(query, np.random.default_rng(2)).values()) <= 1.0
+    with pytest.raises(ValueError, match="class_weight"):
+        problem(class_weight=(9.0, 1.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -130,13 +149,14 @@ def test_a_sum_is_that_of_its_records_to_the_last_bit(name: str, sparse: bool) -
         np.testing.assert_array_equal(value(query, said, [NULL, *(records[k] for k in order)], sparse), whole)
 
 
+@pytest.mark.parametrize("loss", [SOFTMAX, HINGES, losses.weighted(SOFTMAX, WEIGHTS)])
 @pytest.mark.parametrize("most", [1e-100, 0.1, 1.0, math.sqrt(2), 1e100])
-def test_a_row_of_slopes_is_at_most_1_long_whatever_the_scores_are(most: float) -> None:
+def test_a_row_of_slopes_is_at_most_1_long_whatever_the_scores_are(loss: Any, most: float) -> None:
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((400, CLASSES)) * 10.0 ** rng.integers(-5, 5, (400, 1))
     scores[:5] = [[math.nan] * 4, [math.inf] * 4, [1e308, -1e308, 0, 0], [1e300] * 4, [-math.inf, 0, 0, 0]]
     for label in range(CLASSES):
-        slopes = cut_rows(SOFTMAX, scores, np.full(400, float(label)), most)
+        slopes = cut_rows(loss, most, scores, np.full(400, float(label)))
         assert np.all(np.linalg.norm(slopes, axis=1) <= 1.0)
 
 
@@ -144,7 +164,7 @@ def test_at_the_shares_of_the_classes_a_cut_leaves_no_slope() -> None:
     """Rows of all labels are scaled alike, so the right shares stay right however short they are cut."""
     labels = np.repeat(np.arange(4.0), [50, 30, 15, 5])
     scores = np.tile(np.log([0.5, 0.3, 0.15, 0.05]), (100, 1))
-    assert np.abs(cut_rows(SOFTMAX, scores, labels, 0.2).sum(axis=0)).max() < 1e-9
+    assert np.abs(cut_rows(SOFTMAX, 0.2, scores, labels).sum(axis=0)).max() < 1e-9
     longest = np.linalg.norm(SOFTMAX.derivative(scores, labels), axis=1, keepdims=True)
     alone = SOFTMAX.derivative(scores, labels) / np.maximum(longest, 0.2)  # negative control: each on its own
     assert np.abs(alone.sum(axis=0)).max() > 1.0
@@ -215,7 +235,7 @@ def test_a_plan_whose_loss_does_not_fit_its_classes_is_none() -> None:
         {"classes": (0, 1, 2)},
         {"classes": (0, 1)},
         {"classes": None},
-        {"loss": Named(name="logistic")},
+        {"loss": Named(name="squared"), **NUMBERS},
         {"loss": Named(name="softmax", parameters={"classes": 3.0})},
     ):
         with pytest.raises(ValueError, match="does not fit classes"):
@@ -226,19 +246,24 @@ def test_a_plan_whose_loss_does_not_fit_its_classes_is_none() -> None:
 
 def test_a_class_bends_as_much_as_its_share_where_scores_are_equal() -> None:
     shares = np.array([0.6, 0.3, 0.1])
-    np.testing.assert_allclose(classes.bends(shares, np.zeros(3)), shares)
-    assert np.all(classes.bends(shares, np.full(3, 4.0)) < shares)
+    np.testing.assert_allclose(SOFTMAX.mean_curvatures(shares, np.zeros(3)), shares)
+    assert np.all(SOFTMAX.mean_curvatures(shares, np.full(3, 4.0)) < shares)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_party_serves_no_loss_of_another_number_of_scores(name: str) -> None:
-    """A form of several classes with labels of two, or of numbers, or the other way round: refused, rows unseen."""
+    """A form of several classes with labels of two, or of numbers, or the other way round: refused, rows unseen.
+
+    So are class weights where a form takes none.
+    """
     form, split, more = PLANS[name]
     plan = plan_for(form, split, **more)
     two = {"loss": {"name": "logistic"}, "classes": (0, 1)}
     number = {"loss": {"name": "squared"}, "classes": None, "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0)}
     three = {"loss": {"name": "softmax", "parameters": {"classes": 3.0}}, "classes": (0, 1, 2)}
-    for changes in (two, number) if form.several else (three,):
+    rest = {"loss": {"name": "hinge"}, "classes": (0, 1, 2)}
+    weighted = () if form.weighted else ({**two, "class_weight": (0.5, 1.0)},)
+    for changes in ((two, number) if form.several else (three, rest)) + weighted:
         fields = {**plan.model_dump(), **changes}
         forged = Plan.model_validate(fields)
         assert form is algorithms.of(forged)

@@ -596,6 +596,7 @@ class TestGradient(RowsContract, AlgorithmContract):
     solver = "gradient"
     exact: ClassVar[dict[str, Any]] = {"rounds": 200}
     shortfall = 0.04
+    forms: ClassVar[dict[str, dict[str, Any]]] = {"classes": SEVERAL, "exact-classes": SEVERAL}
 
 
 class TestSGD(RowsContract, AlgorithmContract):

@@ -391,3 +391,28 @@ def test_parquet_files(write_job, invoke, folder):
     assert json.loads(invoke("plan", path, "--json").stdout)["parties"] == {"data": 600}
     invoke("fit", path, "--quiet")
     assert len(invoke("predict", folder / "job.json", folder / "all.parquet").stdout.splitlines()) == 601
+
+
+def test_several_classes_one_against_the_rest_with_weights(write_job, invoke, folder):
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-1, 1, (900, 2))
+    labels = np.array(["low", "mid", "high"])[np.digitize(rows[:, 0] + 0.1 * rng.standard_normal(900), [-0.3, 0.3])]
+    lines = ["a,b,out", *(f"{a:.3f},{b:.3f},{label}" for (a, b), label in zip(rows, labels, strict=True))]
+    (folder / "all.csv").write_text("\n".join(lines) + "\n")
+    model = {"estimator": '"svm"', "class_weight": "{ low = 1, high = 4 }", "insecure_seed": "1"}
+    path = write_job(model=model, privacy={"epsilon": "5.0"}, bounds={"classes": '["low", "mid", "high"]'})
+    invoke("plan", path)
+    invoke("fit", path, "--quiet")
+    fitted = load(folder / "job.json")
+    assert fitted.coef_.shape == (3, 2)
+    assert fitted.classes_.tolist() == ["high", "low", "mid"]
+    assert fitted.plan_.class_weight == (1.0, 0.25, 0.25)
+    (folder / "new.csv").write_text("\n".join(line.rsplit(",", 1)[0] for line in lines) + "\n")
+    said = invoke("predict", folder / "job.json", folder / "new.csv").stdout.split()[1:]
+    assert len(said) == 900
+    assert {"low", "high"} <= set(said) <= {"low", "mid", "high"}
+    page = (folder / "job.privacy.html").read_text()
+    assert "smoothed_hinge, each class against the rest" in page
+    assert "high: 1, low: 0.25, mid: 0.25" in page
+    undeclared = write_job(model=model, bounds={"classes": None})
+    assert "declare the classes too" in invoke("fit", undeclared, code=2).stderr

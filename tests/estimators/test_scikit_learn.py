@@ -13,7 +13,7 @@ ESTIMATORS = [
     sv.PrivateLasso(label_bound=300.0, **COMMON),
     sv.PrivateElasticNet(label_bound=300.0, **COMMON),
     sv.PrivateLogisticRegression(**{**COMMON, "solver": sv.solvers.Whitened(rounds=8)}),  # of any number of classes
-    sv.PrivateLinearSVC(**COMMON),
+    sv.PrivateLinearSVC(**{**COMMON, "solver": sv.solvers.Whitened(rounds=8)}),
 ]
 EXPECTED_FAILURES = {
     "check_estimators_nan_inf": "fit takes a row with NaN or infinity and counts it as a null row: an error would tell "

@@ -147,14 +147,14 @@ def test_what_it_returns_is_cut_in_double_precision_and_is_nobodys_labels(bound:
     for slopes in (
         clipped_derivative(Careless(), bound, 20)(scores, labels),
         parts_cut(Careless().derivative(scores, labels), bound, 20),
-        bound * projected_cut(Careless(), scores, labels, bound),
+        bound * projected_cut(Careless(), bound, scores, labels),
     ):
         assert slopes.dtype == np.float64
         assert np.all(np.abs(slopes) <= bound)
     assert float(np.fmin(np.float32(1.0), 0.3)) > 0.3  # negative control: in float32 it would be passed
     for made in (
         clipped_derivative(Careless(own=False), bound, 20),
-        lambda u, y: projected_cut(Careless(own=False), u, y, bound),
+        lambda u, y: projected_cut(Careless(own=False), bound, u, y),
     ):
         made(scores, labels)
         np.testing.assert_array_equal(labels, [1.0, -1.0, 0.2, 1.0])

@@ -19,6 +19,7 @@ from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.queries.pricing import Pricing
 
+PENALTIES = ("none", "l2", "l1", "elastic_net")  # which are sums over the classes
 WALK = 8.0  # how far, in prepared units, the noise of all rounds may carry the weights of a plain descent
 MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits
 
@@ -80,6 +81,7 @@ class Algorithm(ABC):
     splits: ClassVar[tuple[Split, ...]] = ("central", "rows")
     private: ClassVar[bool | None] = True  # False: without privacy; None: both, without noise where epsilon is infinite
     several: ClassVar[bool] = False  # True: for more than two classes, False: for one score
+    weighted: ClassVar[bool] = False  # True: takes class weights
     published: ClassVar[bool] = False  # True: a paper's own calibration, with its true epsilon
     when: ClassVar[Mapping[str, str]] = {}  # options that choose this form
     options: ClassVar[tuple[str, ...] | None] = None  # that this form takes; None: all of the solver's
@@ -105,6 +107,8 @@ class Algorithm(ABC):
         """Refuse a loss that lacks what this form needs, or has another number of scores than its queries."""
         if cls.several != (loss.outputs > 1):
             raise InputError(f"solver={cls.name!r} in the form {cls.form!r} does not take the loss {loss.name!r}.")
+        if loss.weighted and not cls.weighted:
+            raise InputError(f"solver={cls.name!r} in the form {cls.form!r} takes no class_weight.")
         for need in cls.needs:
             if not need.met(loss):
                 raise InputError(f"solver={cls.name!r} {need.words.format(loss.name)}.")
@@ -138,6 +142,12 @@ def slope_bound(problem: Problem, options: Any) -> float:
     return float(given(getattr(options, "slope_bound", None), bound))
 
 
+def check_penalty(problem: Problem) -> None:
+    """Refuse a ball for several classes: it would bind them together."""
+    if problem.regulariser.name not in PENALTIES:
+        raise InputError("radius: balls are for two classes; for several give alpha and a penalty, or neither.")
+
+
 def summed(values: Mapping[str, Array]) -> Array:
     """The sum over the parties."""
     return np.asarray(sum(values.values()), dtype=np.float64)
@@ -169,8 +179,8 @@ def only(values: Mapping[str, Array]) -> Array:
 class TailAverage:
     """The mean of the iterates from round `start` on; a function of released values only."""
 
-    def __init__(self, dimension: int, start: int) -> None:
-        self._sum = np.zeros(dimension)
+    def __init__(self, shape: int | tuple[int, ...], start: int) -> None:
+        self._sum = np.zeros(shape)
         self._count = 0
         self._start = start
 

@@ -86,6 +86,8 @@ def mismatch(solver: str, loss: Loss, split: Split) -> str | None:
         what = "data in one place" if split == "central" else f"data split by {split}"
         why = " (every record's score would need noise of its own: worse than one party alone)"
         return f"solver={solver!r} does not serve {what}{why if split == 'columns' else ''}"
+    if loss.weighted and not any(form.weighted for form in serving):
+        return f"solver={solver!r} takes no class_weight"
     lacks = [next((need for need in form.needs if not need.met(loss)), None) for form in serving]
     if all(need is not None for need in lacks):
         return f"solver={solver!r} {lacks[0].words.format(loss.name)}"  # type: ignore[union-attr]
@@ -118,6 +120,7 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
     for form in forms(solver):
         fits = problem.split in form.splits and form.published == published
         fits = fits and form.several == (problem.scaled_loss.outputs > 1)
+        fits = fits and (form.weighted or not problem.scaled_loss.weighted)
         fits = fits and (published or form.private in (None, math.isfinite(problem.epsilon)))
         if fits and all(options.get(name) == value for name, value in form.when.items()):
             return _taking(form, problem, options)

@@ -466,6 +466,8 @@ def load_job(path: Path) -> Job:
             f"{path} lacks bounds.classes: remote parties do not tell which labels occur in their data. Declare "
             f"{BoundsTable.model_fields['classes'].description}."
         )
+    if not declared and "class_weight" in job.model.parameters:
+        raise InputError(f"{path}: model.class_weight is by class; declare the classes too, in bounds.classes.")
     if job.federation is not None and job.model.parameters.get("insecure_seed") is not None:
         raise InputError(
             f"{path}: model.insecure_seed is for parties in this process; remote ones draw their own noise. "

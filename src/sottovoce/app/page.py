@@ -368,6 +368,9 @@ def _facts(plan: Plan, model: PrivateLinearModel) -> str:
             else "none: the label is a number",
         ),
     ]
+    if plan.class_weight:
+        each = zip(plan.classes or (), plan.class_weight, strict=True)
+        facts.append(("Weights of the classes", ", ".join(f"{label}: {weight:g}" for label, weight in each)))
     if bounds.label_low is not None:
         facts.append(("Range of the label", f"{bounds.label_low:g} to {bounds.label_high:g}"))
     if bounds.row_norm is not None:
@@ -406,9 +409,11 @@ def _ranges(plan: Plan, model: PrivateLinearModel) -> str:
 def _method(plan: Plan, model: PrivateLinearModel, seconds: float | None) -> str:
     said = model.communication_
     took = "" if seconds is None else f", {seconds:.1f} s"
+    joint = len(plan.classes or ()) <= 2 or plan.loss.name == "softmax"
+    rest = "" if joint else ", each class against the rest"
     sent = f"{readable_size(said.uplink_bytes)} from the parties{_kinds(said.uplink)}, "
     facts = [
-        ("Loss and penalty", f"{plan.loss.name}, {plan.regulariser.name}"),
+        ("Loss and penalty", f"{plan.loss.name}{rest}, {plan.regulariser.name}"),
         ("Solver and form", f"{plan.algorithm}, {plan.form}"),
         ("Calibration", plan.calibration),
         ("Rounds", f"{said.rounds:,}{took}"),

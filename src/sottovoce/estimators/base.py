@@ -119,7 +119,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     """
 
     _plain: ClassVar[str]  # where scikit-learn has such a model
-    _several: ClassVar[bool] = False  # whether more than two classes are told apart
 
     epsilon: float = 1.0
     delta: float = 1e-5
@@ -337,11 +336,18 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _loss(self) -> Named:
         raise NotImplementedError
 
+    def _loss_of_several(self, classes: int) -> Named:  # noqa: ARG002
+        """Of more than two classes; a loss of two tells each of them from the rest."""
+        return self._loss()
+
     def _regulariser(self, split: Split) -> Named:
         raise NotImplementedError
 
     def _declared_classes(self) -> tuple[Any, ...] | None:
         return None
+
+    def _class_weights(self, classes: tuple[Any, ...] | None) -> tuple[float, ...]:  # noqa: ARG002
+        return ()
 
     @property
     def _label_bound(self) -> Any:
@@ -394,9 +400,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         classes = self._declared_classes()
         if self._asks_for_classes:
             found = [value for fact in facts.values() for value in fact["classes"]]
-            classes = distinct_classes(found, several=self._several)
+            classes = distinct_classes(found)
         if classes is not None and len(classes) > 2:
-            loss = Named(name="softmax", parameters={"classes": float(len(classes))})
+            loss = self._loss_of_several(len(classes))
         widths = {name: fact["features"] for name, fact in facts.items()}
         features = sum(widths.values()) if federation.split == "columns" else next(iter(widths.values()))
         if federation.split != "columns" and len(set(widths.values())) != 1:
@@ -430,6 +436,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             calibration=self.calibration,
             fit_intercept=bool(self.fit_intercept),
             classes=classes,
+            class_weight=self._class_weights(classes),
             columns=columns,
             norms=norms,
             labels=federation.labels,
@@ -657,15 +664,14 @@ def ball_or(penalty: str, ball: str, alpha: float, radius: float | None) -> Name
     return Named(name="none") if alpha == 0 else penalty_named(penalty, alpha=alpha)
 
 
-def distinct_classes(values: list[Any], *, several: bool) -> tuple[Any, ...]:
+def distinct_classes(values: list[Any]) -> tuple[Any, ...]:
     """The distinct labels among these, sorted, of two the positive class last."""
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     distinct = sorted(set(plain), key=lambda value: (str(type(value)), value))
-    if len(distinct) < 2 or (len(distinct) > 2 and not several):
+    if len(distinct) < 2:
         raise InputError(
-            f"classification needs {'at least' if several else 'exactly'} two classes, but {len(distinct)} class(es) "
-            "were found or declared. Declare the labels to tell apart, for example classes=(0, 1) or classes=('no', "
-            "'yes')."
+            f"classification needs at least two classes, but {len(distinct)} class(es) were found or declared. Declare "
+            "the labels to tell apart, for example classes=(0, 1) or classes=('no', 'yes')."
         )
     if len(distinct) > MOST_CLASSES:
         raise InputError(f"{len(distinct)} classes were found or declared, and at most {MOST_CLASSES} are served.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array
 
+from sottovoce.arguments import is_number
 from sottovoce.data.block import label_key
+from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, distinct_classes, loss_named, penalty_named
 from sottovoce.plan.plan import Plan
@@ -29,24 +31,52 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     classes : list or None
         The labels; a record with another label becomes a null row. Without it they are read from y and count as
         public. As everywhere in scikit-learn `classes_` has them sorted, of two the positive class last.
+    class_weight : mapping of class to weight, or None
+        A record's loss is multiplied by the weight of its class; one that is not named weighs 1. Weights are declared
+        and public. They are divided by the largest, so that no record counts more than without them: `alpha` stands
+        beside weights of at most 1. For `whitened`, `newton`, `gradient` and `sgd`.
     """
 
     classes: Any = None
+    class_weight: Any = None
 
     def _declared_classes(self) -> tuple[Any, ...] | None:
         if (said := self._classes) is None:
             return None
         given = list(said) if isinstance(said, Iterable) and not isinstance(said, str) else []
-        enough = len(given) == 2 or (len(given) > 2 and self._several)
-        if not enough or not all(isinstance(label, str | int | float | np.generic) for label in given):
-            what = "labels" if self._several else "a pair of labels"
-            raise InputError(f"classes={said!r} must be {what}, for example (0, 1) or ('no', 'yes').")
+        if len(given) < 2 or not all(isinstance(label, str | int | float | np.generic) for label in given):
+            raise InputError(f"classes={said!r} must be labels, for example (0, 1) or ('no', 'yes').")
         if len({label_key(label) for label in given}) < len(given):
             raise InputError(
                 f"classes={said!r} are one label twice (a text that reads as a number counts as that number); "
-                f"declare {'each class once' if self._several else 'exactly two classes'}, for example classes=(0, 1)."
+                "declare each class once, for example classes=(0, 1)."
             )
-        return distinct_classes(given, several=self._several)
+        return distinct_classes(given)
+
+    def _class_weights(self, classes: tuple[Any, ...] | None) -> tuple[float, ...]:
+        """In the order of the classes, the largest 1; none where all are alike."""
+        if self.class_weight is None:
+            return ()
+        if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+            raise InputError(
+                "class_weight='balanced' would take the sizes of the classes from the data, and nothing would charge "
+                "for them; declare weights by what is known of the sizes, for example class_weight={0: 1, 1: 9}."
+            )
+        if not isinstance(self.class_weight, Mapping):
+            raise InputError(
+                f"class_weight={self.class_weight!r} must be a mapping, for example {{0: 1, 1: 9}}, or None."
+            )
+        keys = [label_key(label) for label in classes or ()]
+        given = {label_key(label): weight for label, weight in self.class_weight.items()}
+        if len(given) < len(self.class_weight) or not set(given) <= set(keys):
+            raise InputError(
+                f"class_weight={self.class_weight!r} must name classes, each once; they are {list(classes or ())!r}."
+            )
+        if not all(is_number(weight) and SMALLEST <= weight <= LARGEST for weight in given.values()):
+            raise InputError(f"class_weight={self.class_weight!r} must have positive finite numbers.")
+        weights = [float(given.get(key, 1.0)) for key in keys]
+        largest = max(weights)
+        return tuple(max(weight / largest, SMALLEST) for weight in weights) if min(weights) < largest else ()
 
     @property
     def _asks_for_classes(self) -> bool:
@@ -71,9 +101,9 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         check_array(labels, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)
         kind = type_of_target(labels, input_name="y", raise_unknown=True)
-        if kind != "binary" and not (kind == "multiclass" and self._several):
+        if kind not in ("binary", "multiclass"):
             raise InputError(
-                f"Only binary classification is supported. The type of the target is {kind}. Declare the two labels to "
+                f"y is of the type {kind}, and a classification needs one label for each record. Declare the labels to "
                 "tell apart, for example classes=(0, 1): records with any other then count as null rows."
             )
         return labels
@@ -107,11 +137,6 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
             )
         return np.asarray(self.classes_[(scores > 0).astype(int)])
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = self._several
-        return tags
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLogisticRegression(_Classifier):
@@ -129,13 +154,15 @@ class PrivateLogisticRegression(_Classifier):
     """
 
     _plain: ClassVar[str] = "sklearn.linear_model.LogisticRegression"
-    _several: ClassVar[bool] = True
 
     penalty: str | None = None
     l1_ratio: float = 0.5
 
     def _loss(self) -> Named:
         return Named(name="logistic")
+
+    def _loss_of_several(self, classes: int) -> Named:
+        return Named(name="softmax", parameters={"classes": float(classes)})
 
     def _regulariser(self, split: Split) -> Named:
         penalty, radius = self.penalty, self.radius
@@ -168,11 +195,14 @@ class PrivateLogisticRegression(_Classifier):
 class PrivateLinearSVC(_Classifier):
     """min (1/N) sum loss(y (x'w + b)) + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
 
+    With more than two classes each is told from the rest, all in one run and under one budget: the sum over the classes
+    of this, with y = 1 for its records and -1 for all others, and weights for each class.
+
     Parameters
     ----------
     loss : str
-        "smoothed_hinge" is served by most solvers, "hinge" by `scd`, `gradient`, `sgd`, `admm` and `fdml`. "sigmoid" is
-        a smooth count of the errors and not convex: wrong labels pull little. Or another registered loss of that kind.
+        "smoothed_hinge" is served by most solvers; "hinge" has a kink, which fewer take. "sigmoid" is a smooth count of
+        the errors and not convex: wrong labels pull little. Or another registered loss of that kind.
     """
 
     _plain: ClassVar[str] = "sklearn.svm.LinearSVC"

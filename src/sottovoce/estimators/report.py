@@ -72,6 +72,7 @@ def privacy_report(plan: Plan, *, seeded: bool, beside: Sequence[Plan] = ()) -> 
             "parties": dict(plan.parties),
             "features": plan.features,
             "classes": None if plan.classes is None else list(plan.classes),
+            **({"class_weight": list(plan.class_weight)} if plan.class_weight else {}),
             "bounds": plan.bounds.model_dump(exclude_none=True),
             "solver": plan.algorithm,
             "rounds": plan.rounds,

@@ -36,6 +36,7 @@ class Loss(ABC):
     smooth: ClassVar[bool] = True
     quadratic: ClassVar[bool] = False  # a function of products of columns and labels
     affine_in_label: ClassVar[bool] = False  # l'(u, y) = psi(u) - phi y
+    weighted: ClassVar[bool] = False  # by class: every bound holds, but no dual, no z-update and no compiled loop
     code: ClassVar[int | None] = None  # in `losses/kernels.py`, for solvers whose loops are compiled
     dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # where there are several dual steps: by name
 

@@ -1,4 +1,4 @@
-"""The loss of several classes: a row of scores for each record, one score for each class."""
+"""The joint loss of several classes: shares of the classes from a row of scores."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.errors import InputError
-from sottovoce.losses.base import _SEVERAL, Kind, Loss, Vector
+from sottovoce.losses.base import _SEVERAL, Vector
+from sottovoce.losses.several import ClassesLoss
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(61)
 
 
 @dataclass(frozen=True)
-class Softmax(Loss):
-    """l(u, y) = log sum_k exp(u_k) - u_y; labels are the places of the classes, 0, 1, ...
-
-    Scores, slopes and curvatures have a column for each class. Adding a number to a row of scores changes nothing.
-    """
+class Softmax(ClassesLoss):
+    """l(u, y) = log sum_k exp(u_k) - u_y. Adding a number to a row of scores changes nothing."""
 
     classes: float
 
     name: ClassVar[str] = "softmax"
-    kind: ClassVar[Kind] = "classification"
+    relative: ClassVar[bool] = True
     slope_bound: ClassVar[float] = math.sqrt(2.0)  # |p - e_y|
     curvature_bound: ClassVar[float] = 0.5  # of diag(p) - p p', a matrix (Boehning 1992)
 
@@ -40,20 +40,29 @@ class Softmax(Loss):
         moved = u - u.max(axis=1, keepdims=True)
         return np.asarray(np.log(np.exp(moved).sum(axis=1)) - moved[np.arange(len(y)), y.astype(np.int64)])
 
-    def derivative(self, u: Vector, y: Vector, out: Vector | None = None) -> Vector:  # noqa: ARG002
-        """Shares less 1 for the class of the label: p - e_y."""
+    def sides(self, u: Vector) -> tuple[Vector, Vector]:
+        """Shares, and shares less 1: l'(u, y) = p - e_y."""
         shares = self.shares(u)
-        shares[np.arange(len(y)), y.astype(np.int64)] -= 1.0
-        return shares
+        return shares, shares - 1.0
 
     def curvature(self, u: Vector, y: Vector) -> Vector:  # noqa: ARG002
         """The diagonal, p (1 - p)."""
         shares = self.shares(u)
         return np.asarray(shares * (1 - shares))
 
-    def mean_curvature(self, variance: float) -> float:  # noqa: ARG002
-        """Not of one number: `algorithms/whitened/classes.py` has that of each class."""
-        raise InputError(f"loss={self.name!r} has no curvature of one score.")
+    def constant(self, shares: Vector) -> Vector:
+        """The logarithms of the shares, less their mean."""
+        found = np.log(shares)
+        return np.asarray(found - found.mean())
+
+    def mean_curvatures(self, shares: Vector, variances: Vector) -> Vector:
+        """Of each class the mean of p (1 - p) / (1 - share), p = sigma(u), E p about the share.
+
+        diag(p) - p p' is diag(p), but for the direction in which all scores move alike: so p and not p (1 - p).
+        """
+        centre = np.log(shares / (1 - shares)) * np.sqrt(1 + math.pi / 8 * variances)
+        p = 1 / (1 + np.exp(-np.clip(centre[:, None] + np.sqrt(variances)[:, None] * _NODES, -500, 500)))
+        return np.asarray((p * (1 - p)) @ _WEIGHTS / _WEIGHTS.sum() / (1 - shares))
 
     @staticmethod
     def shares(u: Vector) -> Vector:

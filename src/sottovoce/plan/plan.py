@@ -188,7 +188,8 @@ class Plan(Problem, Design):
 
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
-        fields = self.model_dump(mode="json", exclude={"about"})
+        left_out = {"about"} if self.class_weight else {"about", "class_weight"}
+        fields = self.model_dump(mode="json", exclude=left_out)
         if self.about.texts():
             fields["about"] = self.about.texts()
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=True)

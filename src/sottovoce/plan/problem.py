@@ -15,10 +15,10 @@ from pydantic import Field, model_validator
 
 from sottovoce import losses, penalties
 from sottovoce.data.block import Layout, Preparation
-from sottovoce.data.bounds import Bounds
+from sottovoce.data.bounds import SMALLEST, Bounds
 from sottovoce.data.labels import label_key
 from sottovoce.data.preparation import MOST_CLASSES
-from sottovoce.losses import Loss
+from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.privacy.calibration import mu_for
@@ -29,6 +29,7 @@ Label = bool | int | float | str
 Split = Literal["central", "rows", "columns"]
 Calibration = Literal["tight", "paper"]
 Labels = Literal["public", "shared", "held"]
+ClassWeight = Annotated[float, Field(ge=SMALLEST, le=1.0, allow_inf_nan=False)]
 
 
 class Named(Frozen):
@@ -59,6 +60,7 @@ class Problem(Frozen):
     calibration: Calibration = "tight"
     fit_intercept: bool = True
     classes: Annotated[tuple[Label, ...], Field(min_length=2, max_length=MOST_CLASSES)] | None = None
+    class_weight: tuple[ClassWeight, ...] = ()  # of each class, the largest 1; empty: all alike
     columns: tuple[Count, ...] = ()  # by columns: how many each party has, in the order of the parties
     norms: tuple[float, ...] = ()  # by columns: the bound of each party's part of a row, where row_norm is declared
     labels: Labels = "shared"  # by columns: who knows the labels
@@ -67,13 +69,25 @@ class Problem(Frozen):
 
     @model_validator(mode="after")
     def _one_score_for_each_class(self) -> Self:
-        """Labels of more than two classes are places of classes, which softmax alone reads so; a NaN is no class."""
-        classes = self.classes or ()
+        """Labels of more than two classes are places of classes: `scaled_loss` has then a score for each; never else.
+
+        A NaN is no class.
+        """
+        classes, joint = self.classes or (), self.loss.name == "softmax"
         if any(label_key(label) is None for label in classes):
             raise ValueError(f"classes={self.classes!r} has one that no label can equal")
-        fits = self.loss.parameters.get("classes") == len(classes) if self.loss.name == "softmax" else len(classes) <= 2
-        if not fits or (self.loss.name == "softmax" and len(classes) <= 2):
+        several = len(classes) > 2
+        fits = not joint or (several and self.loss.parameters.get("classes") == len(classes))
+        if not fits or (several and not joint and self._named_loss.kind != "classification"):
             raise ValueError(f"the loss {self.loss.name!r} does not fit classes={self.classes!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _no_weight_above_one(self) -> Self:
+        """A weight for each class, the largest of them 1: so a record's loss is never more than without weights."""
+        weights = self.class_weight
+        if weights and (len(weights) != len(self.classes or ()) or max(weights) != 1.0):
+            raise ValueError(f"class_weight={weights!r} must have a number for each class, the largest of them 1")
         return self
 
     @functools.cached_property
@@ -181,14 +195,23 @@ class Problem(Frozen):
         coefs, intercepts = zip(*map(self.preparation.unprepare, weights), strict=True)
         return np.array(coefs), np.array(intercepts)
 
+    @property
+    def _named_loss(self) -> Loss:
+        return losses.get(self.loss.name, **self.loss.parameters)
+
     @functools.cached_property
     def scaled_loss(self) -> Loss:
-        """The loss on prepared labels; parameters of a regression loss are in the label's units."""
-        loss = losses.get(self.loss.name, **self.loss.parameters)
-        if loss.kind == "classification":
-            return loss
-        half = self.preparation.label_scale[1]
-        return losses.get(loss.name, **{name: value / half for name, value in loss.parameters().items()})
+        """The loss on prepared labels, by class weights; parameters of a regression loss are in the label's units.
+
+        Of more than two classes a loss of two tells each class from the rest.
+        """
+        loss = self._named_loss
+        if loss.kind == "regression":
+            half = self.preparation.label_scale[1]
+            return losses.get(loss.name, **{name: value / half for name, value in loss.parameters().items()})
+        if loss.outputs == 1 and len(self.classes or ()) > 2:
+            loss = OneVsRest(loss, len(self.classes or ()))
+        return losses.weighted(loss, self.class_weight) if self.class_weight else loss
 
     @functools.cached_property
     def scaled_regulariser(self) -> ScaledRegulariser:

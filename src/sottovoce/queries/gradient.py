@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -9,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block, toward_zero
+from sottovoce.data.block import Block, exact_weights, toward_zero
 from sottovoce.data.matrix import is_sparse
 from sottovoce.door.query import Plain, Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
-from sottovoce.losses import Loss
+from sottovoce.losses import ClassesLoss, Loss
 from sottovoce.plan.plan import Plan
 
 Array = NDArray[np.float64]
@@ -64,26 +65,42 @@ class ColumnSizes(Plain):
         return total
 
 
-class ClassesGradient(Plain):
-    """sum_i x_i (p_i - e_y)', row by row."""
+class ClassesSum(GradientSum):
+    """sum_i x_i l'(x_i'W, y_i) of several classes, a matrix: |l'| <= slope_bound, row by row, and |x_i| <= 1.
 
-    name = "gradient"
-    title: ClassVar[str] = "gradients of the loss"
+    Guarantee: zero-out moves it by at most slope_bound, replace-one by twice that, in the Frobenius norm.
+    Edges: as of one score; a row of slopes with a NaN counts as (slope_bound, 0, ...).
+    """
 
-    def __init__(self, dimension: int, loss: Loss) -> None:
-        self.loss, self.length = loss, dimension * loss.outputs
+    samples: ClassVar[bool] = False
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The weights, row by row."""
-        return {"weights": Reals((self.length,))}
+    def __init__(self, dimension: int, slope_bound: float, loss: ClassesLoss) -> None:
+        super().__init__(dimension * loss.outputs, slope_bound, loss)
+        self._slopes = functools.partial(cut_rows, loss, slope_bound)
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows."""
-        weights = round.told["weights"].reshape(-1, self.loss.outputs)
+        """One pass over the rows; without privacy (no bits) nothing is cut and nothing rounded."""
+        check_norm(round.rows)
+        bits, weights = round.rows.bits, round.told["weights"].reshape(-1, self.loss.outputs)
+        if bits is not None:
+            weights = np.column_stack([exact_weights(column, bits) for column in weights.T])
         total = np.zeros_like(weights)
         for rows, labels in round.rows.chunks(scores=self.loss.outputs):
-            total += rows.T @ self.loss.derivative(rows @ weights, labels)
+            total += rows.T @ self._terms(rows @ weights, labels, bits)
         return total.ravel()
+
+    def _terms(self, scores: Array, labels: Array, bits: int | None) -> Array:
+        if bits is None:
+            return self.loss.derivative(scores, labels)
+        slopes = self.slope_bound * self._slopes(scores, labels)
+        return toward_zero(slopes, bits - math.ceil(math.log2(self.slope_bound)))
+
+
+def gradient_sum(dimension: int, slope_bound: float, loss: Loss) -> GradientSum:
+    """Of one score for each record, or of several."""
+    if isinstance(loss, ClassesLoss):
+        return ClassesSum(dimension, slope_bound, loss)
+    return GradientSum(dimension, slope_bound, loss)
 
 
 def slopes_of(loss: Loss, scores: Array, labels: Array) -> Array:
@@ -94,6 +111,22 @@ def slopes_of(loss: Loss, scores: Array, labels: Array) -> Array:
     """
     with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
         return np.array(loss.derivative(scores, labels), dtype=np.float64)
+
+
+def cut_rows(loss: ClassesLoss, most: float, scores: Array, labels: Array) -> Array:
+    """Rows of slopes of several classes in units of `most`, no longer than 1; with a NaN a row is (1, 0, ...).
+
+    Those of all labels at a row of scores are scaled alike, so that the longest is 1 at most: there the right shares
+    still make the mean row 0, and a cut moves no intercept.
+    """
+    with np.errstate(all="ignore"):
+        slopes, lengths = loss.slopes(scores, labels)
+        longest = np.maximum(lengths.max(axis=1), np.sqrt((slopes * slopes).sum(axis=1)))
+        slopes *= ((1.0 - 2.0**-40) / np.maximum(longest, most))[:, None]
+    unusable = ~np.isfinite(slopes).all(axis=1)
+    slopes[unusable] = 0.0
+    slopes[unusable, 0] = 1.0
+    return slopes
 
 
 def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:

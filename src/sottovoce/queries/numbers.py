@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import toward_zero
 from sottovoce.door.query import Query, Reals, Round
+from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.relation import Relation, either
 
@@ -92,6 +93,25 @@ class LabelSum(NumberSum):
     def numbers(self, round: Round) -> Array:
         """Labels."""
         return np.array(round.rows.labels)
+
+
+class WeightSum(NumberSum):
+    """sum_i of the weights of the classes, each in (0, 1]."""
+
+    name = "weight"
+    title: ClassVar[str] = "the mean weight of the classes"
+
+    def __init__(self, dimension: int, loss: Weighted) -> None:
+        super().__init__(dimension)
+        self.loss = loss
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """Nothing."""
+        return {}
+
+    def numbers(self, round: Round) -> Array:
+        """Weights."""
+        return self.loss.of(round.rows.labels)
 
 
 class ClassCounts(Query):

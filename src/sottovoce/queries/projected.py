@@ -7,6 +7,7 @@ the run, and the coordinator multiplies. Proof: `algorithms/whitened/proof.md`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -18,9 +19,9 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.projection import Projected, ProjectedRows
 from sottovoce.door.query import ForgottenError, Query, Reals, Round, Told, Wholes, misfit
-from sottovoce.losses import Loss
+from sottovoce.losses import ClassesLoss, Loss
 from sottovoce.plan.plan import Plan
-from sottovoce.queries.gradient import slopes_of
+from sottovoce.queries.gradient import cut_rows, slopes_of
 from sottovoce.queries.numbers import NumberSum
 
 Array = NDArray[np.float64]
@@ -91,7 +92,7 @@ class LengthSum(NumberSum):
         return np.asarray(rows.lengths / round.told["radius"][0])
 
 
-def cut(loss: Loss, scores: Array, labels: Array, most: float) -> Array:
+def cut(loss: Loss, most: float, scores: Array, labels: Array) -> Array:
     """Slopes in units of `most`, within [-1, 1]; a NaN counts as 1.
 
     Residuals are cut one by one. Of classes the slopes of both labels at a score are scaled alike, so that the larger
@@ -107,25 +108,6 @@ def cut(loss: Loss, scores: Array, labels: Array, most: float) -> Array:
     # fmin takes the bound where the slope is NaN, which clip would let through
     np.fmin(slopes, 1.0, out=slopes)
     return np.fmax(slopes, -1.0, out=slopes)
-
-
-def cut_rows(loss: Loss, scores: Array, labels: Array, most: float) -> Array:
-    """Rows of slopes p - e_y of several classes in units of `most`, no longer than 1; with a NaN a row is (1, 0, ...).
-
-    As of two classes those of all labels at a row of scores are scaled alike: |p - e_k| is largest for the class that
-    is least likely.
-    """
-    slopes = slopes_of(loss, scores, labels)
-    with np.errstate(all="ignore"):
-        shares = slopes.copy()
-        shares[np.arange(len(labels)), labels.astype(np.int64)] += 1.0
-        longest = np.sqrt(np.maximum((shares * shares).sum(axis=1) + 1.0 - 2.0 * shares.min(axis=1), 0.0))
-        longest = np.maximum(longest, np.sqrt((slopes * slopes).sum(axis=1)))
-        slopes *= ((1.0 - 2.0**-40) / np.maximum(longest, most))[:, None]
-    unusable = ~np.isfinite(slopes).all(axis=1)
-    slopes[unusable] = 0.0
-    slopes[unusable, 0] = 1.0
-    return slopes
 
 
 class ProjectedGradient(Query):
@@ -163,12 +145,11 @@ class ProjectedGradient(Query):
         """One pass over the rows."""
         rows, told = self._rows(round.memory, round), round.told
 
-        several = self.loss.outputs > 1
-
-        def slope(scores: Array, labels: Array) -> Array:
-            return (cut_rows if several else cut)(self.loss, scores, labels, float(told["slope"][0]))
-
-        point = told["point"].reshape(-1, self.loss.outputs) if several else told["point"]
+        loss, most, point = self.loss, float(told["slope"][0]), told["point"]
+        if isinstance(loss, ClassesLoss):
+            slope, point = functools.partial(cut_rows, loss, most), point.reshape(-1, loss.outputs)
+        else:
+            slope = functools.partial(cut, loss, most)
         return rows.weighted_sum(point, told["offset"], slope).ravel()
 
     def _rows(self, memory: dict[str, Any], round: Round) -> Projected:

@@ -34,7 +34,7 @@ def preferences(problem: Problem) -> tuple[str, ...]:
         return _by_columns(problem)
     loss, penalty, d = problem.scaled_loss, problem.regulariser.name, problem.dimension
     if loss.outputs > 1:
-        return ("whitened",)
+        return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")
     few = problem.features <= NEWTON_FEATURES
     exact = ("newton", "gradient", "sgd") if loss.smooth and few else ("gradient", "sgd", "newton")
     if math.isinf(problem.epsilon):

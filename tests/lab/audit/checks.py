@@ -33,7 +33,7 @@ from scipy.special import ndtr, ndtri
 import serving
 import sottovoce as sv
 from damage import PAGE, Victim, attack
-from plans import SEVERAL
+from plans import ONE_VS_REST, SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data import readers
@@ -75,6 +75,7 @@ LOUD = 1000.0  # by how much a coordinator exaggerates, so that cuts bind
 FAR = 1 << 28  # steps of a grid: noise that no value reaches
 ROUNDING = 1 + 1e-9  # float64 of the distances themselves
 
+NORM = {"bounds": Bounds.declare(row_norm=1.0)}
 SMALL: Mapping[str, Mapping[str, Any]] = {  # few rounds, and clips that bind
     "newton": {"rounds": 3},
     "whitened": {"rounds": 3},
@@ -91,10 +92,17 @@ SMALL: Mapping[str, Mapping[str, Any]] = {  # few rounds, and clips that bind
     "score": {"rounds": 3},
 }
 FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what only options reach
-    **{
-        ("whitened", split): {"several classes": {**SEVERAL, "bounds": Bounds.declare(row_norm=1.0)}}
-        for split in ("central", "rows")
+    ("whitened", "central"): {
+        "several classes": {**SEVERAL, **NORM},
+        "one-vs-rest": {**ONE_VS_REST, **NORM},
+        "class weights": {"loss": Named(name="logistic"), "classes": (-1, 1), "class_weight": (0.2, 1.0), **NORM},
     },
+    ("whitened", "rows"): {"several classes": {**SEVERAL, **NORM}},
+    ("gradient", "central"): {
+        "several classes": {**SEVERAL, **NORM, "slope_bound": 0.5},
+        "one-vs-rest, class weights": {**ONE_VS_REST, **NORM, "class_weight": (1.0, 0.5, 0.1)},
+    },
+    ("gradient", "rows"): {"several classes": {**SEVERAL, **NORM}},
     ("sgd", "rows"): {"one party a round": {"schedule": "one-party", "rounds": 8}},
     ("scd-sequential", "central"): {"lots of one": {"lot": 1}},
     ("cd", "central"): {"curvatures known": {"curvatures": (0.3, 0.2), "order": "shuffled"}},

@@ -326,6 +326,20 @@ def _(real: Any = ProjectedGradient.value) -> Iterator[None]:
 
 
 @fault(
+    "slopes of several classes cut one by one",
+    "each entry of a row of slopes is cut to the bound, and not the length of the row",
+    sensitivity=on(checks.sensitivity, "gradient, central, several classes"),
+    sensitivity__whitened=on(checks.sensitivity, "whitened, central, one-vs-rest"),
+)
+def _() -> Iterator[None]:
+    def each(loss: Any, most: float, scores: Any, labels: Any) -> Any:
+        return np.clip(loss.derivative(scores, labels) / most, -1.0, 1.0)
+
+    with everywhere(gradients.cut_rows, each):
+        yield
+
+
+@fault(
     "sensitivity of the wrong relation",
     "a gradient under replace-one is bounded as under zero-out",
     sensitivity=on(checks.sensitivity, "gradient, central"),

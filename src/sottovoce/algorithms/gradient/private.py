@@ -7,12 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from sottovoce.algorithms.accelerated import prox_of
 from sottovoce.algorithms.base import WALK, Algorithm, Ask, Coordination, TailAverage, given, slope_bound, summed
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.queries.gradient import GradientSum
+from sottovoce.queries.gradient import GradientSum, gradient_sum
 from sottovoce.solvers import Gradient
 
 
@@ -33,37 +34,45 @@ class PrivateGradient(Algorithm):
     name: ClassVar[str] = "gradient"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "gradient descent with noisy gradient sums (SGD2)"
+    weighted: ClassVar[bool] = True
+    numbers: ClassVar[type[GradientNumbers]] = GradientNumbers
 
     def design(self, problem: Problem, options: Gradient) -> Design:
         """As many rounds, up to 1000, as keep the noise's random walk below WALK; step 1 / curvature."""
         query, step, rounds = rule(problem, options)
         release = Release.at_mu(query, 0, rounds, problem.mu, problem.relation)
-        numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
+        numbers = self.numbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The gradient sum."""
-        return (GradientSum(plan.dimension, plan.numbers.slope_bound, plan.scaled_loss),)
+        return (gradient_sum(plan.dimension, plan.numbers.slope_bound, plan.scaled_loss),)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend; return the mean of the second half of the iterates."""
-        weights = np.zeros(plan.dimension)
-        tail = TailAverage(plan.dimension, plan.rounds // 2)
+        weights = np.zeros(shape_of(plan))
+        tail = TailAverage(weights.shape, plan.rounds // 2)
         for t in range(plan.rounds):
-            gradients = yield Ask("gradient", {"weights": weights})
+            gradient = summed((yield Ask("gradient", {"weights": weights.ravel()}))).reshape(weights.shape)
             step = self.step(plan, t)
-            weights = plan.scaled_regulariser.prox(weights - step / plan.records * summed(gradients), step)
+            weights = prox_of(plan.scaled_regulariser, weights - step / plan.records * gradient, step)
             tail.add(t, weights)
-        return tail.value
+        return tail.value.T
 
     def step(self, plan: Plan, t: int) -> float:  # noqa: ARG002
         """The same in every round."""
         return float(plan.numbers.step)
 
 
+def shape_of(problem: Problem) -> tuple[int, ...]:
+    """Of the weights: a vector, of several classes a matrix with a column for each."""
+    outputs = problem.scaled_loss.outputs
+    return (problem.dimension,) if outputs == 1 else (problem.dimension, outputs)
+
+
 def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
     """The query, the step and the rounds, where options do not say otherwise."""
-    query = GradientSum(problem.dimension, slope_bound(problem, options), problem.scaled_loss)
+    query = gradient_sum(problem.dimension, slope_bound(problem, options), problem.scaled_loss)
     curvature = query.loss.curvature_bound
     step = given(options.step, 1 / curvature if math.isfinite(curvature) else 1.0)
     if not problem.private:

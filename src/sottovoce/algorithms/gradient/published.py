@@ -22,6 +22,7 @@ class PublishedGradient(PrivateGradient):
     form: ClassVar[str] = "published"
     title: ClassVar[str] = "SGD2 with its published noise"
     published: ClassVar[bool] = True
+    numbers: ClassVar[type[GradientNumbers]] = PublishedNumbers
 
     def design(self, problem: Problem, options: Gradient) -> Design:
         """The published noise."""
@@ -30,7 +31,7 @@ class PublishedGradient(PrivateGradient):
         std = query.sensitivity(problem.relation) * share / problem.epsilon
         return Design(
             rounds=rounds,
-            numbers=PublishedNumbers(slope_bound=query.slope_bound, step=step),
+            numbers=self.numbers(slope_bound=query.slope_bound, step=step),
             releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
             claimed_epsilon=problem.epsilon,
         )

@@ -56,6 +56,7 @@ class PrivateNewton(Algorithm):
     name: ClassVar[str] = "newton"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "private Newton: one noisy Gram matrix, noisy gradients in its metric"
+    weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
 
     def design(self, problem: Problem, options: Newton) -> Design:

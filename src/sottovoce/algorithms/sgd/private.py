@@ -57,6 +57,7 @@ class PrivateSGD(Algorithm):
     name: ClassVar[str] = "sgd"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "stochastic gradients with secret Poisson sampling (SGD1, DP-SGD)"
+    weighted: ClassVar[bool] = True
     private: ClassVar[bool | None] = None
 
     def design(self, problem: Problem, options: SGD) -> Design:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, limited, summed
+from sottovoce.algorithms.base import (
+    MOST_ROUNDS,
+    Ask,
+    Coordination,
+    Solution,
+    check_penalty,
+    given,
+    limited,
+    summed,
+)
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.private import ROUNDS, Asking, Columns, PrivateWhitened, Run, shape_of
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Units, White
 from sottovoce.door.query import Query
-from sottovoce.errors import InputError
+from sottovoce.losses import ClassesLoss
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -27,9 +36,7 @@ from sottovoce.solvers import Whitened
 
 Array = NDArray[np.float64]
 
-PENALTIES = ("none", "l2", "l1", "elastic_net")  # which are sums over the classes
 SPREAD = 1.0  # variance of a class's scores, before anything is known
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(61)
 
 
 class ClassesNumbers(Numbers, solver="whitened", form="classes"):
@@ -37,10 +44,11 @@ class ClassesNumbers(Numbers, solver="whitened", form="classes"):
 
 
 class PrivateClasses(PrivateWhitened):
-    """Moments, class counts, whiten, descend; scores of a row x are x'W, and softmax makes them shares.
+    """Moments, class counts, whiten, descend; scores of a row x are x'W, one for each class.
 
-    A term of the gradient is z (p - e_y)', as a matrix no longer than |z| |p - e_y|: cut like a slope it is 1 long
-    whatever the number of classes. The run starts at the shares of the classes; no rescale is needed from there.
+    A term of the gradient is z times a row of slopes (softmax: p - e_y), as a matrix no longer than the product of
+    their lengths: cut like a slope it is 1 long whatever the number of classes. The run starts at the constant model of
+    the shares of the classes; no rescale is needed from there.
 
     Guarantee: as of two classes (`proof.md`).
     """
@@ -77,12 +85,6 @@ class PrivateClasses(PrivateWhitened):
         return (yield from run.descend_classes(white, columns, shares))
 
 
-def check_penalty(problem: Problem) -> None:
-    """Refuse a ball: it would bind the classes together."""
-    if problem.regulariser.name not in PENALTIES:
-        raise InputError("radius: balls are for two classes; for several give alpha and a penalty, or neither.")
-
-
 def _queries(problem: Problem) -> Iterator[Query]:
     shape, d = shape_of(problem), problem.dimension
     yield GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
@@ -91,31 +93,35 @@ def _queries(problem: Problem) -> Iterator[Query]:
     yield ProjectedGradient("gradient", shape, problem.scaled_loss)
 
 
+def loss_of(problem: Problem) -> ClassesLoss:
+    """Of several classes, as `Algorithm.check_loss` has seen."""
+    return cast("ClassesLoss", problem.scaled_loss)
+
+
 def units_of(plan: Plan, shares: Array) -> Units:
-    """At the shares of the classes |p - e_y| has the mean square 1 - sum p^2."""
-    slope, bend = math.sqrt(1 - float(shares @ shares)), bends(shares, np.full(len(shares), SPREAD))
-    return Units(slope, math.sqrt(2.0), SPREAD, float(shares @ bend), rule.TOLERANCE, plan.scaled_loss)
+    """The mean square of a row of slopes at the constant model; of the softmax 1 - sum p^2."""
+    loss = loss_of(plan)
+    weighed = loss.reweighted(shares)
+    _, lengths = loss.slopes(loss.constant(shares)[None, :], np.zeros(1))
+    slope, bend = math.sqrt(float(weighed @ lengths[0] ** 2)), loss.mean_curvatures(shares, spread(shares))
+    return Units(slope, loss.slope_bound, SPREAD, float(weighed @ bend), rule.TOLERANCE, loss)
 
 
-def bends(shares: Array, variances: Array) -> Array:
-    """For each class the mean of p (1 - p) / (1 - share), p = sigma(u), u normal of that variance, E p about the share.
-
-    diag(p) - p p' is diag(p), but for the direction in which all scores move alike: so p and not p (1 - p).
-    """
-    centre = np.log(shares / (1 - shares)) * np.sqrt(1 + math.pi / 8 * variances)
-    p = 1 / (1 + np.exp(-np.clip(centre[:, None] + np.sqrt(variances)[:, None] * _NODES, -500, 500)))
-    return np.asarray((p * (1 - p)) @ _WEIGHTS / _WEIGHTS.sum() / (1 - shares))
+def spread(shares: Array) -> Array:
+    """The variances of the classes' scores, before anything is known."""
+    return np.full(len(shares), SPREAD)
 
 
 @dataclass
 class ClassesDescent(Descent):
-    """The same with a column, and a curvature, for each class: its own mean p (1 - p), and more where gradients say so.
+    """The same with a column, and a curvature, for each class: its own mean one, and more where gradients say so.
 
     A class that is rare where rows are short and common where they are long bends more than its share: what the last
-    move and the change of the gradient say beyond noise is kept, up to 1/2, which no curvature passes.
+    move and the change of the gradient say beyond noise is kept, up to the bound that no curvature passes.
     """
 
     shares: Array = field(kw_only=True)
+    loss: ClassesLoss = field(kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,11 +129,13 @@ class ClassesDescent(Descent):
 
     def bend(self) -> Any:
         """For each class."""
-        return np.minimum(self._more * self._known(), 0.5)
+        return np.minimum(self._more * self._known(), self.loss.curvature_bound)
 
     def _known(self) -> Array:
-        apart = self.point - (self.point @ self.shares)[:, None]
-        least = bends(self.shares, np.full(len(self.shares), SPREAD)) / 4
+        apart, bends = self.point, self.loss.mean_curvatures
+        if self.loss.relative:
+            apart = apart - (apart @ self.shares)[:, None]
+        least = bends(self.shares, spread(self.shares)) / 4
         return np.maximum(bends(self.shares, (self.squares * apart**2).sum(axis=0)), least)
 
     def _widen(self, gradient: Array) -> None:
@@ -137,7 +145,7 @@ class ClassesDescent(Descent):
             noise = 2 * self.noise * math.sqrt(2 * self.rounds) * np.sqrt((move**2).sum(axis=0))
             model = self._known() * ((self.left * self.squares + self.damping) * move**2).sum(axis=0)
             found = ((change * move).sum(axis=0) - noise) / np.maximum(model, 1e-300)
-            self._more = np.minimum(np.maximum(self._more, found), 0.5 / self._known())
+            self._more = np.minimum(np.maximum(self._more, found), self.loss.curvature_bound / self._known())
 
 
 class ClassesRun(Run):
@@ -152,10 +160,10 @@ class ClassesRun(Run):
         return np.asarray(shares / shares.sum())
 
     def descend_classes(self, white: White, columns: Columns, shares: Array) -> Asking[Solution]:
-        """The weights after the gradients; a constant for all classes is left out, which changes no share."""
+        """The weights after the gradients; of the softmax a constant for all classes is left out."""
         plan, clips, regulariser = self.plan, white.clips(self.noise("gradient")), self.plan.scaled_regulariser
-        left = min(1.0, clips.cut / white.length)
-        offset = np.log(shares) - np.log(shares).mean() if plan.fit_intercept else np.zeros(len(shares))
+        left, loss = min(1.0, clips.cut / white.length), loss_of(self.plan)
+        offset = loss.constant(shares) if plan.fit_intercept else np.zeros(len(shares))
         descent = ClassesDescent(
             point=np.zeros((plan.dimension, len(shares))),
             squares=white.squares[:, None],
@@ -166,11 +174,12 @@ class ClassesRun(Run):
             noise=self.noise("gradient") * clips.product,
             rounds=plan.rounds,
             units=white.units,
-            penalised=lambda point, stiffness: centred(_penalised(white, point, stiffness, regulariser)),
+            penalised=lambda point, stiffness: centred(loss, _penalised(white, point, stiffness, regulariser)),
             shares=shares,
+            loss=loss,
         )
         yield from self.matrices(descent, columns, clips, offset)
-        mean, stiffness = centred(descent.mean), descent.stiffness
+        mean, stiffness = centred(loss, descent.mean), descent.stiffness
         weights = np.array([white.weights(u, s, regulariser) for u, s in zip(mean.T, stiffness.T, strict=True)])
         if plan.fit_intercept:
             weights[:, -1] += offset / self.constant
@@ -184,13 +193,13 @@ class ClassesRun(Run):
             point = np.column_stack([columns.out(u) for u in descent.point.T])
             answer = summed((yield Ask("gradient", {"point": point.ravel(), **said}, reminder=kept)))
             gradient = np.column_stack([columns.into(g) for g in answer.reshape(point.shape).T])
-            descent.step(centred(gradient) * clips.product / self.plan.records)
+            descent.step(centred(loss_of(self.plan), gradient) * clips.product / self.plan.records)
             said.pop("cut", None)
 
 
-def centred(matrix: Array) -> Array:
-    """Rows less their means: no share of a class knows of them."""
-    return np.asarray(matrix - matrix.mean(axis=1, keepdims=True))
+def centred(loss: ClassesLoss, matrix: Array) -> Array:
+    """Rows less their means, of which a relative loss knows nothing; of any other as they are."""
+    return np.asarray(matrix - matrix.mean(axis=1, keepdims=True)) if loss.relative else matrix
 
 
 def _penalised(white: White, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:

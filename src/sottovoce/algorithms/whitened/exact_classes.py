@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Solution, given, how_far, summed
-from sottovoce.algorithms.whitened.classes import centred, check_penalty
+from sottovoce.algorithms.accelerated import Accelerated
+from sottovoce.algorithms.base import (
+    CONVEX,
+    SMOOTH,
+    Algorithm,
+    Ask,
+    Coordination,
+    Need,
+    check_penalty,
+    given,
+    summed,
+)
+from sottovoce.algorithms.whitened.classes import centred, loss_of
 from sottovoce.door.query import Plain, Query, Round
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.queries.gradient import ClassesGradient
+from sottovoce.queries.gradient import gradient_sum
 
 Array = NDArray[np.float64]
 
@@ -28,9 +40,10 @@ class ExactClassesNumbers(Numbers, solver="whitened", form="exact-classes"):
 
 
 class ExactClasses(Algorithm):
-    """W <- prox(V - M^-1 g(V)), V = W + momentum (W - W before), M = X'X / 2, begun anew when a step turns back.
+    """W <- prox(V - M^-1 g(V)), V = W + momentum (W - W before), M = b X'X, begun anew when a step turns back.
 
-    diag(p) - p p' <= 1/2, so X'X / 2 is above every curvature (Boehning 1992), whatever the columns' units are.
+    b bounds the curvature of the loss, so M is above every curvature, whatever the columns' units are. Of the softmax
+    it is 1/2, since diag(p) - p p' <= 1/2 (Boehning 1992).
 
     Guarantee: none; a party answers only where its holder allows runs without privacy.
     """
@@ -40,6 +53,8 @@ class ExactClasses(Algorithm):
     title: ClassVar[str] = "accelerated descent for several classes, without privacy"
     private: ClassVar[bool | None] = False
     several: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
+    needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
 
     def design(self, problem: Problem, options: Any) -> Design:
         """At most 2000 rounds, by default."""
@@ -55,33 +70,27 @@ class ExactClasses(Algorithm):
 
     @staticmethod
     def _queries(problem: Problem) -> tuple[Query, Query]:
-        return Products(problem.dimension), ClassesGradient(problem.dimension, problem.scaled_loss)
+        loss = problem.scaled_loss
+        return Products(problem.dimension), gradient_sum(problem.dimension, loss.slope_bound, loss)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Until the weights stand still."""
-        d, outputs = plan.dimension, plan.scaled_loss.outputs
+        d, loss = plan.dimension, loss_of(plan)
         values, vectors = np.linalg.eigh(summed((yield Ask("products"))).reshape(d, d))
-        values = np.maximum(values / 2, 1e-12 * max(float(values.max()), 1e-300))
-        metric, weights = Metric(values, vectors), np.zeros((d, outputs))
-        ahead, speed, size, share = weights, 1.0, 0.0, math.inf
+        values = np.maximum(values * loss.curvature_bound, 1e-12 * max(float(values.max()), 1e-300))
+        metric = Metric(values, vectors)
+
+        def step(t: int, ahead: Array, gradient: Array) -> Array:  # noqa: ARG001
+            pairs = zip(ahead.T, gradient.T, strict=True)
+            return np.column_stack([metric.step(w, g, plan.scaled_regulariser, plan.records) for w, g in pairs])
 
         def length(move: Array) -> float:
-            return math.sqrt(float(values @ (vectors.T @ move) ** 2 @ np.ones(outputs)))
+            return math.sqrt(float((values @ (vectors.T @ move) ** 2).sum()))
 
-        for asked in range(1, plan.rounds + 1):
-            gradient = summed((yield Ask("gradient", {"weights": ahead.ravel()}))).reshape(d, outputs)
-            steps = zip(ahead.T, gradient.T, strict=True)
-            fresh = np.column_stack([metric.step(w, g, plan.scaled_regulariser, plan.records) for w, g in steps])
-            moved, turned = fresh - weights, float(np.sum((ahead - fresh) * (fresh - weights))) > 0.0
-            faster = 1.0 if turned else (1 + math.sqrt(1 + 4 * speed * speed)) / 2
-            size = max(size, length(fresh))
-            share = max(length(moved), length(fresh - ahead)) / size if size > 0.0 else 0.0
-            ahead = fresh + (0.0 if faster == 1.0 else (speed - 1) / faster) * moved
-            weights, speed = fresh, faster
-            if share <= STILL or asked == plan.rounds:
-                break
-        found = centred(weights) if plan.scaled_regulariser.is_none else weights
-        return Solution(found.T, unfinished=how_far(asked, share, "the last step, as a share of the scores,"))
+        found = yield from Accelerated(step, length, STILL).run((d, loss.outputs), 1, plan.rounds)
+        if plan.scaled_regulariser.is_none:
+            return replace(found, weights=centred(loss, found.weights.T).T)
+        return found
 
 
 class Products(Plain):

@@ -25,11 +25,12 @@ from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Moments, Score, Units, White
 from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Told
+from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
-from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum
+from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum, WeightSum
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape
 from sottovoce.solvers import Whitened
 from sottovoce.solvers.auto import NEWTON_FEATURES
@@ -62,6 +63,7 @@ class PrivateWhitened(Algorithm):
     name: ClassVar[str] = "whitened"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "whitened descent: second moments, gradients of whitened rows, a rescale"
+    weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
 
     def design(self, problem: Problem, options: Whitened) -> Design:
@@ -104,6 +106,8 @@ def _queries(problem: Problem) -> Iterator[Query]:
     yield GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
     if loss.kind == "regression":
         yield from (LabelSum(d), ResidualSum(d)) if constant else (ResidualSum(d),)
+    if isinstance(loss, Weighted):
+        yield WeightSum(d, loss)
     yield LengthSum(shape)
     yield ProjectedGradient("gradient", shape, loss)
     yield from (ScoreSum(d), SquareSum(d)) if constant else (SquareSum(d),)
@@ -172,7 +176,11 @@ class Run:
         if self.plan.has("residual"):
             mean = yield from self.mean("residual", weights=start)
             residual = max(mean, 0.0) + self.noise("residual")
-        return Units.of(self.plan.scaled_loss, residual), start
+        units = Units.of(self.plan.scaled_loss, residual)
+        if self.plan.has("weight"):
+            mean, noise = (yield from self.mean("weight")), self.noise("weight")
+            units = units.weighed(min(max(mean, noise, min(self.plan.class_weight)), 1.0))
+        return units, start
 
     def whiten(self, moments: Moments, units: Units) -> Asking[tuple[White, Columns]]:
         """The parties say how long whitened rows are on average: that sets the clip."""

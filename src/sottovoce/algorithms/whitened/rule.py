@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -118,12 +118,13 @@ class Units:
     curvature: float  # at scores of that variance
     tolerance: float  # of the loss: what wider clips may cost in noise
     loss: Loss
+    weight: float = 1.0  # of a record, on average
 
     @classmethod
     def of(cls, loss: Loss, residual: float) -> Units:
         """Classes have a scale of their own; numbers that of their mean absolute residual."""
         if loss.kind == "classification":
-            slope = abs(float(loss.derivative(np.zeros(1), np.ones(1))[0]))
+            slope = float(np.abs(loss.derivative(np.zeros(2), np.array([-1.0, 1.0]))).max())
             return cls(slope, loss.lipschitz(), 2.0, loss.mean_curvature(2.0), TOLERANCE, loss)
         slope = min(residual, loss.lipschitz(), 1.0)
         return cls(slope, min(loss.lipschitz(), 1.0), slope**2 / 2, 1.0, TOLERANCE * slope**2, loss)
@@ -132,7 +133,11 @@ class Units:
         """The mean curvature at scores of that variance; a floor, below which a step could run away."""
         if self.loss.kind == "regression":
             return 1.0
-        return max(self.curvature / 4, self.loss.mean_curvature(variance))
+        return max(self.curvature / 4, self.weight * self.loss.mean_curvature(variance))
+
+    def weighed(self, weight: float) -> Units:
+        """Where records weigh so much on average: losses, and what noise may cost of them, are in proportion to it."""
+        return replace(self, weight=weight, curvature=weight * self.curvature, tolerance=weight * self.tolerance)
 
 
 def prior(moments: Moments, units: Units) -> float:

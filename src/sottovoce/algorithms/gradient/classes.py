@@ -1,0 +1,51 @@
+"""`gradient` for several classes: the gradient is a matrix, with a column for each class."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from sottovoce.algorithms.base import check_penalty
+from sottovoce.algorithms.gradient.exact import ExactGradient, ExactNumbers
+from sottovoce.algorithms.gradient.private import GradientNumbers, PrivateGradient
+from sottovoce.plan.plan import Design
+from sottovoce.plan.problem import Problem
+from sottovoce.solvers import Gradient
+
+
+class ClassesNumbers(GradientNumbers, solver="gradient", form="classes"):
+    """As of two classes; G bounds a row of slopes."""
+
+
+class ExactClassesNumbers(ExactNumbers, solver="gradient", form="exact-classes"):
+    """As of two classes."""
+
+
+class GradientClasses(PrivateGradient):
+    """The same with a matrix W; a term x l'(x'W, y) of the sum is as long as the product of the two.
+
+    Guarantee: as of two classes, with G the bound of a row of slopes (`proof.md`).
+    """
+
+    form: ClassVar[str] = "classes"
+    title: ClassVar[str] = "gradient descent for several classes"
+    several: ClassVar[bool] = True
+    numbers: ClassVar[type[GradientNumbers]] = ClassesNumbers
+
+    def design(self, problem: Problem, options: Gradient) -> Design:
+        """By the rule of two classes, each class's weights for themselves."""
+        check_penalty(problem)
+        return super().design(problem, options)
+
+
+class ExactGradientClasses(ExactGradient):
+    """The same with a matrix W."""
+
+    form: ClassVar[str] = "exact-classes"
+    title: ClassVar[str] = "accelerated gradient descent for several classes, without privacy"
+    several: ClassVar[bool] = True
+    numbers: ClassVar[type[GradientNumbers]] = ExactClassesNumbers
+
+    def design(self, problem: Problem, options: Gradient) -> Design:
+        """At most 1000 rounds, by default."""
+        check_penalty(problem)
+        return super().design(problem, options)
