@@ -52,7 +52,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(training.plan)
+app.command(cls=training.SeveralEpsilons)(training.plan)
 app.command()(training.fit)
 app.command()(prediction.predict)
 app.command()(schemas.schema)
