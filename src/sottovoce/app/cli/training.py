@@ -300,6 +300,10 @@ def show_comparison(previews: Sequence[Preview], console: Console) -> None:
                 listing.add_row(f"{shown.plan.epsilon:g}", *row)
         console.print()
         console.print(listing)
+    for shown in previews:
+        for charge in shown.charges:
+            if charge.refusal:
+                console.print(f"refused by {charge.party} at {shown.plan.epsilon:g}: {charge.refusal}")
     for note in dict.fromkeys(note for shown in previews for note in shown.notes):
         console.print(f"note: {note}")
 
