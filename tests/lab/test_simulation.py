@@ -153,6 +153,12 @@ class TestSimulate:
         assert scaled.table[0]["log_loss_loss"] == pytest.approx(cost, rel=0.5)
         assert wrong.table[0]["log_loss_loss"] > 2 * cost
 
+    def test_a_solver_that_cannot_be_scaled_down_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(simulation, "ENTRIES", 1)
+        estimator = logistic(solver="frank-wolfe", radius=5.0, penalty="l1")
+        with pytest.raises(sv.InputError, match=r"records=3000000: scaled down to 1,000, .* with solver='whitened'"):
+            sv.simulate(estimator, 3_000_000, 5, **QUICK)
+
     def test_a_plot(self) -> None:
         figure = pytest.importorskip("matplotlib.figure").Figure()
         ax = sv.simulate(logistic(), 800, 3, **QUICK).plot(figure.subplots())

@@ -196,12 +196,12 @@ class MadeUp:
         return np.array(levels, dtype=object)[places], effects[places]
 
     def _labels(self, scores: Array, generator: np.random.Generator) -> NDArray[Any]:
-        count, classes, bounds = len(scores), self.problem.classes, self.problem.bounds
+        count, classes = len(scores), self.problem.classes
         if classes is None:
             noise = generator.standard_normal(count)
             unit = np.sqrt(self.strength) * scores[:, 0] + np.sqrt(1 - self.strength) * noise
-            low, high = bounds.label_low or 0.0, bounds.label_high or 0.0  # declared, or there is no private plan
-            return np.asarray(np.clip((low + high) / 2 + unit * (high - low) / WIDTH, low, high))
+            centre, half = self.problem.bounds.label_scale(fit_intercept=self.problem.fit_intercept)
+            return np.asarray(centre + half * np.clip(unit / (WIDTH / 2), -1.0, 1.0))
         whole = scores if len(classes) > 2 else np.column_stack([np.zeros(count), scores[:, 0]])
 
         def lacking(steepness: float) -> float:
