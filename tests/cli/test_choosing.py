@@ -59,6 +59,13 @@ def test_noise_ledgers_and_simulated_accuracy_at_each_epsilon_and_no_file_is_ope
     assert ledger.account().balance().plans == 0
 
 
+def test_a_job_that_promises_nothing_says_so(write_job, invoke):
+    path = write_job(model={"insecure_seed": "3"}, data=DECLARED)
+    text = words(invoke("plan", path, "--epsilon", "5"))
+    assert re.search(r" 5 100% 0\.\d", text)
+    assert "seed" in text
+
+
 def test_what_is_simulated_does_not_depend_on_the_records(write_job, invoke, folder):
     path = write_job()
     first = invoke("plan", path, "--epsilon", "0.5", "5").stdout

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand
 
 from sottovoce.app.cli.console import (
     AsJson,
@@ -29,38 +27,12 @@ from sottovoce.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.app.jobs import Job
     from sottovoce.app.runs import Preview
     from sottovoce.estimators import PrivateLinearModel
     from sottovoce.plan.plan import Plan
 
-_ALARMS: Final = 0.05  # the false alarms of the test that a comparison of epsilons tells of
-_CHARGE_COLUMNS: Final = ("party", "account", "total>", "left now>", "left after>", "used after")
+CHARGE_COLUMNS: Final = ("party", "account", "total>", "left now>", "left after>", "used after")
 JobPath = Annotated[Path, typer.Argument(metavar="JOB", help="A job file in TOML.", show_default=False)]
-
-
-class SeveralEpsilons(TyperCommand):
-    """`--epsilon 0.1 0.5 1` is `--epsilon 0.1 --epsilon 0.5 --epsilon 1`: the numbers behind it belong to it."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Repeat the option before each further number."""
-        spelled: list[str] = []
-        inside = False
-        for word in args:
-            if inside and _is_number(word) and spelled[-1] != "--epsilon":
-                spelled.append("--epsilon")
-            inside = word.startswith("--epsilon") or (inside and _is_number(word))
-            spelled.append(word)
-        found: list[str] = super().parse_args(ctx, spelled)
-        return found
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def plan(
@@ -93,6 +65,7 @@ def plan(
     - `sottovoce plan job.toml --json`
     - `sottovoce plan job.toml --epsilon 0.1 0.5 1 3 --plot accuracy.png`
     """
+    from sottovoce.app.cli.comparing import compare
     from sottovoce.app.jobs import load_job
     from sottovoce.app.runs import planned
 
@@ -108,44 +81,6 @@ def plan(
     console = out()
     show_preview(shown, console)
     console.print(f"\nNothing was charged{'' if shown.files_opened else ' and no data file was opened'}.")
-
-
-def compare(
-    job: Job, epsilons: list[float], like: Path | None, plot: Path | None, *, overwrite: bool, as_json: bool
-) -> None:
-    """Several epsilons side by side, with simulated accuracy."""
-    from sottovoce.app.choosing import compared
-    from sottovoce.estimators.progress import progress_bar
-    from sottovoce.files import check_writable
-    from sottovoce.privacy.guarantee import percent
-
-    axes = None if plot is None else _axes(plot)
-    if plot is not None:
-        check_writable(plot, "--plot", overwrite=overwrite)
-    found, beside = compared(job, epsilons, like), aside()
-    work = found.work
-    beside.print(f"{work.fits} fits of {sum(work.sizes):,} records, {seconds_text(work.seconds())}")
-    with progress_bar("simulating", beside) as advance:
-        simulated = work.run(advance)
-    if axes is not None:
-        simulated.plot(axes).figure.savefig(plot)
-    if as_json:
-        plans = [shown.to_dict() for shown in found.previews]
-        print_json({"epsilon": list(work.epsilons), "plans": plans, "simulation": simulated.to_dict()})
-        return
-    console = out()
-    show_comparison(found.previews, console)
-    titles, rows = simulated.cells()
-    listing = table("epsilon>", "found at most>", *(f"{title}>" for title in titles[1:]), title="Simulated")
-    for row, shown in itertools.zip_longest(rows, found.previews):
-        listing.add_row(row[0], "100%" if shown is None else percent(shown.report.weakest.detected(_ALARMS)), *row[1:])
-    console.print()
-    console.print(listing)
-    console.print(f"- found at most: how often a test with {percent(_ALARMS)} false alarms finds a given person")
-    for remark in simulated.remarks:
-        console.print(f"- {remark}")
-    opened = any(shown.files_opened for shown in found.previews)
-    console.print(f"\nNothing was charged{'' if opened else ' and no data file was opened'}.")
 
 
 def fit(
@@ -211,18 +146,6 @@ def fit(
         show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
 
 
-def _axes(path: Path) -> Any:
-    """Axes to draw into, for a file of that name."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("--plot needs matplotlib: install sottovoce[plots].") from None
-    figure = Figure(layout="constrained")
-    if path.suffix[1:].lower() not in (known := figure.canvas.get_supported_filetypes()):
-        raise InputError(f"--plot {path} must end in one of .{', .'.join(sorted(known))}; .png is usual.")
-    return figure.subplots()
-
-
 def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
     """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
     from sottovoce.app.costs import readable_size
@@ -232,8 +155,8 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
     console.print("\nGuarantee", style="bold")
     show_promises(shown.report, console, central=made.split == "central")
     if made.private:
-        listing = table(*_release_columns(made), title=_release_title(made))
-        for row in _release_rows(made):
+        listing = table(*release_columns(made), title=release_title(made))
+        for row in release_rows(made):
             listing.add_row(*row)
         console.print()
         console.print(listing)
@@ -247,8 +170,8 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
             "on this machine"
         )
     if shown.charges:
-        listing = table(*_CHARGE_COLUMNS, title="Ledgers, in epsilon")
-        for row in _charge_rows(shown, console):
+        listing = table(*CHARGE_COLUMNS, title="Ledgers, in epsilon")
+        for row in charge_rows(shown, console):
             listing.add_row(*row)
         console.print()
         console.print(listing)
@@ -278,45 +201,18 @@ def show_problem(made: Plan, console: Console) -> None:
         console.print(f"features: {widths}; labels: {known_labels(made)}")
 
 
-def show_comparison(previews: Sequence[Preview], console: Console) -> None:
-    """The releases and the ledgers of a job at several epsilons."""
-    first = previews[0].plan
-    show_problem(first, console)
-    noises: dict[tuple[str, ...], dict[float, str]] = {}
-    for shown in previews:
-        for *release, noise in _release_rows(shown.plan):
-            noises.setdefault(tuple(release), {})[shown.plan.epsilon] = noise
-    budgets = [shown.plan.epsilon for shown in previews]
-    columns = (*_release_columns(first)[:-1], *(f"noise at {epsilon:g}>" for epsilon in budgets))
-    listing = table(*columns, title=_release_title(first))
-    for row, each in noises.items():
-        listing.add_row(*row, *(each.get(epsilon, "") for epsilon in budgets))
-    console.print()
-    console.print(listing)
-    if previews[0].charges:
-        listing = table("epsilon>", *_CHARGE_COLUMNS, title="Ledgers, in epsilon")
-        for shown in previews:
-            for row in _charge_rows(shown, console):
-                listing.add_row(f"{shown.plan.epsilon:g}", *row)
-        console.print()
-        console.print(listing)
-    for shown in previews:
-        for charge in shown.charges:
-            if charge.refusal:
-                console.print(f"refused by {charge.party} at {shown.plan.epsilon:g}: {charge.refusal}")
-    for note in dict.fromkeys(note for shown in previews for note in shown.notes):
-        console.print(f"note: {note}")
-
-
-def _release_title(made: Plan) -> str:
+def release_title(made: Plan) -> str:
+    """Above the table of what leaves."""
     return "What leaves all parties together, at most" if made.split == "columns" else "What leaves each party"
 
 
-def _release_columns(made: Plan) -> tuple[str, ...]:
+def release_columns(made: Plan) -> tuple[str, ...]:
+    """Its columns, the noise last."""
     return "release", "times>", "of", f"one {made.protects} moves it by>", "noise, std>"
 
 
-def _release_rows(made: Plan) -> Iterator[tuple[str, ...]]:
+def release_rows(made: Plan) -> Iterator[tuple[str, ...]]:
+    """A row for each release of a private plan."""
     from sottovoce import algorithms
     from sottovoce.queries.messages import answers_of
 
@@ -328,7 +224,8 @@ def _release_rows(made: Plan) -> Iterator[tuple[str, ...]]:
         yield titles[release.query], f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
 
 
-def _charge_rows(shown: Preview, console: Console) -> Iterator[tuple[str, ...]]:
+def charge_rows(shown: Preview, console: Console) -> Iterator[tuple[str, ...]]:
+    """A row for each ledger."""
     for charge in shown.charges:
         row = (charge.party, charge.account, f"{charge.before.total:g}", f"{charge.before.left:.4g}")
         if charge.after is None:
