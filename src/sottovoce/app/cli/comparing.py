@@ -105,8 +105,8 @@ def show_comparison(previews: Sequence[Preview], console: Console) -> None:
     budgets = [shown.plan.epsilon for shown in previews]
     columns = (*release_columns(first)[:-1], *(f"noise at {epsilon:g}>" for epsilon in budgets))
     listing = table(*columns, title=release_title(first))
-    for row, each in noises.items():
-        listing.add_row(*row, *(each.get(epsilon, "") for epsilon in budgets))
+    for row, noise_at in noises.items():
+        listing.add_row(*row, *(noise_at.get(epsilon, "") for epsilon in budgets))
     console.print()
     console.print(listing)
     if previews[0].charges:
