@@ -8,8 +8,10 @@ import re
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 from sottovoce.app import choosing
+from sottovoce.app.cli import app
 from sottovoce.lab.simulation import Work
 
 DECLARED = {"file": '"not-there.csv"', "records": "900", "features": "3"}
@@ -28,19 +30,23 @@ def words(result):
 @pytest.mark.parametrize(
     "spelled",
     [
-        ["JOB", "--epsilon", "0.5", "1", "5"],
-        ["--epsilon", "0.5", "1", "5", "JOB"],
-        ["--epsilon", "0.5", "--epsilon=1", "5", "JOB", "--json"],
+        ["job.toml", "--epsilon", "0.5", "1", "5e0"],
+        ["--epsilon", "0.5", "1", "5", "job.toml", "--json"],
+        ["--epsilon", "0.5", "--epsilon=1", "5", "job.toml"],
     ],
     ids=["behind", "before", "repeated"],
 )
-def test_the_numbers_behind_the_option_are_its_own(write_job, invoke, spelled):
-    path = write_job(data=DECLARED)
-    result = invoke("plan", *(path if word == "JOB" else word for word in spelled if word != "--json"), "--json")
-    shown = json.loads(result.stdout)
-    assert shown["epsilon"] == [0.5, 1.0, 5.0]
-    assert [plan["privacy"]["epsilon"] for plan in shown["plans"]] == pytest.approx([0.5, 1.0, 5.0], rel=1e-3)
-    assert [row["epsilon"] for row in shown["simulation"]["rows"]] == [0.5, 1.0, 5.0, "inf"]
+def test_the_numbers_behind_the_option_are_its_own(spelled):
+    found = get_command(app).commands["plan"].make_context("plan", spelled).params
+    assert found["epsilon"] == [0.5, 1.0, 5.0]
+    assert str(found["job"]) == "job.toml"
+
+
+def test_json_has_the_plans_and_the_simulation(write_job, invoke):
+    shown = json.loads(invoke("plan", write_job(data=DECLARED), "--epsilon", "5", "0.5", "--json").stdout)
+    assert shown["epsilon"] == [0.5, 5.0]
+    assert [plan["privacy"]["epsilon"] for plan in shown["plans"]] == pytest.approx([0.5, 5.0], rel=1e-3)
+    assert [row["epsilon"] for row in shown["simulation"]["rows"]] == [0.5, 5.0, "inf"]
 
 
 def test_noise_ledgers_and_simulated_accuracy_at_each_epsilon_and_no_file_is_opened(write_job, invoke, open_ledger):
