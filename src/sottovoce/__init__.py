@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
     from sottovoce.lab.datasets import load
+    from sottovoce.lab.simulation import Simulation, simulate
     from sottovoce.plan.about import About
     from sottovoce.plan.plan import Plan
     from sottovoce.privacy.guarantee import Guarantee, PrivacyReport
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "data.schema": ("Schema",),
     "lab.datasets": ("load",),
+    "lab.simulation": ("Simulation", "simulate"),
     "errors": (
         "BudgetError",
         "InputError",
@@ -93,10 +95,12 @@ __all__ = [
     "PrivateRidge",
     "RefusedError",
     "Schema",
+    "Simulation",
     "SottovoceError",
     "WireError",
     "evaluate",
     "load",
+    "simulate",
     "solvers",
 ]
 

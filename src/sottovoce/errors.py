@@ -37,7 +37,8 @@ class InputError(SottovoceError, ValueError):
 class RepeatedFitWarning(UserWarning):
     """Several private fits without a ledger are on the same people, as far as this process can tell.
 
-    When: after a fit from the second on. What to do: give a ledger, or count the sum that the message names as the
+    When: after a fit from the second on; of a cloned estimator in a worker process, whose fits no process can add up,
+    from the first. What to do: give a ledger, or count the sum that the message names as the
     promise.
     """
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from joblib.externals.loky import get_reusable_executor
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
@@ -66,6 +67,33 @@ def test_a_grid_search_is_noticed_though_every_fold_is_scaled_for_itself() -> No
     )
     texts = said(lambda: search.fit(*data()))
     assert "all 7 together promise epsilon=3.5" in texts[-1]  # six on folds and the last on all
+
+
+def test_searches_are_told_that_scores_are_not_private() -> None:
+    texts = said(lambda: GridSearchCV(model(), {"alpha": [0.1, 1.0]}, cv=3).fit(*data()))
+    assert len(texts) == 6
+    assert all("Scores by which a search chooses are exact and counted nowhere" in text for text in texts)
+    assert not any("worker process" in text for text in texts)
+    X, y = data(1)
+    model().fit(X, y)
+    assert "Scores" not in said(lambda: model().fit(X, y))[0]  # no clone, so no search
+
+
+def test_fits_in_worker_processes_are_told_that_nobody_has_the_sum(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One fit in each worker or both in one: either way it is said, where such a process can say it."""
+    Ledger.create(tmp_path / "budget.db").open("people", 2.0, 1e-4)
+    try:
+        for options, warned in (({}, True), ({"ledger": tmp_path / "budget.db"}, False)):
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                cross_val_score(model(**options), *data(), cv=2, n_jobs=2)
+            assert (
+                "in a worker process (n_jobs), and fits in other processes come on" in capfd.readouterr().err
+            ) == warned
+    finally:
+        get_reusable_executor().shutdown(wait=True)
 
 
 def test_so_is_the_same_data_in_another_order_another_type_and_in_part() -> None:

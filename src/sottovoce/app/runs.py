@@ -27,13 +27,11 @@ from sottovoce.app.sources import (
     source_account,
     table_shape,
 )
-from sottovoce.door.frames import decode
-from sottovoce.door.noisy_rows import NONE
-from sottovoce.door.sealed import Outgoing, declare_public, reply
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
 from sottovoce.federation.coordinator import check_people
+from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party, charge_of
@@ -43,7 +41,6 @@ from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance, Receipt
 from sottovoce.solvers.auto import WHY
 from sottovoce.transports.base import Transport
-from sottovoce.transports.identity import Identity
 from sottovoce.transports.in_process import InProcess
 
 Say = Callable[[str], None]
@@ -131,21 +128,6 @@ def by_columns(plan: Plan) -> dict[str, Any]:
     return {"columns": widths, "labels": plan.labels, "label_party": names[plan.label_party]}
 
 
-class _Declared:
-    """An endpoint that has no rows: a plan can be made of what a job declares of it, and nothing be run."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def identify(self, identity: Identity) -> None:
-        """It signs nothing."""
-
-    def handle(self, request: bytes) -> Outgoing:
-        """It has kept no rows of an earlier plan, and there is nothing else to ask it for."""
-        fact = declare_public("kept_rows", NONE, reason="a stand-in, nobody was asked")
-        return reply("facts", decode(request), (fact,))
-
-
 def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
     """The public facts of a job, and notes that say which files were opened for their shape."""
     facts, opened = [] if job.federation is None else _declared_facts(job, job.federation), []
@@ -185,15 +167,16 @@ def accounts_of(job: Job) -> dict[str, Account]:
     return accounts
 
 
-def planned(job: Job) -> Preview:
-    """What the job would do, made from public facts. Nothing is charged and no record is read."""
-    facts, notes = job_facts(job)
-    federation, model = _federation(job, InProcess([_Declared(fact.party) for fact in facts])), job.estimator()
+def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Preview:
+    """What the job would do, made from public facts, `known` already or not. Nothing is charged, no record is read."""
+    facts, notes = job_facts(job) if known is None else known
+    federation, model = _federation(job, InProcess([Declared(fact.party) for fact in facts])), job.estimator()
     if model._asks_for_classes:  # which two they are changes nothing about what a plan promises
         facts = [replace(fact, classes=(0, 1)) for fact in facts]
-        notes.append(
-            "bounds.classes is not declared: the fit reads the two labels from the data and counts them as public"
-        )
+        notes = [
+            *notes,
+            "bounds.classes is not declared: the fit reads the two labels from the data and counts them as public",
+        ]
     seeded = model.insecure_seed is not None
     run = _prepared(job, model.set_params(insecure_seed=None), federation, facts)
     run = replace(run, notes=(*notes, *run.notes))

@@ -197,7 +197,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             else self._validated(X, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
         )
         family = {self._family} if hasattr(self, "_family") else set()
-        repeats.note(repeats.marks_of(rows) | family, guarantee, 4)
+        repeats.note(repeats.marks_of(rows) | family, guarantee, 4, cloned=bool(family))
 
     def __sklearn_clone__(self) -> Self:
         """A clone that counts with this estimator where fits are counted."""

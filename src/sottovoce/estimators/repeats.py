@@ -6,11 +6,13 @@ the other, as these wrappers do (behind a scaler that is fitted to each fold no 
 
 What is kept of data is, for each fit, the `KEPT` smallest of the keyed hashes of its rows, in this process alone,
 under a key that is drawn when it starts. Edges: fits that share less than a few hundredths of the rows may go
-unnoticed, and so do fits in other processes (`n_jobs`); a ledger notices all of them.
+unnoticed. Processes do not know of one another's fits (`n_jobs`), so in a worker process a cloned estimator warns of
+that at its first fit. A ledger notices all of them. Scores are counted nowhere.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import secrets
 import threading
@@ -69,18 +71,35 @@ class Register:
 register = Register()
 
 
-def note(marks: set[int], guarantee: Guarantee, frames: int) -> None:
-    """Count a private fit, or an evaluation, without a ledger, and warn if it is not the first on these people."""
+def note(marks: set[int], guarantee: Guarantee, frames: int, *, cloned: bool = False) -> None:
+    """Count a private fit, or an evaluation, without a ledger, and warn if it is not the first on these people.
+
+    Of a `cloned` estimator, as searches fit them, warn also of what other processes do, and of scores.
+    """
     group = register.add(marks, guarantee.epsilon, guarantee.delta)
+    worker = cloned and multiprocessing.parent_process() is not None
+    if group.fits == 1 and not worker:
+        return
     if group.fits > 1:
-        warnings.warn(
+        said = (
             f"this is private fit or evaluation {group.fits} without a ledger on records of an earlier one, or of an "
             f"estimator that was cloned with it: if they are about the same people, all {group.fits} together promise "
-            f"epsilon={group.epsilon:.4g}, delta={group.delta:.3g}, not epsilon={guarantee.epsilon:.4g} each. Give "
-            "ledger=..., which counts them, adds them up more tightly and refuses what is too much.",
-            RepeatedFitWarning,
-            stacklevel=frames + 1,
+            f"epsilon={group.epsilon:.4g}, delta={group.delta:.3g}, not epsilon={guarantee.epsilon:.4g} each."
         )
+    else:
+        said = (
+            "this is a private fit without a ledger of an estimator that was cloned: each further one on the same "
+            f"people adds its epsilon={guarantee.epsilon:.4g}."
+        )
+    if worker:
+        said += " It is in a worker process (n_jobs), and fits in other processes come on top: no process has the sum."
+    if cloned:
+        said += " Scores by which a search chooses are exact and counted nowhere; sv.evaluate gives one with noise."
+    warnings.warn(
+        f"{said} Give ledger=..., which counts all fits, adds them up more tightly and refuses what is too much.",
+        RepeatedFitWarning,
+        stacklevel=frames + 1,
+    )
 
 
 def marks_of(data: Any) -> set[int]:

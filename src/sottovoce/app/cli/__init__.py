@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from sottovoce import __version__
 from sottovoce.app.cli import (
     auditing,
+    comparing,
     demonstration,
     evaluation,
     ledgers,
@@ -52,7 +53,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(training.plan)
+app.command(cls=comparing.SeveralEpsilons)(training.plan)
 app.command()(training.fit)
 app.command()(prediction.predict)
 app.command()(schemas.schema)

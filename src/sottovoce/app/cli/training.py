@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -21,17 +22,35 @@ from sottovoce.app.cli.console import (
     show_promises,
     table,
 )
+from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.app.runs import Preview
     from sottovoce.estimators import PrivateLinearModel
+    from sottovoce.plan.plan import Plan
 
+CHARGE_COLUMNS: Final = ("party", "account", "total>", "left now>", "left after>", "used after")
 JobPath = Annotated[Path, typer.Argument(metavar="JOB", help="A job file in TOML.", show_default=False)]
 
 
-def plan(job: JobPath, as_json: AsJson = False) -> None:
+def plan(
+    job: JobPath,
+    epsilon: Annotated[
+        list[float] | None,
+        typer.Option(metavar="NUMBERS", help="Compare these budgets, and simulate accuracy.", show_default=False),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(help="A public file to simulate on, with the columns of the job's data.", show_default=False),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the simulated accuracy into this file.", show_default=False)
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
     """Show what a job would promise, take and cost. Nothing is charged.
 
     The guarantee against each adversary, the noise, rounds, bytes, time, and what each ledger would have left.
@@ -39,12 +58,22 @@ def plan(job: JobPath, as_json: AsJson = False) -> None:
     The data are `[data]` (one file), several `[[party]]` or a `[federation]` of remote ones; with a table `[columns]`
     the parties have different columns of the same people, else different people.
 
+    With several epsilons the noise and the ledgers at each, and how much worse the model would be: simulated on made-up
+    records of the same shape, or on a public file that you name. No private record is read for it.
+
     - `sottovoce plan job.toml`
     - `sottovoce plan job.toml --json`
+    - `sottovoce plan job.toml --epsilon 0.1 0.5 1 3 --plot accuracy.png`
     """
+    from sottovoce.app.cli.comparing import compare
     from sottovoce.app.jobs import load_job
     from sottovoce.app.runs import planned
 
+    if epsilon:
+        compare(load_job(job), epsilon, like, plot, overwrite=overwrite, as_json=as_json)
+        return
+    if like is not None or plot is not None:
+        raise InputError("--like and --plot belong to a simulation; give epsilons, --epsilon 0.1 0.5 1 3.")
     shown = planned(load_job(job))
     if as_json:
         print_json(shown.to_dict())
@@ -119,33 +148,16 @@ def fit(
 
 def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
     """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
-    from sottovoce import algorithms
     from sottovoce.app.costs import readable_size
-    from sottovoce.app.page import known_labels
-    from sottovoce.queries.messages import answers_of
 
     made, cost = shown.plan, shown.cost
-    times = answers_of(made, algorithms.of(made)) if made.private and made.split == "columns" else {}
-    where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
-    console.print(
-        f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
-        f"{made.records:,} records, {made.features} features, {where}"
-    )
-    if made.split == "columns":
-        widths = ", ".join(f"{name} {count}" for (name, _), count in zip(made.parties, made.columns, strict=True))
-        console.print(f"features: {widths}; labels: {known_labels(made)}")
+    show_problem(made, console)
     console.print("\nGuarantee", style="bold")
     show_promises(shown.report, console, central=made.split == "central")
     if made.private:
-        title = "What leaves all parties together, at most" if times else "What leaves each party"
-        listing = table("release", "times>", "of", f"one {made.protects} moves it by>", "noise, std>", title=title)
-        titles = algorithms.titles(made)
-        for release in made.releases:
-            share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
-            moves = f"{release.charged(made.relation):.4g}"
-            listing.add_row(
-                titles[release.query], f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
-            )
+        listing = table(*release_columns(made), title=release_title(made))
+        for row in release_rows(made):
+            listing.add_row(*row)
         console.print()
         console.print(listing)
     console.print()
@@ -158,15 +170,9 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
             "on this machine"
         )
     if shown.charges:
-        listing = table(
-            "party", "account", "total>", "left now>", "left after>", "used after", title="Ledgers, in epsilon"
-        )
-        for charge in shown.charges:
-            row = (charge.party, charge.account, f"{charge.before.total:g}", f"{charge.before.left:.4g}")
-            if charge.after is None:
-                listing.add_row(*row, "refused", "")
-            else:
-                listing.add_row(*row, f"{charge.after.left:.4g}", bar(charge.after.share, console))
+        listing = table(*CHARGE_COLUMNS, title="Ledgers, in epsilon")
+        for row in charge_rows(shown, console):
+            listing.add_row(*row)
         console.print()
         console.print(listing)
         if made.split == "columns":
@@ -179,6 +185,53 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
         console.print(f"refused by {who}: {refusal}")
     for note in shown.notes:
         console.print(f"note: {note}")
+
+
+def show_problem(made: Plan, console: Console) -> None:
+    """What is fitted to how many records, and where they are."""
+    from sottovoce.app.page import known_labels
+
+    where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
+    console.print(
+        f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
+        f"{made.records:,} records, {made.features} features, {where}"
+    )
+    if made.split == "columns":
+        widths = ", ".join(f"{name} {count}" for (name, _), count in zip(made.parties, made.columns, strict=True))
+        console.print(f"features: {widths}; labels: {known_labels(made)}")
+
+
+def release_title(made: Plan) -> str:
+    """Above the table of what leaves."""
+    return "What leaves all parties together, at most" if made.split == "columns" else "What leaves each party"
+
+
+def release_columns(made: Plan) -> tuple[str, ...]:
+    """Its columns, the noise last."""
+    return "release", "times>", "of", f"one {made.protects} moves it by>", "noise, std>"
+
+
+def release_rows(made: Plan) -> Iterator[tuple[str, ...]]:
+    """A row for each release of a private plan."""
+    from sottovoce import algorithms
+    from sottovoce.queries.messages import answers_of
+
+    times = answers_of(made, algorithms.of(made)) if made.split == "columns" else {}
+    titles = algorithms.titles(made)
+    for release in made.releases:
+        share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
+        moves = f"{release.charged(made.relation):.4g}"
+        yield titles[release.query], f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
+
+
+def charge_rows(shown: Preview, console: Console) -> Iterator[tuple[str, ...]]:
+    """A row for each ledger."""
+    for charge in shown.charges:
+        row = (charge.party, charge.account, f"{charge.before.total:g}", f"{charge.before.left:.4g}")
+        if charge.after is None:
+            yield *row, "refused", ""
+        else:
+            yield *row, f"{charge.after.left:.4g}", bar(charge.after.share, console)
 
 
 def show_summary(

@@ -1,0 +1,143 @@
+"""`sottovoce plan --epsilon ...`: several budgets side by side."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from typer.core import TyperCommand
+
+from sottovoce.app.cli.console import aside, out, print_json, seconds_text, table
+from sottovoce.app.cli.training import (
+    CHARGE_COLUMNS,
+    charge_rows,
+    release_columns,
+    release_rows,
+    release_title,
+    show_problem,
+)
+from sottovoce.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sottovoce.app.jobs import Job
+    from sottovoce.app.runs import Preview
+
+_ALARMS: Final = 0.05  # the false alarms of the test that a comparison tells of
+
+
+class SeveralEpsilons(TyperCommand):
+    """`--epsilon 0.1 0.5 1` is `--epsilon 0.1 --epsilon 0.5 --epsilon 1`: the numbers behind it belong to it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each further number."""
+        spelled: list[str] = []
+        inside = False
+        for word in args:
+            if inside and _is_number(word) and spelled[-1] != "--epsilon":
+                spelled.append("--epsilon")
+            inside = word.startswith("--epsilon") or (inside and _is_number(word))
+            spelled.append(word)
+        found: list[str] = super().parse_args(ctx, spelled)
+        return found
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def compare(
+    job: Job, epsilons: list[float], like: Path | None, plot: Path | None, *, overwrite: bool, as_json: bool
+) -> None:
+    """Several epsilons side by side, with simulated accuracy."""
+    from sottovoce.app.choosing import compared
+    from sottovoce.estimators.progress import progress_bar
+    from sottovoce.files import check_writable
+    from sottovoce.privacy.guarantee import percent
+
+    axes = None if plot is None else _axes(plot)
+    if plot is not None:
+        check_writable(plot, "--plot", overwrite=overwrite)
+    found, beside = compared(job, epsilons, like), aside()
+    work = found.work
+    beside.print(f"{work.fits} fits of {sum(work.sizes):,} records, {seconds_text(work.seconds())}")
+    with progress_bar("simulating", beside) as advance:
+        simulated = work.run(advance)
+    if axes is not None:
+        simulated.plot(axes).figure.savefig(plot)
+    if as_json:
+        plans = [shown.to_dict() for shown in found.previews]
+        print_json({"epsilon": list(work.epsilons), "plans": plans, "simulation": simulated.to_dict()})
+        return
+    console = out()
+    show_comparison(found.previews, console)
+    titles, rows = simulated.cells()
+    listing = table("epsilon>", "found at most>", *(f"{title}>" for title in titles[1:]), title="Simulated")
+    for row, shown in itertools.zip_longest(rows, found.previews):
+        listing.add_row(row[0], percent(1.0 if shown is None else _found(shown)), *row[1:])
+    console.print()
+    console.print(listing)
+    console.print(f"- found at most: how often a test with {percent(_ALARMS)} false alarms finds a given person")
+    for remark in simulated.remarks:
+        console.print(f"- {remark}")
+    opened = any(shown.files_opened for shown in found.previews)
+    console.print(f"\nNothing was charged{'' if opened else ' and no data file was opened'}.")
+
+
+def show_comparison(previews: Sequence[Preview], console: Console) -> None:
+    """The releases and the ledgers of a job at several epsilons."""
+    first = previews[0].plan
+    show_problem(first, console)
+    if len({shown.plan.algorithm for shown in previews}) > 1:
+        each = ", ".join(f"{shown.plan.algorithm} at {shown.plan.epsilon:g}" for shown in previews)
+        console.print(f"solver: {each}")
+    noises: dict[tuple[str, ...], dict[float, str]] = {}
+    for shown in previews:
+        for *release, noise in release_rows(shown.plan):
+            noises.setdefault(tuple(release), {})[shown.plan.epsilon] = noise
+    budgets = [shown.plan.epsilon for shown in previews]
+    columns = (*release_columns(first)[:-1], *(f"noise at {epsilon:g}>" for epsilon in budgets))
+    listing = table(*columns, title=release_title(first))
+    for row, noise_at in noises.items():
+        listing.add_row(*row, *(noise_at.get(epsilon, "") for epsilon in budgets))
+    console.print()
+    console.print(listing)
+    if previews[0].charges:
+        listing = table("epsilon>", *CHARGE_COLUMNS, title="Ledgers, in epsilon")
+        for shown in previews:
+            for row in charge_rows(shown, console):
+                listing.add_row(f"{shown.plan.epsilon:g}", *row)
+        console.print()
+        console.print(listing)
+    for shown in previews:
+        for charge in shown.charges:
+            if charge.refusal:
+                console.print(f"refused by {charge.party} at {shown.plan.epsilon:g}: {charge.refusal}")
+    voids = [shown.report.weakest.void for shown in previews if shown.report.weakest.void is not None]
+    for note in dict.fromkeys([*voids, *(note for shown in previews for note in shown.notes)]):
+        console.print(f"note: {note}")
+
+
+def _found(shown: Preview) -> float:
+    """How often a test finds a person at most: always, where nothing is promised to one."""
+    promise = shown.report.weakest
+    return 1.0 if promise.void is not None or promise.unit == "feature" else promise.detected(_ALARMS)
+
+
+def _axes(path: Path) -> Any:
+    """Axes to draw into, for a file of that name."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("--plot needs matplotlib: install sottovoce[plots].") from None
+    figure = Figure(layout="constrained")
+    if path.suffix[1:].lower() not in (known := figure.canvas.get_supported_filetypes()):
+        raise InputError(f"--plot {path} must end in one of .{', .'.join(sorted(known))}; .png is usual.")
+    return figure.subplots()

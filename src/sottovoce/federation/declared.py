@@ -1,0 +1,23 @@
+"""Parties of which only public facts are known: a plan can be made for them, and nothing be run."""
+
+from __future__ import annotations
+
+from sottovoce.door.frames import decode
+from sottovoce.door.noisy_rows import NONE
+from sottovoce.door.sealed import Outgoing, declare_public, reply
+from sottovoce.transports.identity import Identity
+
+
+class Declared:
+    """An endpoint without rows, in the place of a party that nobody asks."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def identify(self, identity: Identity) -> None:
+        """It signs nothing."""
+
+    def handle(self, request: bytes) -> Outgoing:
+        """It has kept no rows of an earlier plan, and there is nothing else to ask it for."""
+        fact = declare_public("kept_rows", NONE, reason="a stand-in, nobody was asked")
+        return reply("facts", decode(request), (fact,))

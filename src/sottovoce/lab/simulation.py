@@ -1,0 +1,431 @@
+"""What an epsilon costs in accuracy, told without private records: fits of made-up or of public look-alike records."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+from sklearn.base import clone
+
+from sottovoce.arguments import is_number, is_whole
+from sottovoce.data.labels import label_key
+from sottovoce.data.schema import Schema
+from sottovoce.errors import InputError
+from sottovoce.estimators import PrivateLinearModel
+from sottovoce.estimators.progress import progress_bar
+from sottovoce.federation.declared import Declared
+from sottovoce.federation.federation import Federation
+from sottovoce.lab.made_up import LookAlike, MadeUp, Records, Source
+from sottovoce.plan.problem import Labels, Problem, Split
+from sottovoce.privacy.accounting import gaussian_epsilon
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.relation import inside
+from sottovoce.transports.in_process import InProcess
+
+Array = NDArray[np.float64]
+Progress = Callable[[int, int], None]
+
+EPSILONS: Final = (0.1, 0.5, 1.0, 3.0)
+RUNS: Final = 5
+PLAIN: Final = 1e6  # the epsilon that stands for no privacy: the same solver, with next to no noise
+ENTRIES: Final = 5_000_000  # of a matrix that is simulated whole
+FEWEST: Final = 1000  # records that are simulated, however many features there are
+_TITLES: Final = {"log_loss": "log-loss", "mean_squared_error": "squared error", "r2": "R^2"}
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What each epsilon would cost a model, as far as other records of the same shape tell.
+
+    `metrics` has, by name, a row for each run and a column for each epsilon; `plain` the same without privacy, for each
+    run. `records` is how many a simulated fit had, `of` how many the problem has.
+    """
+
+    epsilon: tuple[float, ...]
+    metrics: dict[str, Array]
+    plain: dict[str, Array]
+    records: int
+    of: int
+    features: int
+    source: str
+
+    @property
+    def table(self) -> list[dict[str, float]]:
+        """A row for each epsilon, the last without privacy: means over the runs, their spread, and what is lost.
+
+        `accuracy_std` is the standard deviation over runs, `accuracy_loss` the mean of what noise made worse in the
+        same run, `accuracy_loss_std` its standard deviation.
+        """
+        rows = []
+        for place, epsilon in enumerate((*self.epsilon, math.inf)):
+            row = {"epsilon": epsilon}
+            for name, plain in self.plain.items():
+                values = plain if epsilon == math.inf else self.metrics[name][:, place]
+                worse = (values - plain) * (1 if _is_loss(name) else -1)
+                row |= {name: float(values.mean()), f"{name}_std": float(values.std())}
+                row |= {f"{name}_loss": float(worse.mean()), f"{name}_loss_std": float(worse.std())}
+            rows.append(row)
+        return rows
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the figures rest on, and what they cannot show."""
+        said = [f"from {len(next(iter(self.plain.values())))} runs each on {self.source}; no private record was read"]
+        if self.records < self.of:
+            said.append(
+                f"scaled down to {self.records:,} of {self.of:,} records, with less noise in proportion, so that noise "
+                "costs what it would cost; a model of fewer records is a little worse by itself"
+            )
+        if "made-up" in self.source:
+            said.append(
+                "made-up columns are independent, bell-shaped within their bounds and all of use, and a linear model "
+                "is true: real records with long tails, few useful columns or rare classes can lose more or less; name "
+                "a public look-alike where there is one"
+            )
+        return tuple(said)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts."""
+        return {"rows": self.table, "records": self.records, "of": self.of, "remarks": list(self.remarks)}
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """The table as people read it: titles, and a row of texts for each epsilon."""
+        titles = ["epsilon"]
+        for name in self.plain:
+            titles += [title_of(name), "worse by (± over runs)"]
+        rows = []
+        for row in self.table:
+            private = row["epsilon"] < math.inf
+            cells = [f"{row['epsilon']:g}" if private else "no privacy"]
+            for name in self.plain:
+                cells.append(f"{row[name]:.4g}")
+                cells.append(f"{row[f'{name}_loss']:.4f} ± {row[f'{name}_loss_std']:.2g}" if private else "")
+            rows.append(cells)
+        return titles, rows
+
+    def __str__(self) -> str:
+        titles, rows = self.cells()
+        widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (titles, *rows)
+        ]
+        return "\n".join([*lines, *(f"- {remark}" for remark in self.remarks)])
+
+    def plot(self, ax: Any = None) -> Any:
+        """The first metric against epsilon; needs matplotlib (the extra `plots`).
+
+        The bars are one standard deviation, over runs, of what noise makes worse.
+        """
+        if ax is None:
+            try:
+                import matplotlib.pyplot as plt
+            except ImportError:
+                raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
+            ax = plt.subplots()[1]
+        name, plain = next(iter(self.plain.items()))
+        means, spread = self.metrics[name].mean(axis=0), (self.metrics[name] - plain[:, None]).std(axis=0)
+        ax.errorbar(self.epsilon, means, yerr=spread, marker="o", capsize=3, label="private, ± noise over runs")
+        ax.axhline(plain.mean(), color="0.5", linestyle="--", label="without privacy")
+        ax.set_xscale("log")
+        ax.set_xticks(self.epsilon, [f"{epsilon:g}" for epsilon in self.epsilon])
+        ax.minorticks_off()
+        ax.set_xlabel("epsilon")
+        ax.set_ylabel(title_of(name))
+        ax.set_title(f"{self.of:,} records, {self.features} features: {self.source.split(',')[0]}", fontsize="medium")
+        ax.legend(fontsize="small")
+        return ax
+
+
+def title_of(metric: str) -> str:
+    """As people call it."""
+    return _TITLES.get(metric, metric)
+
+
+def _is_loss(metric: str) -> bool:
+    return metric in ("log_loss", "mean_squared_error")
+
+
+def simulate(  # noqa: PLR0913
+    estimator: PrivateLinearModel,
+    records: int | Sequence[int] | None = None,
+    features: int | Sequence[int] | None = None,
+    *,
+    epsilon: float | Sequence[float] = EPSILONS,
+    like: Any = None,
+    labels: Labels = "shared",
+    strength: float | None = None,
+    missing: float = 0.0,
+    runs: int = RUNS,
+    seed: int = 0,
+) -> Simulation:
+    """What each epsilon would cost in accuracy, simulated on records that are nobody's or public.
+
+    No private record is read, no ledger is charged and nothing is released: what comes out is a function of the
+    arguments alone. Records that you give as `like` must be public; nothing protects them here.
+
+    Made-up records: numbers are normal within their declared bounds, levels of a category unequally frequent, columns
+    independent; labels follow a linear model of them (`lab/made_up.py` has the laws). They show what noise does to a
+    problem of this shape. They cannot show what your columns say about your label, long tails, correlated or useless
+    columns, or rare classes; a public look-alike can.
+
+    Parameters
+    ----------
+    estimator : estimator
+        With what is public: the schema or the bounds, classes or the label bound, delta, relation, solver, penalty.
+    records : int or list of int
+        How many there are; a list for data split by rows, one number for each party.
+    features : int, list of int or None
+        How many there are, where neither the schema nor the bounds say it; a list for data split by columns, one
+        number for each party, in the order of the columns.
+    epsilon : list of float
+        The budgets to compare.
+    like : (X, y), table or None
+        A public look-alike in the place of made-up records; a table by the estimator's schema. Without `records` it has
+        as many as the problem.
+    labels : 'shared', 'public' or 'held'
+        By columns: who knows the labels.
+    strength : float or None
+        How much the made-up columns say about the label: the accuracy of the true model, by default 0.8, or of a
+        numeric label the share of its variance, 0.5.
+    missing : float
+        The share of a made-up table's cells that are blank.
+    runs : int
+        Records and noise are drawn anew so many times.
+    seed : int
+        The same arguments and seed give the same result.
+    """
+    epsilons = checked_epsilons(epsilon)
+    for name, value, least in (("runs", runs, 1), ("seed", seed, 0)):
+        if not (is_whole(value) and value >= least):
+            raise InputError(f"{name}={value!r} must be a whole number from {least}.")
+    if not isinstance(estimator, PrivateLinearModel):
+        raise InputError(f"estimator={type(estimator).__name__} must be an estimator of this library, not fitted.")
+    estimator = clone(estimator).set_params(epsilon=epsilons[0])
+    estimator._check_parameters()
+    found = None if like is None else LookAlike.of(like, estimator.schema)
+    counts = _counts("records", records, None if found is None else len(found.records.y))
+    widths = _counts("features", features, _known_features(estimator, found))
+    problem = declared_problem(estimator, counts, widths, labels)
+    source = found or MadeUp.of(problem, estimator.schema, strength, missing)
+    work = Work(estimator, problem, estimator.schema, source, epsilons, runs, seed)
+    if not estimator.verbose:
+        return work.run()
+    with progress_bar("simulating") as advance:
+        return work.run(advance)
+
+
+def declared_problem(
+    estimator: PrivateLinearModel, records: Sequence[int], features: Sequence[int], labels: Labels
+) -> Problem:
+    """The problem of an estimator for parties of which only counts are known."""
+    if len(records) > 1 and len(features) > 1:
+        raise InputError("records and features are both lists; data are split by rows or by columns, not both.")
+    split: Split = "rows" if len(records) > 1 else "columns" if len(features) > 1 else "central"
+    names = [f"party-{place + 1}" for place in range(max(len(records), len(features)))]
+    federation = Federation(split, InProcess(map(Declared, names))).declare_columns(labels, 0, None)
+    each = list(records) * (len(names) if split == "columns" else 1)
+    wide = list(features) * (1 if split == "columns" else len(names))
+    facts = {
+        name: {"records": count, "features": width, "feature_names": (), "classes": (0, 1)}
+        for name, count, width in zip(names, each, wide, strict=True)
+    }
+    return estimator._problem(federation, facts, (), estimator._loss())
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """The fits of a simulation. `schema` has its columns in the order of the parties."""
+
+    estimator: PrivateLinearModel
+    problem: Problem
+    schema: Schema | None
+    source: Source
+    epsilons: tuple[float, ...]
+    runs: int = RUNS
+    seed: int = 0
+
+    @property
+    def fits(self) -> int:
+        """How many there are."""
+        return self.runs * (1 + len(self.epsilons))
+
+    @property
+    def scale(self) -> float:
+        """How many times fewer records are simulated than there are."""
+        most = max(FEWEST, ENTRIES // self.problem.features)
+        if self.source.most is not None:
+            most = min(most, self.source.most)
+        return max(1.0, self.problem.records / most)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The records of each party, by columns of all of them."""
+        counts = [count for _, count in self.problem.parties]
+        return [
+            max(1, int(count / self.scale)) for count in (counts[:1] if self.problem.split == "columns" else counts)
+        ]
+
+    def simulated_epsilon(self, epsilon: float) -> float:
+        """With fewer records the mu that is as many times larger: N mu, and so what noise does to a mean, stays."""
+        if self.scale == 1.0:
+            return epsilon
+        delta = inside(self.problem.delta)
+        return gaussian_epsilon(mu_for(epsilon, delta) * self.scale, delta)
+
+    def seconds(self) -> float:
+        """About how long `run` takes: one fit is tried twice, as the first of a process also imports and compiles."""
+        taken = []
+        for _ in range(2):
+            start = time.perf_counter()
+            train, test = self.source.draw(sum(self.sizes), np.random.default_rng(self.seed))
+            self._private(train, test, 0, self.epsilons[-1])
+            taken.append(time.perf_counter() - start)
+        return self.fits * min(taken)
+
+    def run(self, progress: Progress | None = None) -> Simulation:
+        """Fit and score. Every fit is seeded, so it promises nothing, is charged nowhere and counts nowhere."""
+        found: list[list[dict[str, float]]] = []
+        for number in range(self.runs):
+            train, test = self.source.draw(sum(self.sizes), np.random.default_rng([self.seed, number]))
+            scores = [self._plain(train, test)]
+            for place, epsilon in enumerate(self.epsilons, 1):
+                if progress is not None:
+                    progress(number * (1 + len(self.epsilons)) + place, self.fits)
+                scores.append(self._private(train, test, number, epsilon))
+            found.append(scores)
+        if progress is not None:
+            progress(self.fits, self.fits)
+        names = list(found[0][0])
+        return Simulation(
+            self.epsilons,
+            {name: np.array([[score[name] for score in scores[1:]] for scores in found]) for name in names},
+            {name: np.array([scores[0][name] for scores in found]) for name in names},
+            sum(self.sizes),
+            self.problem.records,
+            self.problem.features,
+            str(self.source),
+        )
+
+    def _plain(self, train: Records, test: Records) -> dict[str, float]:
+        """The metrics without privacy, in one place: by the default solver with next to no noise, where it serves.
+
+        Elsewhere by whichever solver needs the fewest rounds, which is exact unless columns are very unevenly spread.
+        """
+        try:
+            return self._fitted(train, test, 0, epsilon=PLAIN, solver="whitened", calibration="tight")
+        except InputError:
+            return self._fitted(train, test, 0, epsilon=math.inf, solver="auto", calibration="tight")
+
+    def _private(self, train: Records, test: Records, number: int, epsilon: float) -> dict[str, float]:
+        """The metrics at one of the epsilons, for as many records as there are."""
+        try:
+            return self._fitted(train, test, number, epsilon=self.simulated_epsilon(epsilon))
+        except InputError as error:
+            if self.scale == 1.0:
+                raise
+            raise InputError(
+                f"records={self.problem.records}: scaled down to {sum(self.sizes):,}, epsilon={epsilon:g} cannot be "
+                f"simulated with this solver. Simulate fewer records, or with solver='whitened'. ({error})"
+            ) from None
+
+    def _fitted(self, train: Records, test: Records, number: int, **changes: Any) -> dict[str, float]:
+        """The metrics of one fit."""
+        seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
+        model = clone(self.estimator).set_params(ledger=None, insecure_seed=seed, verbose=False, schema=None, **changes)
+        bounds = self.problem.bounds
+        if isinstance(model.feature_ranges, Mapping):
+            model.set_params(feature_ranges=(bounds.feature_low, bounds.feature_high))
+        split = "central" if "solver" in changes else self.problem.split
+        federation = self._federation(train, split)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about budgets and delta, which the plan of the problem itself tells
+            model.fit(federation)
+        X = federation.people(self._columns(test)) if split == "columns" else test.X
+        return metrics_of(model, X, test.y)
+
+    def _federation(self, records: Records, split: Split) -> Federation:
+        names = list(self.problem.names)
+        if split == "central":
+            return Federation.central(records.X, records.y, schema=self.schema)
+        if split == "rows":
+            ends = np.cumsum([0, *self.sizes])
+            parts = [records.take(slice(*pair)) for pair in itertools.pairwise(ends)]
+            return Federation.by_rows([(part.X, part.y) for part in parts], names=names, schema=self.schema)
+        return Federation.by_columns(
+            self._columns(records),
+            records.y,
+            labels=self.problem.labels,
+            label_party=self.problem.label_party,
+            norms=self.problem.norms or None,
+            names=names,
+            schema=self.schema,
+        )
+
+    def _columns(self, records: Records) -> list[Any]:
+        """What each party has of the records, by columns."""
+        ends = np.cumsum([0, *self.problem.columns])
+        if self.schema is None:
+            return [records.X[:, start:stop] for start, stop in itertools.pairwise(ends)]
+        lasts = np.cumsum([len(column.features) for column in self.schema.columns.values()])
+        owners = np.searchsorted(ends[1:], lasts)
+        return [
+            {name: records.X[name] for name, owner in zip(self.schema.columns, owners, strict=True) if owner == place}
+            for place in range(len(self.problem.columns))
+        ]
+
+
+def metrics_of(model: PrivateLinearModel, X: Any, y: NDArray[Any]) -> dict[str, float]:
+    """Accuracy and log-loss, or squared error and R^2, without noise: for records that are nobody's or public."""
+    scores = model._scores(X)
+    if not hasattr(model, "classes_"):
+        known = np.isfinite(scores) & np.isfinite(y.astype(np.float64))
+        truth = y[known].astype(np.float64)
+        error = float(((scores[known] - truth) ** 2).mean())
+        return {"r2": 1 - error / float(truth.var()), "mean_squared_error": error}
+    if scores.ndim == 1:
+        scores = np.column_stack([np.zeros(len(scores)), scores])
+    places = {label_key(label): place for place, label in enumerate(model.classes_)}
+    truth = np.array([places.get(label_key(label), -1) for label in y])
+    known = (truth >= 0) & np.isfinite(scores).all(axis=1)
+    found = {"accuracy": float((scores[known].argmax(axis=1) == truth[known]).mean())}
+    if hasattr(model, "predict_log_proba"):
+        logs = log_softmax(scores[known], axis=1)
+        found["log_loss"] = float(-logs[np.arange(len(logs)), truth[known]].mean())
+    return found
+
+
+def checked_epsilons(given: Any) -> tuple[float, ...]:
+    """The budgets to compare, each once, the smallest first."""
+    several = tuple(given) if np.iterable(given) and not isinstance(given, str) else (given,)
+    if not several or not all(is_number(value) and 0 < value < math.inf for value in several):
+        raise InputError(f"epsilon={given!r} must be positive numbers, for example [0.1, 0.5, 1, 3].")
+    return tuple(sorted({float(value) for value in several}))
+
+
+def _counts(name: str, given: Any, known: int | None) -> list[int]:
+    """One number, or one for each party."""
+    given = known if given is None else given
+    several = list(given) if np.iterable(given) and not isinstance(given, str) else [given]
+    if not several or not all(is_whole(value) and value >= 1 for value in several):
+        raise InputError(f"{name}={given!r} must be a whole number from 1, or a list with one for each party.")
+    return [int(value) for value in several]
+
+
+def _known_features(estimator: PrivateLinearModel, found: LookAlike | None) -> int | None:
+    """As the schema, the ranges, the entry bounds or the look-alike say."""
+    if estimator.schema is not None:
+        return len(estimator.schema.feature_names)
+    ranges, entries = estimator.feature_ranges, estimator.entry_bound
+    if ranges is not None:
+        return len(ranges) if isinstance(ranges, Mapping) else len(ranges[0])
+    if np.iterable(entries):
+        return len(list(entries))
+    return None if found is None else found.features
