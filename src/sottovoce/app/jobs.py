@@ -363,6 +363,9 @@ class EvaluationJob(_File):
     """Test records of an evaluation: one of [data], [[party]] or [federation], and their budget."""
 
     privacy: PrivacyTable = Field(description="the budget of the evaluation; [privacy] needs at least epsilon")
+    people: Literal["others", "same"] = Field(
+        "others", description='"others" (than those of the fit) or "same", which then pay for both'
+    )
     data: SourceTable | None = Field(None, description="a table with file and label")
     party: tuple[PartyTable, ...] = Field((), description="tables [[party]] with name, file and label")
     federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")

@@ -259,15 +259,16 @@ def people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Fede
 
 
 @contextmanager
-def tested(job: EvaluationJob, say: Say) -> Iterator[Federation]:
+def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Iterator[Federation]:
     """The holders of test records: files are read here, or remote parties are waited for.
 
-    What they tell of their ledgers is kept beside the job, however the evaluation ends.
+    A file is read by the model's schema, if it has one. What they tell of their ledgers is kept beside the job, however
+    the evaluation ends.
     """
     if job.federation is not None:
         federation = Federation.connect(_wire(job.federation, job.resolve, say))
     else:
-        parties = [read_party(name, source, job.resolve) for name, source in job.sources.items()]
+        parties = [_test_holder(job, name, source, model) for name, source in job.sources.items()]
         federation = Federation("central" if job.data is not None else "rows", InProcess(parties), parties=parties)
     with contextlib.closing(federation):
         federation.receipts |= kept_receipts(job)
@@ -275,6 +276,14 @@ def tested(job: EvaluationJob, say: Say) -> Iterator[Federation]:
             yield federation
         finally:
             keep_receipts(job, federation.receipts)
+
+
+def _test_holder(job: EvaluationJob, name: str, source: SourceTable, model: PrivateLinearModel) -> Party:
+    """One file of test records."""
+    if (schema := model._schema) is None:
+        return read_party(name, source, job.resolve)
+    names = tuple(getattr(model, "feature_names_in_", schema.feature_names))
+    return read_table_party(name, source, job.resolve, schema.of_features(names), labelled=True)
 
 
 def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel) -> Party:

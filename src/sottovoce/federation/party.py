@@ -354,7 +354,7 @@ class Party:
             raise RefusedError("the plan's text and its digest do not agree.")
         if self._run is not None and self._run.plan.digest == plan.digest:
             return self._signed(plan)
-        self._check_trains()
+        self._check_trains(plan)
         if plan.digest in self._seen and self._account is None:
             raise RefusedError(
                 "this plan was run before, and a party without a ledger does not remember what it released."
@@ -436,14 +436,15 @@ class Party:
         """Whether an account pays for what this party releases."""
         return self._account is not None
 
-    def _check_trains(self) -> None:
+    def _check_trains(self, plan: Plan) -> None:
         if not self._policy.trains:
-            raise RefusedError(f"{self.name} takes part in predictions only, and in no training on these people.")
+            what = "evaluation" if plan.algorithm == "evaluation" else "training"
+            raise RefusedError(f"{self.name} takes part in predictions only, and in no {what} on these people.")
 
     def _offer(self, text: str) -> Declared:
         """Which rows this party has kept that a plan like this one would use again; nothing is charged."""
         plan = _plan_of(text)
-        self._check_trains()
+        self._check_trains(plan)
         recipe = self._recipe(plan)
         _, queries = self._checked(plan)
         keeper = self._keeper(plan, queries, recipe)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.evaluation.private import EvaluatedClasses, EvaluatedNumbers, Subject
+from sottovoce.algorithms.evaluation.private import (
+    EvaluatedClasses,
+    EvaluatedNumbers,
+    EvaluatedSeveral,
+    People,
+    Subject,
+)
 
-__all__ = ["FORMS", "EvaluatedClasses", "EvaluatedNumbers", "Subject"]
+__all__ = ["FORMS", "EvaluatedClasses", "EvaluatedNumbers", "EvaluatedSeveral", "People", "Subject"]
 
-FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedNumbers())
+FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers())
