@@ -70,6 +70,7 @@ class _Evaluation(Algorithm):
 
     name: ClassVar[str] = "evaluation"
     private: ClassVar[bool | None] = None
+    options: ClassVar[tuple[str, ...] | None] = ()
 
     def coordinate(self, plan: Plan) -> Coordination:
         """The sum of the parties' cells, as the solution's model."""
