@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,15 @@ import pytest
 from sklearn import metrics
 
 import sottovoce as sv
+from sottovoce import algorithms
 from sottovoce.app import model_file
+from sottovoce.door.frames import decode, encode
 from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitWarning
+from sottovoce.federation import prediction
+from sottovoce.federation.models import parts_of
+from sottovoce.federation.party import Party
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.transports.in_process import InProcess
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (6000, 4))
@@ -251,6 +258,120 @@ def test_people_that_are_only_predicted_for_are_not_evaluated_on(classifier: Any
     federation = sv.Federation.by_rows([(X[TEST], Y[TEST])], policy=sv.Policy(trains=False))
     with pytest.raises(RefusedError, match="predictions only, and in no evaluation on these people"):
         sv.evaluate(classifier, federation, epsilon=0.5)
+
+
+class TestByColumns:
+    """The holder of the labels learns the scores, where all parties allow that, and releases counts of them."""
+
+    NAMES = ("anna", "ben")
+
+    @staticmethod
+    def parts(people: slice) -> list[np.ndarray]:
+        return [X[people, :2], X[people, 2:]]
+
+    @classmethod
+    def federation(cls, people: slice, y: np.ndarray, **options: Any) -> sv.Federation:
+        held = {"labels": "held", "label_party": 1, "names": cls.NAMES, **options}
+        return sv.Federation.by_columns(cls.parts(people), y[people], **held)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls) -> Any:
+        fitted = sv.PrivateLogisticRegression(8.0, entry_bound=1.0, classes=("no", "yes"), insecure_seed=1)
+        return fitted.fit(cls.federation(slice(4000), Y))
+
+    def elsewhere(self, model: Any, *, allows: tuple[str, ...] = ("ben",), wire: Any = InProcess) -> Any:
+        """Parties that count as remote, the first of which lets `allows` learn scores."""
+        models = parts_of(model.plan_, model.coef_.ravel(), float(model.intercept_[0]))
+        policies = [sv.Policy(predict_for=names, predict_training=True) for names in (allows, ("ben",))]
+        held = zip(self.NAMES, self.parts(TEST), (None, Y[TEST]), policies, strict=True)
+        parties = [Party(name, part, labels, policy=policy) for name, part, labels, policy in held]
+        for party in parties:
+            party.predictor.learn(bytes.fromhex(model.charged_as_), models[party.name])
+        return parties, sv.Federation.connect(wire(parties), split="columns", labels="held", label_party=1)
+
+    def test_metrics_are_those_of_the_joint_predictions(self, model: Any) -> None:
+        people = sv.Federation.by_columns(self.parts(TEST), None, names=self.NAMES)
+        right = float((model.predict(people) == Y[TEST]).mean())
+        for epsilon, tolerance in ((math.inf, 1e-9), (200.0, 0.003)):
+            found = sv.evaluate(model, self.federation(TEST, Y), epsilon=epsilon, insecure_seed=1)
+            assert found["accuracy"].value == pytest.approx(right, abs=tolerance)
+        assert found.plan_.parties == (("ben", 2000),)
+        assert any("learn each test person's score" in line for line in found.privacy_.assumptions)
+
+    def test_of_a_regressor(self) -> None:
+        model = sv.PrivateRidge(8.0, entry_bound=1.0, label_bound=(0, 100), insecure_seed=1)
+        model.fit(self.federation(slice(4000), NUMBERS))
+        found = sv.evaluate(model, self.federation(TEST, NUMBERS), epsilon=200.0, insecure_seed=1)
+        predicted = model.predict(sv.Federation.by_columns(self.parts(TEST), None, names=self.NAMES))
+        true = metrics.mean_absolute_error(NUMBERS[TEST], predicted)
+        assert found["mean_absolute_error"].value == pytest.approx(true, rel=0.03)
+
+    def test_the_ledger_of_the_holder_of_the_labels_is_charged(self, model: Any, tmp_path: Path) -> None:
+        accounts = [Ledger.create(tmp_path / name).open(name, 1.0, 1e-5) for name in self.NAMES]
+        sv.evaluate(model, self.federation(TEST, Y, ledgers=accounts), epsilon=0.7)
+        assert [account.balance().spent for account in accounts] == pytest.approx([0.0, 0.7], rel=1e-2)
+        with pytest.raises(BudgetError):
+            sv.evaluate(model, self.federation(TEST, Y, ledgers=accounts), epsilon=0.7)
+
+    def test_it_is_as_all_parties_allow(self, model: Any) -> None:
+        _, federation = self.elsewhere(model)
+        assert sv.evaluate(model, federation, epsilon=1.0)["accuracy"].value > 0.7
+        parties, federation = self.elsewhere(model, allows=("coordinator",))
+        with pytest.raises(RefusedError, match="anna"):
+            sv.evaluate(model, federation, epsilon=1.0)
+        assert parties[1].predictor.scored(bytes.fromhex(model.charged_as_)) is None
+
+    def test_scores_that_were_not_received_are_not_evaluated(self, model: Any) -> None:
+        """A plan for them alone, without a joint prediction before it, is refused."""
+        _, federation = self.elsewhere(model)
+        plan = sv.evaluate(model, self.federation(TEST, Y), epsilon=1.0, insecure_seed=1).plan_
+        with pytest.raises(RefusedError, match="ben has received no joint predictions of that model"):
+            federation.coordinator().run(plan, algorithms.of(plan))
+
+    def test_a_coordinator_that_changes_a_score_changes_one_record(self, model: Any) -> None:
+        """It makes the first person's sum one that no scores have: only that person is gone, and nothing is refused.
+
+        Planted fault: where one such sum makes all scores unreadable, one person's record moves every count.
+        """
+
+        class Tampering(InProcess):
+            def exchange(self, messages: Any) -> Any:
+                def changed(data: bytes) -> bytes:
+                    frame = decode(data)
+                    if "masked" not in frame.arrays:
+                        return data
+                    masked = frame.arrays["masked"].copy()
+                    masked[0, 1] ^= 1 << 60
+                    return encode(replace(frame, arrays={"masked": masked}))
+
+                return super().exchange({name: changed(data) for name, data in messages.items()})
+
+        def counted() -> float:
+            _, federation = self.elsewhere(model, wire=Tampering)
+            return float(sv.evaluate(model, federation, epsilon=200.0).cells.sum())
+
+        def all_or_none(total: Any) -> np.ndarray:
+            scores = real(total)
+            return np.where(np.isnan(scores).any(), math.nan, scores)
+
+        assert counted() == pytest.approx(1999, abs=0.9)
+        real = prediction.each_score
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prediction, "each_score", all_or_none)
+            assert counted() < 10
+
+    @pytest.mark.parametrize("how", ["rows", "y", "ledger", "no labels"])
+    def test_what_cannot_be_evaluated_is_told(self, model: Any, how: str) -> None:
+        federation = self.federation(TEST, Y)
+        arguments = {
+            "rows": {"X": X[TEST], "y": Y[TEST]},
+            "y": {"X": federation, "y": Y[TEST]},
+            "ledger": {"X": federation, "ledger": "people.ledger"},
+            "no labels": {"X": sv.Federation.by_columns(self.parts(TEST), None, names=self.NAMES)},
+        }[how]
+        with pytest.raises(InputError, match="nobody .* knows the labels" if how == "no labels" else "over columns"):
+            sv.evaluate(model, epsilon=1.0, **arguments)
 
 
 class TestPlots:

@@ -11,10 +11,17 @@ from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from sottovoce import algorithms
-from sottovoce.algorithms.evaluation import EvaluatedClasses, EvaluatedNumbers, EvaluatedSeveral, People, Subject
+from sottovoce.algorithms.evaluation import (
+    WIDE,
+    EvaluatedClasses,
+    EvaluatedNumbers,
+    EvaluatedSeveral,
+    People,
+    Subject,
+)
 from sottovoce.algorithms.evaluation.estimates import (
     Bin,
     ClassEstimates,
@@ -25,6 +32,7 @@ from sottovoce.algorithms.evaluation.estimates import (
 )
 from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
+from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots, repeats
 from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, warn_of_delta
@@ -150,9 +158,11 @@ def evaluate(  # noqa: PLR0913
     Parameters
     ----------
     model : estimator
-        A fitted classifier or regressor, of data in one place or split by rows.
-    X, y : matrix or table and labels, or a `Federation.by_rows` and None
-        Test records.
+        A fitted classifier or regressor.
+    X, y : matrix or table and labels, or a `Federation` and None
+        Test records; by rows if the model was fitted in one place or by rows. Of a model over columns a federation by
+        columns: the holder of the labels learns the score of each test person, as in a joint prediction, and releases
+        the counts.
     epsilon, delta : float
         The budget of this evaluation; `float("inf")` is without privacy.
     people : 'others' or 'same'
@@ -168,22 +178,21 @@ def evaluate(  # noqa: PLR0913
     _check(model, epsilon, delta)
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
-    federation, rows = _federation(model, X, y, ledger)
+    by_columns = model.plan_.split == "columns"
+    test = _by_columns(model, X, y, ledger) if by_columns else _by_rows(model, X, y, ledger)
+    federation = test.federation
     coordinator = federation.coordinator(insecure_seed=insecure_seed, without_privacy=epsilon == math.inf)
     with failures_of(federation):
         facts = coordinator.facts(classes=False)
-        if any(fact["features"] != model.plan_.features for fact in facts.values()):
-            raise InputError(f"X has other columns than the model's {model.plan_.features} features; give the same.")
-        names, own = common_names(facts, federation.split), tuple(map(str, getattr(model, "feature_names_in_", ())))
-        if names and own and names != own:
-            raise InputError("the columns of X are named or ordered otherwise than those of the fit; give the same.")
+        if not by_columns:
+            _check_columns(model, facts, federation)
         problem = Problem(
             loss=model.plan_.loss,
             regulariser=Named(name="none"),
-            split=federation.split,
-            parties=tuple((name, fact["records"]) for name, fact in facts.items()),
-            features=model.plan_.features,
-            bounds=model.plan_.bounds,
+            split="central" if by_columns else federation.split,
+            parties=tuple((name, facts[name]["records"]) for name in test.parties or facts),
+            features=test.coef.shape[1],
+            bounds=test.bounds,
             epsilon=float(epsilon),
             delta=float(delta),
             relation=checked(relation or model.plan_.relation),
@@ -191,11 +200,12 @@ def evaluate(  # noqa: PLR0913
             classes=model.plan_.classes,
         )
         warn_of_delta(problem, 3)
-        pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_), strict=True)
+        pairs = zip(test.coef, test.intercept, strict=True)
         weights = np.array([problem.preparation.weights_of(coef, float(intercept)) for coef, intercept in pairs])
         several = problem.scaled_loss.outputs > 1
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
-        subject = Subject(weights if several else weights[0], getattr(model, "score_spread_", None), people)
+        spread = getattr(model, "score_spread_", None)
+        subject = Subject(weights if several else weights[0], spread, people, model.charged_as_ if by_columns else "")
         coin = secrets.token_hex(16) if insecure_seed is None else f"seed {insecure_seed}"
         plan = algorithms.plan_by(form, problem, subject, run=secrets.token_hex(16), coin=coin)
         if federation.about.texts():
@@ -204,7 +214,7 @@ def evaluate(  # noqa: PLR0913
     found = estimated(plan, solution.model, seeded=insecure_seed is not None)
     found = replace(found, model=model.charged_as_, with_fit=_with_fit(model, found) if people == "same" else None)
     if not (federation.counted or found.privacy_.weakest.void or epsilon == math.inf):
-        repeats.note(repeats.marks_of(rows), found.privacy_.weakest, 3)
+        repeats.note(repeats.marks_of(test.rows), found.privacy_.weakest, 3)
     return found
 
 
@@ -260,16 +270,63 @@ def _noise(plan: Plan) -> float:
     return plan.release("cells").std * math.sqrt(len(plan.parties))
 
 
+@dataclass(frozen=True)
+class _Test:
+    """Who has the test records, what marks them where they are evaluated again, and the model that scores them."""
+
+    federation: Federation
+    rows: Any
+    coef: Array
+    intercept: Array
+    bounds: Bounds
+    parties: tuple[str, ...] = ()  # that answer; none named: all of them
+
+
 def _check(model: Any, epsilon: Any, delta: Any) -> None:
     if not isinstance(model, PrivateLinearModel):
         raise InputError(f"model={type(model).__name__} must be a fitted estimator of this library.")
-    model._check_shared()
-    if model.plan_.split == "columns":
-        raise InputError("model was fitted over columns, where each party cuts its own part of a row; not served yet.")
+    check_is_fitted(model, "plan_")
     if not (is_number(epsilon) and epsilon > 0):
         raise InputError(f"epsilon={epsilon!r} must be a positive number, or float('inf') for no privacy.")
     if not (is_number(delta) and 0 < delta < 1):
         raise InputError(f"delta={delta!r} must be a number between 0 and 1, well below 1 / records; 1e-5 is usual.")
+
+
+def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, Any]], federation: Federation) -> None:
+    if any(fact["features"] != model.plan_.features for fact in facts.values()):
+        raise InputError(f"X has other columns than the model's {model.plan_.features} features; give the same.")
+    names, own = common_names(facts, federation.split), tuple(map(str, getattr(model, "feature_names_in_", ())))
+    if names and own and names != own:
+        raise InputError("the columns of X are named or ordered otherwise than those of the fit; give the same.")
+
+
+def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> _Test:
+    """Have the holder of the labels learn the scores of the test people: they are then rows of one column, with it.
+
+    What is beyond the bound counts as at it in any case: scores at the end nodes, residuals of the label's half-width.
+    """
+    if not isinstance(X, Federation) or X.split != "columns" or y is not None or ledger is not None:
+        raise InputError(
+            "model was fitted over columns: give the test people as X, a Federation.by_columns of the same parties "
+            "with labels and ledgers, and neither y nor ledger."
+        )
+    if X.unlabelled:
+        raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
+    holder, bounds = X.transport.parties[X.label_party], model.plan_.bounds
+    model.predict_for(X, holder)
+    if bounds.label_low is not None and bounds.label_high is not None and model.plan_.classes is None:
+        low, high = bounds.label_low, bounds.label_high
+        declared = Bounds.declare(row_norm=max(-low, high) + high - low, label_bound=(low, high))
+    else:
+        declared = Bounds.declare(row_norm=WIDE)
+    return _Test(X, X, np.ones((1, 1)), np.zeros(1), declared, (holder,))
+
+
+def _by_rows(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> _Test:
+    """Test records as they are: in one place, or some with each party."""
+    model._check_shared()
+    federation, rows = _federation(model, X, y, ledger)
+    return _Test(federation, rows, np.atleast_2d(model.coef_), np.ravel(model.intercept_), model.plan_.bounds)
 
 
 def _federation(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> tuple[Federation, Any]:
@@ -278,7 +335,7 @@ def _federation(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
         if y is not None or ledger is not None:
             raise InputError("y and ledger must be None when X is a Federation; its parties have labels and ledgers.")
         if X.split == "columns":
-            raise InputError("X is split by columns; evaluation serves data in one place and split by rows.")
+            raise InputError("X is split by columns and the model was not fitted over columns; give whole rows.")
         return X, X
     if (schema := model._schema) is not None:
         rows = model._features(X)

@@ -18,6 +18,8 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("any draw", True): "the operating system of each party draws good random numbers",
     ("test people", "others"): "no test person's record was used in the fit: each person pays for one of the two",
     ("test people", "same"): "test people may be those of the fit: costs add, and one ledger should have both",
+    ("joint scores", True): "all parties let the holder of the labels learn each test person's score, which no epsilon "
+    "covers; their own ledgers do not count the evaluation",
     ("split", "rows"): "nobody's record is with two parties",
     ("split", "columns"): "who is in the data is known to all parties",
     ("labels by columns", "public"): "the labels are public",
@@ -35,6 +37,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     so = {
         **dict.fromkeys(("any", "any number", "any use", "any draw"), True),
         "test people": plan.numbers.people if plan.algorithm == "evaluation" else None,
+        "joint scores": plan.algorithm == "evaluation" and plan.numbers.scores != "",
         "split": plan.split,
         "labels by columns": plan.labels if plan.split == "columns" else None,
         "keeps rows": plan.keeps_rows,

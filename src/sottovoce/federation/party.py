@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
+from sottovoce.algorithms.evaluation import Evaluated
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.readers import MISSING
 from sottovoce.door.frames import Frame, decode, peek
@@ -375,7 +376,7 @@ class Party:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta)
             return _acknowledged(True)
-        rows = Block.prepare(self._rows, self._labels, recipe)
+        rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
             line = self._account.line()
@@ -462,7 +463,7 @@ class Party:
 
     def _recipe(self, plan: Plan) -> Preparation:
         """How this party's rows become a block, or a refusal of a plan that is about other rows."""
-        limits.check_size(plan, self.name, self._rows.shape)
+        limits.check_size(plan, self.name, self._rows_of(plan).shape)
         try:
             recipe = plan.part(self.name).preparation
         except InputError as error:
@@ -471,6 +472,18 @@ class Party:
             knows = "knows the labels" if self._labelled else "does not know the labels"
             raise RefusedError(f"{self.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
         return recipe
+
+    def _rows_of(self, plan: Plan) -> Matrix:
+        """The rows that a plan is about: this party's, or the scores that it received as the recipient of predictions.
+
+        Those of other columns too are in such a score, as the holders of these allow (`Policy.predict_for`).
+        """
+        if not isinstance(plan.numbers, Evaluated) or not plan.numbers.scores:
+            return self._rows
+        scores = self.predictor.scored(bytes.fromhex(plan.numbers.scores))
+        if scores is None:
+            raise RefusedError(f"{self.name} has received no joint predictions of that model; ask for them first.")
+        return scores[:, None]
 
     def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query]]:
         """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""

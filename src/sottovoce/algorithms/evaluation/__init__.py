@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.evaluation.private import (
+    WIDE,
+    Evaluated,
     EvaluatedClasses,
     EvaluatedNumbers,
     EvaluatedSeveral,
@@ -11,6 +13,15 @@ from sottovoce.algorithms.evaluation.private import (
     Subject,
 )
 
-__all__ = ["FORMS", "EvaluatedClasses", "EvaluatedNumbers", "EvaluatedSeveral", "People", "Subject"]
+__all__ = [
+    "FORMS",
+    "WIDE",
+    "Evaluated",
+    "EvaluatedClasses",
+    "EvaluatedNumbers",
+    "EvaluatedSeveral",
+    "People",
+    "Subject",
+]
 
 FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers())

@@ -38,26 +38,36 @@ class Subject:
     weights: Array
     spread: tuple[float, float] | None = None
     people: People = "others"
+    scores: str = ""
 
     @property
     def told(self) -> dict[str, Any]:
         """What every plan says of it."""
-        return {"weights": tuple(self.weights.ravel().tolist()), "people": self.people}
+        return {"weights": tuple(self.weights.ravel().tolist()), "people": self.people, "scores": self.scores}
 
 
-class EvaluatedNumbersNumbers(Numbers, solver="evaluation", form="numbers"):
-    """The model, public, and who the test people are."""
+class Evaluated(Numbers):
+    """The model, public, and who the test people are.
+
+    `scores` is the plan of a model over columns: rows are then the scores by it that the party received as the
+    recipient of joint predictions, one number for each person.
+    """
 
     weights: tuple[Weight, ...]
     people: People
+    scores: str = Field(pattern="^([0-9a-f]{64})?$")
 
 
-class EvaluatedSeveralNumbers(EvaluatedNumbersNumbers, solver="evaluation", form="several"):
-    """Likewise, the weights of one class after the other."""
+class EvaluatedNumbersNumbers(Evaluated, solver="evaluation", form="numbers"):
+    """No more."""
 
 
-class EvaluatedClassesNumbers(EvaluatedNumbersNumbers, solver="evaluation", form="classes"):
-    """Likewise, and the nodes of the scores."""
+class EvaluatedSeveralNumbers(Evaluated, solver="evaluation", form="several"):
+    """Of one class after the other."""
+
+
+class EvaluatedClassesNumbers(Evaluated, solver="evaluation", form="classes"):
+    """And the nodes of the scores."""
 
     low: float = Field(ge=-LARGEST, le=-1e-9, allow_inf_nan=False)
     high: float = Field(ge=1e-9, le=LARGEST, allow_inf_nan=False)

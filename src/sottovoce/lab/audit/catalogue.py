@@ -160,9 +160,8 @@ def _by_columns(game: Callable[..., None]) -> None:
 def _evaluations(game: Callable[..., None]) -> None:
     """A model is told by its plan; what leaves is one vector of cells."""
     for what, fields in EVALUATED.items():
-        plan, records = {"solver": "evaluation", **fields}, ()
-        if what == "numbers":  # another label makes another residual too
-            records = ((1.0, 0.0, 1.0), (1.0, 0.0, -1.0), (math.nan, math.nan, 1.0))
+        plan, both = {"solver": "evaluation", **fields}, ((1.0, 0.0, 1.0), (1.0, 0.0, -1.0), (math.nan, math.nan, 1.0))
+        records = both if what == "numbers" else ()  # another label makes another residual too
         game(f"evaluation of {what}, replace-one", plan, runs=MANY, records=records)
         game(f"evaluation of {what}, zero-out", {**plan, "relation": "zero-out"}, runs=MANY)
         game(f"evaluation of {what} by rows", {**plan, "split": "rows", "parties": 2}, runs=SOME, records=records)
