@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from sottovoce import algorithms
 from sottovoce.algorithms.evaluation import (
     WIDE,
     EvaluatedClasses,
@@ -35,7 +33,7 @@ from sottovoce.arguments import is_number
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots, repeats
-from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, warn_of_delta
+from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, planned, warn_of_delta
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import as_labels
@@ -206,10 +204,7 @@ def evaluate(  # noqa: PLR0913
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
         spread = getattr(model, "score_spread_", None)
         subject = Subject(weights if several else weights[0], spread, people, model.charged_as_ if by_columns else "")
-        coin = secrets.token_hex(16) if insecure_seed is None else f"seed {insecure_seed}"
-        plan = algorithms.plan_by(form, problem, subject, run=secrets.token_hex(16), coin=coin)
-        if federation.about.texts():
-            plan = plan.model_copy(update={"about": federation.about})
+        plan = planned(form, problem, subject, federation, insecure_seed)
         solution, _ = coordinator.run(plan, form)
     found = estimated(plan, solution.model, seeded=insecure_seed is not None)
     found = replace(found, model=model.charged_as_, with_fit=_with_fit(model, found) if people == "same" else None)
