@@ -27,6 +27,7 @@ from sottovoce.app.sources import (
     source_account,
     table_shape,
 )
+from sottovoce.data.readers import read_table
 from sottovoce.door.frames import decode
 from sottovoce.door.noisy_rows import NONE
 from sottovoce.door.sealed import Outgoing, declare_public, reply
@@ -265,7 +266,9 @@ def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Iterator[
     A file is read by the model's schema, if it has one. What they tell of their ledgers is kept beside the job, however
     the evaluation ends.
     """
-    if job.federation is not None:
+    if model.plan_.split == "columns":
+        federation = _tested_columns(job, model, say)
+    elif job.federation is not None:
         federation = Federation.connect(_wire(job.federation, job.resolve, say))
     else:
         parties = [_test_holder(job, name, source, model) for name, source in job.sources.items()]
@@ -278,6 +281,17 @@ def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Iterator[
             keep_receipts(job, federation.receipts)
 
 
+def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Federation:
+    """By columns: each file has some columns of the same people, that of one party the labels too."""
+    holder = job.label_party or job.parties[0]
+    if job.federation is not None:
+        made = Federation.connect(_wire(job.federation, job.resolve, say), split="columns")
+    else:
+        parties = [_person_holder(job, table, model, labelled=table.name == holder) for table in job.party]
+        made = Federation("columns", InProcess(parties), parties=parties)
+    return made.declare_columns("held", job.parties.index(holder), None)
+
+
 def _test_holder(job: EvaluationJob, name: str, source: SourceTable, model: PrivateLinearModel) -> Party:
     """One file of test records."""
     if (schema := model._schema) is None:
@@ -286,8 +300,13 @@ def _test_holder(job: EvaluationJob, name: str, source: SourceTable, model: Priv
     return read_table_party(name, source, job.resolve, schema.of_features(names), labelled=True)
 
 
-def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel) -> Party:
-    """One file of a joint prediction: the model's columns of that party, by their names where it has names."""
+def _person_holder(
+    job: PeopleJob | EvaluationJob, table: PartyTable, model: PrivateLinearModel, *, labelled: bool = False
+) -> Party:
+    """One file of a joint prediction: the model's columns of that party, by their names where it has names.
+
+    `labelled`: for an evaluation, with the labels too, and with the account that pays.
+    """
     if table.name not in dict(model.plan_.parties):
         known = ", ".join(name for name, _ in model.plan_.parties)
         raise InputError(f"{job.path}: party {table.name!r} is none of the model's; they are {known}.")
@@ -297,8 +316,14 @@ def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel)
         rows = schema.of_features(names).encode(job.resolve(table.file))
     else:
         rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
-    models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
-    return Party(table.name, rows, None, feature_names=names, models=models)
+    if not labelled:
+        models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
+        return Party(table.name, rows, None, feature_names=names, models=models)
+    path, account = job.resolve(table.file), source_account(table, job.resolve)
+    labels = schema.labels(path) if schema is not None else read_table(path, label=table.label).y
+    if labels is None:
+        raise InputError(f"{path} lacks the labels of party {table.name!r}; name their column as label.")
+    return Party(table.name, rows, labels, feature_names=names, account=account)
 
 
 def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
