@@ -8,7 +8,7 @@ from typing import Any
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds
-from sottovoce.lab.audit.catalogue import BALL, STIFF, audit_plan
+from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 
@@ -53,6 +53,8 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
         options = {name: value for name, value in options.items() if name in fields or name in form.options}
     if form.several:
         options |= SEVERAL
+    if form.name == "evaluation" and not form.several:
+        options |= EVALUATED[form.form]
     if form.published:
         options["calibration"] = "paper"
     elif form.private is False:
@@ -62,9 +64,10 @@ def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:
     return plan
 
 
+FORMS = (*algorithms.every_form(), *algorithms.forms("evaluation"))
 PLANS = {
     ", ".join(filter(None, (form.name, form.form, split, which))): (form, split, more)
-    for form in algorithms.every_form()
+    for form in FORMS
     for split in form.splits
     for which, more in {"": {}, **({} if form.published else MORE.get((form.name, split), {}))}.items()
     if not (which and (form.private is False or "unit" in form.when))

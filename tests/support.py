@@ -16,6 +16,7 @@ from sottovoce.door.query import Query, Round, Wholes
 from sottovoce.door.sealed import Outgoing
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.party import Party
+from sottovoce.lab.audit.catalogue import evaluation_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Event
@@ -27,7 +28,9 @@ from sottovoce.transports.in_process import InProcess
 
 
 def plan_of(problem: Problem, solver: str, *, run: str = "run", coin: str = "coin", **options: Any) -> Plan:
-    """The plan of a problem by a solver with these options."""
+    """The plan of a problem by a solver with these options, or of the evaluation of some model."""
+    if solver == "evaluation":
+        return evaluation_plan(problem, run=run, coin=coin)
     return algorithms.make_plan(problem, by_name(solver, **options), run=run, coin=coin)
 
 

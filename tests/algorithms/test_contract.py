@@ -688,6 +688,11 @@ class TestScore(ColumnsContract, AlgorithmContract):
     told = 0.95  # scores are not in the model one by one
 
 
+class TestEvaluation(AlgorithmContract):
+    solver = "evaluation"
+    forms: ClassVar[dict[str, dict[str, Any]]] = {"several": SEVERAL, "numbers": {"loss": Named(name="squared")}}
+
+
 class TestOneShot(ColumnsContract, AlgorithmContract):
     solver = "one-shot"
     small: ClassVar[dict[str, Any]] = {"sketch_size": 2}
@@ -710,7 +715,8 @@ class TestOneShot(ColumnsContract, AlgorithmContract):
 
 def test_every_solver_has_a_contract() -> None:
     named = {kind.solver for kind in AlgorithmContract.__subclasses__()}
-    assert set(algorithms.SOLVERS) == named == set(SOLVERS)
+    assert {*algorithms.SOLVERS, "evaluation"} == named
+    assert set(algorithms.SOLVERS) == set(SOLVERS)
 
 
 def test_a_forgery_that_is_answered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

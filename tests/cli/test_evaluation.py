@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sottovoce.privacy.ledger import Ledger
@@ -51,6 +53,96 @@ def test_of_parties_with_ledgers(trained: Path, folder: Path, invoke: Any) -> No
     assert set(json.loads((folder / "test.receipts.json").read_text())) == {"north", "south"}
     assert "would fit" in invoke("evaluate", trained, folder / "test.toml", code=3).stderr
     assert [account.balance().spent for account in accounts] == spent
+
+
+TEST = '[privacy]\nepsilon = 50.0\n[data]\nfile = "north.csv"\nlabel = "out"\n'
+
+
+def test_drawn_to_a_file(trained: Path, folder: Path, invoke: Any) -> None:
+    (folder / "test.toml").write_text(TEST)
+    for name, start in (("found.png", b"\x89PNG"), ("found.svg", b"<?xml")):
+        invoke("evaluate", trained, folder / "test.toml", "--plot", folder / name)
+        assert (folder / name).read_bytes().startswith(start)
+    for name in ("found.png", "found.txt"):  # there already, and of no such kind: told before anything is charged
+        assert name in invoke("evaluate", trained, folder / "test.toml", "--plot", folder / name, code=2).stderr
+
+
+def test_people_of_the_fit(trained: Path, folder: Path, invoke: Any) -> None:
+    (folder / "test.toml").write_text('people = "same"\n' + TEST)
+    assert "together epsilon=51" in invoke("evaluate", trained, folder / "test.toml").stdout
+    (folder / "test.toml").write_text('people = "all"\n' + TEST)
+    assert "people = 'all' is not allowed" in invoke("evaluate", trained, folder / "test.toml", code=2).stderr
+
+
+def test_a_table_is_read_by_the_schema_of_the_model(folder: Path, write_job: Any, invoke: Any) -> None:
+    """The file has a column of texts, which the schema makes numbers; and its columns in another order."""
+    rng = np.random.default_rng(0)
+    red, size = rng.random(800) < 0.5, rng.uniform(0, 9, 800)
+    ill = np.where(size + 3 * red + rng.standard_normal(800) > 6, "yes", "no")
+    for name, part, order in (("fit.csv", slice(400), (0, 1, 2)), ("test.csv", slice(400, None), (2, 0, 1))):
+        columns = [("colour", np.where(red, "red", "blue")), ("size", np.char.mod("%.3f", size)), ("ill", ill)]
+        chosen = [columns[place] for place in order]
+        lines = [",".join(head for head, _ in chosen), *map(",".join, zip(*(c[part] for _, c in chosen), strict=True))]
+        (folder / name).write_text("\n".join(lines) + "\n")
+    schema = (
+        '[schema]\nlabel = "ill"\n[schema.columns]\ncolour = { levels = ["red", "blue"] }\n'
+        'size = { range = [0, 9] }\nill = { levels = ["no", "yes"] }\n'
+    )
+    job = write_job(
+        bounds={"entry_bound": None, "classes": None}, data={"file": '"fit.csv"', "label": None}, more=schema
+    )
+    invoke("fit", job, "--quiet")
+    (folder / "test.toml").write_text('[privacy]\nepsilon = 50.0\n[data]\nfile = "test.csv"\n')
+    found = json.loads(invoke("evaluate", folder / "job.json", folder / "test.toml", "--json").stdout)
+    assert found["metrics"]["accuracy"]["value"] > 0.75
+    assert found["complete"]
+
+
+class TestCard:
+    @pytest.fixture
+    def evaluated(self, trained: Path, folder: Path, invoke: Any) -> Path:
+        (folder / "test.toml").write_text(TEST)
+        invoke("evaluate", trained, folder / "test.toml", "--output", folder / "found.json")
+        return folder / "found.json"
+
+    def test_as_a_page(self, trained: Path, evaluated: Path, folder: Path, invoke: Any) -> None:
+        invoke("card", trained, "--evaluation", evaluated)
+        page = (folder / "job.card.html").read_text()
+        for text in ("Against anyone who sees the final model", "accuracy", "coefficient", "<svg", "400 test records"):
+            assert text in page, text
+        assert not re.findall(r"<(?:script|link|img|iframe|image)\b|@import|url\((?!#)", page)
+        assert not re.findall(r"""(?:src|href)=["'](?!#)""", page)  # nothing from elsewhere
+
+    def test_as_markdown(self, trained: Path, evaluated: Path, folder: Path, invoke: Any) -> None:
+        invoke("card", trained, "--evaluation", evaluated, "--output", folder / "card.md")
+        text = (folder / "card.md").read_text()
+        assert "](card.svg)" in text
+        assert (folder / "card.svg").read_text().startswith("<svg")
+        accuracy = json.loads(evaluated.read_text())["metrics"]["accuracy"]["value"]
+        assert f"| accuracy | {accuracy:.4g} |" in text
+        coef = json.loads(trained.read_text())["coef"]
+        assert f"| a | {coef[0]:.6g} |" in text
+        invoke("card", trained, "--output", folder / "card.md", code=2)  # it is there already
+        invoke("card", trained, "--output", folder / "card.md", "--overwrite")
+        assert "Not said here" in (folder / "card.md").read_text()
+
+    def test_what_is_no_evaluation_of_this_model_is_refused(
+        self, trained: Path, evaluated: Path, folder: Path, invoke: Any, write_job: Any
+    ) -> None:
+        invoke("fit", write_job("other.toml"), "--quiet")
+        said = invoke("card", folder / "other.json", "--evaluation", evaluated, code=2).stderr
+        assert "an evaluation of another model" in said
+        assert "is no evaluation" in invoke("card", trained, "--evaluation", trained, code=2).stderr
+        assert "must end in .html or .md" in invoke("card", trained, "--output", folder / "card.pdf", code=2).stderr
+
+    def test_names_of_others_are_no_markup(self, folder: Path, write_job: Any, invoke: Any) -> None:
+        (folder / "all.csv").write_text((folder / "all.csv").read_text().replace("a,b,c", "<b>x</b>,*y*|[z](u),c", 1))
+        invoke("fit", write_job(), "--quiet")
+        for name in ("card.html", "card.md"):
+            invoke("card", folder / "job.json", "--output", folder / name)
+        assert "<b>x</b>" not in (folder / "card.html").read_text()
+        assert r"| &lt;b&gt;x&lt;/b&gt; |" in (folder / "card.md").read_text()
+        assert r"| \*y\*\|\[z\](u) |" in (folder / "card.md").read_text()
 
 
 @pytest.mark.parametrize(

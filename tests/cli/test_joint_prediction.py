@@ -75,6 +75,31 @@ def test_files_that_are_not_joined_give_the_predictions_of_the_joined_file(model
     assert (town / "out.csv").read_text().split() == ["prediction", *map(str, joined["prediction"])]
 
 
+def test_an_evaluation_is_of_the_joint_predictions(model, town, invoke, open_ledger):
+    """The party with the labels learns the scores and pays; a party that is none, and no labels, are told."""
+    predicted = json.loads(invoke("predict", model, town / "people.toml", "--json").stdout)["prediction"]
+    labels = np.loadtxt(town / "new-clinic.csv", delimiter=",", skiprows=1)[:, 2]
+    ledger = open_ledger("clinic.ledger", 60.0)
+    people = (town / "people.toml").read_text()
+    labelled = people.replace(
+        'file = "new-clinic.csv"', 'file = "new-clinic.csv"\nlabel = "y"\nledger = "clinic.ledger"'
+    )
+    for start, files, code, text in (
+        ("", labelled, 0, ""),
+        ('label_party = "clinic"\n', labelled, 3, "would fit"),
+        ('label_party = "insurer"\n', labelled, 2, "label_party = 'insurer' is no party"),
+        ("", people, 2, "lacks the labels of party 'clinic'"),
+    ):
+        (town / "test.toml").write_text(f"{start}[privacy]\nepsilon = 50.0\n{files}")
+        done = invoke("evaluate", model, town / "test.toml", "--json", code=code)
+        if code == 0:
+            found = json.loads(done.stdout)
+            assert found["metrics"]["accuracy"]["value"] == pytest.approx(np.mean(predicted == labels), abs=0.1)
+            assert ledger.account().balance().spent == pytest.approx(50.0, rel=1e-2)
+        else:
+            assert text in done.stderr
+
+
 def test_a_person_with_a_missing_value_has_an_empty_cell(model, town, invoke):
     lines = (town / "new-lab.csv").read_text().split()
     lines[3] = "nan"

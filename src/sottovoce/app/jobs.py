@@ -363,9 +363,20 @@ class EvaluationJob(_File):
     """Test records of an evaluation: one of [data], [[party]] or [federation], and their budget."""
 
     privacy: PrivacyTable = Field(description="the budget of the evaluation; [privacy] needs at least epsilon")
+    people: Literal["others", "same"] = Field(
+        "others", description='"others" (than those of the fit) or "same", which then pay for both'
+    )
+    label_party: str | None = Field(
+        None, min_length=1, description="by columns: the name of the party that has the labels; default: the first"
+    )
     data: SourceTable | None = Field(None, description="a table with file and label")
     party: tuple[PartyTable, ...] = Field((), description="tables [[party]] with name, file and label")
     federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
+
+    @property
+    def parties(self) -> list[str]:
+        """Their names, here or elsewhere."""
+        return list(self.federation.parties) if self.federation is not None else list(self.sources)
 
     @property
     def sources(self) -> dict[str, SourceTable]:
@@ -497,6 +508,8 @@ def load_evaluation_job(path: Path) -> EvaluationJob:
     names = list(job.federation.parties) if job.federation is not None else [table.name for table in job.party]
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
+    if job.label_party is not None and job.label_party not in names:
+        raise InputError(f"{path}: label_party = {job.label_party!r} is no party; they are: {', '.join(names)}.")
     return job
 
 

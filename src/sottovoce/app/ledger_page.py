@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape
 
-from sottovoce.app.page import STYLE
+from sottovoce.app.page import document
 from sottovoce.privacy.ledger import Account, Entry, Ledger
 
 
@@ -27,22 +27,12 @@ def ledger_page(ledger: Ledger) -> str:
         f"<code>{receipt}</code>. <code>sottovoce ledger verify --receipt</code> finds a ledger "
         "that was set back or cut since."
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Ledger {escape(ledger.path.name)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>Ledger</h1>
+    body = f"""<h1>Ledger</h1>
 <p class="soft">{escape(ledger.path.name)}, as of {datetime.now(UTC):%Y-%m-%d %H:%M} UTC</p>
 {"".join(sections)}
 <footer><p>{said}</p></footer>
-</body>
-</html>
 """
+    return document(f"Ledger {ledger.path.name}", body)
 
 
 def _accounts(accounts: Sequence[Account]) -> str:

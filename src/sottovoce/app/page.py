@@ -59,6 +59,7 @@ p { margin: .4rem 0; }
 .card.void { border-color: var(--warn); }
 .void b, b.void { color: var(--warn); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+table + table { margin-top: .8rem; }
 th, td { text-align: left; padding: .4rem .8rem .4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; font-size: .9rem; color: var(--soft); }
 td.number, th.number { text-align: right; }
@@ -125,16 +126,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
             _section("How it was done", _method(plan, model, occasion.seconds)),
         ),
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
+    body = f"""<header>
 <h1>{escape(title)}</h1>
 {subject}
 <p class="soft">{escape(name)} by the solver <code>{escape(plan.algorithm)}</code>, {escape(_split(plan))}</p>
@@ -149,7 +141,22 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
 <footer>
 <p>Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by sottovoce {escape(__version__)}.</p>
 </footer>
-</body>
+"""
+    return document(title, body)
+
+
+def document(title: str, body: str) -> str:
+    """A whole page, with its style and without a script or anything from elsewhere; the body is HTML already."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+{body}</body>
 </html>
 """
 
@@ -353,6 +360,11 @@ def _about_people(plan: Plan) -> tuple[str, ...]:
 
 
 def _facts(plan: Plan, model: PrivateLinearModel) -> str:
+    return _table((key, escape(value)) for key, value in public_facts(plan, model))
+
+
+def public_facts(plan: Plan, model: PrivateLinearModel) -> list[tuple[str, str]]:
+    """What was declared, but for the ranges of single features."""
     neighbours = f"{plan.relation}: that person's record {CHANGES[plan.relation]}"
     if plan.protects == "feature":
         neighbours = "one column of one party had been blank or any other; records are not protected"
@@ -380,23 +392,32 @@ def _facts(plan: Plan, model: PrivateLinearModel) -> str:
     if bounds.feature_low is None and not isinstance(bounds.entry_bound, tuple):
         names = list(getattr(model, "feature_names_in_", []))
         facts.append(("Features", f"{plan.features}: {', '.join(names)}" if names else plan.features))
-    return _table((key, escape(str(value))) for key, value in facts)
+    return [(key, str(value)) for key, value in facts]
+
+
+def declared_ranges(plan: Plan) -> list[tuple[float, float]]:
+    """Of each feature, where there is one for each; else none."""
+    bounds = plan.bounds
+    if bounds.feature_low is not None and bounds.feature_high is not None:
+        return list(zip(bounds.feature_low, bounds.feature_high, strict=True))
+    return [(-bound, bound) for bound in bounds.entry_bound] if isinstance(bounds.entry_bound, tuple) else []
+
+
+def feature_names(model: PrivateLinearModel) -> list[str]:
+    """As the fit had them, or by their places."""
+    names = getattr(model, "feature_names_in_", ())
+    return list(map(str, names)) or [f"feature {place}" for place in range(model.plan_.features)]
 
 
 def _ranges(plan: Plan, model: PrivateLinearModel) -> str:
     """The declared range of each feature, in full, where there is one for each."""
-    bounds = plan.bounds
-    if bounds.feature_low is not None and bounds.feature_high is not None:
-        ranges = list(zip(bounds.feature_low, bounds.feature_high, strict=True))
-    elif isinstance(bounds.entry_bound, tuple):
-        ranges = [(-bound, bound) for bound in bounds.entry_bound]
-    else:
+    if not (ranges := declared_ranges(plan)):
         return ""
-    names = list(getattr(model, "feature_names_in_", [])) or [f"feature {place}" for place in range(plan.features)]
+    names = feature_names(model)
     owners = [name for name, count in zip(plan.names, plan.columns, strict=False) for _ in range(count)]
     holder = "<th>Party</th>" if owners else ""
     rows = "".join(
-        f"<tr><td>{escape(str(name))}</td>{f'<td>{escape(owners[place])}</td>' if owners else ''}"
+        f"<tr><td>{escape(name)}</td>{f'<td>{escape(owners[place])}</td>' if owners else ''}"
         f'<td class="number">{low:g}</td><td class="number">{high:g}</td></tr>'
         for place, (name, (low, high)) in enumerate(zip(names, ranges, strict=True))
     )

@@ -27,6 +27,7 @@ from sottovoce.app.sources import (
     source_account,
     table_shape,
 )
+from sottovoce.data.readers import read_table
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
@@ -242,15 +243,18 @@ def people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Fede
 
 
 @contextmanager
-def tested(job: EvaluationJob, say: Say) -> Iterator[Federation]:
+def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Iterator[Federation]:
     """The holders of test records: files are read here, or remote parties are waited for.
 
-    What they tell of their ledgers is kept beside the job, however the evaluation ends.
+    A file is read by the model's schema, if it has one. What they tell of their ledgers is kept beside the job, however
+    the evaluation ends.
     """
-    if job.federation is not None:
+    if model.plan_.split == "columns":
+        federation = _tested_columns(job, model, say)
+    elif job.federation is not None:
         federation = Federation.connect(_wire(job.federation, job.resolve, say))
     else:
-        parties = [read_party(name, source, job.resolve) for name, source in job.sources.items()]
+        parties = [_test_holder(job, name, source, model) for name, source in job.sources.items()]
         federation = Federation("central" if job.data is not None else "rows", InProcess(parties), parties=parties)
     with contextlib.closing(federation):
         federation.receipts |= kept_receipts(job)
@@ -260,8 +264,32 @@ def tested(job: EvaluationJob, say: Say) -> Iterator[Federation]:
             keep_receipts(job, federation.receipts)
 
 
-def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel) -> Party:
-    """One file of a joint prediction: the model's columns of that party, by their names where it has names."""
+def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Federation:
+    """By columns: each file has some columns of the same people, that of one party the labels too."""
+    holder = job.label_party or job.parties[0]
+    if job.federation is not None:
+        made = Federation.connect(_wire(job.federation, job.resolve, say), split="columns")
+    else:
+        parties = [_person_holder(job, table, model, labelled=table.name == holder) for table in job.party]
+        made = Federation("columns", InProcess(parties), parties=parties)
+    return made.declare_columns("held", job.parties.index(holder), None)
+
+
+def _test_holder(job: EvaluationJob, name: str, source: SourceTable, model: PrivateLinearModel) -> Party:
+    """One file of test records."""
+    if (schema := model._schema) is None:
+        return read_party(name, source, job.resolve)
+    names = tuple(getattr(model, "feature_names_in_", schema.feature_names))
+    return read_table_party(name, source, job.resolve, schema.of_features(names), labelled=True)
+
+
+def _person_holder(
+    job: PeopleJob | EvaluationJob, table: PartyTable, model: PrivateLinearModel, *, labelled: bool = False
+) -> Party:
+    """One file of a joint prediction: the model's columns of that party, by their names where it has names.
+
+    `labelled`: for an evaluation, with the labels too, and with the account that pays.
+    """
     if table.name not in dict(model.plan_.parties):
         known = ", ".join(name for name, _ in model.plan_.parties)
         raise InputError(f"{job.path}: party {table.name!r} is none of the model's; they are {known}.")
@@ -271,8 +299,14 @@ def _person_holder(job: PeopleJob, table: PartyTable, model: PrivateLinearModel)
         rows = schema.of_features(names).encode(job.resolve(table.file))
     else:
         rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
-    models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
-    return Party(table.name, rows, None, feature_names=names, models=models)
+    if not labelled:
+        models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
+        return Party(table.name, rows, None, feature_names=names, models=models)
+    path, account = job.resolve(table.file), source_account(table, job.resolve)
+    labels = schema.labels(path) if schema is not None else read_table(path, label=table.label).y
+    if labels is None:
+        raise InputError(f"{path} lacks the labels of party {table.name!r}; name their column as label.")
+    return Party(table.name, rows, labels, feature_names=names, account=account)
 
 
 def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:

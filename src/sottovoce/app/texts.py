@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 from typing import Final
 
@@ -26,6 +27,15 @@ def harmless(text: str, *, keep: str = "\n") -> str:
 def escaped(text: str) -> str:
     """The text for a page: nothing in it is markup, and nothing acts."""
     return html.escape(harmless(text))
+
+
+def markdown(text: str) -> str:
+    r"""The text for Markdown: nothing in it is markup, and nothing acts.
+
+    >>> markdown("a|b *c* <d>")
+    'a\\|b \\*c\\* &lt;d&gt;'
+    """
+    return re.sub(r"([\\`*_{}\[\]#|~])", r"\\\1", html.escape(harmless(text, keep=""), quote=False))
 
 
 def cell(text: str) -> str:

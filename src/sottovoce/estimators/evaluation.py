@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from sottovoce.algorithms.evaluation import EvaluatedClasses, EvaluatedNumbers, Subject
-from sottovoce.algorithms.evaluation.estimates import Bin, ClassEstimates, Metric, NumberEstimates
+from sottovoce.algorithms.evaluation import (
+    WIDE,
+    EvaluatedClasses,
+    EvaluatedNumbers,
+    EvaluatedSeveral,
+    People,
+    Subject,
+)
+from sottovoce.algorithms.evaluation.estimates import (
+    Bin,
+    ClassEstimates,
+    Metric,
+    NumberEstimates,
+    Rates,
+    SeveralEstimates,
+)
 from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
+from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
-from sottovoce.estimators import repeats
+from sottovoce.estimators import plots, repeats
 from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, planned, warn_of_delta
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.federation import Federation
@@ -27,17 +44,19 @@ from sottovoce.privacy.relation import Relation, checked
 
 Array = NDArray[np.float64]
 
-_NAMES = {"auc": "AUC", "r2": "R^2", "brier": "Brier score", "log_loss": "log-loss", "positives": "share of positives"}
-
 
 @dataclass(frozen=True)
 class Evaluation:
     """What one release says of a model on test records. All of it is a function of `cells` and of the plan.
 
     `metrics` has, by name, a value and a 95% interval that includes sampling and noise. `roc` are false and true
-    positive rates; `calibration` has bins of predicted probability with the share of positives. `cells` are the noisy
-    counts: of a classifier at `nodes`, first of the negative class, then of the positive one; of a regressor of the
-    residuals' sizes at `nodes`. `complete` says whether all test records could be used, as far as the noise tells.
+    positive rates, `rates` the same with intervals; `calibration` has bins of predicted probability with the share of
+    positives. Of more than two classes `by_class` has recall, precision and share of each, and `confusion` the share of
+    the records that is of one class and predicted to be of another. `cells` are the noisy counts: of a classifier at
+    `nodes`, first of the negative class, then of the positive one; of several classes the K x K counts by class and
+    predicted class, then the losses at `nodes`; of a regressor of the residuals' sizes at `nodes`. `complete` says
+    whether all test records could be used, as far as the noise tells. `model` is the plan of the fit, as in ledgers;
+    `with_fit` what fit and evaluation promise together, (epsilon, delta), where they were of the same people.
     """
 
     metrics: dict[str, Metric]
@@ -49,35 +68,68 @@ class Evaluation:
     privacy_: PrivacyReport
     roc: tuple[Array, Array] | None = None
     calibration: tuple[Bin, ...] = ()
+    by_class: Mapping[Any, Mapping[str, Metric]] = field(default_factory=dict)
+    confusion: tuple[tuple[Metric, ...], ...] = ()
+    model: str = ""
+    with_fit: tuple[float, float] | None = None
 
     def __getitem__(self, name: str) -> Metric:
         return self.metrics[name]
+
+    @functools.cached_property
+    def rates(self) -> tuple[Rates, ...]:
+        """The points of the ROC curve at the nodes, from the highest on, each rate with its interval."""
+        return () if self.roc is None else tuple(_by_class(self.plan_, self.cells).rates())
+
+    def plot(self, figure: Any = None) -> Any:
+        """Metrics with their intervals and, as there are, ROC, calibration and scores, confusion matrix, or residuals.
+
+        Needs matplotlib (the extra `plots`). Gives the figure.
+        """
+        return plots.draw(self.to_dict(), plots.new_figure() if figure is None else figure)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts; None for what cannot be told."""
         return {
             "metrics": {name: _plain(asdict(metric)) for name, metric in self.metrics.items()},
+            "classes": None if self.plan_.classes is None else list(self.plan_.classes),
+            "by_class": [
+                {name: _plain(asdict(metric)) for name, metric in each.items()} for each in self.by_class.values()
+            ],
+            "confusion": [[_plain(asdict(metric)) for metric in row] for row in self.confusion],
             "roc": None if self.roc is None else [rates.tolist() for rates in self.roc],
+            "rates": [_plain(asdict(point)) for point in self.rates],
             "calibration": [_plain(asdict(group)) for group in self.calibration],
             "nodes": self.nodes.tolist(),
             "cells": self.cells.tolist(),
             "noise": self.noise,
             "complete": self.complete,
             "records": self.plan_.records,
+            "people": self.plan_.numbers.people,
+            "with_fit": None if self.with_fit is None else dict(zip(("epsilon", "delta"), self.with_fit, strict=True)),
+            "model": self.model,
             "plan": self.plan_.digest.hex(),  # its name in the ledgers
             "privacy": self.privacy_.to_dict(),
         }
 
     def __str__(self) -> str:
         lines = [f"{self.plan_.records} test records, epsilon={self.privacy_.epsilon:.4g}, delta={self.plan_.delta:g}"]
-        for name, metric in self.metrics.items():
-            shown = _NAMES.get(name, name.replace("_", " "))
-            lost = not math.isfinite(metric.value + metric.width)
-            told = f"{metric.value:.4g}, 95% from {metric.low:.4g} to {metric.high:.4g}"
-            lines.append(f"{shown}: " + ("cannot be told at this epsilon" if lost else told))
+        lines += [f"{plots.title_of(name)}: {_told(metric)}" for name, metric in self.metrics.items()]
+        for label, found in self.by_class.items():
+            lines += [f"{name} of {label}: {_told(metric)}" for name, metric in found.items()]
+        if self.with_fit is not None:
+            epsilon, delta = self.with_fit
+            both = "no promise" if math.isinf(epsilon) else f"epsilon={epsilon:.4g}, delta={delta:.3g}"
+            lines.append(f"the people are those of the fit, and fit and evaluation add up: together {both}")
         if not self.complete:
             lines.append("some records could not be used (missing cells, or labels that were not declared)")
         return "\n".join(lines)
+
+
+def _told(metric: Metric) -> str:
+    if not math.isfinite(metric.value + metric.width):
+        return "cannot be told at this epsilon"
+    return f"{metric.value:.4g}, 95% from {metric.low:.4g} to {metric.high:.4g}"
 
 
 def _plain(found: Any) -> Any:
@@ -94,6 +146,7 @@ def evaluate(  # noqa: PLR0913
     *,
     epsilon: float,
     delta: float = 1e-5,
+    people: People = "others",
     relation: Relation | None = None,
     ledger: Any = None,
     insecure_seed: int | None = None,
@@ -103,12 +156,16 @@ def evaluate(  # noqa: PLR0913
     Parameters
     ----------
     model : estimator
-        A fitted classifier of two classes or a regressor, of data in one place or split by rows.
-    X, y : matrix or table and labels, or a `Federation.by_rows` and None
-        Test records. If they are other people than those of the fit, nobody pays twice; if they are the same, give the
-        same ledger: costs add.
+        A fitted classifier or regressor.
+    X, y : matrix or table and labels, or a `Federation` and None
+        Test records; by rows if the model was fitted in one place or by rows. Of a model over columns a federation by
+        columns: the holder of the labels learns the score of each test person, as in a joint prediction, and releases
+        the counts.
     epsilon, delta : float
         The budget of this evaluation; `float("inf")` is without privacy.
+    people : 'others' or 'same'
+        Whether the test people are others than those of the fit: then each person pays once. If some are the same,
+        costs add: the evaluation says what it promises together with the fit, and one ledger should have both.
     relation : 'zero-out', 'replace-one' or None
         What is protected; None is as in the fit.
     ledger : path, Ledger, Account or None
@@ -117,22 +174,23 @@ def evaluate(  # noqa: PLR0913
         Reproducible noise for tests; the guarantee is then void.
     """
     _check(model, epsilon, delta)
-    federation, rows = _federation(model, X, y, ledger)
+    if people not in get_args(People):
+        raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
+    by_columns = model.plan_.split == "columns"
+    test = _by_columns(model, X, y, ledger) if by_columns else _by_rows(model, X, y, ledger)
+    federation = test.federation
     coordinator = federation.coordinator(insecure_seed=insecure_seed, without_privacy=epsilon == math.inf)
     with failures_of(federation):
         facts = coordinator.facts(classes=False)
-        if any(fact["features"] != model.plan_.features for fact in facts.values()):
-            raise InputError(f"X has other columns than the model's {model.plan_.features} features; give the same.")
-        names, own = common_names(facts, federation.split), tuple(map(str, getattr(model, "feature_names_in_", ())))
-        if names and own and names != own:
-            raise InputError("the columns of X are named or ordered otherwise than those of the fit; give the same.")
+        if not by_columns:
+            _check_columns(model, facts, federation)
         problem = Problem(
             loss=model.plan_.loss,
             regulariser=Named(name="none"),
-            split=federation.split,
-            parties=tuple((name, fact["records"]) for name, fact in facts.items()),
-            features=model.plan_.features,
-            bounds=model.plan_.bounds,
+            split="central" if by_columns else federation.split,
+            parties=tuple((name, facts[name]["records"]) for name in test.parties or facts),
+            features=test.coef.shape[1],
+            bounds=test.bounds,
             epsilon=float(epsilon),
             delta=float(delta),
             relation=checked(relation or model.plan_.relation),
@@ -140,26 +198,50 @@ def evaluate(  # noqa: PLR0913
             classes=model.plan_.classes,
         )
         warn_of_delta(problem, 3)
-        weights = problem.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
-        form = EvaluatedNumbers() if problem.classes is None else EvaluatedClasses()
-        subject = Subject(weights, getattr(model, "score_spread_", None))
+        pairs = zip(test.coef, test.intercept, strict=True)
+        weights = np.array([problem.preparation.weights_of(coef, float(intercept)) for coef, intercept in pairs])
+        several = problem.scaled_loss.outputs > 1
+        form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
+        spread = getattr(model, "score_spread_", None)
+        subject = Subject(weights if several else weights[0], spread, people, model.charged_as_ if by_columns else "")
         plan = planned(form, problem, subject, federation, insecure_seed)
         solution, _ = coordinator.run(plan, form)
     found = estimated(plan, solution.model, seeded=insecure_seed is not None)
+    found = replace(found, model=model.charged_as_, with_fit=_with_fit(model, found) if people == "same" else None)
     if not (federation.counted or found.privacy_.weakest.void or epsilon == math.inf):
-        repeats.note(repeats.marks_of(rows), found.privacy_.weakest, 3)
+        repeats.note(repeats.marks_of(test.rows), found.privacy_.weakest, 3)
     return found
+
+
+def _with_fit(model: PrivateLinearModel, found: Evaluation) -> tuple[float, float]:
+    """What holds of fit and evaluation of the same people: guarantees add up, of one relation."""
+    guarantees = (model.privacy_.weakest, found.privacy_.weakest)
+    adds = all(each.promises for each in guarantees) and guarantees[0].relation == guarantees[1].relation
+    epsilon = math.fsum(each.epsilon for each in guarantees) if adds else math.inf
+    return epsilon, math.fsum(each.delta for each in guarantees)
 
 
 def estimated(plan: Plan, cells: Array, *, seeded: bool = False) -> Evaluation:
     """The evaluation that the released cells of a plan give."""
-    noise = plan.release("cells").std * math.sqrt(len(plan.parties))
-    report = privacy_report(plan, seeded=seeded)
+    noise, report = _noise(plan), privacy_report(plan, seeded=seeded)
     if plan.classes is None:
-        found = NumberEstimates(cells, noise, plan.records, plan.preparation.label_scale[1])
-        nodes, counts = found.histogram()
-        return Evaluation(found.metrics(), nodes, counts, noise, found.residuals.complete, plan, report)
-    by_class = ClassEstimates(cells, noise, plan.records, nodes_of(plan))
+        numbers = NumberEstimates(cells, noise, plan.records, plan.preparation.label_scale[1])
+        nodes, counts = numbers.histogram()
+        return Evaluation(numbers.metrics(), nodes, counts, noise, numbers.residuals.complete, plan, report)
+    if (outputs := plan.scaled_loss.outputs) > 1:
+        several = SeveralEstimates(cells, noise, plan.records, outputs)
+        return Evaluation(
+            several.metrics(),
+            several.nodes,
+            cells,
+            noise,
+            several.complete,
+            plan,
+            report,
+            by_class=dict(zip(plan.classes, several.by_class(), strict=True)),
+            confusion=tuple(map(tuple, several.confusion())),
+        )
+    by_class = _by_class(plan, cells)
     odds = plan.loss.name == "logistic"
     return Evaluation(
         by_class.metrics(probabilities=odds),
@@ -174,18 +256,72 @@ def estimated(plan: Plan, cells: Array, *, seeded: bool = False) -> Evaluation:
     )
 
 
+def _by_class(plan: Plan, cells: Array) -> ClassEstimates:
+    return ClassEstimates(cells, _noise(plan), plan.records, nodes_of(plan))
+
+
+def _noise(plan: Plan) -> float:
+    """The standard deviation of the noise in the sum of the parties' cells."""
+    return plan.release("cells").std * math.sqrt(len(plan.parties))
+
+
+@dataclass(frozen=True)
+class _Test:
+    """Who has the test records, what marks them where they are evaluated again, and the model that scores them."""
+
+    federation: Federation
+    rows: Any
+    coef: Array
+    intercept: Array
+    bounds: Bounds
+    parties: tuple[str, ...] = ()  # that answer; none named: all of them
+
+
 def _check(model: Any, epsilon: Any, delta: Any) -> None:
     if not isinstance(model, PrivateLinearModel):
         raise InputError(f"model={type(model).__name__} must be a fitted estimator of this library.")
-    model._check_shared()
-    if model.plan_.split == "columns":
-        raise InputError("model was fitted over columns, where each party cuts its own part of a row; not served yet.")
-    if model.plan_.scaled_loss.outputs > 1:
-        raise InputError(f"model tells {model.plan_.scaled_loss.outputs} classes apart; two are evaluated so far.")
+    check_is_fitted(model, "plan_")
     if not (is_number(epsilon) and epsilon > 0):
         raise InputError(f"epsilon={epsilon!r} must be a positive number, or float('inf') for no privacy.")
     if not (is_number(delta) and 0 < delta < 1):
         raise InputError(f"delta={delta!r} must be a number between 0 and 1, well below 1 / records; 1e-5 is usual.")
+
+
+def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, Any]], federation: Federation) -> None:
+    if any(fact["features"] != model.plan_.features for fact in facts.values()):
+        raise InputError(f"X has other columns than the model's {model.plan_.features} features; give the same.")
+    names, own = common_names(facts, federation.split), tuple(map(str, getattr(model, "feature_names_in_", ())))
+    if names and own and names != own:
+        raise InputError("the columns of X are named or ordered otherwise than those of the fit; give the same.")
+
+
+def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> _Test:
+    """Have the holder of the labels learn the scores of the test people: they are then rows of one column, with it.
+
+    What is beyond the bound counts as at it in any case: scores at the end nodes, residuals of the label's half-width.
+    """
+    if not isinstance(X, Federation) or X.split != "columns" or y is not None or ledger is not None:
+        raise InputError(
+            "model was fitted over columns: give the test people as X, a Federation.by_columns of the same parties "
+            "with labels and ledgers, and neither y nor ledger."
+        )
+    if X.unlabelled:
+        raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
+    holder, bounds = X.transport.parties[X.label_party], model.plan_.bounds
+    model.predict_for(X, holder)
+    if bounds.label_low is not None and bounds.label_high is not None and model.plan_.classes is None:
+        low, high = bounds.label_low, bounds.label_high
+        declared = Bounds.declare(row_norm=max(-low, high) + high - low, label_bound=(low, high))
+    else:
+        declared = Bounds.declare(row_norm=WIDE)
+    return _Test(X, X, np.ones((1, 1)), np.zeros(1), declared, (holder,))
+
+
+def _by_rows(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> _Test:
+    """Test records as they are: in one place, or some with each party."""
+    model._check_shared()
+    federation, rows = _federation(model, X, y, ledger)
+    return _Test(federation, rows, np.atleast_2d(model.coef_), np.ravel(model.intercept_), model.plan_.bounds)
 
 
 def _federation(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> tuple[Federation, Any]:
@@ -194,7 +330,7 @@ def _federation(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
         if y is not None or ledger is not None:
             raise InputError("y and ledger must be None when X is a Federation; its parties have labels and ledgers.")
         if X.split == "columns":
-            raise InputError("X is split by columns; evaluation serves data in one place and split by rows.")
+            raise InputError("X is split by columns and the model was not fitted over columns; give whole rows.")
         return X, X
     if (schema := model._schema) is not None:
         rows = model._features(X)

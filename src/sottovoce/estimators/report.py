@@ -16,7 +16,10 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("any number", True): "bounds, classes and all other numbers declared were not taken from these data",
     ("any use", True): "the same people's data are used nowhere else, outside the ledger or in another data set",
     ("any draw", True): "the operating system of each party draws good random numbers",
-    ("evaluation", True): "test people whose records the model was fitted on pay for both; a ledger of theirs has both",
+    ("test people", "others"): "no test person's record was used in the fit: each person pays for one of the two",
+    ("test people", "same"): "test people may be those of the fit: costs add, and one ledger should have both",
+    ("joint scores", True): "all parties let the holder of the labels learn each test person's score, which no epsilon "
+    "covers; their own ledgers do not count the evaluation",
     ("split", "rows"): "nobody's record is with two parties",
     ("split", "columns"): "who is in the data is known to all parties",
     ("labels by columns", "public"): "the labels are public",
@@ -33,7 +36,8 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     """The lines of `ASSUMPTIONS` that hold of this plan."""
     so = {
         **dict.fromkeys(("any", "any number", "any use", "any draw"), True),
-        "evaluation": plan.algorithm == "evaluation",
+        "test people": plan.numbers.people if plan.algorithm == "evaluation" else None,
+        "joint scores": plan.algorithm == "evaluation" and plan.numbers.scores != "",
         "split": plan.split,
         "labels by columns": plan.labels if plan.split == "columns" else None,
         "keeps rows": plan.keeps_rows,
@@ -60,6 +64,7 @@ def privacy_report(plan: Plan, *, seeded: bool, beside: Sequence[Plan] = ()) -> 
             claimed_epsilon=plan.claimed_epsilon,
             void=void,
             unit=plan.protects,
+            result="evaluation" if plan.algorithm == "evaluation" else "model",
             trade_off=tuple(zip(FALSE_ALARMS, missed[name].tolist(), strict=True)),
         )
         for name, epsilon in algorithms.epsilons(plan, beside=beside).items()

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
+from sottovoce.algorithms.evaluation import Evaluated
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.readers import MISSING
 from sottovoce.door.frames import Frame, decode, peek
@@ -354,7 +355,7 @@ class Party:
             raise RefusedError("the plan's text and its digest do not agree.")
         if self._run is not None and self._run.plan.digest == plan.digest:
             return self._signed(plan)
-        self._check_trains()
+        self._check_trains(plan)
         if plan.digest in self._seen and self._account is None:
             raise RefusedError(
                 "this plan was run before, and a party without a ledger does not remember what it released."
@@ -375,7 +376,7 @@ class Party:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta)
             return _acknowledged(True)
-        rows = Block.prepare(self._rows, self._labels, recipe)
+        rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
         if self._account is not None:
             summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
             line = self._account.line()
@@ -436,14 +437,15 @@ class Party:
         """Whether an account pays for what this party releases."""
         return self._account is not None
 
-    def _check_trains(self) -> None:
+    def _check_trains(self, plan: Plan) -> None:
         if not self._policy.trains:
-            raise RefusedError(f"{self.name} takes part in predictions only, and in no training on these people.")
+            what = "evaluation" if plan.algorithm == "evaluation" else "training"
+            raise RefusedError(f"{self.name} takes part in predictions only, and in no {what} on these people.")
 
     def _offer(self, text: str) -> Declared:
         """Which rows this party has kept that a plan like this one would use again; nothing is charged."""
         plan = _plan_of(text)
-        self._check_trains()
+        self._check_trains(plan)
         recipe = self._recipe(plan)
         _, queries = self._checked(plan)
         keeper = self._keeper(plan, queries, recipe)
@@ -461,7 +463,7 @@ class Party:
 
     def _recipe(self, plan: Plan) -> Preparation:
         """How this party's rows become a block, or a refusal of a plan that is about other rows."""
-        limits.check_size(plan, self.name, self._rows.shape)
+        limits.check_size(plan, self.name, self._rows_of(plan).shape)
         try:
             recipe = plan.part(self.name).preparation
         except InputError as error:
@@ -470,6 +472,18 @@ class Party:
             knows = "knows the labels" if self._labelled else "does not know the labels"
             raise RefusedError(f"{self.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
         return recipe
+
+    def _rows_of(self, plan: Plan) -> Matrix:
+        """The rows that a plan is about: this party's, or the scores that it received as the recipient of predictions.
+
+        Those of other columns too are in such a score, as the holders of these allow (`Policy.predict_for`).
+        """
+        if not isinstance(plan.numbers, Evaluated) or not plan.numbers.scores:
+            return self._rows
+        scores = self.predictor.scored(bytes.fromhex(plan.numbers.scores))
+        if scores is None:
+            raise RefusedError(f"{self.name} has received no joint predictions of that model; ask for them first.")
+        return scores[:, None]
 
     def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query]]:
         """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""

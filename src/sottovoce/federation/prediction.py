@@ -91,6 +91,7 @@ class Predictor:
     def __init__(self, party: str, models: Models, feature_names: tuple[str, ...]) -> None:
         self.models = models
         self.received: Predictions | None = None
+        self._scored: tuple[bytes, Array] | None = None
         self.identity: Identity | None = None
         self._party = party
         self._feature_names = feature_names
@@ -141,12 +142,21 @@ class Predictor:
         if request.recipient != self._party:
             return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
         total = added(own, masked_of(frame, people))
+        self._scored = (frame.plan, each_score(total))
         self.received = None
         try:
             self.received = Predictions(frame.plan, scores_of(total), model.plan)
         except WireError as error:
             _log.error("party %s: %s", self._party, error)
         return None
+
+    def scored(self, digest: bytes) -> Array | None:
+        """The scores by a model that this party was last the recipient of, for an evaluation of its own.
+
+        Guarantee: whatever the coordinator passed on, a person's score is a function of that person's record alone, and
+        whether there are scores is known to the coordinator. So no refusal tells of pads that do not cancel.
+        """
+        return None if self._scored is None or self._scored[0] != digest else self._scored[1]
 
     def _model(self, digest: bytes, policy: Policy) -> PartialModel:
         """The model of a plan that this party may predict with."""
@@ -280,14 +290,22 @@ def words_of(scores: Array, blur: Words | None = None) -> Words:
 
 def scores_of(total: Words) -> Array:
     """The scores of a sum of all parties' words; NaN where some party could not use a record."""
-    half = np.uint64(1 << (_UNUSABLE - 1))
-    marks = (total[:, 1] + half) >> np.uint64(_UNUSABLE)
-    if np.any(marks > 2 * _MOST_PARTIES):  # a mark and its blur are below 3/2 of a mark
+    if np.any(_marks(total) > 2 * _MOST_PARTIES):  # a mark and its blur are below 3/2 of a mark
         raise WireError("the answers of the parties do not belong together: their pads do not cancel. Ask again.")
+    return each_score(total)
+
+
+def each_score(total: Words) -> Array:
+    """The same of each person on its own; NaN also where a sum is none."""
     negative = total[:, 1] >> np.uint64(63) == 1
     size = np.where(negative[:, None], negated(total), total)
     scores = (size[:, 1] * 2.0**64 + size[:, 0]) * 2.0**-_GRID
-    return np.where(marks > 0, np.nan, np.where(negative, -scores, scores))
+    return np.where(_marks(total) > 0, np.nan, np.where(negative, -scores, scores))
+
+
+def _marks(total: Words) -> NDArray[np.uint64]:
+    """How many parties could not use a record; more than there are where a sum is none."""
+    return np.asarray((total[:, 1] + np.uint64(1 << (_UNUSABLE - 1))) >> np.uint64(_UNUSABLE))
 
 
 def added(one: Words, other: Words) -> Words:

@@ -49,6 +49,7 @@ class Guarantee:
     void: str | None = None
     unit: Unit = "record"
     trade_off: tuple[tuple[float, float], ...] = ()
+    result: Literal["model", "evaluation"] = "model"  # what the world sees
 
     @property
     def promises(self) -> bool:
@@ -62,6 +63,8 @@ class Guarantee:
     def sentence(self) -> str:
         """The promise in plain words."""
         view = VIEWS[self.adversary]
+        if self.result == "evaluation":
+            view = view.replace("the final model", "the evaluation")
         if self.void is not None:
             return f"Against {view}: NO PROMISE. {self.void}"
         if math.isinf(self.epsilon):

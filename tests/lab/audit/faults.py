@@ -26,6 +26,7 @@ import checks
 
 from sottovoce.algorithms import Ask
 from sottovoce.algorithms.cd import walk as cd
+from sottovoce.algorithms.evaluation import queries as evaluation
 from sottovoce.algorithms.scd import private as scd
 from sottovoce.algorithms.score import queries as score
 from sottovoce.algorithms.sgd import private as sgd
@@ -120,6 +121,39 @@ def everywhere(real: Any, instead: Any) -> Iterator[None]:
             for name, value in list(vars(module).items()):
                 if value is real:
                     stack.enter_context(patch(module, name, instead))
+        yield
+
+
+# ------------------------------------------------------------------------------------------------ evaluation
+
+
+@fault(
+    "losses not counted in the bound",
+    "counts and losses of test records are charged as if counts alone left",
+    sensitivity=on(checks.sensitivity, "evaluation, central, several classes"),
+    sensitivity__by_rows=on(checks.sensitivity, "evaluation, rows, several classes"),
+)
+def _(real: Any = evaluation.ClassCells.__init__) -> Iterator[None]:
+    def short(self: Any, weights: Any, *, losses: bool) -> None:
+        real(self, weights, losses=losses)
+        self.bound = 1.0
+
+    with patch(evaluation.ClassCells, "__init__", short):
+        yield
+
+
+@fault(
+    "test records counted twice",
+    "the share of a record's second cell is added to the next one too",
+    sensitivity=on(checks.sensitivity, "evaluation, rows, classes"),
+    sensitivity__numbers=on(checks.sensitivity, "evaluation, central"),
+)
+def _(real: Any = evaluation.cells) -> Iterator[None]:
+    def twice(rows_: Any, places: Any, t: Any, count: int) -> Any:
+        found = real(rows_, places, t, count)
+        return found + np.roll(found, 1)
+
+    with patch(evaluation, "cells", twice):
         yield
 
 

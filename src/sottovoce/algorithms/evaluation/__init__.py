@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.evaluation.private import EvaluatedClasses, EvaluatedNumbers, Subject
+from sottovoce.algorithms.evaluation.private import (
+    WIDE,
+    Evaluated,
+    EvaluatedClasses,
+    EvaluatedNumbers,
+    EvaluatedSeveral,
+    People,
+    Subject,
+)
 
-__all__ = ["FORMS", "EvaluatedClasses", "EvaluatedNumbers", "Subject"]
+__all__ = [
+    "FORMS",
+    "WIDE",
+    "Evaluated",
+    "EvaluatedClasses",
+    "EvaluatedNumbers",
+    "EvaluatedSeveral",
+    "People",
+    "Subject",
+]
 
-FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedNumbers())
+FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers())

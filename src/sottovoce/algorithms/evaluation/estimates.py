@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from sottovoce.algorithms.evaluation.nodes import Function, Line, TwoSides
-from sottovoce.algorithms.evaluation.queries import LABELS, RESIDUALS
+from sottovoce.algorithms.evaluation.queries import LABELS, LARGEST_LOSS, RESIDUALS, loss_lines
 
 Array = NDArray[np.float64]
 
 Z = 1.959963984540054  # of a two-sided 95% interval
-LARGEST_LOSS = 6.0  # a record's log-loss counts as no more
 LEAST = 0.02  # of a second moment, the least that counts as variance
 UNTOLD = 0.5  # width of an interval in [0, 1] from which it says nothing
 MISSING = 4.0  # deviations of the noise by which counts fall short of the records where some cannot be used
@@ -49,6 +48,15 @@ class Bin:
     predicted: float
     records: float
     positives: Metric
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A point of the ROC curve: the shares of both classes with a score above this one."""
+
+    score: float
+    false: Metric
+    true: Metric
 
 
 @dataclass(frozen=True)
@@ -95,20 +103,33 @@ class Counts:
 
     def variance(self, weights: Array, squares: Array, value: float) -> float:
         """Of the mean: that of the noise and that of the sample."""
+        return self.noise_variance(weights, value) + self.sampling_variance(weights, squares)
+
+    def noise_variance(self, weights: Array, value: float) -> float:
+        """Of the mean."""
         around_it = self.projection @ (weights if self.complete else weights - value)
+        return float(around_it @ around_it) * (self.noise / self.n) ** 2
+
+    def sampling_variance(self, weights: Array, squares: Array) -> float:
+        """Of the mean."""
         second, first = float(squares @ self.clamped) / self.n, float(weights @ self.clamped) / self.n
-        sampling = max(second - first**2, LEAST * second, 0.0) / self.n
-        return float(around_it @ around_it) * (self.noise / self.n) ** 2 + sampling
+        return max(second - first**2, LEAST * second, 0.0) / self.n
 
     def ratio(self, part: Array, whole: Array) -> Metric:
-        """part.P / whole.P of 0/1 vectors, by Fieller's rule: all of [0, 1] where the denominator is lost in noise."""
+        """part.P / whole.P of some of the records by some more, by Fieller's rule.
+
+        It is all of [0, 1] where the denominator is lost in noise.
+        """
         above, below = float(part @ self.known), float(whole @ self.known)
-        combined = part - _GRID[:, None] * whole
+        r = _GRID[:, None]
+        combined = part - r * whole
         noise = self.noise**2 * ((combined @ self.projection) ** 2).sum(axis=1)
-        sampling = (combined**2) @ self.clamped - (combined @ self.clamped) ** 2 / self.n
-        value = above / below if below else math.nan
+        squares = (1 - 2 * r) * part + r**2 * whole  # (f - r g)^2 of indicators f <= g
+        sampling = squares @ self.clamped - (combined @ self.clamped) ** 2 / self.n
+        lost = below <= Z * self.noise * float(np.linalg.norm(self.projection @ whole))
+        value = math.nan if lost else above / below
         # E[above - r below] = 0, but it varies with the denominator: the first term of E[U / Y] is -Cov(U, Y) / Y^2.
-        if below:
+        if not lost:
             value += self.noise**2 * float((part - value * whole) @ self.projection @ whole) / below**2
         return fieller(value, combined @ self.known, noise + np.maximum(sampling, 0.0))
 
@@ -211,12 +232,31 @@ class ClassEstimates:
         """(false positive rates, true positive rates) at the nodes, from the highest on; made monotone."""
 
         def rates(cells: Array) -> Array:
-            above = np.cumsum(cells[::-1]) - cells[::-1] / 2
-            above[self.nodes.right - 1] = cells[self.nodes.left :].sum()  # at 0 the cells tell without interpolation
-            found = np.concatenate([[0.0], above, [cells.sum()]]) / max(float(cells.sum()), 1.0)
+            found = np.concatenate([[0.0], self._above @ cells, [cells.sum()]]) / max(float(cells.sum()), 1.0)
             return np.maximum.accumulate(np.clip(found, 0.0, 1.0))
 
         return rates(self.negatives), rates(self.positives)
+
+    @functools.cached_property
+    def _above(self) -> Array:
+        """For each node, from the highest on, which part of each cell lies above it: of its own cell a half."""
+        size = len(self.nodes)
+        found = (np.tri(size) - np.eye(size) / 2)[:, ::-1]
+        found[self.nodes.right - 1] = np.arange(size) >= self.nodes.left  # at 0 the cells tell without interpolation
+        return np.asarray(found)
+
+    def rates(self) -> list[Rates]:
+        """The points of the ROC curve at the nodes, from the highest on, with intervals and not made monotone."""
+        none, every = np.zeros(len(self.nodes)), np.ones(len(self.nodes))
+        negative, positive = np.concatenate([every, none]), np.concatenate([none, every])
+        return [
+            Rates(
+                float(score),
+                self.counts.ratio(np.concatenate([above, none]), negative),
+                self.counts.ratio(np.concatenate([none, above]), positive),
+            )
+            for score, above in zip(self.nodes.nodes[::-1], self._above, strict=True)
+        ]
 
     def calibration(self) -> list[Bin]:
         """Neighbouring nodes joined until their count stands above the noise."""
@@ -241,6 +281,62 @@ class ClassEstimates:
         chances[[0, -1]] = expit(self.nodes.nodes[[0, -1]])  # scores beyond the ends make up for those before them
         predicted = float(weights @ chances[group]) / float(weights.sum())
         return Bin(predicted, total, around(share, math.sqrt(variance)))
+
+
+class SeveralEstimates:
+    """What counts by class and predicted class say, and cells of losses after them: right ones, then wrong ones."""
+
+    def __init__(self, released: Array, noise: float, records: int, classes: int) -> None:
+        self.classes = classes
+        counts, losses = np.split(released, [classes**2])
+        self.counts = Counts(counts, noise, records)
+        self.losses = Counts(losses, noise, records) if len(losses) else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all records were counted, as far as the noise tells."""
+        return self.counts.complete and (self.losses is None or self.losses.complete)
+
+    @property
+    def nodes(self) -> Array:
+        """Of the losses: right ones, then wrong ones."""
+        lines = () if self.losses is None else loss_lines(self.classes)
+        return np.array([node for line in lines for node in line.nodes])
+
+    def metrics(self) -> dict[str, Metric]:
+        """By name; log-loss only of a model with probabilities."""
+        found = {"accuracy": self.accuracy()}
+        if self.losses is not None:
+            squares = np.concatenate([line.projection(np.square) for line in loss_lines(self.classes)])
+            found["log_loss"] = self.losses.mean(self.nodes, squares)  # a loss is linear in itself: exact
+        return found
+
+    def accuracy(self) -> Metric:
+        """By the counts and by the cells of right losses, each with its own noise: weighed by it."""
+        right = np.eye(self.classes).ravel()
+        pairs = [(self.counts, right)]
+        if self.losses is not None:
+            pairs.append((self.losses, np.repeat([1.0, 0.0], [len(line) for line in loss_lines(self.classes)])))
+        values = np.array([float(weights @ counts.known) / counts.n for counts, weights in pairs])
+        noises = np.array([c.noise_variance(weights, v) for (c, weights), v in zip(pairs, values, strict=True)])
+        weighed = 1 / np.maximum(noises, 1e-300)
+        value = float(values @ weighed / weighed.sum())
+        share = min(max(value, LEAST), 1 - LEAST)
+        return around(value, math.sqrt(1 / float(weighed.sum()) + share * (1 - share) / self.counts.n))
+
+    def confusion(self) -> list[list[Metric]]:
+        """The share of all records that is of class i and predicted to be of class j."""
+        each = [self.counts.mean(one, one) for one in np.eye(self.classes**2)]
+        return [each[k * self.classes : (k + 1) * self.classes] for k in range(self.classes)]
+
+    def by_class(self) -> list[dict[str, Metric]]:
+        """For each class recall, precision and its share of the records."""
+        every, found = np.ones(self.classes), []
+        for each in np.eye(self.classes):
+            own, said, right = (np.outer(*of).ravel() for of in ((each, every), (every, each), (each, each)))
+            recall, precision = self.counts.ratio(right, own), self.counts.ratio(right, said)
+            found.append({"recall": recall, "precision": precision, "share": self.counts.mean(own, own)})
+        return found
 
 
 class NumberEstimates:

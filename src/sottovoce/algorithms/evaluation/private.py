@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, Solution, summed
 from sottovoce.algorithms.evaluation.nodes import REACH, TwoSides
-from sottovoce.algorithms.evaluation.queries import ResidualCells, ScoreCells
+from sottovoce.algorithms.evaluation.queries import ClassCells, ResidualCells, ScoreCells
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Query
 from sottovoce.errors import RefusedError
@@ -22,6 +22,7 @@ from sottovoce.plan.release import Release
 Array = NDArray[np.float64]
 Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Side = Annotated[int, Field(ge=2, le=64)]
+People = Literal["others", "same"]  # whether test people are others than those of the fit, as declared
 
 FEW, MANY = 1_000, 10_000  # records in units of the noise: up to which 8 nodes, and 12, tell most; then 16
 WIDE = 4.0  # scores up to which nodes go where nothing is known of their spread
@@ -29,26 +30,49 @@ WIDE = 4.0  # scores up to which nodes go where nothing is known of their spread
 
 @dataclass(frozen=True)
 class Subject:
-    """What is evaluated: weights on prepared rows, and mean and deviation of the training scores where known."""
+    """What is evaluated: weights on prepared rows, and mean and deviation of the training scores where known.
+
+    Of several classes the weights have a row for each.
+    """
 
     weights: Array
     spread: tuple[float, float] | None = None
+    people: People = "others"
+    scores: str = ""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What every plan says of it."""
+        return {"weights": tuple(self.weights.ravel().tolist()), "people": self.people, "scores": self.scores}
 
 
-class EvaluatedClassesNumbers(Numbers, solver="evaluation", form="classes"):
-    """The model, public, and the nodes of the scores."""
+class Evaluated(Numbers):
+    """The model, public, and who the test people are.
+
+    `scores` is the plan of a model over columns: rows are then the scores by it that the party received as the
+    recipient of joint predictions, one number for each person.
+    """
 
     weights: tuple[Weight, ...]
+    people: People
+    scores: str = Field(pattern="^([0-9a-f]{64})?$")
+
+
+class EvaluatedNumbersNumbers(Evaluated, solver="evaluation", form="numbers"):
+    """No more."""
+
+
+class EvaluatedSeveralNumbers(Evaluated, solver="evaluation", form="several"):
+    """Of one class after the other."""
+
+
+class EvaluatedClassesNumbers(Evaluated, solver="evaluation", form="classes"):
+    """And the nodes of the scores."""
+
     low: float = Field(ge=-LARGEST, le=-1e-9, allow_inf_nan=False)
     high: float = Field(ge=1e-9, le=LARGEST, allow_inf_nan=False)
     left: Side
     right: Side
-
-
-class EvaluatedNumbersNumbers(Numbers, solver="evaluation", form="numbers"):
-    """The model, public."""
-
-    weights: tuple[Weight, ...]
 
 
 class _Evaluation(Algorithm):
@@ -56,6 +80,7 @@ class _Evaluation(Algorithm):
 
     name: ClassVar[str] = "evaluation"
     private: ClassVar[bool | None] = None
+    options: ClassVar[tuple[str, ...] | None] = ()
 
     def coordinate(self, plan: Plan) -> Coordination:
         """The sum of the parties' cells, as the solution's model."""
@@ -82,13 +107,34 @@ class EvaluatedClasses(_Evaluation):
         count = 8 if problem.records < FEW * noise else 12 if problem.records < MANY * noise else 16
         nodes = TwoSides.about(mean, max(deviation, 1e-3), count)
         numbers = EvaluatedClassesNumbers(
-            weights=tuple(weights.tolist()), low=nodes.low, high=nodes.high, left=nodes.left, right=nodes.right
+            **options.told, low=nodes.low, high=nodes.high, left=nodes.left, right=nodes.right
         )
         return Design(rounds=1, numbers=numbers, releases=(_release(ScoreCells(nodes, weights), problem),))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
         return (ScoreCells(nodes_of(plan), _weights(plan)),)
+
+
+class EvaluatedSeveral(_Evaluation):
+    """Records counted by class and predicted class and, of a model with probabilities, their losses in cells.
+
+    Guarantee: mu = (sensitivity sqrt 2, replace-one 2) / std, without losses (1, sqrt 2) / std, whatever the model
+    (`proof.md`).
+    """
+
+    form: ClassVar[str] = "several"
+    title: ClassVar[str] = "private evaluation: records counted by class and predicted class, their losses in cells"
+    several: ClassVar[bool] = True
+
+    def design(self, problem: Problem, options: Subject) -> Design:
+        """Nothing to choose."""
+        numbers = EvaluatedSeveralNumbers(**options.told)
+        return Design(rounds=1, numbers=numbers, releases=(_release(_class_cells(problem, options.weights), problem),))
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+        """The cells."""
+        return (_class_cells(plan, _weights(plan).reshape(plan.scaled_loss.outputs, plan.dimension)),)
 
 
 class EvaluatedNumbers(_Evaluation):
@@ -103,7 +149,7 @@ class EvaluatedNumbers(_Evaluation):
 
     def design(self, problem: Problem, options: Subject) -> Design:
         """The nodes are those of the declared range of the label."""
-        numbers = EvaluatedNumbersNumbers(weights=tuple(options.weights.tolist()))
+        numbers = EvaluatedNumbersNumbers(**options.told)
         return Design(rounds=1, numbers=numbers, releases=(_release(ResidualCells(options.weights), problem),))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
@@ -121,8 +167,15 @@ def _release(query: Query, problem: Problem) -> Release:
     return Release.at_mu(query, 0, 1, problem.mu, problem.relation)
 
 
+def _class_cells(problem: Problem, weights: Array) -> ClassCells:
+    return ClassCells(weights, losses=problem.loss.name == "softmax")
+
+
 def _weights(plan: Plan) -> Any:
-    weights = np.array(plan.numbers.weights)
-    if len(weights) != plan.dimension:
-        raise RefusedError(f"the plan has a model of {len(weights)} weights for rows of {plan.dimension} columns.")
+    weights, outputs = np.array(plan.numbers.weights), plan.scaled_loss.outputs
+    if len(weights) != plan.dimension * outputs:
+        each = f" and {outputs} classes" if outputs > 1 else ""
+        raise RefusedError(
+            f"the plan has a model of {len(weights)} weights for rows of {plan.dimension} columns{each}."
+        )
     return weights

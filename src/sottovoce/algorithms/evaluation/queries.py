@@ -17,7 +17,14 @@ Array = NDArray[np.float64]
 
 RESIDUALS = Line((0.0, *(2.0**k for k in range(-6, 1))))  # sizes in half-widths of the label's range
 LABELS = Line(tuple(np.linspace(-1.0, 1.0, 8).tolist()))
+LARGEST_LOSS = 6.0  # a record's log-loss counts as no more
 FLOAT = 1.0 + 2.0**-18  # in a sensitivity, for labels and squares that are rounded toward zero before they are summed
+
+
+def loss_lines(classes: int) -> tuple[Line, Line]:
+    """Nodes of the losses of records whose class has the largest score of all, and of the others."""
+    most = math.log(classes)
+    return Line((0.0, most / 4, most)), Line((math.log(2.0), 2.0, LARGEST_LOSS))
 
 
 def cells(rows: Block, places: Integers, t: Array, count: int) -> Array:
@@ -58,6 +65,55 @@ class ScoreCells(Query):
         rows = round.rows
         places, t = self.nodes.shares(rows.scores(self.weights))
         return cells(rows, np.where(rows.labels > 0, places + len(self.nodes), places), t, self.length)
+
+
+class ClassCells(Query):
+    """Records by class and predicted class, K x K counts, and cells of their losses -log p_y: right ones, wrong ones.
+
+    The weights have a row for each of K classes. A record whose class has the largest score is right and its loss at
+    most log K; that of a wrong one is at least log 2. Without `losses` there are the counts alone.
+
+    Guarantee: a record adds 1 to one count, and 1 - t and t to two cells: two vectors without entries below 0 and of
+    norm at most 1. So zero-out moves the value by at most sqrt 2, replace-one by 2; without losses by 1 and sqrt 2.
+    Edges: a null row adds nothing; of equal scores the first is the prediction; a NaN loss counts as the first node.
+    """
+
+    name = "cells"
+    title: ClassVar[str] = "test records by class, predicted class and, where there are probabilities, loss"
+
+    def __init__(self, weights: Array, *, losses: bool) -> None:
+        self.weights, self.losses = weights, losses
+        self.classes = len(weights)
+        self.lines: tuple[Line, ...] = loss_lines(self.classes) if losses else ()
+        self.length = self.classes**2 + sum(map(len, self.lines))
+        self.bound = math.sqrt(2.0) if losses else 1.0
+        self.rounding_entries = 6.0 if losses else 2.0
+
+    def sensitivity(self, relation: Relation) -> float:
+        """Sqrt 2, or 2; without losses 1, or sqrt 2."""
+        return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
+
+    def value(self, round: Round) -> Array:
+        """A pass over the rows for each class, with a few numbers of each row at hand."""
+        rows = round.rows
+        labels, count = rows.labels.astype(np.int64), len(rows)
+        predicted, largest = np.zeros(count, dtype=np.int64), np.full(count, -math.inf)
+        total, own = np.full(count, -math.inf), np.zeros(count)
+        for place, weights in enumerate(self.weights):
+            scores = rows.scores(weights)
+            predicted[scores > largest] = place
+            np.maximum(largest, scores, out=largest)
+            if self.losses:
+                np.logaddexp(total, scores, out=total)  # of each record on its own
+                np.copyto(own, scores, where=labels == place)
+        usable = rows.usable_rows
+        counts = np.bincount((labels * self.classes + predicted)[usable], minlength=self.classes**2)
+        if not self.losses:
+            return counts.astype(np.float64)
+        (places, t), (beyond, u) = (line.shares(total - own) for line in self.lines)
+        right, size = labels == predicted, len(self.lines[0])
+        places, t = np.where(right, places, beyond + size), np.where(right, t, u)
+        return np.concatenate([counts, cells(rows, places, t, self.length - len(counts))])
 
 
 class ResidualCells(Query):

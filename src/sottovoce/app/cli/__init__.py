@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from sottovoce import __version__
 from sottovoce.app.cli import (
     auditing,
+    cards,
     comparing,
     demonstration,
     evaluation,
@@ -58,6 +59,7 @@ app.command()(training.fit)
 app.command()(prediction.predict)
 app.command()(schemas.schema)
 app.command()(evaluation.evaluate)
+app.command()(cards.card)
 app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
 app.add_typer(models.app, name="models")

@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sottovoce.algorithms import make_plan
+import numpy as np
+
+from sottovoce.algorithms import forms, make_plan, plan_by
+from sottovoce.algorithms.evaluation import Subject
 from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.games import Game
 from sottovoce.plan.plan import Plan
@@ -25,6 +28,11 @@ UNIT_BALL = Named(name="l1_ball", parameters={"radius": 1.0})
 ENTRIES = Bounds.declare(entry_bound=1.0, label_bound=1.0)
 NORM = Bounds.declare(row_norm=1.0, label_bound=1.0)
 PAPER = {"calibration": "paper"}
+EVALUATED: Mapping[str, Mapping[str, Any]] = {  # what is told of a model decides what is counted
+    "numbers": {},
+    "classes": {"loss": Named(name="logistic"), "classes": (-1, 1)},
+    "several classes": {"loss": Named(name="softmax", parameters={"classes": 3.0}), "classes": (0, 1, 2)},
+}
 
 CENTRAL: Mapping[str, Mapping[str, Any]] = {
     "newton": {"rounds": 2},
@@ -58,7 +66,8 @@ def audit_plan(  # noqa: PLR0913
 ) -> Plan:
     """A small plan of a squared loss; `features` are those of a party where the split is by columns.
 
-    `parties` is how many, or the records of each. `changes` are fields of a problem, and options of the solver.
+    `parties` is how many, or the records of each. `changes` are fields of a problem, and options of the solver. With
+    "evaluation" in the place of a solver some model is evaluated.
     """
     fields = {key: changes.pop(key) for key in tuple(changes) if key in Problem.model_fields}
     counts = (records,) * parties if isinstance(parties, int) else parties
@@ -79,7 +88,18 @@ def audit_plan(  # noqa: PLR0913
             **fields,
         }
     )
+    if solver == "evaluation":
+        return evaluation_plan(problem, run="audit", coin=coin)
     return make_plan(problem, by_name(solver, **changes), run="audit", coin=coin)
+
+
+def evaluation_plan(problem: Problem, *, run: str, coin: str) -> Plan:
+    """The plan of an evaluation of a model with large weights: scores lie at the nodes, where a record tells most."""
+    loss = problem.scaled_loss
+    fits = (form for form in forms("evaluation") if form.several == (loss.outputs > 1))
+    form = next(form for form in fits if all(need.met(loss) for need in form.needs))
+    weights = 9.0 * np.random.default_rng(0).standard_normal((loss.outputs, problem.dimension))
+    return plan_by(form, problem, Subject(weights if form.several else weights[0]), run=run, coin=coin)
 
 
 def catalogue() -> Mapping[str, Callable[[], Game]]:
@@ -92,6 +112,7 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
     _one_place(game)
     _by_rows(game)
     _by_columns(game)
+    _evaluations(game)
     _published(game)
     return made
 
@@ -134,6 +155,16 @@ def _by_columns(game: Callable[..., None]) -> None:
     feature = {"unit": "feature", "labels": "public", "rounds": 2, "slope_bound": 0.3, "regulariser": STIFF}
     plan = {"solver": "admm", "split": "columns", "parties": 2, "features": 1, **feature}
     game("admm by columns, a feature", plan, runs=MANY)
+
+
+def _evaluations(game: Callable[..., None]) -> None:
+    """A model is told by its plan; what leaves is one vector of cells."""
+    for what, fields in EVALUATED.items():
+        plan, both = {"solver": "evaluation", **fields}, ((1.0, 0.0, 1.0), (1.0, 0.0, -1.0), (math.nan, math.nan, 1.0))
+        records = both if what == "numbers" else ()  # another label makes another residual too
+        game(f"evaluation of {what}, replace-one", plan, runs=MANY, records=records)
+        game(f"evaluation of {what}, zero-out", {**plan, "relation": "zero-out"}, runs=MANY)
+        game(f"evaluation of {what} by rows", {**plan, "split": "rows", "parties": 2}, runs=SOME, records=records)
 
 
 def _published(game: Callable[..., None]) -> None:

@@ -1,0 +1,223 @@
+"""A model card: what a model is, what it promises, what was declared, how good it is, its coefficients.
+
+One list of sections, written as a page (HTML, nothing from elsewhere) or as Markdown.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from sottovoce import __version__
+from sottovoce.app.page import declared_ranges, document, feature_names, public_facts
+from sottovoce.app.texts import escaped, markdown
+from sottovoce.errors import InputError
+from sottovoce.estimators import PrivateLinearModel, plots
+from sottovoce.privacy.guarantee import VIEWS
+
+Told = Mapping[str, Any]
+
+MOST_COEFFICIENTS: Final = 100  # features whose coefficients are shown; of more the largest
+FORMATS: Final = (".html", ".md")
+_PARTS: Final = ("metrics", "classes", "by_class", "confusion", "records", "people", "model", "privacy")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Heads and rows of texts; columns after the first are numbers where `numbers`."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: bool = True
+
+
+@dataclass(frozen=True)
+class List:
+    """Short texts below each other."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG, and what it shows."""
+
+    svg: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title and what is below it; a plain text is a paragraph."""
+
+    title: str
+    parts: tuple[str | Table | List | Picture, ...]
+
+
+def load_evaluation(path: Path, model: PrivateLinearModel) -> Told:
+    """What `sottovoce evaluate --output` wrote about this model."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); give what `sottovoce evaluate` wrote.") from None
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or not set(_PARTS) <= set(told):
+        raise InputError(f"{path} is no evaluation of this version; `sottovoce evaluate --output` writes one.")
+    if told["model"] != model.charged_as_:
+        raise InputError(f"{path} is an evaluation of another model; evaluate this one.")
+    return told
+
+
+def sections(model: PrivateLinearModel, told: Told | None) -> list[Section]:
+    """The card of a fitted model, with an evaluation of it where there is one."""
+    report, plan = model.privacy_, model.plan_
+    facts = public_facts(plan, model)
+    if model._schema is not None and model._schema.label is not None:
+        facts.append(("Label", model._schema.label))
+    about = [(name.capitalize(), text) for name, text in plan.about.texts().items()]
+    identity = [
+        ("Model", type(model).__name__),
+        ("Loss and penalty", f"{plan.loss.name}, {plan.regulariser.name}"),
+        ("Solver", plan.algorithm),
+        *about,
+        ("Plan, as in ledgers", model.charged_as_),
+        ("Software", f"sottovoce {__version__}"),
+        ("Written", f"{datetime.now(UTC):%Y-%m-%d} UTC"),
+    ]
+    views = ["world"] if plan.split == "central" else list(VIEWS)
+    promises = [report.against(view).sentence() for view in views]  # type: ignore[arg-type]
+    ranges = [
+        (name, f"{low:g}", f"{high:g}")
+        for name, (low, high) in zip(feature_names(model), declared_ranges(plan), strict=False)
+    ]
+    declared: list[str | Table | List | Picture] = [Table(("", ""), tuple(facts), numbers=False)]
+    if ranges:
+        declared.append(Table(("feature", "from", "to"), tuple(ranges)))
+    return [
+        Section("What it is", (Table(("", ""), tuple(identity), numbers=False),)),
+        Section("What it promises", (*promises, "This rests on:", List(report.assumptions))),
+        Section("What was declared of the data, and is public", tuple(declared)),
+        Section("How good it is", tuple(_evaluation(told))),
+        Section("Coefficients", tuple(_coefficients(model))),
+    ]
+
+
+def _evaluation(told: Told | None) -> Iterable[str | Table | List | Picture]:
+    if told is None:
+        yield "Not said here. A private evaluation tells it, on test records and for a budget of their own."
+        return
+    epsilon = float(told["privacy"]["epsilon"])
+    yield (
+        f"On {told['records']:,} test records, with 95% intervals that include sampling and noise. The evaluation has "
+        f"a promise of its own: epsilon = {epsilon:.4g}, delta = {told['privacy']['delta']:g}."
+    )
+    if told["people"] == "others":
+        yield "The test people are declared to be others than those of the fit: each person pays for one of the two."
+    elif (both := told.get("with_fit")) is not None:
+        yield (
+            "The test people are declared to be those of the fit. Fit and evaluation together promise "
+            f"epsilon = {float(both['epsilon']):.4g}, delta = {both['delta']:.3g}."
+        )
+    if not told["complete"]:
+        yield "Some test records could not be used (missing cells, or labels that were not declared)."
+    heads = ("", "value", "from", "to")
+    yield Table(heads, tuple((plots.title_of(name), *_numbers(found)) for name, found in told["metrics"].items()))
+    if told["by_class"]:
+        each = zip(told["classes"], told["by_class"], strict=True)
+        rows = [(f"{name} of {label}", *_numbers(found[name])) for label, found in each for name in found]
+        yield Table(heads, tuple(rows))
+    try:
+        yield Picture(svg_of(told), "the evaluation: metrics, curves and counts")
+    except InputError as error:  # matplotlib is an extra
+        yield f"No picture: {error}"
+
+
+def _numbers(metric: Told) -> tuple[str, ...]:
+    """Value and interval; what cannot be told is a dash."""
+    return tuple("-" if metric[name] is None else f"{metric[name]:.4g}" for name in ("value", "low", "high"))
+
+
+def svg_of(told: Told) -> str:
+    """The picture of an evaluation, as one element that names nothing from elsewhere."""
+    figure, text = plots.new_figure(), io.StringIO()
+    import matplotlib as mpl
+
+    with mpl.rc_context({"svg.hashsalt": "sottovoce"}):
+        plots.draw(told, figure).savefig(text, format="svg", metadata=dict.fromkeys(_METADATA))
+    svg = text.getvalue()
+    return re.sub(r' (?:width|height)="[0-9.]+pt"', "", svg[svg.index("<svg") :], count=2)  # as wide as there is room
+
+
+_METADATA: Final = ("Creator", "Date", "Format", "Type")  # which name addresses
+
+
+def _coefficients(model: PrivateLinearModel) -> Iterable[str | Table | List | Picture]:
+    if model.plan_.models == "kept":
+        yield "Each party keeps those of its own columns; they are not here."
+        return
+    rows, intercepts = np.atleast_2d(model.coef_), np.ravel(model.intercept_)
+    names, order = feature_names(model), np.arange(rows.shape[1])
+    if len(order) > MOST_COEFFICIENTS:
+        order = np.sort(np.argsort(-np.abs(rows).max(axis=0), kind="stable")[:MOST_COEFFICIENTS])
+        yield f"The {MOST_COEFFICIENTS} features of {rows.shape[1]} with the largest coefficients."
+    several = model.plan_.scaled_loss.outputs > 1
+    heads = ("feature", *(map(str, model.plan_.classes or ()) if several else ("coefficient",)))
+    table = [(names[j], *(f"{value:.6g}" for value in rows[:, j])) for j in order]
+    yield Table(heads, (*table, ("intercept", *(f"{value:.6g}" for value in intercepts))))
+    yield "They were computed from noisy sums: they have errors of the noise besides those of sampling."
+
+
+def as_html(title: str, made: Sequence[Section]) -> str:
+    """The card as a page."""
+    body = "".join(
+        f"<section><h2>{escaped(section.title)}</h2>\n{''.join(map(_html, section.parts))}</section>\n"
+        for section in made
+    )
+    return document(title, f"<h1>{escaped(title)}</h1>\n{body}")
+
+
+def _html(part: str | Table | List | Picture) -> str:
+    if isinstance(part, Picture):
+        return f'<figure role="img" aria-label="{escaped(part.what)}">{part.svg}</figure>\n'
+    if isinstance(part, List):
+        return f"<ul>{''.join(f'<li>{escaped(item)}</li>' for item in part.items)}</ul>\n"
+    if isinstance(part, str):
+        return f"<p>{escaped(part)}</p>\n"
+    kind = ' class="number"' if part.numbers else ""
+    head = "".join(f"<th{kind * (place > 0)}>{escaped(name)}</th>" for place, name in enumerate(part.heads))
+    rows = "".join(
+        "<tr>" + "".join(f"<td{kind * (place > 0)}>{escaped(cell)}</td>" for place, cell in enumerate(row)) + "</tr>"
+        for row in part.rows
+    )
+    return f"<table>{f'<tr>{head}</tr>' if any(part.heads) else ''}{rows}</table>\n"
+
+
+def as_markdown(title: str, made: Sequence[Section], picture: str) -> str:
+    """The card as Markdown; `picture` is the file beside it that has the picture, if there is one."""
+    lines = [f"# {markdown(title)}"]
+    for section in made:
+        lines.append(f"## {markdown(section.title)}")
+        lines += [_markdown(part, picture) for part in section.parts]
+    return "\n\n".join(lines) + "\n"
+
+
+def _markdown(part: str | Table | List | Picture, picture: str) -> str:
+    if isinstance(part, Picture):
+        return f"![{markdown(part.what)}]({picture})"
+    if isinstance(part, List):
+        return "\n".join(f"- {markdown(item)}" for item in part.items)
+    if isinstance(part, str):
+        return markdown(part)
+    rule = "|".join("--:" if part.numbers and place else "---" for place in range(len(part.heads)))
+    rows = (f"| {' | '.join(map(markdown, row))} |" for row in (part.heads, *part.rows))
+    head, *rest = rows
+    return "\n".join([head, f"|{rule}|", *rest])
