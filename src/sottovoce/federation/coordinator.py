@@ -72,11 +72,15 @@ class Coordinator:
         replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
         return tuple(replies[name].facts["kept_rows"] for name in parties)
 
+    def check(self, plan: Plan) -> None:
+        """Raise what a party would answer to a plan; nothing is charged."""
+        self._propose(plan, plan.names, "check")
+
     def run(self, plan: Plan, form: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
         """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
         parties = plan.names
         if len(parties) > 1:
-            self._propose(plan, parties, "check")  # one refusal, and nobody has paid
+            self.check(plan)  # one refusal, and nobody has paid
         self._open(plan, parties)
         text, queries = form.coordinate(plan), _queries(form, plan)
         total = rounds_of(plan, form) if progress is not None and plan.private else 0

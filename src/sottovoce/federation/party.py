@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -430,6 +430,14 @@ class Party:
             self._identity.verify(name, PLAN, run.plan.digest, signature)
         run.started = True
         return reply("accept", frame, _acknowledged(True))
+
+    def check_account(self, plans: Sequence[Plan]) -> None:
+        """Raise `BudgetError` if the account cannot pay for these plans one after the other; for its own holder."""
+        if self._account is not None:
+            book = self._account.book()
+            self._account.check_all(
+                [(charge_of(algorithms.of(plan), plan, self.name, book)[0], plan.delta) for plan in plans]
+            )
 
     @property
     def has_ledger(self) -> bool:
