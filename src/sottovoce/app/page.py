@@ -117,11 +117,11 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
             _section("Against whom", *_adversaries(report, plan)),
             _section("What this rests on", _list(report.assumptions)),
             _section("Budgets", _budget(plan, occasion)),
-            _section("What was declared, and is public", _facts(plan, model), _ranges(plan, model)),
+            _section("What was declared, and is public", _facts(plan, model), _ranges(plan, model), _bought(model)),
         ),
         _part(
             "For an engineer",
-            _section("What left the parties", *_releases(plan)),
+            _section("What left the parties", *(part for each in _plans(model) for part in _releases(each))),
             _section("How it was done", _method(plan, model, occasion.seconds)),
         ),
     )
@@ -380,8 +380,19 @@ def _facts(plan: Plan, model: PrivateLinearModel) -> str:
     return _table((key, escape(str(value))) for key, value in facts)
 
 
+def _plans(model: PrivateLinearModel) -> tuple[Plan, ...]:
+    """All that ran for a fit; of a model from a file only its own plan is known."""
+    return getattr(model, "plans_", (model.plan_,))
+
+
+def _bought(model: PrivateLinearModel) -> str:
+    """Which ranges were not declared: a part of the budget paid for them."""
+    names = ", ".join(escape(name) for name in getattr(model, "ranges_", ()))
+    return f"<p>Bought with a part of this fit's budget, and not declared: {names}.</p>" if names else ""
+
+
 def _ranges(plan: Plan, model: PrivateLinearModel) -> str:
-    """The declared range of each feature, in full, where there is one for each."""
+    """The range of each feature, in full, where there is one for each."""
     bounds = plan.bounds
     if bounds.feature_low is not None and bounds.feature_high is not None:
         ranges = list(zip(bounds.feature_low, bounds.feature_high, strict=True))

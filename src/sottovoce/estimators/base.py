@@ -427,8 +427,12 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         coordinator, federation = prepared.coordinator, prepared.federation
         coordinator.check(prepared.plan)
         federation.check_accounts(prepared.plans)
-        solution, _ = coordinator.run(purchase.plan, ranges.FORM)
-        columns = purchase.named(solution.model)
+        solution, _ = coordinator.run(purchase.plan, ranges.FORM, last=False)
+        try:
+            columns = purchase.named(solution.model)
+        except InputError:
+            coordinator.dismiss()
+            raise
         self.ranges_ = {column.name: (column.low, column.high) for column in columns.values()}
         if (schema := self._schema) is not None:
             own = set(schema.columns) | {schema.label}

@@ -6,6 +6,7 @@ the ranges: until they are there its plan has [-1, 1] in their place.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,17 @@ class Purchase:
     plan: Plan
     problem: Problem
     solver: Options
+
+    @property
+    def share(self) -> float:
+        """Of mu squared of the whole fit."""
+        mine, theirs = self.plan.mu**2, self.problem.mu**2
+        return mine / (mine + theirs) if math.isfinite(mine + theirs) else 0.0
+
+    def __str__(self) -> str:
+        names = ", ".join(column.name for column in self.columns.values())
+        of_it = f" with {100 * self.share:.3g}% of the budget (of mu squared)" if self.plan.private else ""
+        return f"ranges are bought{of_it}, before the fit: {names}"
 
     def named(self, found: Mapping[int, Range | None]) -> dict[int, Number]:
         """The columns with their ranges. One that stays unknown is an error: nothing goes on with a guess."""

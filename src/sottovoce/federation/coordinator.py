@@ -76,8 +76,13 @@ class Coordinator:
         """Raise what a party would answer to a plan; nothing is charged."""
         self._propose(plan, plan.names, "check")
 
-    def run(self, plan: Plan, form: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
-        """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
+    def run(
+        self, plan: Plan, form: Algorithm, progress: Progress | None = None, *, last: bool = True
+    ) -> tuple[Solution, int]:
+        """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0.
+
+        With `last=False` the parties are not told that it is over: the next plan of the same fit follows.
+        """
         parties = plan.names
         if len(parties) > 1:
             self.check(plan)  # one refusal, and nobody has paid
@@ -98,7 +103,7 @@ class Coordinator:
         except StopIteration as stop:
             found = stop.value
         solution = found if isinstance(found, Solution) else Solution(found)
-        self.missing = self._end(plan, _shared(plan, solution))
+        self.missing = self._end(plan, _shared(plan, solution)) if last else {}
         return solution, round_
 
     def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:

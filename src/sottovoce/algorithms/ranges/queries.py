@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, Integers, ends_of, equal_places, power_places
-from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Reals, Round, Told, Turn, Wholes
-from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.relation import Relation, either
 
@@ -55,10 +53,8 @@ class _Counts(Query):
 
     def value(self, round: Round) -> Array:
         """One pass over the rows; counts are whole numbers, so their sums are exact."""
-        if round.rows.layout != "raw":
-            raise RefusedError(f"{self.name!r} counts cells of raw rows.")
         counts = np.zeros((len(self.columns), self.cells))
-        for piece in _usable(round.rows, self.columns):
+        for piece in round.rows.cells(self.columns):
             for place, values in enumerate(piece.T):
                 known = values[np.isfinite(values)]
                 counts[place] += np.bincount(self.places(known, place, round.told), minlength=self.cells)
@@ -101,12 +97,3 @@ class EqualCounts(_Counts):
         """In the run of the column."""
         first, last = told["runs"][column].tolist()
         return equal_places(values, ends_of((first, last)))
-
-
-def _usable(rows: Block, columns: tuple[int, ...]) -> Iterator[Array]:
-    """Raw cells of these columns, the label's behind the features', piece by piece, without null rows."""
-    usable, start = rows.usable_rows, 0
-    for piece, labels in rows.chunks():
-        kept = usable[start : start + len(labels)]
-        start += len(labels)
-        yield np.column_stack([piece, labels])[kept][:, list(columns)]

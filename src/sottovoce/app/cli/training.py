@@ -24,9 +24,11 @@ from sottovoce.app.cli.console import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from sottovoce.app.runs import Preview
     from sottovoce.estimators import PrivateLinearModel
+    from sottovoce.plan.plan import Plan
 
 JobPath = Annotated[Path, typer.Argument(metavar="JOB", help="A job file in TOML.", show_default=False)]
 
@@ -119,13 +121,10 @@ def fit(
 
 def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
     """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
-    from sottovoce import algorithms
     from sottovoce.app.costs import readable_size
     from sottovoce.app.page import known_labels
-    from sottovoce.queries.messages import answers_of
 
     made, cost = shown.plan, shown.cost
-    times = answers_of(made, algorithms.of(made)) if made.private and made.split == "columns" else {}
     where = "in one place" if made.split == "central" else f"at {len(made.parties)} parties, split by {made.split}"
     console.print(
         f"{made.loss.name} loss, penalty {made.regulariser.name}, solver {made.algorithm}: "
@@ -136,18 +135,7 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
         console.print(f"features: {widths}; labels: {known_labels(made)}")
     console.print("\nGuarantee", style="bold")
     show_promises(shown.report, console, central=made.split == "central")
-    if made.private:
-        title = "What leaves all parties together, at most" if times else "What leaves each party"
-        listing = table("release", "times>", "of", f"one {made.protects} moves it by>", "noise, std>", title=title)
-        titles = algorithms.titles(made)
-        for release in made.releases:
-            share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
-            moves = f"{release.charged(made.relation):.4g}"
-            listing.add_row(
-                titles[release.query], f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
-            )
-        console.print()
-        console.print(listing)
+    _show_releases(shown, console)
     console.print()
     if cost.rounds is None:
         console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
@@ -179,6 +167,34 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
         console.print(f"refused by {who}: {refusal}")
     for note in shown.notes:
         console.print(f"note: {note}")
+
+
+def _show_releases(shown: Preview, console: Console) -> None:
+    """What leaves, plan by plan; first that ranges are bought, if they are."""
+    if shown.first is not None:
+        console.print(f"\n{shown.first}", soft_wrap=True)
+    for each in shown.plans:
+        if each.private:
+            console.print()
+            console.print(_leaving(each))
+
+
+def _leaving(plan: Plan) -> Table:
+    """What leaves under a plan, with its noise."""
+    from sottovoce import algorithms
+    from sottovoce.queries.messages import answers_of
+
+    times = answers_of(plan, algorithms.of(plan)) if plan.split == "columns" else {}
+    title = "What leaves all parties together, at most" if times else "What leaves each party"
+    listing = table("release", "times>", "of", f"one {plan.protects} moves it by>", "noise, std>", title=title)
+    titles = algorithms.titles(plan)
+    for release in plan.releases:
+        share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
+        moves = f"{release.charged(plan.relation):.4g}"
+        listing.add_row(
+            titles[release.query], f"{times.get(release.query, release.total)}", share, moves, f"{release.std:.4g}"
+        )
+    return listing
 
 
 def show_summary(
