@@ -23,6 +23,8 @@ from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.lab.audit.games import Game, Result, play
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.accounting import gaussian_mu
@@ -162,6 +164,27 @@ def test_a_plan_costs_what_was_asked_for_on_every_split(relation: Relation) -> N
     assert [query_of(alone, "cells", name).answered_by(alone, name, 1) for name in alone.names] == [True, False, False]
 
 
+def attacked(relation: Relation) -> Result:
+    """The likelihood ratio of both releases, the second told runs that follow from the first."""
+    classes = {"classes": (-1, 1), "loss": Named(name="logistic"), "bounds": Bounds.declare(row_norm=1.0)}
+    plan = plan_of((0,), relation=relation, epsilon=8.0, delta=1e-3, **classes)
+    canary, null = (5.0, -3.0, 1e9, 1.0), (math.nan,) * FEATURES + (1.0,)
+    other = either(relation, zero_out=null, replace_one=(-5.0, 3.0, 0.0, 1.0))
+    return play(Game("ranges", plan, records=(canary, other, null)), 200, seed=2)
+
+
+def test_an_attack_finds_what_is_charged_and_no_more() -> None:
+    found = attacked("replace-one")
+    assert found.verdict == "holds"
+    assert found.measured > 0.4 * found.claimed  # a lower bound, from few runs
+
+
+def test_an_attack_finds_a_sensitivity_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted fault: a third of it is charged."""
+    monkeypatch.setattr(range_queries._Counts, "sensitivity", lambda *_: 1 / 3)
+    assert attacked("replace-one").broken
+
+
 def test_a_party_takes_no_plan_that_says_something_else() -> None:
     """Planted faults in a plan: other columns than there are, the label of classes, one twice, less noise, sparse."""
     plan = plan_of()
@@ -187,6 +210,19 @@ def test_a_party_takes_no_plan_that_says_something_else() -> None:
         block_of(sp.csr_matrix(np.eye(7, 3)), np.ones(7))
     with pytest.raises(LeakError, match="not prepared"):
         at(PowerCounts((0,)), Block(np.ones((2, 1)), np.ones(2), None, usable=np.ones(2, dtype=bool)))
+
+
+def test_raw_rows_are_for_counts_alone() -> None:
+    """A plan that would sum raw rows is refused, and so is the sum itself."""
+    plan = audit_plan("gradient", rounds=1)
+    (name, count), *_ = plan.parties
+    party = Party(name, np.ones((count, plan.features)), np.ones(count))
+    digest, text = forged(plan, layout="raw")
+    answer = decode(handle(party, encode(Frame("plan", 1, digest, text=text))).data)
+    assert answer.kind == "refuse"
+    assert "does not take rows as 'raw'" in answer.text
+    with pytest.raises(LeakError, match="longer"):
+        at(query_of(plan, "gradient"), block_of(np.ones((2, 2)), np.ones(2), features=2), weights=np.zeros(2))
 
 
 def test_a_party_takes_no_runs_but_those_there_are() -> None:

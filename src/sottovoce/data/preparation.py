@@ -2,8 +2,8 @@
 
 Prepared means, for every record on its own (so that a record changes nothing but its own row): rescaled by public
 ranges, cut to the entry bound, scaled back to the row norm, scaled as the layout says, extended by the constant of the
-intercept, and rounded toward zero on a public grid. A row with NaN or infinity, or with a label that was not declared,
-becomes a null row: zero everywhere.
+intercept, and rounded toward zero on a public grid. A row with NaN or infinity in a column that is not `filled`,
+or with a label that was not declared, becomes a null row: zero everywhere.
 
 Without privacy bounds cut and do nothing else: rows keep their scale, so no bound that cuts nothing changes a model.
 """

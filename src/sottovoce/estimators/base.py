@@ -216,7 +216,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         return made
 
     def plan(self, federation: Federation) -> Plan:
-        """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged."""
+        """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged.
+
+        Ranges that are to be bought are [-1, 1] in it; no cost depends on them.
+        """
         self._check_parameters()
         self._take_schema(federation)
         return self._prepare(federation, frames=3).plan

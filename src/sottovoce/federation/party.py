@@ -474,6 +474,8 @@ class Party:
             recipe = plan.part(self.name).preparation
         except InputError as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
+        if plan.layout == "raw" and is_sparse(self._rows):
+            raise RefusedError(f"{self.name} has a sparse matrix, of which no ranges are bought; declare them.")
         if recipe.labelled != self._labelled:
             knows = "knows the labels" if self._labelled else "does not know the labels"
             raise RefusedError(f"{self.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")
