@@ -119,6 +119,17 @@ class TestOnEverySplit:
         model = sv.PrivateRidge(epsilon=2.0, schema=schema, insecure_seed=4).fit({"age": PEOPLE["age"], "cost": y})
         assert model.ranges_["cost"] == model.schema_.label_bound
 
+    def test_three_classes_and_an_evaluation(self, central: Any) -> None:
+        """Undeclared labels make null rows, whose cells are not counted."""
+        three = np.where(PEOPLE["age"] > 60, "old", np.where(PEOPLE["age"] > 40, "middle", "young"))
+        schema = sv.Schema({"age": {"range": "private"}, "is": {"levels": ["young", "middle", "old"]}}, label="is")
+        model = classifier(schema=schema).fit({"age": PEOPLE["age"], "is": three})
+        assert model.coef_.shape == (3, 1)
+        assert model.score({"age": PEOPLE["age"]}, three) > 0.6
+        for test in (OTHERS, sv.Federation.by_rows([OTHERS, people(1000, 2)], schema=SCHEMA)):
+            found = sv.evaluate(central, test, epsilon=2.0, insecure_seed=1)
+            assert found["accuracy"].value == pytest.approx(0.7, abs=0.06)
+
     def test_without_privacy(self) -> None:
         model = classifier(schema=SCHEMA, epsilon=math.inf).fit(PEOPLE)
         check_found(model)

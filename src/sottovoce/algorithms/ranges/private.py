@@ -14,6 +14,7 @@ from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, ZERO, ends_of, range
 from sottovoce.data.block import Layout
 from sottovoce.door.query import Query
 from sottovoce.errors import RefusedError
+from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
@@ -27,7 +28,7 @@ class CountedRangesNumbers(Numbers, solver="ranges", form="counts"):
     columns: tuple[Place, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _each_once(self) -> Self:
+    def _check(self) -> Self:
         if not all(one < other for one, other in zip(self.columns, self.columns[1:], strict=False)):
             raise ValueError("columns must go up, each named once")
         return self
@@ -47,6 +48,10 @@ class CountedRanges(Algorithm):
     splits: ClassVar[tuple[Split, ...]] = ("central", "rows", "columns")
     private: ClassVar[bool | None] = None
     layout: ClassVar[Layout] = "raw"
+
+    @classmethod
+    def check_loss(cls, loss: Loss) -> None:
+        """Any will do: nothing is fitted."""
 
     def design(self, problem: Problem, options: tuple[int, ...]) -> Design:
         """Half of mu squared for each release."""
