@@ -13,9 +13,13 @@ import pytest
 import serving
 from plans import PLANS, plan_for
 from sottovoce import algorithms
+from sottovoce.algorithms.ranges import CountedRanges
 from sottovoce.algorithms.sgd.published import RecordGradient
+from sottovoce.data.bounds import Bounds
 from sottovoce.door.query import Query, Scheduled, Turn
+from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Unbounded
 from sottovoce.queries.pricing import Pricing, queries_of
 from support import events_of
@@ -127,7 +131,21 @@ def more_parties(known: dict[str, Any], factor: int) -> dict[str, Any]:
 @pytest.mark.parametrize("name", PLANS)
 def test_no_plan_is_served_beyond_its_charge(name: str, tmp_path: Path) -> None:
     form, split, more = PLANS[name]
-    plan = plan_for(form, split, **more)
+    fenced(plan_for(form, split, **more), tmp_path)
+
+
+@pytest.mark.parametrize("split", ["central", "rows", "columns"])
+def test_no_plan_of_ranges_is_served_beyond_its_charge(split: Any, tmp_path: Path) -> None:
+    """It fits nothing, so no solver has it. By columns one party has a column and the label, the other a column."""
+    alone, joint = split == "central", split == "columns"
+    fields = audit_plan("fdml" if joint else "gradient", split, 1 if alone else 2, 1 if joint else 2, 6)
+    bare = {"bounds": Bounds(), "norms": (), "relation": "zero-out"}
+    problem = Problem(**{name: getattr(fields, name) for name in Problem.model_fields} | bare)
+    fenced(algorithms.plan_by(CountedRanges(), problem, (0, 1, 2), run="run", coin="coin"), tmp_path)
+
+
+def fenced(plan: Plan, tmp_path: Path) -> None:
+    """Whatever is multiplied in a plan, nobody serves more of it than was charged; the plan itself is served."""
     holders = serving.Holders(plan, tmp_path)
     priced = not any(isinstance(event, Unbounded) for event in events_of(plan))
     # a plan of ours is served in full, so the harness sees all there is; no account pays for what has no price

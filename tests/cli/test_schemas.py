@@ -27,6 +27,7 @@ city = { levels = ["Rome", "Oslo"], other = true }
 smoker = { yes = "yes", no = "no" }
 ill = { levels = ["no", "yes"] }
 """
+BOUGHT = SCHEMA.replace("range = [18, 98]", 'range = "private"')
 JOB = '[model]\nestimator = "logistic"\ninsecure_seed = 3\n[privacy]\nepsilon = 3.0\n'
 NAMES = ["age", "age=missing", "city=Rome", "city=Oslo", "city=other", "smoker=yes"]
 
@@ -158,23 +159,60 @@ class TestJobs:
         assert holder.labelled
         assert holder.features == len(NAMES)
 
+    def test_ranges_are_bought_in_one_budget(self, people: Path, invoke: Invoke) -> None:
+        """The plan says the share and what both plans cost, the results what was bought; the ledger has two plans."""
+        account = sv.Ledger.create(people / "all.db").open("all", 3.0, 1e-5, composition="gaussian")
+        path = people / "job.toml"
+        path.write_text(
+            JOB.replace("insecure_seed = 3\n", "") + BOUGHT + '[data]\nfile = "all.csv"\nledger = "all.db"\n'
+        )
+        shown = invoke("plan", path).stdout
+        assert "ranges are bought with 10% of the budget (of mu squared), before the fit: age" in shown
+        assert "counted by powers of two" in shown
+        assert "Tails will be cut" in shown
+        made = json.loads(invoke("plan", path, "--json").stdout)
+        assert made["ranges"]["columns"] == ["age"]
+        assert made["ranges"]["share"] == pytest.approx(0.1)
+        assert made["ledgers"][0]["after"]["share"] == pytest.approx(1.0, rel=1e-6)
+        assert [release["query"] for release in made["releases"]][:2] == ["powers", "cells"]
+        assert made["privacy"]["against"]["coordinator"]["epsilon"] == pytest.approx(3.0, rel=1e-6)
+        invoke("fit", path, "--quiet")
+        assert account.balance().plans == 2
+        report = json.loads((people / "job.privacy.json").read_text())
+        low, high = report["bought_ranges"]["age"]
+        assert 0 <= low < 40 < 80 < high <= 130
+        assert report["against"]["coordinator"]["epsilon"] == pytest.approx(3.0, rel=1e-6)
+        assert len(report["releases"]) == len(made["releases"])
+        page = (people / "job.privacy.html").read_text()
+        assert "Bought with a part of this fit's budget, and not declared: age." in page
+        assert "counted in equal cells" in page
+        kept = json.loads((people / "job.json").read_text())
+        assert kept["table_schema"]["columns"]["age"]["range"] == [low, high]
+        assert len(invoke("predict", people / "job.json", people / "new.csv").stdout.splitlines()) == 51
+        refused = invoke("fit", path, "--quiet", "--overwrite", code=3).stderr
+        assert "Nothing was charged" in refused
+        assert account.balance().plans == 2
+
     def test_parties_of_their_own_with_one_schema(self, people: Path, invoke: Invoke, start: Any) -> None:
-        """Real processes over TLS: each party reads its own table by its own copy of the schema."""
+        """Real processes over TLS: each party reads its own table by its own schema, and ends after one fit.
+
+        The fit buys a range first: two plans in one conversation.
+        """
         invoke("certificates", people / "certificates", "north", "south")
         port = demo._free_port()
         for name in ("north", "south"):
             sv.Ledger.create(people / f"{name}.db").open(name, epsilon=5.0, delta=1e-5)
             said = f'[party]\nname = "{name}"\nfile = "{name}.csv"\nledger = "{name}.db"\n[federation]\n'
             said += f'coordinator = "localhost:{port}"\ncertificates = "certificates"\n'
-            (people / f"{name}.toml").write_text(said + "[policy]\nmax_epsilon = 4.0\n" + SCHEMA)
-            start("party", "--job", people / f"{name}.toml")
+            (people / f"{name}.toml").write_text(said + "[policy]\nmax_epsilon = 4.0\n" + BOUGHT)
+            start("party", "--job", people / f"{name}.toml", "--once")
         remote = f'[federation]\nlisten = "127.0.0.1:{port}"\ncertificates = "certificates"\nwait = 60\n'
         path = people / "job.toml"
-        path.write_text(JOB.replace("insecure_seed = 3\n", "") + remote + 'parties = ["north", "south"]\n' + SCHEMA)
+        path.write_text(JOB.replace("insecure_seed = 3\n", "") + remote + 'parties = ["north", "south"]\n' + BOUGHT)
         invoke("fit", path, "--quiet")
         report = json.loads((people / "job.privacy.json").read_text())
         assert report["feature_names"] == NAMES
-        assert [sv.Ledger(people / f"{name}.db").account().balance().plans for name in ("north", "south")] == [1, 1]
+        assert [sv.Ledger(people / f"{name}.db").account().balance().plans for name in ("north", "south")] == [2, 2]
         found = invoke("predict", people / "job.json", people / "all.csv").stdout.splitlines()[1:]
         truth = [line.split(",")[-1] for line in (people / "all.csv").read_text().splitlines()[1:]]
         assert np.mean([a == b for a, b in zip(found, truth, strict=True)]) > 0.8

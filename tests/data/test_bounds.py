@@ -161,3 +161,16 @@ def test_squares_of_the_party_norms_sum_to_the_whole(row_norm: float, columns: l
     assert math.fsum(norm**2 for norm in norms) == pytest.approx(row_norm**2, rel=1e-12)
     shares = [norm**2 / row_norm**2 for norm in norms]
     assert shares == pytest.approx([count / sum(columns) for count in columns], rel=1e-9)
+
+
+def test_filled_columns_are_written_only_where_there_are_some() -> None:
+    """Bounds without them are written as ever, so that no plan of another kind has another digest."""
+    plain = Bounds.declare(feature_ranges=([0, 0, 0], [1, 2, 3]))
+    assert "filled" not in plain.model_dump()
+    filled = plain.model_copy(update={"filled": (0, 2)})
+    assert Bounds.model_validate(filled.model_dump()) == filled
+    assert [filled.part(start, 3, None).filled for start in (0, 1)] == [(0, 2), (1,)]
+    assert filled.part(1, 2, None).filled is None
+    for wrong in ((3,), (-1,), ()):
+        with pytest.raises(ValidationError, match="filled="):
+            Bounds.model_validate(plain.model_dump() | {"filled": wrong})

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,11 @@ class Cost:
     uplink_bytes: int | None
     downlink_bytes: int | None
     seconds: float | None
+
+    def __add__(self, other: Cost) -> Cost:
+        """Of two plans, one after the other; what is asked between them is not in it."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Cost(*(None if None in pair else sum(pair) for pair in pairs))
 
 
 def cost_of(  # noqa: PLR0913

@@ -114,13 +114,15 @@ class BoundsTable(_Table):
     entry_bound: StrictFloat | list[StrictFloat] | None = Field(
         None, description="the largest absolute entry, above 0: one number, or a list with one for each feature"
     )
-    label_bound: float | Range | None = Field(
-        None, description="the range of the label as [low, high], or one number b for [-b, b]"
+    label_bound: float | Range | Literal["private"] | None = Field(
+        None,
+        description='the range of the label as [low, high], or one number b for [-b, b], or "private": a share of the '
+        "budget buys it",
     )
-    feature_ranges: dict[str, list[float]] | None = Field(
+    feature_ranges: dict[str, list[float]] | Literal["private"] | None = Field(
         None,
         description="a range for each feature by its name, { age = [18, 99], ... }, "
-        "or { low = [...], high = [...] } in the order of the columns",
+        'or { low = [...], high = [...] } in the order of the columns, or "private": a share of the budget buys them',
     )
     classes: Annotated[tuple[Any, ...], Field(min_length=2)] | None = Field(
         None, description='the labels, of two the negative first, for example ["no", "yes"] or [0, 1]'
@@ -133,18 +135,22 @@ class BoundsTable(_Table):
     def named_ranges(self) -> Mapping[str, list[float]] | None:
         """The ranges by feature name, where they are given so."""
         ranges = self.feature_ranges
-        return None if ranges is None or set(ranges) == {"low", "high"} else ranges
+        return ranges if isinstance(ranges, Mapping) and set(ranges) != {"low", "high"} else None
 
     @property
-    def ranges(self) -> Mapping[str, list[float]] | tuple[list[float], list[float]] | None:
-        """As an estimator takes them: by name, or (lows, highs) in the order of the columns."""
+    def ranges(self) -> Mapping[str, list[float]] | tuple[list[float], list[float]] | str | None:
+        """As an estimator takes them: by name, (lows, highs) in the order of the columns, or "private"."""
         ranges = self.feature_ranges
-        return (ranges["low"], ranges["high"]) if ranges is not None and self.named_ranges is None else ranges
+        if isinstance(ranges, dict) and self.named_ranges is None:
+            return ranges["low"], ranges["high"]
+        return ranges
 
     def declare(self, names: Sequence[str]) -> Bounds:
         """The bounds as plans carry them, for features of these names."""
         from sottovoce.data.bounds import Bounds, in_order
 
+        if isinstance(self.ranges, str) or isinstance(self.label_bound, str):
+            raise InputError('[bounds]: "private" is for a fit; a party that demands bounds of a plan says which.')
         return Bounds.declare(
             row_norm=self.row_norm,
             entry_bound=self.entry_bound,
@@ -162,8 +168,8 @@ class SchemaTable(_Table):
     identifiers: tuple[str, ...] = Field((), description='columns that are no features, such as ["id"]')
     columns: dict[str, Any] | None = Field(
         None,
-        description="for each column { range = [low, high] }, { levels = [...] } or { yes = ..., no = ... }, with "
-        "missing, other and fill where wanted",
+        description='for each column { range = [low, high] }, { range = "private" }, { levels = [...] } or '
+        "{ yes = ..., no = ... }, with missing, other, fill and narrow where wanted",
     )
 
     def declared(self, job: _File) -> Schema:

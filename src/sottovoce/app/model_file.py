@@ -47,6 +47,8 @@ class ModelFile(BaseModel):
     classes: tuple[Any, ...] | None
     feature_names: list[str]
     table_schema: dict[str, Any] | None = None  # what makes the features of a table
+    bought_ranges: dict[str, tuple[FiniteFloat, FiniteFloat]] = {}  # by column: what this fit's budget paid for
+    beside: list[str] = []  # what else ran for this fit in its budget: names in the ledgers
     score_spread: tuple[FiniteFloat, FiniteFloat] | None = None  # of the training scores: where to look at others
     rounds: int
     plan: Plan
@@ -66,6 +68,7 @@ def to_json(model: PrivateLinearModel) -> str:
     # The coin names records in one published calibration; whoever gets the model must not get it.
     plan = model.plan_.model_copy(update={"coin": "withheld"})
     kept = plan.models == "kept"
+    beside = [each.digest.hex() for each in model.plans_ if each is not model.plan_] if hasattr(model, "plans_") else []
     content = {
         "format": FORMAT,
         "version": 1,
@@ -76,6 +79,8 @@ def to_json(model: PrivateLinearModel) -> str:
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
         **({} if model._schema is None else {"table_schema": model._schema.table()}),
+        **({"bought_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
+        **({"beside": beside} if beside else {}),
         "score_spread": model.score_spread_,
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
@@ -161,6 +166,8 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         model._forget_model(plan)
     else:
         model._set_model(coef, intercept[()], plan)
+    if content.bought_ranges:
+        model.ranges_ = content.bought_ranges
     model.score_spread_ = content.score_spread
     model.n_iter_ = content.rounds
     model.n_features_in_ = plan.features

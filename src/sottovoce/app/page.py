@@ -118,11 +118,11 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
             _section("Against whom", *_adversaries(report, plan)),
             _section("What this rests on", _list(report.assumptions)),
             _section("Budgets", _budget(plan, occasion)),
-            _section("What was declared, and is public", _facts(plan, model), _ranges(plan, model)),
+            _section("What was declared, and is public", _facts(plan, model), _ranges(plan, model), _bought(model)),
         ),
         _part(
             "For an engineer",
-            _section("What left the parties", *_releases(plan)),
+            _section("What left the parties", *(part for each in _plans(model) for part in _releases(each))),
             _section("How it was done", _method(plan, model, occasion.seconds)),
         ),
     )
@@ -407,6 +407,17 @@ def feature_names(model: PrivateLinearModel) -> list[str]:
     """As the fit had them, or by their places."""
     names = getattr(model, "feature_names_in_", ())
     return list(map(str, names)) or [f"feature {place}" for place in range(model.plan_.features)]
+
+
+def _plans(model: PrivateLinearModel) -> tuple[Plan, ...]:
+    """All that ran for a fit; of a model from a file only its own plan is known."""
+    return getattr(model, "plans_", (model.plan_,))
+
+
+def _bought(model: PrivateLinearModel) -> str:
+    """Which ranges were not declared: a part of the budget paid for them."""
+    names = ", ".join(escape(name) for name in getattr(model, "ranges_", ()))
+    return f"<p>Bought with a part of this fit's budget, and not declared: {names}.</p>" if names else ""
 
 
 def _ranges(plan: Plan, model: PrivateLinearModel) -> str:

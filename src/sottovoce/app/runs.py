@@ -31,6 +31,7 @@ from sottovoce.data.readers import read_table
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
+from sottovoce.estimators.ranges import Purchase
 from sottovoce.federation.coordinator import check_people
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
@@ -97,6 +98,12 @@ class Preview:
     charges: tuple[Charge, ...]
     notes: tuple[str, ...]
     why: str  # the plan has its solver: by "auto" with the reason, or as the job says
+    first: Purchase | None = None  # of ranges, which the plan waits for
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """All that is charged, in the order in which it runs."""
+        return (*(() if self.first is None else (self.first.plan,)), self.plan)
 
     @property
     def files_opened(self) -> bool:
@@ -113,11 +120,17 @@ class Preview:
             "features": self.plan.features,
             **by_columns(self.plan),
             "privacy": self.report.to_dict(),
-            "releases": [release.model_dump() for release in self.plan.releases],
+            "releases": [release.model_dump() for plan in self.plans for release in plan.releases],
+            **({} if self.first is None else {"ranges": _bought(self.first)}),
             "cost": asdict(self.cost),
             "ledgers": [asdict(charge) for charge in self.charges],
             "notes": list(self.notes),
         }
+
+
+def _bought(first: Purchase) -> dict[str, Any]:
+    """Which ranges would be bought, and for how much of the budget."""
+    return {"columns": [column.name for column in first.columns.values()], "share": first.share}
 
 
 def by_columns(plan: Plan) -> dict[str, Any]:
@@ -189,22 +202,27 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
 
 def preview(run: Run, *, seeded: bool | None = None) -> Preview:
     """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed."""
-    plan, algorithm, accounts = run.plan, run.prepared.algorithm, accounts_of(run.job)
+    plan, plans, accounts = run.plan, run.prepared.plans, accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
-    return Preview(
-        plan=plan,
-        report=privacy_report(plan, seeded=seeded),
-        cost=cost_of(
-            plan,
-            algorithm,
+    costs = [
+        cost_of(
+            each,
+            algorithms.of(each),
             [account.path.parent for account in accounts.values()],
             receipts=len(plan.names) if run.job.federation is not None else len(accounts),
             shown=len(kept_receipts(run.job).keys() & set(plan.names)),
             remote=run.job.federation is not None,
-        ),
-        charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
+        )
+        for each in plans
+    ]
+    return Preview(
+        plan=plan,
+        report=privacy_report(plan, seeded=seeded, beside=plans[:-1]),
+        cost=sum(costs[1:], costs[0]),
+        charges=tuple(_charge(plans, party, account) for party, account in accounts.items()),
         notes=run.notes,
         why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
+        first=run.prepared.purchase,
     )
 
 
@@ -425,7 +443,8 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
         "budgets": {party: {"before": vars(old), "after": vars(new)} for party, old, new in occasion.ledgers},
         "receipts": dict(occasion.receipts),
         **by_columns(model.plan_),
-        "releases": [release.model_dump() for release in model.plan_.releases],
+        "releases": [release.model_dump() for plan in model.plans_ for release in plan.releases],
+        **({"bought_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
         "communication": asdict(model.communication_),
         "missing_parts": model.missing_parts_,
     }
@@ -586,17 +605,20 @@ def _check_same_columns(facts: Sequence[Facts]) -> None:
         )
 
 
-def _charge(plan: Plan, party: str, account: Account) -> Charge:
+def _charge(plans: Sequence[Plan], party: str, account: Account) -> Charge:
+    """What these plans would do to an account, one after the other."""
     line = account.line()
     who = (party, str(account.path), account.dataset, account.balance())
-    cost = charge_of(algorithms.of(plan), plan, party, line[0][1])[0]
+    costs = [(charge_of(algorithms.of(plan), plan, party, line[0][1])[0], plan.delta) for plan in plans]
     after = []
     try:
         for _, book in line:
-            asked = book.terms.price("", cost, plan.delta, "")
-            if not book.fits(asked):
-                return Charge(*who, None, book.refusal(asked))
-            after.append(book.after(asked).balance())
+            for cost, delta in costs:
+                asked = book.terms.price("", cost, delta, "")
+                if not book.fits(asked):
+                    return Charge(*who, None, book.refusal(asked))
+                book = book.after(asked)
+            after.append(book.balance())
     except BudgetError as error:
         return Charge(*who, None, str(error))
     return Charge(*who, replace(after[0], left=min(balance.left for balance in after)))

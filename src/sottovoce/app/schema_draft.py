@@ -20,6 +20,7 @@ MOST_LEVELS: Final = 100  # of a public column: with more it is hardly a categor
 
 _PRIVATE = """Draft of a schema for {file}, from its header and the types of its columns. No value was copied.
 Replace every [] by public knowledge: a code book, units, the law; never by what these records hold.
+Where nobody knows a range, write range = "private": a fit then buys it with a share of its budget.
 Move columns that are no features (numbers of records, names) to identifiers. With missing = true
 missing cells have a feature of their own, with other = true undeclared levels too."""
 _PUBLIC = """Schema for {file}, with ranges and levels copied from it: right only if the file itself is public."""

@@ -166,6 +166,16 @@ class Block:
                 piece = wide[: len(piece)]
             yield piece, self.labels[start : start + step]
 
+    def cells(self, columns: Sequence[int]) -> Iterator[Array]:
+        """Raw values of these columns piece by piece, without null rows; behind the features' places is the label's."""
+        if self._arrangement.bounded:
+            raise LeakError("cells are of rows that were not prepared; those of a plan with another layout were.")
+        start = 0
+        for piece, labels in self.chunks():
+            kept = self.usable_rows[start : start + len(labels)]
+            start += len(labels)
+            yield np.column_stack([piece, labels])[kept][:, list(columns)]
+
     def weighted_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> Array:
         """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
         exact = weights if self.bits is None else exact_weights(weights, self.bits)

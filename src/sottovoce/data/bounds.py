@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError, did_you_mean
@@ -26,6 +33,8 @@ class Bounds(BaseModel):
     `label_low`, `label_high`: the range of a numeric label (labels beyond it are cut).
     `feature_low`, `feature_high`: public ranges, one per feature; features are rescaled to `rescale`.
     Norm and entry bounds hold for the features after that rescaling.
+    `filled`: places of features whose cells count as the middle of their range where they are no finite number; without
+    it such a cell makes a null row.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,6 +46,15 @@ class Bounds(BaseModel):
     feature_low: tuple[float, ...] | None = None
     feature_high: tuple[float, ...] | None = None
     rescale: Literal["symmetric", "unit"] = "symmetric"
+    filled: tuple[int, ...] | None = None
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `filled` where nothing is: such bounds are written as they were before there was one."""
+        fields: dict[str, Any] = write(self)
+        if fields.get("filled") is None:
+            fields.pop("filled", None)
+        return fields
 
     @model_validator(mode="after")
     def _check(self) -> Bounds:
@@ -65,6 +83,10 @@ class Bounds(BaseModel):
                 raise InputError(
                     "feature_ranges needs one (low, high) pair of finite numbers per feature, low below high."
                 )
+        if self.filled is not None:
+            known = range(len(self.feature_low or ()))
+            if not self.filled or not all(place in known for place in self.filled):
+                raise InputError(f"filled={self.filled!r} must be places of features that have a range.")
         return self
 
     @classmethod
@@ -106,7 +128,7 @@ class Bounds(BaseModel):
                 raise InputError(
                     "feature_ranges must be a pair (lows, highs), each with one number per feature, "
                     "for example ([0, 18], [1, 99]) for two features, or a range for each feature by its name, "
-                    "{'age': (18, 99), ...}."
+                    "{'age': (18, 99), ...}; or 'private', to buy them with a share of the budget."
                 ) from None
         fields = {
             "row_norm": row_norm,
@@ -151,6 +173,8 @@ class Bounds(BaseModel):
             return values[start:stop] if isinstance(values, tuple) else values
 
         changed = {name: some(getattr(self, name)) for name in ("entry_bound", "feature_low", "feature_high")}
+        filled = tuple(place - start for place in self.filled or () if start <= place < stop)
+        changed["filled"] = filled or None
         return Bounds.model_validate(self.model_dump() | changed | {"row_norm": row_norm})
 
     def require(self, features: int, *, labels: bool) -> None:

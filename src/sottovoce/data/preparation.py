@@ -2,8 +2,8 @@
 
 Prepared means, for every record on its own (so that a record changes nothing but its own row): rescaled by public
 ranges, cut to the entry bound, scaled back to the row norm, scaled as the layout says, extended by the constant of the
-intercept, and rounded toward zero on a public grid. A row with NaN or infinity, or with a label that was not declared,
-becomes a null row: zero everywhere.
+intercept, and rounded toward zero on a public grid. A row with NaN or infinity in a column that is not `filled`,
+or with a label that was not declared, becomes a null row: zero everywhere.
 
 Without privacy bounds cut and do nothing else: rows keep their scale, so no bound that cuts nothing changes a model.
 """
@@ -29,7 +29,7 @@ from sottovoce.errors import InputError, LeakError
 
 Array = NDArray[np.float64]
 
-Layout = Literal["rows", "columns", "entries"]
+Layout = Literal["rows", "columns", "entries", "raw"]
 
 MOST_CLASSES = 100
 INTERCEPT = 0.25  # the constant column's share of the unit row norm
@@ -43,6 +43,7 @@ class Arrangement(ABC):
     row_norm: ClassVar[float] = math.inf  # what bounds the norm of every prepared row
     order: ClassVar[Literal["C", "F"]] = "F"  # which lie together: rows (C) or columns (F)
     on_grid: ClassVar[bool] = True  # whether entries of a private run are on the exact grid
+    bounded: ClassVar[bool] = True  # whether rows are cut and rescaled by declared bounds
 
     @abstractmethod
     def scale(self, recipe: Preparation) -> float | Array:
@@ -128,8 +129,23 @@ class ByEntry(Arrangement):
         return (1.0 - (recipe.features + 8) * 2.0**-50) / recipe.unit
 
 
+class AsTheyAre(Arrangement):
+    """Layout "raw", for queries that count cells: rows and numeric labels in the units of the table, nothing cut.
+
+    No number of such a row may be summed: its norm is not bounded. To a count a record adds 1, whatever it holds.
+    """
+
+    promise: ClassVar[str] = "Cells are counted as they are; a record adds at most 1 to one count of each column."
+    on_grid: ClassVar[bool] = False
+    bounded: ClassVar[bool] = False
+
+    def scale(self, recipe: Preparation) -> float:  # noqa: ARG002
+        """1."""
+        return 1.0
+
+
 ARRANGEMENTS: Mapping[Layout, Arrangement] = MappingProxyType(
-    {"rows": ByNorm(), "columns": ByColumn(), "entries": ByEntry()}
+    {"rows": ByNorm(), "columns": ByColumn(), "entries": ByEntry(), "raw": AsTheyAre()}
 )
 
 
@@ -152,7 +168,7 @@ class Preparation:
     def __post_init__(self) -> None:
         if self.exact and not self.scaled:
             raise LeakError("rows of a private run are in units of their bounds; noise is measured in them.")
-        if self.exact:
+        if self.exact and self.arrangement.bounded:
             self.bounds.require(self.features, labels=self.classes is None and self.labelled)
 
     @property
@@ -205,6 +221,8 @@ class Preparation:
 
     def prepared(self, X: Matrix, usable: NDArray[np.bool_]) -> Matrix:
         """Raw rows of all features prepared; a row that is not usable, now or from here on, is zero everywhere."""
+        if not self.arrangement.bounded:
+            return _as_they_are(X)
         bits = self.bits if self.exact else None
         return (
             _prepare_sparse(X, usable, self, bits)
@@ -276,6 +294,12 @@ class Preparation:
         return (values - centre) / half, usable
 
 
+def _as_they_are(X: Matrix) -> Matrix:
+    if is_sparse(X):
+        raise InputError("ranges of a sparse matrix are not bought, since they would shift its zeros; declare them.")
+    return np.asarray(X)
+
+
 def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
     """Rows of `raw` (dense chunk or CSR, float64, owned by us) rescaled, clipped and scaled; unusable rows zero."""
     # A row that overflows becomes a null row in silence: a warning could be turned into an error.
@@ -287,6 +311,8 @@ def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matr
     shift, stretch = recipe.affine()
     sparse = is_sparse(raw)
     entries = raw.data if sparse else raw
+    if recipe.bounds.filled is not None and not sparse:
+        _fill(entries, recipe.bounds)
     if stretch is not None:
         if sparse:
             entries *= stretch[raw.indices]
@@ -313,6 +339,14 @@ def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matr
     else:
         entries *= scale[:, None]
     return raw
+
+
+def _fill(rows: Array, bounds: Bounds) -> None:
+    """In the columns that are named: values cut to their range, and its middle where a cell is no finite number."""
+    places = list(bounds.filled or ())
+    low, high = (np.asarray(ends)[places] for ends in (bounds.feature_low, bounds.feature_high))
+    cells = rows[:, places]
+    rows[:, places] = np.where(np.isfinite(cells), np.clip(cells, low, high), (low + high) / 2)
 
 
 def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, bits: int | None) -> Matrix:

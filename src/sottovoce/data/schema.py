@@ -6,6 +6,7 @@ row and nothing else, and all parties with one schema encode alike. No cell is a
 | column | features | a cell that is missing or of no use |
 |---|---|---|
 | number with a range | its value, cut to the range | the fill, by default the middle; with `missing` a flag beside it |
+| number whose range is bought | its value | missing until there is a range, then its middle; with `missing` a flag |
 | category with levels | one for each level, 1 or 0 | all 0; with `missing`, with `other` a feature of its own |
 | yes/no | 1 or -1 | 0; with `missing` a flag beside it |
 
@@ -49,6 +50,7 @@ Array = NDArray[np.float64]
 Level = str | int | float | bool
 Cells = NDArray[Any]  # of one column
 
+PRIVATE: Final = "private"  # a range that nobody knows, and a fit buys
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 _TRUE: Final = {"true": 1.0, "false": 0.0}
 _ARROW_NUMBERS: Final = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float", "double"}
@@ -100,15 +102,27 @@ class Column(ABC):
 
 @dataclass(frozen=True)
 class Number(Column):
-    """`{ range = [low, high] }`; for missing cells `missing = true` adds a flag, `fill` is what they count as."""
+    """`{ range = [low, high] }`; for missing cells `missing = true` adds a flag, `fill` is what they count as.
 
-    low: float
-    high: float
+    `{ range = "private" }`: nobody knows it, and a fit buys it. `{ range = [low, high], narrow = true }`: it is known
+    to be within, and a fit buys a narrower one.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
     missing: bool = False
     fill: float | None = None
-    keys: ClassVar[tuple[str, ...]] = ("range", "missing", "fill")
+    narrow: bool = False
+    keys: ClassVar[tuple[str, ...]] = ("range", "missing", "fill", "narrow")
 
     def __post_init__(self) -> None:
+        if self.bought and self.fill is not None:
+            raise InputError(
+                f"columns.{self.name}: fill = {self.fill!r} may be outside a range that a fit has yet to buy; leave "
+                "it out for the middle."
+            )
+        if self.unknown:
+            return
         if not (self.high - self.low >= SMALLEST and max(abs(self.low), abs(self.high)) <= LARGEST):
             raise InputError(
                 f"columns.{self.name}: range = [{self.low!r}, {self.high!r}] must be two finite numbers, low below "
@@ -121,18 +135,40 @@ class Number(Column):
             )
 
     @property
+    def unknown(self) -> bool:
+        """Whether nobody knows the range."""
+        return math.isinf(self.low) and math.isinf(self.high)
+
+    @property
+    def bought(self) -> bool:
+        """Whether a fit buys the range."""
+        return self.narrow or self.unknown
+
+    def within(self, found: tuple[float, float] | None) -> Number | None:
+        """The column with the range that was found, as far as it is within the known one; None if none is known.
+
+        Where nothing was found, or nothing of it is within, the known range stays.
+        """
+        low, high = (self.low, self.high) if found is None else (max(self.low, found[0]), min(self.high, found[1]))
+        if not high - low >= SMALLEST:
+            low, high = self.low, self.high
+        return None if math.isinf(high - low) else Number(self.name, low, high, self.missing)
+
+    @property
     def features(self) -> tuple[str, ...]:
         """The number, and its flag."""
         return self._flagged([self.name], self.missing)
 
     @property
     def ranges(self) -> list[tuple[float, float]]:
-        """The number's is the declared one."""
-        return [(self.low, self.high), *super().ranges[1:]]
+        """The number's is the declared one; one that nobody knows counts as [-1, 1] until it is bought."""
+        return [(-1.0, 1.0) if self.unknown else (self.low, self.high), *super().ranges[1:]]
 
     @property
     def square(self) -> float:
         """1, or f^2 + 1 with the flag on."""
+        if self.bought:  # the fill is the middle
+            return 1.0
         rescaled = (self._fill - (self.low + self.high) / 2) * 2 / (self.high - self.low)
         return 1.0 + rescaled**2 if self.missing else 1.0
 
@@ -141,16 +177,17 @@ class Number(Column):
         return (self.low + self.high) / 2 if self.fill is None else self.fill
 
     def encode(self, cells: Cells) -> Array:
-        """Values cut to the range; what is no finite number counts as the fill."""
+        """Values cut to the range; what is no finite number counts as the fill, or is NaN where the range is bought."""
         values = numbers_of(cells)
         known = np.isfinite(values)
-        values = np.where(known, np.clip(values, self.low, self.high), self._fill)
+        values = np.where(known, np.clip(values, self.low, self.high), math.nan if self.bought else self._fill)
         return np.column_stack([values, ~known]) if self.missing else values[:, None]
 
     def entry(self) -> dict[str, Any]:
-        """Range, flag and fill."""
-        fill = {} if self.fill is None else {"fill": _short(self.fill)}
-        return {"range": [_short(self.low), _short(self.high)]} | ({"missing": True} if self.missing else {}) | fill
+        """Range, flag and fill, and whether the range is bought."""
+        known = PRIVATE if self.unknown else [_short(self.low), _short(self.high)]
+        flags = {key: True for key in ("missing", "narrow") if getattr(self, key)}
+        return {"range": known} | flags | ({} if self.fill is None else {"fill": _short(self.fill)})
 
 
 @dataclass(frozen=True)
@@ -226,7 +263,8 @@ class Schema:
     Parameters
     ----------
     columns : mapping
-        For each column what it holds: `{"range": (18, 99)}`, a number; `{"levels": ["a", "b"]}`, a category;
+        For each column what it holds: `{"range": (18, 99)}`, a number; `{"range": "private"}`, a number whose range
+        nobody knows, and a fit buys; `{"levels": ["a", "b"]}`, a category;
         `{"yes": "Y", "no": "N"}`. With `"missing": True` missing cells have a feature of their own, with
         `"other": True` undeclared levels too; `"fill"` is what a missing number counts as, by default the middle of
         its range. Choose ranges and levels from what is publicly known, never from the data.
@@ -290,8 +328,21 @@ class Schema:
 
     @property
     def label_bound(self) -> tuple[float, float] | None:
-        """The declared range of a numeric label."""
-        return (self.target.low, self.target.high) if isinstance(self.target, Number) else None
+        """The declared range of a numeric label; one that nobody knows counts as [-1, 1] until it is bought."""
+        return self.target.ranges[0] if isinstance(self.target, Number) else None
+
+    @property
+    def bought(self) -> dict[int, Number]:
+        """By place among the features, the numbers whose range a fit buys; behind the features comes the label."""
+        starts = np.cumsum([0, *(len(column.features) for column in self.columns.values())]).tolist()
+        placed = zip(starts, (*self.columns.values(), self.target), strict=True)
+        return {place: column for place, column in placed if isinstance(column, Number) and column.bought}
+
+    def with_ranges(self, numbers: Iterable[Number]) -> Schema:
+        """The same schema with these columns in the place of those of their names."""
+        new = {column.name: column.entry() for column in numbers}
+        table = self.table()
+        return Schema.from_table(table | {"columns": table["columns"] | new})
 
     @property
     def feature_ranges(self) -> tuple[list[float], list[float]]:
@@ -500,15 +551,11 @@ def _column(name: str, entry: Any) -> Column:
         if key not in kind.keys:
             meant = did_you_mean(str(key), kind.keys)
             raise InputError(f"columns.{name} has no key {key!r}{meant} Beside {kind.keys[0]}: {', '.join(kind.keys)}.")
-        if key in ("missing", "other") and not isinstance(value, bool):
+        if key in ("missing", "other", "narrow") and not isinstance(value, bool):
             raise InputError(f"columns.{name}: {key} = {value!r} must be true or false.")
     given = dict(entry)
     if kind is Number:
-        low, high = _pair(name, given.pop("range"))
-        fill = given.get("fill")
-        if not (fill is None or is_number(fill)):
-            raise InputError(f"columns.{name}: fill = {fill!r} must be a number within the range.")
-        return Number(name, low, high, given.get("missing", False), None if fill is None else float(fill))
+        return _number(name, given)
     if kind is Category:
         levels = given.pop("levels")
         if isinstance(levels, str) or not isinstance(levels, Iterable) or isinstance(levels, Mapping):
@@ -519,12 +566,25 @@ def _column(name: str, entry: Any) -> Column:
     return YesNo(name, _level(name, given.pop("yes")), _level(name, given.pop("no")), **given)
 
 
+def _number(name: str, given: dict[str, Any]) -> Number:
+    """A number of its entry, the range of which is known or not."""
+    declared, fill = given.pop("range"), given.pop("fill", None)
+    if not (fill is None or is_number(fill)):
+        raise InputError(f"columns.{name}: fill = {fill!r} must be a number within the range.")
+    fill = None if fill is None else float(fill)
+    if isinstance(declared, str) and declared == PRIVATE:
+        if "narrow" in given:
+            raise InputError(f'columns.{name}: range = "private" has no range to narrow; leave narrow out.')
+        return Number(name, fill=fill, **given)
+    return Number(name, *_pair(name, declared), fill=fill, **given)
+
+
 def _pair(name: str, given: Any) -> tuple[float, float]:
     pair = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else []
     if len(pair) != 2 or not all(map(is_number, pair)):
         raise InputError(
             f"columns.{name}: range = {given!r} must be two numbers, low and high. Choose them from what is publicly "
-            "known, not from these data; cells beyond are cut."
+            'known, not from these data; cells beyond are cut. Where nobody knows them: range = "private".'
         )
     return float(pair[0]), float(pair[1])
 

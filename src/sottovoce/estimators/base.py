@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
 from typing import Any, ClassVar, Literal, Self
 
@@ -26,9 +26,9 @@ from sottovoce.algorithms import Algorithm, Solution
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.preparation import MOST_CLASSES
-from sottovoce.data.schema import Encoded, Schema, columns_of
+from sottovoce.data.schema import PRIVATE, Encoded, Number, Schema, columns_of
 from sottovoce.errors import InputError, LedgerError, WireError
-from sottovoce.estimators import repeats
+from sottovoce.estimators import ranges, repeats
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.coordinator import Coordinator, Progress, check_people
 from sottovoce.federation.federation import Federation
@@ -63,7 +63,8 @@ class Prepared:
     """A fit before its first release: the one conversation with the parties, and the plan made of what they declared.
 
     `names` are the federation's names of the features; None where the estimator has them of the user's own table.
-    `before` are plans that have run for this fit, on the same people and within the same budget.
+    `before` are plans that have run for this fit, on the same people and within the same budget. With a `purchase` the
+    plan waits for ranges, which are bought when it is run.
     """
 
     federation: Federation
@@ -72,6 +73,12 @@ class Prepared:
     plan: Plan
     names: tuple[str, ...] | None
     before: tuple[Plan, ...] = ()
+    purchase: ranges.Purchase | None = None
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """All that this fit charges, in the order in which it runs."""
+        return (*self.before, *(() if self.purchase is None else (self.purchase.plan,)), self.plan)
 
 
 @dataclass(eq=False, repr=False)
@@ -94,9 +101,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         nothing is inferred from the data.
     entry_bound : float, list of float or None
         Declared bound: the largest absolute entry, one number or one for each feature.
-    feature_ranges : (lows, highs), mapping or None
+    feature_ranges : (lows, highs), mapping, 'private' or None
         Declared bound: the range of each feature, in the order of the columns, or by the names of the features,
-        `{"age": (18, 99), ...}`; names in the order of the columns where the data have none.
+        `{"age": (18, 99), ...}`; names in the order of the columns where the data have none. "private": nobody knows
+        them, and a share of the budget buys them.
     rescale : 'symmetric' or 'unit'
         Declared ranges become [-1, 1] or [0, 1].
     schema : Schema or None
@@ -207,7 +215,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         return made
 
     def plan(self, federation: Federation) -> Plan:
-        """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged."""
+        """The plan that `fit` would run; public facts are asked for, rows are not touched and nothing is charged.
+
+        Ranges that are to be bought are [-1, 1] in it; no cost depends on them.
+        """
         self._check_parameters()
         self._take_schema(federation)
         return self._prepare(federation, frames=3).plan
@@ -353,6 +364,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _label_bound(self) -> Any:
         """Of a regression: as declared, or by the schema's entry for the label."""
         declared = getattr(self, "label_bound", None)
+        if is_private(declared):
+            return ranges.STAND_IN
         return declared if declared is not None or self._schema is None else self._schema.label_bound
 
     def _prepare(
@@ -366,6 +379,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     ) -> Prepared:
         """Ask the parties once for what is public, and make of it the one plan of a fit; nothing is charged.
 
+        Ranges that are to be bought are stood in for by [-1, 1], on which no cost depends.
         `facts` are those that the caller has asked for. With `runs` the parties of this process may also be asked for
         what the plan releases, without privacy if that is what the user wants. `frames` up stands the user's own line.
         """
@@ -382,14 +396,59 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             names = common_names(facts, federation.split) if own_names is None else own_names
             problem = self._problem(federation, facts, names, named)
             _warn_of(problem, frames + 1)
+            columns, purchase = self._bought(names, problem.features), None
+            if columns:
+                problem, ranged = ranges.shared_out(problem, columns, frames + 1)
             solver = self._chosen(problem)
             form = algorithms.find(solver.name, problem, solver.given())
-            plan = planned(form, problem, solver, federation, self.insecure_seed)
-            if problem.epsilon < self.epsilon:
-                _check_shared_out(plan, form)
-            if plan.keeps_rows and plan.private:
-                plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
-        return Prepared(federation, coordinator, form, plan, names if own_names is None else None)
+            plan = self._planned(coordinator, form, problem, solver, federation)
+            if columns:
+                first = planned(ranges.FORM, ranged, tuple(columns), federation, self.insecure_seed)
+                purchase = ranges.Purchase(columns, first, problem, solver)
+        return Prepared(federation, coordinator, form, plan, names if own_names is None else None, (), purchase)
+
+    def _planned(
+        self, coordinator: Coordinator, form: Algorithm, problem: Problem, solver: Options, federation: Federation
+    ) -> Plan:
+        """The fit's own plan, with the rows that the parties have kept for such a one."""
+        plan = planned(form, problem, solver, federation, self.insecure_seed)
+        if problem.epsilon < self.epsilon:
+            _check_shared_out(plan, form)
+        if plan.keeps_rows and plan.private:
+            plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
+        return plan
+
+    def _bought(self, names: tuple[str, ...], features: int) -> dict[int, Number]:
+        """By place, the columns whose range is to be bought; the place behind the features is the label's."""
+        if (schema := self._schema) is not None:
+            found = schema.of_features(names or schema.feature_names).bought
+        else:
+            bought = range(features) if is_private(self.feature_ranges) else ()
+            found = {place: Number(names[place] if names else f"x{place}") for place in bought}
+        if not hasattr(self, "label_bound") or self.label_bound is not None:
+            found.pop(features, None)
+        if is_private(getattr(self, "label_bound", None)):
+            found[features] = Number("the label")
+        return found
+
+    def _buy_ranges(self, prepared: Prepared, purchase: ranges.Purchase) -> Prepared:
+        """Run the plan of the ranges and make the fit's own with them, once both are known to be allowed and paid."""
+        coordinator, federation = prepared.coordinator, prepared.federation
+        coordinator.check(prepared.plan)
+        federation.check_accounts(prepared.plans)
+        solution, _ = coordinator.run(purchase.plan, ranges.FORM, last=False)
+        try:
+            columns = purchase.named(solution.model)
+        except InputError:
+            coordinator.dismiss()
+            raise
+        self.ranges_ = {column.name: (column.low, column.high) for column in columns.values()}
+        if (schema := self._schema) is not None:
+            own = set(schema.columns) | {schema.label}
+            self.schema_ = schema.with_ranges(column for column in columns.values() if column.name in own)
+        problem = purchase.problem_with(columns)
+        plan = self._planned(coordinator, prepared.algorithm, problem, purchase.solver, federation)
+        return replace(prepared, plan=plan, before=(*prepared.before, purchase.plan), purchase=None)
 
     @property
     def _asks_for_classes(self) -> bool:
@@ -409,14 +468,18 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"the parties have {widths} features; by rows every party has the same columns.")
         regression = hasattr(self, "label_bound")
         schema = None if self._schema is None else self._schema.of_features(names or self._schema.feature_names)
-        ranges = self.feature_ranges if schema is None else schema.feature_ranges
+        declared = self.feature_ranges if schema is None else schema.feature_ranges
+        if is_private(self.feature_ranges):
+            declared = tuple([end] * features for end in ranges.STAND_IN)
         bounds = Bounds.declare(
             row_norm=schema.row_norm if schema is not None and self.row_norm is None else self.row_norm,
             entry_bound=self.entry_bound,
             label_bound=self._label_bound if regression else None,
-            feature_ranges=in_order(ranges, names) if isinstance(ranges, Mapping) else ranges,
+            feature_ranges=in_order(declared, names) if isinstance(declared, Mapping) else declared,
             rescale=self.rescale,
         )
+        if schema is not None and (filled := tuple(place for place in schema.bought if place < features)):
+            bounds = bounds.model_copy(update={"filled": filled})
         columns, norms = _columns(federation, facts, bounds, schema) if federation.split == "columns" else ((), ())
         private = self.epsilon != math.inf
         parties = tuple((name, fact["records"]) for name, fact in facts.items())
@@ -512,10 +575,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, prepared: Prepared, progress: Progress | None = None) -> Solution:
         """Run the plan and keep what it gave. Every party charges its ledger before its first release."""
-        coordinator, plan = prepared.coordinator, prepared.plan
-        wire = prepared.federation.transport
+        coordinator, wire = prepared.coordinator, prepared.federation.transport
         before = _counts(wire.communication)
+        self.__dict__.pop("ranges_", None)
         with failures_of(prepared.federation):
+            if prepared.purchase is not None:
+                prepared = self._buy_ranges(prepared, prepared.purchase)
+            plan = prepared.plan
             solution, rounds = self._run(coordinator, plan, prepared.algorithm, progress)
         if solution.unfinished and not plan.private:
             warnings.warn(
@@ -537,7 +603,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.budgets_ = dict(coordinator.budgets)
         self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
         self._count(*prepared.before, plan)
-        kinds, named = Counter[str](), algorithms.kinds(plan)
+        named = {query: kind for each in self.plans_ for query, kind in algorithms.kinds(each).items()}
+        kinds, rounds = Counter[str](), rounds + sum(each.rounds for each in prepared.before)
         for query, count in coordinator.uplink.items():
             kinds[named[query]] += count
         up, down = _counts(wire.communication)
@@ -763,6 +830,11 @@ def failures_of(federation: Federation) -> Iterator[None]:
     except (WireError, LedgerError):
         federation.raise_failure()
         raise
+
+
+def is_private(bound: Any) -> bool:
+    """Whether a bound is to be bought."""
+    return isinstance(bound, str) and bound == PRIVATE
 
 
 def _is_nested(parameter: str) -> bool:

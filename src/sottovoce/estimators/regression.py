@@ -14,7 +14,7 @@ from sottovoce import losses
 from sottovoce.arguments import is_number
 from sottovoce.data.block import label_key
 from sottovoce.errors import InputError
-from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, loss_named, penalty_named
+from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, is_private, loss_named, penalty_named
 from sottovoce.plan.problem import Named, Split
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
 
     Parameters
     ----------
-    label_bound : float, (low, high) or None
-        The range of the label, [-b, b] or [low, high]; a private fit needs it. Labels beyond it are cut.
+    label_bound : float, (low, high), 'private' or None
+        The range of the label, [-b, b] or [low, high]; a private fit needs it. Labels beyond it are cut. "private":
+        nobody knows it, and a share of the budget buys it.
     """
 
     label_bound: Any = None
@@ -36,10 +37,10 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
     def _check_parameters(self) -> None:
         super()._check_parameters()
         pair = self.label_bound if isinstance(self.label_bound, tuple | list | np.ndarray) else (self.label_bound,)
-        if self.label_bound is not None and not all(map(is_number, pair)):
+        if self.label_bound is not None and not is_private(self.label_bound) and not all(map(is_number, pair)):
             raise InputError(
-                f"label_bound={self.label_bound!r} must be one number b, for labels in [-b, b], or a pair (low, high); "
-                "declare the range you expect."
+                f"label_bound={self.label_bound!r} must be one number b, for labels in [-b, b], a pair (low, high), or "
+                "'private'; declare the range you expect."
             )
 
     def _loss(self) -> Named:

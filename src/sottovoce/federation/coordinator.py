@@ -72,11 +72,20 @@ class Coordinator:
         replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
         return tuple(replies[name].facts["kept_rows"] for name in parties)
 
-    def run(self, plan: Plan, form: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
-        """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
+    def check(self, plan: Plan) -> None:
+        """Raise what a party would answer to a plan; nothing is charged."""
+        self._propose(plan, plan.names, "check")
+
+    def run(
+        self, plan: Plan, form: Algorithm, progress: Progress | None = None, *, last: bool = True
+    ) -> tuple[Solution, int]:
+        """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0.
+
+        With `last=False` the parties are not told that it is over: the next plan of the same fit follows.
+        """
         parties = plan.names
         if len(parties) > 1:
-            self._propose(plan, parties, "check")  # one refusal, and nobody has paid
+            self.check(plan)  # one refusal, and nobody has paid
         self._open(plan, parties)
         text, queries = form.coordinate(plan), _queries(form, plan)
         total = rounds_of(plan, form) if progress is not None and plan.private else 0
@@ -94,7 +103,7 @@ class Coordinator:
         except StopIteration as stop:
             found = stop.value
         solution = found if isinstance(found, Solution) else Solution(found)
-        self.missing = self._end(plan, _shared(plan, solution))
+        self.missing = self._end(plan, _shared(plan, solution)) if last else {}
         return solution, round_
 
     def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -432,6 +432,14 @@ class Party:
         run.started = True
         return reply("accept", frame, _acknowledged(True))
 
+    def check_account(self, plans: Sequence[Plan]) -> None:
+        """Raise `BudgetError` if the account cannot pay for these plans one after the other; for its own holder."""
+        if self._account is not None:
+            book = self._account.book()
+            self._account.check_all(
+                [(charge_of(algorithms.of(plan), plan, self.name, book)[0], plan.delta) for plan in plans]
+            )
+
     @property
     def has_ledger(self) -> bool:
         """Whether an account pays for what this party releases."""
@@ -468,6 +476,8 @@ class Party:
             recipe = plan.part(self.name).preparation
         except InputError as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
+        if plan.layout == "raw" and is_sparse(self._rows):
+            raise RefusedError(f"{self.name} has a sparse matrix, of which no ranges are bought; declare them.")
         if recipe.labelled != self._labelled:
             knows = "knows the labels" if self._labelled else "does not know the labels"
             raise RefusedError(f"{self.name} {knows}, and the plan says otherwise (labels={plan.labels!r}).")

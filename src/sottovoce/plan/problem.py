@@ -151,7 +151,7 @@ class Problem(Frozen):
     @functools.cached_property
     def entry_scale(self) -> float:
         """The largest absolute entry that the bounds allow in any column; 1 where nothing is declared."""
-        if self.private:
+        if self.private and self.layout != "raw":
             self.bounds.require(self.features, labels=False)
         largest = float(self.bounds.columns(self.features).max())
         return largest if math.isfinite(largest) else 1.0

@@ -270,6 +270,14 @@ class Account:
         for (name, book), asked in zip(line, prices, strict=True):
             _check_fits(name, book, asked)
 
+    def check_all(self, plans: Sequence[tuple[Events, float | None]]) -> None:
+        """Raise `BudgetError` unless new plans with these events and deltas can be reserved one after the other."""
+        for name, book in self.line():
+            for place, (events, delta) in enumerate(plans):
+                asked = book.terms.price(f"plan {place}", events, delta, "")
+                _check_fits(name, book, asked)
+                book = book.after(asked)
+
     def would_fit(self, events: Events, *, delta: float | None = None) -> bool:
         """True if a new plan with these events could be reserved now."""
         try:

@@ -154,12 +154,15 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
     show_problem(made, console)
     console.print("\nGuarantee", style="bold")
     show_promises(shown.report, console, central=made.split == "central")
-    if made.private:
-        listing = table(*release_columns(made), title=release_title(made))
-        for row in release_rows(made):
-            listing.add_row(*row)
-        console.print()
-        console.print(listing)
+    if shown.first is not None:
+        console.print(f"\n{shown.first}", soft_wrap=True)
+    for each in shown.plans:
+        if each.private:
+            listing = table(*release_columns(each), title=release_title(each))
+            for row in release_rows(each):
+                listing.add_row(*row)
+            console.print()
+            console.print(listing)
     console.print()
     if cost.rounds is None:
         console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")

@@ -1,0 +1,101 @@
+"""`ranges`: two noisy releases of counts, from which the range of each column follows."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from sottovoce.algorithms.base import Algorithm, Array, Ask, Coordination, Solution, summed
+from sottovoce.algorithms.ranges.queries import EqualCounts, PowerCounts, own_columns
+from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, ZERO, ends_of, range_of, run_of
+from sottovoce.data.block import Layout
+from sottovoce.door.query import Query
+from sottovoce.errors import RefusedError
+from sottovoce.losses import Loss
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.release import Release
+
+Place = Annotated[int, Field(ge=0, lt=2**22)]
+
+
+class CountedRangesNumbers(Numbers, solver="ranges", form="counts"):
+    """The places of the columns among all features; the place behind the last one is the label's."""
+
+    columns: tuple[Place, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not all(one < other for one, other in zip(self.columns, self.columns[1:], strict=False)):
+            raise ValueError("columns must go up, each named once")
+        return self
+
+
+class CountedRanges(Algorithm):
+    """Counts by powers of two tell where a column's values are, counts in equal cells where its tails end.
+
+    Guarantee: each release costs mu / sqrt 2, so both together mu; by columns that is for all parties together
+    (`proof.md`). The options are the places of the columns. The solution's model has for each of them a range, or None
+    where no cell stands out of the noise.
+    """
+
+    name: ClassVar[str] = "ranges"
+    form: ClassVar[str] = "counts"
+    title: ClassVar[str] = "ranges of columns: records counted in cells"
+    splits: ClassVar[tuple[Split, ...]] = ("central", "rows", "columns")
+    private: ClassVar[bool | None] = None
+    layout: ClassVar[Layout] = "raw"
+
+    @classmethod
+    def check_loss(cls, loss: Loss) -> None:
+        """Any will do: nothing is fitted."""
+
+    def design(self, problem: Problem, options: tuple[int, ...]) -> Design:
+        """Half of mu squared for each release."""
+        numbers = CountedRangesNumbers(columns=options)
+        counts = (PowerCounts(options), EqualCounts(options))  # of all columns: whoever has them, a record is in each
+        releases = tuple(
+            Release.at_mu(query, number, 1, problem.mu / math.sqrt(2.0), problem.relation)
+            for number, query in enumerate(counts)
+        )
+        return Design(rounds=2, numbers=numbers, releases=releases, models="kept")
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
+        """The counts of the party's own columns."""
+        last = plan.features - (plan.classes is not None)
+        if plan.numbers.columns[-1] > last:
+            raise RefusedError(
+                f"the plan asks for the column {plan.numbers.columns[-1]} of {plan.features} features; behind them "
+                "comes the label, if it is a number."
+            )
+        own = own_columns(plan, party)
+        return PowerCounts(own), EqualCounts(own)
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """By rows the sum of the parties' counts, by columns those of each party's own columns."""
+        places = {name: own_columns(plan, name) for name in plan.names}
+        holders = tuple(name for name in plan.names if places[name])
+        alone = plan.split == "columns"
+        noise = {release.query: release.std * (1.0 if alone else math.sqrt(len(holders))) for release in plan.releases}
+        total = len(plan.numbers.columns)
+
+        def by_group(values: dict[str, Array], cells: int) -> dict[str, Array]:
+            groups = values if alone else {holders[0]: summed(values)}
+            return {name: counts.reshape(-1, cells) for name, counts in groups.items()}
+
+        counted = by_group((yield Ask("powers", to=holders)), POWERS)
+        runs = {name: [run_of(column, noise["powers"], total) for column in counts] for name, counts in counted.items()}
+        told = {name: {"runs": np.array([run or (ZERO, ZERO) for run in found])} for name, found in runs.items()}
+        each = told if alone else dict.fromkeys(holders, told[holders[0]])
+        cells = by_group((yield Ask("cells", to=holders, each=each)), EQUAL)
+        ranges = {}
+        for name, counts in cells.items():
+            start = plan.part(name).start
+            for place, run, column in zip(places[name], runs[name], counts, strict=True):
+                label = place == plan.part(name).stop - start
+                found = None if run is None else range_of(column, noise["cells"], ends_of(run))
+                ranges[plan.features if label else start + place] = found
+        return Solution(np.zeros(plan.dimension), model=ranges)
