@@ -1,9 +1,8 @@
-"""The proofs beside the code as pages with typeset formulas, and a search that works from files."""
+"""The proofs beside the code as pages, and formulas as formulas."""
 
 from __future__ import annotations
 
 import html
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,11 @@ def _proofs() -> list[Path]:
 
 
 def on_config(config: Any) -> Any:
-    """Put every proof into the navigation, by its own first line; the search is ours (`search.js`)."""
+    """Put every proof into the navigation, by its own first line."""
     section = next(entry["Proofs"] for entry in config.nav if "Proofs" in entry)
     for proof in _proofs():
         title = proof.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split(":")[0]
         section.append({title: proof.relative_to(SOURCE).as_posix()})
-    config.extra_javascript = [script for script in config.extra_javascript if str(script) != "search/main.js"]
     return config
 
 
@@ -69,10 +67,3 @@ def _raised(found: re.Match[str]) -> str:
     tag = "sub" if found[1] == "_" else "sup"
     return f"<{tag}>{found[2].removeprefix('{').removesuffix('}')}</{tag}>"
 
-
-def on_post_build(config: Any) -> None:
-    """The index as a script: a page that was opened as a file may load one, and no JSON."""
-    folder = Path(config.site_dir) / "search"
-    docs = json.loads((folder / "search_index.json").read_text(encoding="utf-8"))["docs"]
-    text = json.dumps(docs, ensure_ascii=True).replace("</", "<\\/")
-    (folder / "index.js").write_text(f"const searchIndex = {text};\n", encoding="utf-8")
