@@ -24,7 +24,6 @@ golden: $(DEV)
 	$(BIN)/python tests/golden/transcripts.py --check
 
 docs: $(DEV)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	$(BIN)/mkdocs build --strict
 
 bench: $(DEV)

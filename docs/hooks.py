@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import html
 import re
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
+from formulas import formula
 from mkdocs.structure.files import File, Files
 
 SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
+
+# A fenced block, which stays, or indented lines after an empty one.
+_FORMULA = re.compile(r"^```.*?^```$|(?<=\n\n)((?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 
 # What is left alone in a line: code, links, tags. Then a letter, or a bracket that ends, with an index or a power;
 # digits that are raised already (\u00b2, \u2070 to \u207f) end an index.
@@ -39,22 +43,11 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Typeset the formulas of a proof, without scripts: indices, powers, and lines that stand alone."""
-    if not re.search(r"(^|/)proofs?(/|\.md$)", page.file.src_uri) or page.file.src_uri == "proofs.md":
-        return markdown
-    parts = re.split(r"((?:^    \S.*\n(?:    .*\n)*))(?=\n|\Z)", markdown.rstrip("\n") + "\n", flags=re.MULTILINE)
-    return "".join(_formula(part) if place % 2 else _text(part) for place, part in enumerate(parts))
-
-
-def _formula(block: str) -> str:
-    """Lines that stand alone, as they are spaced."""
-    lines = [typeset(html.escape(line[4:])) for line in block.rstrip("\n").split("\n")]
-    code = re.sub(r"`([^`]*)`", r"<code>\1</code>", "\n".join(lines))
-    return f'<div class="formula">{code}</div>\n'
-
-
-def _text(part: str) -> str:
-    return "\n".join(line if line.startswith("    ") else typeset(line) for line in part.split("\n"))
+    """Indented lines are formulas; in a proof the text has indices and powers too."""
+    if page.file.abs_src_path in map(str, _proofs()):
+        lines = markdown.split("\n")
+        markdown = "\n".join(line if line.startswith("    ") else typeset(line) for line in lines)
+    return _FORMULA.sub(lambda found: formula(dedent(found[1]).rstrip()) if found[1] else found[0], markdown + "\n")
 
 
 def typeset(line: str) -> str:
@@ -66,4 +59,3 @@ def typeset(line: str) -> str:
 def _raised(found: re.Match[str]) -> str:
     tag = "sub" if found[1] == "_" else "sup"
     return f"<{tag}>{found[2].removeprefix('{').removesuffix('}')}</{tag}>"
-

@@ -12,7 +12,9 @@ import re
 import shlex
 import sys
 import types
+import unicodedata
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -156,9 +158,9 @@ def test_job_files_are_valid(page: Path, program: list[Block], tmp_path: Path) -
         next(load for table, load in kinds.items() if re.search(table, block.text, re.MULTILINE))(path)
 
 
-def tables() -> Any:
-    """The program that makes tables of the documentation from the classes."""
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+def program(name: str) -> Any:
+    """A program of the documentation: `tables` makes tables from the classes, `formulas` sets formulas."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -169,11 +171,11 @@ def tables() -> Any:
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_tables_are_those_of_the_classes(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert tables().written(text) == text, "run `python docs/tables.py`"
+    assert program("tables").written(text) == text, "run `python docs/tables.py`"
 
 
 def test_every_table_is_on_a_page_and_has_every_solver_and_parameter() -> None:
-    made = tables()
+    made = program("tables")
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert all(f"<!-- table: {name} -->" in pages for name in made.TABLES)
     for name in algorithms.SOLVERS:
@@ -184,11 +186,35 @@ def test_every_table_is_on_a_page_and_has_every_solver_and_parameter() -> None:
 
 
 def test_a_table_that_is_older_than_the_code_is_found() -> None:
-    made = tables()
+    made = program("tables")
     page = (ROOT / "docs" / "solvers.md").read_text(encoding="utf-8")
     stale = page.replace("`counted`", "")
     assert stale != page
     assert made.written(stale) == page
+
+
+def formulas(page: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8") + "\n", flags=re.MULTILINE | re.DOTALL)
+    return [dedent(found).rstrip() for found in re.findall(r"(?<=\n\n)(?:    .*\n)+", text)]
+
+
+def signs(text: str) -> str:
+    """What a reader sees of a formula, but for spaces, brackets and how a sign is drawn."""
+    text = unicodedata.normalize("NFKC", re.sub(r"[\s_^{}()√`]", "", text)).replace("<=", "≤").replace("||", "‖")
+    return text.translate({ord("Σ"): "∑", ord("-"): "\u2212", ord("'"): "\u2032"})
+
+
+def test_formulas_are_set_and_lose_nothing() -> None:
+    made = program("formulas").formula
+    every = [formula for page in [*PAGES, *PROOFS] for formula in formulas(page)]
+    assert len(every) > 50
+    for formula in every:
+        seen = "".join(ElementTree.fromstring(made(formula)).itertext())
+        assert sorted(signs(seen)) == sorted(signs(formula))  # an index stands before a power
+    assert "<msub><mi>Δ</mi><mrow><mi>g</mi></mrow></msub>" in made("Δ_g / std")
+    assert "<msqrt><mn>1</mn>" in made("√(1 + x)")
+    with pytest.raises(ValueError, match="lacks"):
+        made("√(1 + x")
 
 
 def test_picture_is_well_formed_and_has_a_background_of_its_own() -> None:
