@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 
-.PHONY: demo test check golden docs bench clean
+.PHONY: demo test check golden docs gallery bench clean
 
 demo: $(RUN)
 	$(BIN)/sottovoce demo
@@ -25,6 +25,9 @@ golden: $(DEV)
 
 docs: $(DEV)
 	$(BIN)/mkdocs build --strict
+
+gallery: $(DEV)
+	$(BIN)/python docs/pictures.py
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py
