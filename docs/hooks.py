@@ -12,8 +12,8 @@ from mkdocs.structure.files import File, Files
 
 SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
 
-# A fenced block, which stays, or indented lines after an empty one.
-_FORMULA = re.compile(r"^```.*?^```$|(?<=\n\n)((?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+# A fenced block, or indented lines after an empty one.
+_BLOCK = re.compile(r"(^```.*?^```$|(?<=\n\n)(?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 
 # What is left alone in a line: code, links, tags. Then a letter, or a bracket that ends, with an index or a power;
 # digits that are raised already (\u00b2, \u2070 to \u207f) end an index.
@@ -43,11 +43,15 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Indented lines are formulas; in a proof the text has indices and powers too."""
-    if page.file.abs_src_path in map(str, _proofs()):
-        lines = markdown.split("\n")
-        markdown = "\n".join(line if line.startswith("    ") else typeset(line) for line in lines)
-    return _FORMULA.sub(lambda found: formula(dedent(found[1]).rstrip()) if found[1] else found[0], markdown + "\n")
+    """Indented lines are formulas; in proofs, and in pages that read like one, the text has indices and powers too."""
+    like_a_proof = page.file.abs_src_path in map(str, _proofs()) or page.file.name == "bcfw"
+    made = ""
+    for place, part in enumerate(_BLOCK.split(markdown + "\n")):
+        if place % 2:
+            made += part if part.startswith("```") else formula(dedent(part).rstrip())
+        else:
+            made += "\n".join(map(typeset, part.split("\n"))) if like_a_proof else part
+    return made
 
 
 def typeset(line: str) -> str:
