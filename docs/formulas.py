@@ -28,7 +28,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _TAGS = {"number": "mn", "words": "mtext", "letter": "mi"}
-_CLOSING = {"(": ")", "[": "]", "{": "}", "⟨": "⟩"}
+_CLOSING = {"(": ")]", "[": ")]", "{": "}", "⟨": "⟩"}  # an interval may be half open
 _WRITTEN = {"'": "\u2032", "<=": "≤", "-": "\u2212", "Σ": "∑", "||": "‖"}
 
 
@@ -88,10 +88,12 @@ class _Line:
         return base
 
     def script(self) -> str:
-        """What follows _ or ^: something in braces, or a name with its sign and commas."""
+        """What follows _ or ^: something in braces or brackets, or a name with its sign and commas."""
         if self.left[0].text == "{":
             self.left.pop(0)
-            return self.until("}")
+            return self.until("}")[0]
+        if self.left[0].text in _CLOSING:
+            return self.thing()
         made = _plain(*self.left.pop(0)[:2]) if self.left[0].kind == "sign" else ""
         while self.left[0].kind in _TAGS:
             kind, text, _ = self.left.pop(0)
@@ -105,26 +107,26 @@ class _Line:
         kind, text, _ = self.left.pop(0)
         if text == "√" and self.left[0].text == "(":
             self.left.pop(0)
-            return f"<msqrt>{self.until(')')}</msqrt>"
+            return f"<msqrt>{self.until(')')[0]}</msqrt>"
         if text == "√":
             return f"<msqrt>{self.thing()}</msqrt>"
         if text in _CLOSING:
-            return f"<mrow>{_sign(text)}{self.until(_CLOSING[text])}{_sign(_CLOSING[text])}</mrow>"
+            inside, closing = self.until(_CLOSING[text])
+            return f"<mrow>{_sign(text)}{inside}{_sign(closing)}</mrow>"
         if text == " " and self.left[0].kind == "sign":
             return ""  # signs bring their own space
         if kind == "sign" and self.left[0].text == " ":
             self.left.pop(0)
         return _plain(kind, text)
 
-    def until(self, closing: str) -> str:
-        """What is in brackets."""
+    def until(self, closing: str) -> tuple[str, str]:
+        """What is in brackets, and the one that closes."""
         made = ""
-        while self.left[0].text != closing:
+        while self.left[0].text not in tuple(closing):
             if self.left[0].kind == "end":
                 raise ValueError(f"a formula lacks its {closing!r}")
             made += self.term()
-        self.left.pop(0)
-        return made
+        return made, self.left.pop(0).text
 
 
 def _plain(kind: str, text: str) -> str:

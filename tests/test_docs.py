@@ -239,6 +239,7 @@ def test_formulas_are_set_and_lose_nothing() -> None:
         assert sorted(signs(seen)) == sorted(signs(formula))  # an index stands before a power
     assert "<msub><mi>Δ</mi><mrow><mi>g</mi></mrow></msub>" in made("Δ_g / std")
     assert "<msqrt><mn>1</mn>" in made("√(1 + x)")
+    assert "<msup><mn>2</mn><mrow><mrow><mo" in made("[2^k, 2^(k + 1))")
     with pytest.raises(ValueError, match="lacks"):
         made("√(1 + x")
 
