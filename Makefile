@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 
-.PHONY: demo test check golden docs bench clean
+.PHONY: demo test check golden docs gallery bench clean
 
 demo: $(RUN)
 	$(BIN)/sottovoce demo
@@ -24,8 +24,10 @@ golden: $(DEV)
 	$(BIN)/python tests/golden/transcripts.py --check
 
 docs: $(DEV)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	$(BIN)/mkdocs build --strict
+
+gallery: $(DEV)
+	$(BIN)/python docs/pictures.py
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/speed.py

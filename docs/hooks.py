@@ -1,16 +1,19 @@
-"""The proofs beside the code as pages with typeset formulas, and a search that works from files."""
+"""The proofs beside the code as pages, and formulas as formulas."""
 
 from __future__ import annotations
 
-import html
-import json
 import re
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
+from formulas import formula
 from mkdocs.structure.files import File, Files
 
 SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
+
+# A fenced block, or indented lines after an empty one.
+_BLOCK = re.compile(r"(^```.*?^```$|(?<=\n\n)(?:^    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 
 # What is left alone in a line: code, links, tags. Then a letter, or a bracket that ends, with an index or a power;
 # digits that are raised already (\u00b2, \u2070 to \u207f) end an index.
@@ -24,12 +27,11 @@ def _proofs() -> list[Path]:
 
 
 def on_config(config: Any) -> Any:
-    """Put every proof into the navigation, by its own first line; the search is ours (`search.js`)."""
+    """Put every proof into the navigation, by its own first line."""
     section = next(entry["Proofs"] for entry in config.nav if "Proofs" in entry)
     for proof in _proofs():
         title = proof.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split(":")[0]
         section.append({title: proof.relative_to(SOURCE).as_posix()})
-    config.extra_javascript = [script for script in config.extra_javascript if str(script) != "search/main.js"]
     return config
 
 
@@ -41,22 +43,15 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Typeset the formulas of a proof, without scripts: indices, powers, and lines that stand alone."""
-    if not re.search(r"(^|/)proofs?(/|\.md$)", page.file.src_uri) or page.file.src_uri == "proofs.md":
-        return markdown
-    parts = re.split(r"((?:^    \S.*\n(?:    .*\n)*))(?=\n|\Z)", markdown.rstrip("\n") + "\n", flags=re.MULTILINE)
-    return "".join(_formula(part) if place % 2 else _text(part) for place, part in enumerate(parts))
-
-
-def _formula(block: str) -> str:
-    """Lines that stand alone, as they are spaced."""
-    lines = [typeset(html.escape(line[4:])) for line in block.rstrip("\n").split("\n")]
-    code = re.sub(r"`([^`]*)`", r"<code>\1</code>", "\n".join(lines))
-    return f'<div class="formula">{code}</div>\n'
-
-
-def _text(part: str) -> str:
-    return "\n".join(line if line.startswith("    ") else typeset(line) for line in part.split("\n"))
+    """Indented lines are formulas; in proofs, and in pages that read like one, the text has indices and powers too."""
+    like_a_proof = page.file.abs_src_path in map(str, _proofs()) or page.file.name == "bcfw"
+    made = ""
+    for place, part in enumerate(_BLOCK.split(markdown + "\n")):
+        if place % 2:
+            made += part if part.startswith("```") else formula(dedent(part).rstrip())
+        else:
+            made += "\n".join(map(typeset, part.split("\n"))) if like_a_proof else part
+    return made
 
 
 def typeset(line: str) -> str:
@@ -68,11 +63,3 @@ def typeset(line: str) -> str:
 def _raised(found: re.Match[str]) -> str:
     tag = "sub" if found[1] == "_" else "sup"
     return f"<{tag}>{found[2].removeprefix('{').removesuffix('}')}</{tag}>"
-
-
-def on_post_build(config: Any) -> None:
-    """The index as a script: a page that was opened as a file may load one, and no JSON."""
-    folder = Path(config.site_dir) / "search"
-    docs = json.loads((folder / "search_index.json").read_text(encoding="utf-8"))["docs"]
-    text = json.dumps(docs, ensure_ascii=True).replace("</", "<\\/")
-    (folder / "index.js").write_text(f"const searchIndex = {text};\n", encoding="utf-8")

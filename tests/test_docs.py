@@ -7,12 +7,16 @@ find `patients.csv` and `new-patients.csv`.
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import os
 import re
 import shlex
 import sys
 import types
+import unicodedata
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -24,11 +28,13 @@ from typer.testing import CliRunner
 from sottovoce import algorithms
 from sottovoce.app.cli import app
 from sottovoce.app.jobs import load_evaluation_job, load_job, load_party_job, load_people_job
+from sottovoce.lab import datasets
 from sottovoce.lab.synthetic import FEATURE_NAMES, clinics
 from sottovoce.solvers import SOLVERS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GALLERY = sorted((ROOT / "docs" / "gallery").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *GALLERY]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 SOURCE = ROOT / "src" / "sottovoce"
 PROOFS = sorted([*SOURCE.glob("*/proofs/*.md"), *SOURCE.glob("algorithms/*/proof.md")])
@@ -65,14 +71,36 @@ def programs(language: str) -> list[Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def adult(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with adult: the public data set where it is at hand, else cells drawn from its documentation."""
+    shared = Path(os.environ.get(datasets.FOLDER_VARIABLE) or ROOT.parent / "shared" / "data")
+    if (shared / "adult").is_dir():
+        return shared
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    (folder / "adult").mkdir()
+    for part, rows in (("train", 32_561), ("test", 16_281)):
+        numbers = {name: rng.integers(low, high, rows) for name, (low, high) in datasets.ADULT_NUMBERS.items()}
+        texts = {name: rng.choice([*known.split(), ""], rows) for name, known in datasets.ADULT_CATEGORIES.items()}
+        table = {**numbers, **texts, "income": rng.choice(["<=50K", ">50K"], rows)}
+        with (folder / "adult" / f"{part}.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([table, *zip(*table.values(), strict=True)])
+    return folder
+
+
 @pytest.mark.parametrize(("page", "program"), programs("python"))
-def test_examples_run(page: Path, program: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run(
+    page: Path, program: list[Block], adult: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(datasets.FOLDER_VARIABLE, str(adult))
     module = types.ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", module)
     for block in program:
         # Blank lines first, so that a traceback names the line of the page.
         exec(compile("\n" * block.line + block.text, str(page), "exec"), module.__dict__)
+    if page in GALLERY:
+        assert [path.name for path in tmp_path.glob("*.png")] == [f"{page.stem}.png"]
 
 
 def commands(block: Block) -> list[list[str]]:
@@ -156,9 +184,9 @@ def test_job_files_are_valid(page: Path, program: list[Block], tmp_path: Path) -
         next(load for table, load in kinds.items() if re.search(table, block.text, re.MULTILINE))(path)
 
 
-def tables() -> Any:
-    """The program that makes tables of the documentation from the classes."""
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+def program(name: str) -> Any:
+    """A program of the documentation: `tables` makes tables from the classes, `formulas` sets formulas."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -169,11 +197,11 @@ def tables() -> Any:
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_tables_are_those_of_the_classes(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert tables().written(text) == text, "run `python docs/tables.py`"
+    assert program("tables").written(text) == text, "run `python docs/tables.py`"
 
 
 def test_every_table_is_on_a_page_and_has_every_solver_and_parameter() -> None:
-    made = tables()
+    made = program("tables")
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert all(f"<!-- table: {name} -->" in pages for name in made.TABLES)
     for name in algorithms.SOLVERS:
@@ -184,11 +212,46 @@ def test_every_table_is_on_a_page_and_has_every_solver_and_parameter() -> None:
 
 
 def test_a_table_that_is_older_than_the_code_is_found() -> None:
-    made = tables()
+    made = program("tables")
     page = (ROOT / "docs" / "solvers.md").read_text(encoding="utf-8")
     stale = page.replace("`counted`", "")
     assert stale != page
     assert made.written(stale) == page
+
+
+def formulas(page: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8") + "\n", flags=re.MULTILINE | re.DOTALL)
+    return [dedent(found).rstrip() for found in re.findall(r"(?<=\n\n)(?:    .*\n)+", text)]
+
+
+def signs(text: str) -> str:
+    """What a reader sees of a formula, but for spaces, brackets and how a sign is drawn."""
+    text = unicodedata.normalize("NFKC", re.sub(r"[\s_^{}()√`]", "", text)).replace("<=", "≤").replace("||", "‖")
+    return text.translate({ord("Σ"): "∑", ord("-"): "\u2212", ord("'"): "\u2032"})
+
+
+def test_formulas_are_set_and_lose_nothing() -> None:
+    made = program("formulas").formula
+    every = [formula for page in [*PAGES, *PROOFS] for formula in formulas(page)]
+    assert len(every) > 50
+    for formula in every:
+        seen = "".join(ElementTree.fromstring(made(formula)).itertext())
+        assert sorted(signs(seen)) == sorted(signs(formula))  # an index stands before a power
+    assert "<msub><mi>Δ</mi><mrow><mi>g</mi></mrow></msub>" in made("Δ_g / std")
+    assert "<msqrt><mn>1</mn>" in made("√(1 + x)")
+    assert "<msup><mn>2</mn><mrow><mrow><mo" in made("[2^k, 2^(k + 1))")
+    with pytest.raises(ValueError, match="lacks"):
+        made("√(1 + x")
+
+
+def test_the_gallery_shows_every_example_with_its_picture() -> None:
+    index = (ROOT / "docs" / "gallery" / "index.md").read_text(encoding="utf-8")
+    examples = [page for page in GALLERY if page.name != "index.md"]
+    assert len(examples) >= 6
+    for page in examples:
+        assert page.with_suffix(".png").exists(), "run `make gallery`"
+        assert f"[![]({page.stem}.png)]({page.name})" in index
+        assert f"]({page.stem}.png)" in page.read_text(encoding="utf-8")
 
 
 def test_picture_is_well_formed_and_has_a_background_of_its_own() -> None:
