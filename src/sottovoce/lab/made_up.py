@@ -1,7 +1,7 @@
 """Made-up records of a public shape, and records of a public look-alike: what a simulation is fitted to.
 
 **Columns.** By a schema: a number is normal around the middle of its range, which is eight standard deviations wide,
-and cut to it; of a category's levels, in a random order, level k has a share in proportion to 1/k; a yes/no is yes for
+and cut to it (one that nobody knows is [-1, 1]); of a category's levels, in a random order, level k has a share in proportion to 1/k; a yes/no is yes for
 20 to 80 in a hundred. Without one: normal entries of a quarter of the declared bound of their column, and so small that
 a row has at most about half the declared row norm. Columns are independent of one another.
 
@@ -182,7 +182,8 @@ class MadeUp:
         """The cells of a column, and what they add to the scores."""
         if isinstance(column, Number):
             normal = np.clip(generator.standard_normal(count), -WIDTH / 2, WIDTH / 2)
-            cells = (column.low + column.high) / 2 + normal * (column.high - column.low) / WIDTH
+            low, high = column.ranges[0]
+            cells = (low + high) / 2 + normal * (high - low) / WIDTH
             return cells, normal[:, None] * generator.standard_normal(self._outputs)
         levels: tuple[Any, ...]
         if isinstance(column, YesNo):
