@@ -17,7 +17,14 @@ from scipy.special import ndtr
 
 from sottovoce.errors import InputError
 from sottovoce.privacy.accounting import epsilon_of, gaussian_delta, gaussian_epsilon, renyi_of, renyi_to_epsilon
-from sottovoce.privacy.calibration import mu_for, noise_multiplier_for, renyi_budget, renyi_order_for, rho_for
+from sottovoce.privacy.calibration import (
+    mu_for,
+    noise_multiplier_for,
+    part_of,
+    renyi_budget,
+    renyi_order_for,
+    rho_for,
+)
 from sottovoce.privacy.events import (
     Event,
     Gaussian,
@@ -507,3 +514,17 @@ def test_other_json_is_refused(data: dict[str, Any]) -> None:
 def test_impossible_arguments_are_named(name: str, call: Any) -> None:
     with pytest.raises(InputError, match=rf"^{name}=.*:? must be .*; .*\.$"):
         call()
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 8.0])
+@pytest.mark.parametrize("shares", [(0.02, 0.98), (0.1, 0.3, 0.6), (1e-3, 1 - 1e-3)])
+def test_parts_of_a_budget_are_together_within_it(epsilon: float, shares: tuple[float, ...]) -> None:
+    delta = 1e-5
+    parts = [part_of(epsilon, delta, share) for share in shares]
+    together = [Gaussian(mu_for(part, delta)) for part in parts]
+    assert 0.9999 * epsilon < epsilon_of(together, delta, "zero-out") <= epsilon
+    assert epsilon_of([Gaussian(mu_for(epsilon * share, delta)) for share in (0.8, 0.8)], delta, "zero-out") > epsilon
+    assert part_of(epsilon, delta, 1.0) == epsilon
+    assert part_of(math.inf, delta, 0.5) == math.inf
+    with pytest.raises(InputError, match="share=0"):
+        part_of(epsilon, delta, 0.0)

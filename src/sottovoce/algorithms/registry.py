@@ -16,6 +16,8 @@ from sottovoce.plan.families import FAMILIES, family
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.trade_off import Profile
+from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at
 from sottovoce.solvers.auto import preferences
 
 SOLVERS = FAMILIES  # by name
@@ -45,16 +47,23 @@ def of(plan: Plan) -> Algorithm:
     return form_of(plan.algorithm, plan.form)
 
 
-def epsilons(plan: Plan, relation: Relation | None = None) -> dict[str, float]:
-    """The true epsilon of a plan against each adversary, under its own relation or another."""
-    form = of(plan)
-    return form.pricing.epsilons(form, plan, relation or plan.relation)
+def epsilons(plan: Plan, relation: Relation | None = None, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
+    """The true epsilon of a plan against each adversary, with that of plans beside it on the same people."""
+    return epsilons_at(_profiles((plan, *beside), relation or plan.relation), plan.delta)
 
 
-def missed(plan: Plan, false_alarms: Sequence[float]) -> dict[str, NDArray[np.float64]]:
+def missed(plan: Plan, false_alarms: Sequence[float], *, beside: Sequence[Plan] = ()) -> dict[str, NDArray[np.float64]]:
     """The least share of misses of the best test for a record, against each adversary, at these false alarms."""
-    form = of(plan)
-    return form.pricing.missed(form, plan, plan.relation, false_alarms)
+    return missed_at(_profiles((plan, *beside), plan.relation), plan.delta, false_alarms)
+
+
+def _profiles(plans: tuple[Plan, ...], relation: Relation) -> dict[str, Profile]:
+    if len(plans) == 1:
+        form = of(plans[0])
+        return form.pricing.profiles(form, plans[0], relation)
+    if any(of(plan).published for plan in plans):
+        raise InputError("calibration='paper': a published form has a price of its own; nothing is bought beside it.")
+    return joint_profiles([(form := of(plan), plan, form.pricing) for plan in plans], relation)
 
 
 def titles(plan: Plan) -> dict[str, str]:

@@ -37,9 +37,10 @@ from sottovoce.federation.party import as_labels
 from sottovoce.federation.prediction import COORDINATOR
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
-from sottovoce.privacy.accounting import gaussian_epsilon
+from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
+from sottovoce.privacy.calibration import part_of
 from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.relation import Relation, checked
+from sottovoce.privacy.relation import Relation, checked, inside
 from sottovoce.solvers import SOLVERS, Options, by_name
 from sottovoce.transports.base import Communication
 
@@ -62,6 +63,7 @@ class Prepared:
     """A fit before its first release: the one conversation with the parties, and the plan made of what they declared.
 
     `names` are the federation's names of the features; None where the estimator has them of the user's own table.
+    `before` are plans that have run for this fit, on the same people and within the same budget.
     """
 
     federation: Federation
@@ -69,6 +71,7 @@ class Prepared:
     algorithm: Algorithm
     plan: Plan
     names: tuple[str, ...] | None
+    before: tuple[Plan, ...] = ()
 
 
 @dataclass(eq=False, repr=False)
@@ -379,14 +382,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             names = common_names(facts, federation.split) if own_names is None else own_names
             problem = self._problem(federation, facts, names, named)
             _warn_of(problem, frames + 1)
-            coin = secrets.token_hex(16) if self.insecure_seed is None else f"seed {self.insecure_seed}"
             solver = self._chosen(problem)
-            plan = algorithms.make_plan(problem, solver, run=secrets.token_hex(16), coin=coin)
-            if federation.about.texts():
-                plan = plan.model_copy(update={"about": federation.about})
+            form = algorithms.find(solver.name, problem, solver.given())
+            plan = planned(form, problem, solver, federation, self.insecure_seed)
+            if problem.epsilon < self.epsilon:
+                _check_shared_out(plan, form)
             if plan.keeps_rows and plan.private:
                 plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
-        return Prepared(federation, coordinator, algorithms.of(plan), plan, names if own_names is None else None)
+        return Prepared(federation, coordinator, form, plan, names if own_names is None else None)
 
     @property
     def _asks_for_classes(self) -> bool:
@@ -416,16 +419,18 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         )
         columns, norms = _columns(federation, facts, bounds, schema) if federation.split == "columns" else ((), ())
         private = self.epsilon != math.inf
+        parties = tuple((name, fact["records"]) for name, fact in facts.items())
+        records = parties[0][1] if federation.split == "columns" else sum(count for _, count in parties)
         if private or bounds.feature_low is not None:
             bounds.require(features, labels=private and regression)
         return Problem(
             loss=loss,
             regulariser=self._regulariser(federation.split),
             split=federation.split,
-            parties=tuple((name, fact["records"]) for name, fact in facts.items()),
+            parties=parties,
             features=features,
             bounds=bounds,
-            epsilon=float(self.epsilon),
+            epsilon=self._part(1 - sum(self._shares(records, features).values())),
             delta=float(self.delta),
             relation=self.relation,
             calibration=self.calibration,
@@ -437,6 +442,28 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             labels=federation.labels,
             label_party=federation.label_party,
         )
+
+    def _shares(self, records: int, features: int) -> dict[str, float]:  # noqa: ARG002
+        """What is bought beside the fit, on the same people: shares of mu squared, by public quantities alone."""
+        return {}
+
+    def _part(self, share: float) -> float:
+        """The epsilon of a share of the budget."""
+        return part_of(float(self.epsilon), inside(self.delta), share)
+
+    def _buy(self, prepared: Prepared, form: Algorithm, problem: Problem, options: Any) -> Solution:
+        """Run a plan of its own after the fit, on the same people; what it costs is counted in the report."""
+        plan = planned(form, problem, options, prepared.federation, self.insecure_seed)
+        with failures_of(prepared.federation):
+            solution, _ = prepared.coordinator.run(plan, form)
+        self._count(*self.plans_, plan)
+        return solution
+
+    def _count(self, *plans: Plan) -> None:
+        """Keep what ran for this fit, and what all of it promises together."""
+        self.plans_ = plans  # the fit's own is `plan_`; the others were bought beside it
+        beside = [plan for plan in plans if plan is not self.plan_]
+        self.privacy_ = privacy_report(self.plan_, seeded=self.insecure_seed is not None, beside=beside)
 
     def _check_parameters(self) -> None:
         if not isinstance(self.solver, str | Options):
@@ -509,7 +536,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
         self.budgets_ = dict(coordinator.budgets)
         self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
-        self.privacy_ = privacy_report(plan, seeded=self.insecure_seed is not None)
+        self._count(*prepared.before, plan)
         kinds, named = Counter[str](), algorithms.kinds(plan)
         for query, count in coordinator.uplink.items():
             kinds[named[query]] += count
@@ -595,6 +622,22 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def planned(form: Algorithm, problem: Problem, options: Any, federation: Federation, seed: int | None) -> Plan:
+    """A plan for the parties of a federation, with a run and a coin of its own and with what it is about."""
+    coin = secrets.token_hex(16) if seed is None else f"seed {seed}"
+    plan = algorithms.plan_by(form, problem, options, run=secrets.token_hex(16), coin=coin)
+    return plan.model_copy(update={"about": federation.about}) if federation.about.texts() else plan
+
+
+def _check_shared_out(plan: Plan, form: Algorithm) -> None:
+    """Refuse a solver whose releases do not add up as Gaussian ones do, where something is bought beside the fit."""
+    if gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation) is None:
+        raise InputError(
+            f"solver={plan.algorithm!r}: what is bought beside a fit shares mu squared with it, which needs a solver "
+            "with Gaussian releases alone, such as 'whitened' or 'newton'."
+        )
 
 
 def penalty_named(name: str, **parameters: Any) -> Named:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,14 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from sottovoce import algorithms
 from sottovoce.algorithms.evaluation import EvaluatedClasses, EvaluatedNumbers, Subject
 from sottovoce.algorithms.evaluation.estimates import Bin, ClassEstimates, Metric, NumberEstimates
 from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
 from sottovoce.estimators import repeats
-from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, warn_of_delta
+from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, planned, warn_of_delta
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import as_labels
@@ -145,10 +143,7 @@ def evaluate(  # noqa: PLR0913
         weights = problem.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedClasses()
         subject = Subject(weights, getattr(model, "score_spread_", None))
-        coin = secrets.token_hex(16) if insecure_seed is None else f"seed {insecure_seed}"
-        plan = algorithms.plan_by(form, problem, subject, run=secrets.token_hex(16), coin=coin)
-        if federation.about.texts():
-            plan = plan.model_copy(update={"about": federation.about})
+        plan = planned(form, problem, subject, federation, insecure_seed)
         solution, _ = coordinator.run(plan, form)
     found = estimated(plan, solution.model, seeded=insecure_seed is not None)
     if not (federation.counted or found.privacy_.weakest.void or epsilon == math.inf):

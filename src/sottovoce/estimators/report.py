@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sottovoce import algorithms
@@ -45,12 +45,12 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     return tuple(text for (what, value), text in ASSUMPTIONS.items() if so[what] == value)
 
 
-def privacy_report(plan: Plan, *, seeded: bool) -> PrivacyReport:
-    """The true guarantee of a plan, computed from what it releases."""
+def privacy_report(plan: Plan, *, seeded: bool, beside: Sequence[Plan] = ()) -> PrivacyReport:
+    """The true guarantee of a plan, and of plans beside it on the same people, computed from what they release."""
     void = (
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
-    missed = algorithms.missed(plan, FALSE_ALARMS)
+    missed = algorithms.missed(plan, FALSE_ALARMS, beside=beside)
     guarantees = {
         name: Guarantee(
             epsilon=epsilon,
@@ -62,7 +62,7 @@ def privacy_report(plan: Plan, *, seeded: bool) -> PrivacyReport:
             unit=plan.protects,
             trade_off=tuple(zip(FALSE_ALARMS, missed[name].tolist(), strict=True)),
         )
-        for name, epsilon in algorithms.epsilons(plan).items()
+        for name, epsilon in algorithms.epsilons(plan, beside=beside).items()
     }
     return PrivacyReport(
         **guarantees,

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import ndtri
 
-from sottovoce.privacy.accounting import LARGE_MU, epsilon_of, gaussian_delta, renyi_conversion
+from sottovoce.privacy.accounting import LARGE_MU, epsilon_of, gaussian_delta, gaussian_epsilon, renyi_conversion
 from sottovoce.privacy.checks import check_delta, check_epsilon, check_order, check_sampling, require
 from sottovoce.privacy.events import PoissonGaussian, Selection
 from sottovoce.privacy.relation import Relation, checked, distance, either
@@ -42,6 +42,17 @@ def mu_for(epsilon: float, delta: float) -> float:
 
     root = float(brentq(excess, simple / 2, upper, xtol=1e-300, rtol=1e-12, maxiter=500))
     return root * (1 - 1e-9)
+
+
+def part_of(epsilon: float, delta: float, share: float) -> float:
+    """The epsilon that a share of a budget of Gaussian releases buys: mu^2 is shared out.
+
+    Guarantee: for shares that sum to 1, Gaussian releases within the parts are together within (epsilon, delta).
+    """
+    require(0 < share <= 1, "share", share, "above 0 and at most 1", "shares of a budget sum to 1")
+    if share == 1 or epsilon == math.inf:
+        return epsilon
+    return gaussian_epsilon(mu_for(epsilon, delta) * math.sqrt(share), delta)
 
 
 @lru_cache(maxsize=256)

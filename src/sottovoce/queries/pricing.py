@@ -89,27 +89,11 @@ class Pricing:
 
     def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
         """What each adversary sees costs, at every delta: the worst party's."""
-        names = plan.names[:1] if plan.split == "columns" else plan.names
-        seen = {self.events(form, plan, relation, name) for name in names}
-        told = {self.world_events(form, plan, relation, name) for name in names}
-        each, world = (weakest(profile_of(events, relation) for events in views) for views in (seen, told))
-        return {"world": strongest(world, each), "coordinator": each, "parties": each}
+        return joint_profiles([(form, plan, self)], relation)
 
     def epsilons(self, form: Form, plan: Plan, relation: Relation) -> dict[str, float]:
         """The true epsilon at the plan's delta against each adversary."""
-        profiles = self.profiles(form, plan, relation)
-        found = {each: each.epsilon(inside(plan.delta)) for each in set(profiles.values())}
-        return {name: found[profile] for name, profile in profiles.items()}
-
-    def missed(self, form: Form, plan: Plan, relation: Relation, false_alarms: Sequence[float]) -> dict[str, Array]:
-        """The least share of misses of each adversary's best test for a record, at these rates of false alarms.
-
-        The samplers' errors are below their share of delta, in total variation: `check_samplers` sees to it.
-        """
-        share = SAMPLER_SHARE * plan.delta
-        profiles = self.profiles(form, plan, relation)
-        found = {each: with_errors(each.missed, false_alarms, share) for each in set(profiles.values())}
-        return {name: found[profile] for name, profile in profiles.items()}
+        return epsilons_at(self.profiles(form, plan, relation), plan.delta)
 
     def check_samplers(self, form: Form, plan: Plan, relation: Relation, delta: float, epsilon: float = 0.0) -> None:
         """Refuse a plan whose samplers' own errors exceed, under this relation, the share of delta set aside.
@@ -165,6 +149,40 @@ class Pricing:
         if answering[0].together:
             return together_event(answering, release, relation, max(times.values()) * release.batches)
         return release.event(relation, count=answering[0].uses(plan, sum(times.values())))
+
+
+def joint_profiles(runs: Sequence[tuple[Form, Plan, Pricing]], relation: Relation) -> dict[str, Profile]:
+    """What each adversary sees of plans that run one after the other on the same people costs: the worst party's.
+
+    What each plan may release is fixed before the first of them starts, so that their events compose as one plan's.
+    """
+    plan = runs[0][1]
+    names = plan.names[:1] if plan.split == "columns" else plan.names
+
+    def all_of(view: str) -> set[tuple[Event, ...]]:
+        return {
+            tuple(event for form, each, pricing in runs for event in getattr(pricing, view)(form, each, relation, name))
+            for name in names
+        }
+
+    each, world = (weakest(profile_of(e, relation) for e in all_of(view)) for view in ("events", "world_events"))
+    return {"world": strongest(world, each), "coordinator": each, "parties": each}
+
+
+def epsilons_at(profiles: Mapping[str, Profile], delta: float) -> dict[str, float]:
+    """The epsilon of each adversary's profile at a plan's delta."""
+    found = {each: each.epsilon(inside(delta)) for each in set(profiles.values())}
+    return {name: found[profile] for name, profile in profiles.items()}
+
+
+def missed_at(profiles: Mapping[str, Profile], delta: float, false_alarms: Sequence[float]) -> dict[str, Array]:
+    """The least share of misses of each adversary's best test for a record, at these rates of false alarms.
+
+    The samplers' errors are below their share of delta, in total variation: `Pricing.check_samplers` sees to it.
+    """
+    share = SAMPLER_SHARE * delta
+    found = {each: with_errors(each.missed, false_alarms, share) for each in set(profiles.values())}
+    return {name: found[profile] for name, profile in profiles.items()}
 
 
 def together_event(queries: list[Query], release: Release, relation: Relation, times: int) -> Event:
