@@ -291,7 +291,7 @@ def test_a_nan_is_no_class(classes: tuple[Any, ...]) -> None:
         assert not equal(labels, math.nan).any()
 
 
-def test_sparse_rows_of_many_scores_come_in_pieces() -> None:
+def test_rows_of_many_scores_come_in_pieces() -> None:
     """A hundred numbers for each of a million rows would take as much memory as the coordinator says."""
     count = 2 * 16 * rows_at_once(100) + 5
     rows = sp.random_array((count, FEATURES), density=0.5, rng=np.random.default_rng(0), format="csr")
@@ -301,4 +301,6 @@ def test_sparse_rows_of_many_scores_come_in_pieces() -> None:
     assert [len(labels) for _, labels in pieces] == [16 * rows_at_once(100)] * 2 + [5]
     assert sum(abs(piece).sum() for piece, _ in pieces) == abs(block.rows).sum()
     assert len(list(block.chunks())) == 1
+    dense = Block.prepare(rows.toarray(), np.arange(count) % CLASSES, recipe)
+    assert max(len(labels) for _, labels in dense.chunks(scores=100)) == rows_at_once(100)
     assert len(list(block.take(np.zeros(0, dtype=np.int64)).chunks(scores=100))) == 1

@@ -256,6 +256,7 @@ BAD: dict[str, dict[str, Any]] = {
     "a weight above 1": {"class_weight": (1.0, 2.0)},
     "a weight of nothing": {"class_weight": (1.0, 0.0)},
     "one weight": {"class_weight": (1.0,)},
+    "weights of numbers": {"class_weight": (0.5, 1.0), "loss": {"name": "squared"}},
     "a NaN bound": {"bounds": {"row_norm": math.nan}},
     "a NaN among bounds": {"bounds": {"entry_bound": [1.0, math.nan, 1.0]}},
     "an unknown layout": {"layout": "diagonal"},

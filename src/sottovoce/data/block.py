@@ -146,8 +146,8 @@ class Block:
     def chunks(self, least: int = 1, scores: int = 1) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once.
 
-        A dense piece has at least so many rows. Where a row has several `scores`, sparse pieces are so small that a
-        number for each of them takes little memory.
+        A dense piece has at least so many rows. Where a row has several `scores`, pieces are so small that a number for
+        each of them takes little memory.
         """
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
         if is_sparse(rows):
@@ -156,7 +156,7 @@ class Block:
                 whole = step >= len(self.labels)
                 yield rows if whole else rows[start : start + step], self.labels[start : start + step]
             return
-        step = max(rows_at_once(self.dimension), least)
+        step = max(rows_at_once(max(self.dimension, scores)), least)
         # A fresh half megabyte for every piece would cost more than the arithmetic on it.
         wide = np.empty((min(step, len(self.labels)), self.dimension)) if rows.dtype != np.float64 else None
         for start in range(0, len(self.labels), step):

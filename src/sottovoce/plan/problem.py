@@ -86,6 +86,8 @@ class Problem(Frozen):
     def _no_weight_above_one(self) -> Self:
         """A weight for each class, the largest of them 1: so a record's loss is never more than without weights."""
         weights = self.class_weight
+        if weights and self._named_loss.kind != "classification":
+            raise ValueError(f"class_weight={weights!r} is for classes, and the loss {self.loss.name!r} for numbers")
         if weights and (len(weights) != len(self.classes or ()) or max(weights) != 1.0):
             raise ValueError(f"class_weight={weights!r} must have a number for each class, the largest of them 1")
         return self
