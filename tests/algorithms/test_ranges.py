@@ -105,8 +105,8 @@ def test_neighbours_reach_the_bound_and_never_pass_it(kind: Any) -> None:
 def test_a_record_that_counts_for_more_than_it_is_charged_is_found(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Planted faults: cells that overlap, and a blank record that is counted as missing."""
     if fault == "a value in two cells":
-        places = rule.power_places
-        monkeypatch.setattr(range_queries, "power_places", lambda values: np.tile(places(values), 2))
+        value = PowerCounts.value
+        monkeypatch.setattr(PowerCounts, "value", lambda *which: value(*which) + np.roll(value(*which), 1))
     else:
         monkeypatch.setattr(range_queries.np, "isfinite", lambda values: np.ones(values.shape, dtype=bool))
     with np.errstate(invalid="ignore"):
@@ -121,7 +121,7 @@ def test_a_value_is_in_one_cell_and_the_cells_are_where_they_say() -> None:
     inner = np.array([3.7, -3.7, 1e-5, -12345.0])
     for value, place in zip(inner, rule.power_places(inner), strict=True):
         assert rule.LOWS[place] <= value <= rule.HIGHS[place]
-    assert rule.equal_places(np.array([-9.0, 0.0, 0.99, 1.0, 15.99, 16.0, 1e300]), (0.0, 16.0)).tolist() == [
+    assert rule.equal_places(np.array([-9.0, 0.0, 0.99, 1.0, 15.99, 16.0, 1e300]), *np.array([0.0, 16.0])).tolist() == [
         *(0, 0, 0, 1, 15, 15, 15)
     ]
     runs = itertools.combinations_with_replacement(range(rule.POWERS), 2)

@@ -212,6 +212,16 @@ class TestStops:
         assert exact.balance().plans == 2
         assert exact.balance().share == pytest.approx(1.0, rel=1e-6)
 
+    def test_what_parties_tell_of_their_budgets_is_before_and_after_both_plans(self, tmp_path: Path) -> None:
+        accounts = [sv.Ledger.create(tmp_path / name).open(name, 9.0, 1e-5) for name in ("north", "south")]
+        halves = [some(PEOPLE, slice(0, 5000)), some(PEOPLE, slice(5000, None))]
+        telling = sv.Policy(tell_budget=True)
+        parties = sv.Federation.by_rows(
+            halves, names=["north", "south"], ledgers=accounts, policy=telling, schema=SCHEMA
+        )
+        model = classifier(epsilon=3.0, insecure_seed=None).fit(parties)
+        assert [[balance.plans for balance in told] for told in model.budgets_.values()] == [[0, 2], [0, 2]]
+
     def test_a_party_that_refuses_the_fit_is_asked_before_the_ranges_are_charged(self, tmp_path: Path) -> None:
         accounts = [sv.Ledger.create(tmp_path / name).open(name, 3.0, 1e-5) for name in ("north", "south")]
         halves = [some(PEOPLE, slice(0, 5000)), some(PEOPLE, slice(5000, None))]

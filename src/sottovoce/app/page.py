@@ -122,7 +122,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         ),
         _part(
             "For an engineer",
-            _section("What left the parties", *(part for each in _plans(model) for part in _releases(each))),
+            _section("What left the parties", *_releases(plan, _plans(model))),
             _section("How it was done", _method(plan, model, occasion.seconds)),
         ),
     )
@@ -308,10 +308,25 @@ def _budget(plan: Plan, occasion: Occasion) -> str:
     return told
 
 
-def _releases(plan: Plan) -> Iterable[str]:
+def _releases(plan: Plan, plans: Sequence[Plan]) -> Iterable[str]:
+    """Of a fit's own plan, and of all that ran for it."""
     if not plan.private:
         yield "<p><b class='void'>Every value left as it was, without noise.</b></p>"
         return
+    rows = "".join(row for each in plans for row in _rows_of(each))
+    yield (
+        '<table><tr><th>Value</th><th>over</th><th class="number">Times</th>'
+        f'<th class="number">One {plan.protects} moves it by</th>'
+        f'<th class="number">Noise (scale)</th></tr>{rows}</table>'
+    )
+    joint = plan.split == "columns"
+    together = " Times are at most, of all parties together: a person is in every party." if joint else ""
+    promises = " ".join(dict.fromkeys(ARRANGEMENTS[each.layout].promise for each in plans))
+    yield f'<p class="soft">{_what_left(plan)} {promises}{together}</p>'
+
+
+def _rows_of(plan: Plan) -> list[str]:
+    """A row of the table for each release."""
     rows = []
     times = answers_of(plan, algorithms.of(plan)) if plan.split == "columns" else Counter()
     titles = algorithms.titles(plan)
@@ -329,13 +344,7 @@ def _releases(plan: Plan) -> Iterable[str]:
             f'<tr><td>{name}</td><td>{sampled}</td><td class="number">{times[release.query] or release.total:,}</td>'
             f'<td class="number">{moves:.4g}</td><td class="number">{release.std:.4g}</td></tr>'
         )
-    yield (
-        '<table><tr><th>Value</th><th>over</th><th class="number">Times</th>'
-        f'<th class="number">One {plan.protects} moves it by</th>'
-        f'<th class="number">Noise (scale)</th></tr>{"".join(rows)}</table>'
-    )
-    together = " Times are at most, of all parties together: a person is in every party." if times else ""
-    yield f'<p class="soft">{_what_left(plan)} {ARRANGEMENTS[plan.layout].promise}{together}</p>'
+    return rows
 
 
 def _what_left(plan: Plan) -> str:

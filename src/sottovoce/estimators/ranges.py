@@ -39,7 +39,7 @@ class Purchase:
 
     @property
     def share(self) -> float:
-        """Of mu squared of the whole fit."""
+        """Of mu squared of both plans."""
         mine, theirs = self.plan.mu**2, self.problem.mu**2
         return mine / (mine + theirs) if math.isfinite(mine + theirs) else 0.0
 

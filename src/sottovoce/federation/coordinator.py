@@ -53,7 +53,7 @@ class Coordinator:
     ) -> None:
         self._transport = transport
         self.receipts = {} if receipts is None else receipts  # by party, the last one; shown to it at the next run
-        self.budgets: dict[str, tuple[Balance, Balance]] = {}  # by party that tells it: before the plan, and with it
+        self.budgets: dict[str, tuple[Balance, Balance]] = {}  # by party: before the first plan, and with the last
         self._serial = secrets.randbits(62)
         self.asked: Counter[str] = Counter()  # rounds by query
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
@@ -155,7 +155,8 @@ class Coordinator:
             if told := reply.facts.get("receipt"):
                 self.receipts[name] = Receipt.read(told)
             if numbers := reply.facts.get("budget"):
-                self.budgets[name] = (_balance(numbers[:8]), _balance(numbers[8:]))
+                before = self.budgets[name][0] if name in self.budgets else _balance(numbers[:8])
+                self.budgets[name] = (before, _balance(numbers[8:]))
 
     def _open(self, plan: Plan, parties: Iterable[str]) -> None:
         """Have these parties charge the plan and sign it; then show each the signatures of all.

@@ -53,15 +53,15 @@ class _Counts(Query):
 
     def value(self, round: Round) -> Array:
         """One pass over the rows; counts are whole numbers, so their sums are exact."""
-        counts = np.zeros((len(self.columns), self.cells))
-        for piece in round.rows.cells(self.columns):
-            for place, values in enumerate(piece.T):
-                known = values[np.isfinite(values)]
-                counts[place] += np.bincount(self.places(known, place, round.told), minlength=self.cells)
-        return counts.ravel()
+        counts, first = np.zeros(self.length), self.cells * np.arange(len(self.columns))
+        for values in round.rows.cells(self.columns):
+            known = np.isfinite(values)
+            places = first + self.places(np.where(known, values, 0.0), round.told)
+            counts += np.bincount(places[known], minlength=self.length)
+        return counts
 
-    def places(self, values: Array, column: int, told: Told) -> Integers:
-        """The cell of each value of a column."""
+    def places(self, values: Array, told: Told) -> Integers:
+        """The cell of each value, records x columns."""
         raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ class PowerCounts(_Counts):
     title: ClassVar[str] = "records of each column counted by powers of two"
     cells: ClassVar[int] = POWERS
 
-    def places(self, values: Array, column: int, told: Told) -> Integers:  # noqa: ARG002
+    def places(self, values: Array, told: Told) -> Integers:  # noqa: ARG002
         """By the exponent."""
         return power_places(values)
 
@@ -93,7 +93,6 @@ class EqualCounts(_Counts):
         wrong = super().objection(plan, number, told)
         return wrong or ("has a run that ends before it begins" if np.any(np.diff(told["runs"]) < 0) else None)
 
-    def places(self, values: Array, column: int, told: Told) -> Integers:
-        """In the run of the column."""
-        first, last = told["runs"][column].tolist()
-        return equal_places(values, ends_of((first, last)))
+    def places(self, values: Array, told: Told) -> Integers:
+        """In the run of each column."""
+        return equal_places(values, *np.array([ends_of((int(first), int(last))) for first, last in told["runs"]]).T)

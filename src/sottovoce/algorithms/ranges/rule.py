@@ -33,9 +33,8 @@ def power_places(values: Array) -> Integers:
     return np.asarray(np.where(values < 0, ZERO - steps, ZERO + steps), dtype=np.int64)
 
 
-def equal_places(values: Array, run: Range) -> Integers:
-    """The place of each finite value among the equal cells of a run; values beyond it count in the end cells."""
-    low, high = run
+def equal_places(values: Array, low: Array, high: Array) -> Integers:
+    """The place of each finite value among the equal cells of its run; values beyond it count in the end cells."""
     places = np.floor((np.clip(values, low, high) - low) * (EQUAL / (high - low)))
     return np.clip(places, 0, EQUAL - 1).astype(np.int64)
 
