@@ -1,0 +1,106 @@
+"""`alpha="auto"`: the best of a path of penalties, which a fit's own releases give, by one more release."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce import penalties
+from sottovoce.errors import InputError
+from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.plan.problem import Problem
+
+if TYPE_CHECKING:
+    from sottovoce.algorithms import Solution
+    from sottovoce.algorithms.whitened.evidence import Evidence
+    from sottovoce.estimators.base import Prepared, PrivateLinearModel
+
+Array = NDArray[np.float64]
+
+SHARE = 0.02  # of mu squared, for the choice: most of what there is to gain, and little of the fit
+ALPHAS = np.geomspace(3e-3, 1e-6, 8)  # for rows of norm 1 and slopes of 1/2; stronger ones leave nothing
+WEAK = 3e-4  # up to which a penalty leaves alone what holds the noise back; a stronger one takes its place
+
+
+def check_auto(estimator: PrivateLinearModel, problem: Problem) -> None:
+    """Refuse alpha="auto" where a fit gives no path, or a path gains nothing; nothing has been charged."""
+    solver, probe = estimator._solver_name, copy(estimator)
+    probe.alpha = 1.0
+    named = probe._regulariser(problem.split)
+    reasons = {
+        f"is chosen in place of a radius; leave radius={estimator.radius!r} out": estimator.radius is not None,
+        f"is for penalties with an l1 norm, where few features matter; {named.name!r} needs a number": (
+            named.name not in ("l1", "elastic_net") or named.parameters.get("l1_ratio") == 0
+        ),
+        "is chosen by a private release, and epsilon=inf; take a number": problem.epsilon == math.inf,
+        f"serves one score, and there are {problem.scaled_loss.outputs} classes; take a number": (
+            problem.scaled_loss.outputs > 1
+        ),
+        "serves data in one place or split by rows; take a number": problem.split == "columns",
+        f"goes by the releases of 'whitened'; leave solver={solver!r} out": solver not in ("auto", "whitened"),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InputError(f"alpha='auto' {reason}.")
+
+
+def choose_alpha(estimator: PrivateLinearModel, prepared: Prepared, solution: Solution) -> None:
+    """Put the best of the path in the place of the fit, or leave the fit: `alpha_`, `path_`, `coef_`, `intercept_`.
+
+    The best has the least sum of losses + degrees of freedom, by how much a model does better on its own records than
+    on others. The path is public before the release: a function of the fit's.
+    """
+    from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
+    from sottovoce.estimators.path import RegularisationPath
+
+    plan, evidence = prepared.plan, solution.model
+    own, unit = plan.scaled_regulariser, evidence.units.slope / 0.5
+    alphas = ALPHAS * unit / float(own.objective * np.max(own.scale))
+    weights, freedom = _path(estimator, plan, evidence, alphas)
+    variance = _residual_variance(evidence, solution)
+    fields = {name: getattr(plan, name) for name in Problem.model_fields}
+    problem = Problem(**fields | {"epsilon": estimator._part(SHARE)})
+    candidates = Candidates(np.array([solution.weights, *weights]), variance)
+    found = estimator._buy(prepared, ComparedLosses(), problem, candidates)
+    noise = estimator.plans_[-1].release("losses").std * math.sqrt(len(plan.parties))
+    scale = variance / plan.records / float(own.objective)
+    losses, error = (found.model + freedom[1:] - freedom[0]) * scale, noise * scale
+    coefs, intercepts = zip(*(plan.preparation.unprepare(each) for each in weights), strict=True)
+    best = int(np.argmin(losses))
+    estimator.alpha_ = float(alphas[best]) if losses[best] < 0 else 0.0
+    if losses[best] < 0:
+        estimator._set_model(coefs[best], intercepts[best], plan)
+    estimator.path_ = RegularisationPath(
+        alphas, np.array(coefs), np.array(intercepts), estimator.privacy_, plan, estimator, losses, error
+    )
+
+
+def _path(estimator: Any, plan: Any, evidence: Evidence, alphas: Array) -> tuple[list[Array], Array]:
+    """The weights for each alpha, and the degrees of freedom, first those of the fit."""
+    own, penalised = plan.scaled_regulariser, copy(estimator)
+    weights = []
+    freedom = [evidence.degrees_of_freedom(evidence.weights, own, 1.0)]
+    for alpha, strength in zip(alphas, ALPHAS, strict=True):
+        penalised.alpha = float(alpha)
+        named = penalised._regulariser(plan.split)
+        inner = penalties.get(named.name, **named.parameters)
+        regulariser = ScaledRegulariser(inner, own.features, own.scale, own.objective)
+        share = min(1.0, math.sqrt(WEAK / strength))
+        weights.append(evidence.model(regulariser, share))
+        freedom.append(evidence.degrees_of_freedom(weights[-1], regulariser, share))
+    return weights, np.array(freedom)
+
+
+def _residual_variance(evidence: Evidence, solution: Solution) -> float:
+    """The unit in which a loss is a log-likelihood: 1 for classes, for numbers the variance that the scores leave.
+
+    The mean absolute residual r of the constant model was released, and pi/2 r^2 is the variance of a normal label.
+    """
+    if evidence.units.loss.kind == "classification" or solution.spread is None:
+        return 1.0
+    square = evidence.units.slope**2
+    return max(math.pi / 2 * square - solution.spread[1] ** 2, square / 10)
