@@ -30,9 +30,9 @@ SHORTEST = 1e-3  # the last alpha of a path as a share of the first, where the e
 class RegularisationPath:
     """Models for `alphas`, largest first: row k of `coefs` and `intercepts[k]` belong to `alphas[k]`.
 
-    `privacy` is the guarantee of all of them together, which is that of the one fit. Where a penalty was chosen
-    (`alpha="auto"`), `losses` are the mean losses expected on other records, less that of the fit without a penalty, and
-    `error` is the standard deviation of their noise.
+    `privacy` is the guarantee of all of them together, which is that of the one fit. After `alpha="auto"` there are
+    `losses`, the mean losses expected on other records less that of the fit without a penalty, and `error`, the
+    standard deviation of their noise.
     """
 
     alphas: Array

@@ -17,6 +17,15 @@ CUT = 1.0  # of the vector of a record's differences, in units of the loss: shor
 FLOAT = 1.0 + 2.0**-40  # in a sensitivity, for a length that is computed in floating point
 
 
+def cut(vectors: Array) -> Array:
+    """Rows longer than CUT brought to that length; first divided by their largest entries, so no square overflows."""
+    sizes = np.abs(vectors).max(axis=1, keepdims=True)
+    sizes[sizes == 0.0] = 1.0
+    scaled = vectors / sizes
+    lengths = np.linalg.norm(scaled, axis=1, keepdims=True).clip(min=1.0)
+    return np.asarray(scaled * np.minimum(sizes, CUT / lengths))
+
+
 class LossDifferences(Query):
     """sum_i cut(v_i), v_i = (l(x_i'w_k, y_i) - l(x_i'w_0, y_i)) / unit over the models k = 1, 2, ...
 
@@ -46,9 +55,4 @@ class LossDifferences(Query):
             vectors[~rows.usable_rows | ~np.isfinite(vectors).all(axis=1)] = 0.0
             if rows.bits is None:
                 return np.asarray(vectors.sum(axis=0))
-            sizes = np.abs(vectors).max(axis=1, keepdims=True)
-            sizes[sizes == 0.0] = 1.0
-            vectors /= sizes  # so that no square overflows
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            vectors *= np.minimum(sizes, CUT / lengths.clip(min=1.0))
-        return np.asarray(toward_zero(vectors, rows.sum_bits).sum(axis=0))
+            return np.asarray(toward_zero(cut(vectors), rows.sum_bits).sum(axis=0))
