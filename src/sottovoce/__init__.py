@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         PrivateRidge,
     )
     from sottovoce.estimators.evaluation import Evaluation, evaluate
+    from sottovoce.estimators.search import PrivateRandomizedSearch
     from sottovoce.federation.federation import Federation
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
@@ -62,6 +63,7 @@ _HOMES: Final = {
         "PrivateRidge",
     ),
     "estimators.evaluation": ("Evaluation", "evaluate"),
+    "estimators.search": ("PrivateRandomizedSearch",),
     "privacy.guarantee": ("Guarantee", "PrivacyReport"),
     "privacy.ledger": ("Account", "Ledger"),
     "federation.federation": ("Federation",),
@@ -90,6 +92,7 @@ __all__ = [
     "PrivateLasso",
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
+    "PrivateRandomizedSearch",
     "PrivateRidge",
     "RefusedError",
     "Schema",

@@ -381,12 +381,12 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             problem = self._problem(federation, facts, names, named)
             if self.alpha == "auto":
                 check_auto(self, problem)
-            _warn_of(problem, frames + 1)
+            warn_of(problem, frames + 1)
             solver = self._chosen(problem)
             form = algorithms.find(solver.name, problem, solver.given())
             plan = planned(form, problem, solver, federation, self.insecure_seed)
             if problem.epsilon < self.epsilon:
-                _check_shared_out(plan, form)
+                check_gaussian(plan, form)
             if plan.keeps_rows and plan.private:
                 plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
         return Prepared(federation, coordinator, form, plan, names if own_names is None else None)
@@ -632,7 +632,7 @@ def planned(form: Algorithm, problem: Problem, options: Any, federation: Federat
     return plan.model_copy(update={"about": federation.about}) if federation.about.texts() else plan
 
 
-def _check_shared_out(plan: Plan, form: Algorithm) -> None:
+def check_gaussian(plan: Plan, form: Algorithm) -> None:
     """Refuse a solver whose releases do not add up as Gaussian ones do, where something is bought beside the fit."""
     if gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation) is None:
         raise InputError(
@@ -740,7 +740,7 @@ def warn_of_delta(problem: Problem, frames: int) -> None:
         )
 
 
-def _warn_of(problem: Problem, frames: int) -> None:
+def warn_of(problem: Problem, frames: int) -> None:
     """What public numbers say against a fit, before anything is spent."""
     if problem.epsilon == math.inf:
         return
