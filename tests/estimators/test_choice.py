@@ -160,6 +160,10 @@ def test_a_curve_is_drawn_and_models_of_the_path_predict() -> None:
     assert model.path_.plot().get_ylabel() == "coefficient"
     other = model.path_.model(model.path_.alphas[0])
     np.testing.assert_array_equal(other.coef_, model.path_.coefs[0])
+    classifier = made("logistic").fit(X[TRAIN], Y[TRAIN])
+    weak = classifier.path_.model(1e-6)
+    assert weak.coef_.shape == (1, FEATURES)
+    assert weak.predict_proba(X[:3]).shape == (3, 2)
     assert clone(model).alpha == "auto"
     plain = sv.PrivateLasso(epsilon=8.0, row_norm=1.0, label_bound=2.0, insecure_seed=1)
     with pytest.raises(InputError, match="no penalty was chosen"):

@@ -53,7 +53,7 @@ class RegularisationPath:
         for name, value in vars(self.fitted).items():
             if name.endswith("_"):
                 setattr(model, name, value)
-        model.coef_, model.intercept_ = self.coefs[place].copy(), float(self.intercepts[place])
+        model._set_model(self.coefs[place].copy(), float(self.intercepts[place]), self.plan)
         return model
 
     def plot_losses(self, ax: Any = None) -> Any:

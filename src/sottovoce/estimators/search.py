@@ -76,7 +76,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         The budget of the whole search.
     mean_trials : float
         How many trials there are in the mean; their number is drawn from the logarithmic law and stays secret. More
-        trials leave each a little less: of a total of 1, mean 10 leaves .50 and mean 100 leaves .42.
+        trials leave each a little less: of a total of 1, mean 10 leaves .50 and mean 100 leaves .41.
     ledger : path, Ledger, Account or None
         An account, charged once for the whole search before its first trial.
     insecure_seed : int or None
