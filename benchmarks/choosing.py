@@ -2,7 +2,7 @@
 
 Test log-loss, means over `--runs` seeds, delta = 1e-5, zero-out, all at the same total epsilon: the default (no
 penalty), `alpha="auto"` with penalty l1, and the best model of the same path, which nobody knows without looking. With
-`--search` also the best of a search of mean 10 over the penalty of l2, whose trials have about half of the epsilon each.
+`--search` also the best of a search of mean 10 over the penalty of l2, whose trials have half of the epsilon each.
 """
 
 from __future__ import annotations

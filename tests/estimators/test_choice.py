@@ -117,6 +117,18 @@ def test_by_rows_with_ledgers(tmp_path: Path) -> None:
         made("logistic", insecure_seed=None).fit(sv.Federation.by_rows(parts, ledgers=accounts))
 
 
+def test_where_an_account_has_no_room_for_the_choice_the_fit_is_kept(tmp_path: Path) -> None:
+    """By Renyi orders, which are looser, the first plan alone fills an account of the same epsilon."""
+    account = sv.Ledger.create(tmp_path / "people.ledger").open("people", 1.0, 1e-5)
+    with pytest.warns(UserWarning, match=r"paid for and kept, without a penalty; .* composition='gaussian'"):
+        model = made("lasso", ledger=account).fit(X[TRAIN], NUMBERS[TRAIN])
+    assert model.alpha_ == 0.0
+    assert not hasattr(model, "path_")
+    assert model.plans_ == (model.plan_,)
+    assert model.privacy_.epsilon < 1.0
+    assert account.balance().plans == 1
+
+
 def test_a_plan_shows_the_fit_s_part() -> None:
     plan = made("logistic").plan(sv.Federation.central(X[TRAIN], Y[TRAIN]))
     assert 0.98 < plan.epsilon < 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce import penalties
-from sottovoce.errors import InputError
+from sottovoce.errors import BudgetError, InputError
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.problem import Problem
 
@@ -65,14 +66,26 @@ def choose_alpha(estimator: PrivateLinearModel, prepared: Prepared, solution: So
     fields = {name: getattr(plan, name) for name in Problem.model_fields}
     problem = Problem(**fields | {"epsilon": estimator._part(SHARE)})
     candidates = Candidates(np.array([solution.weights, *weights]), variance)
-    found = estimator._buy(prepared, ComparedLosses(), problem, candidates)
+    estimator.alpha_ = 0.0
+    try:
+        found = estimator._buy(prepared, ComparedLosses(), problem, candidates)
+    except BudgetError as error:
+        prepared.coordinator.dismiss()
+        vars(estimator).pop("path_", None)  # of an earlier fit
+        warnings.warn(
+            f"alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused: {error} An account "
+            "with composition='gaussian', or a tenth more of epsilon, takes both.",
+            UserWarning,
+            stacklevel=5,
+        )
+        return
     noise = estimator.plans_[-1].release("losses").std * math.sqrt(len(plan.parties))
     scale = variance / plan.records / float(own.objective)
     losses, error = (found.model + freedom[1:] - freedom[0]) * scale, noise * scale
     coefs, intercepts = zip(*(plan.preparation.unprepare(each) for each in weights), strict=True)
     best = int(np.argmin(losses))
-    estimator.alpha_ = float(alphas[best]) if losses[best] < 0 else 0.0
     if losses[best] < 0:
+        estimator.alpha_ = float(alphas[best])
         estimator._set_model(coefs[best], intercepts[best], plan)
     estimator.path_ = RegularisationPath(
         alphas, np.array(coefs), np.array(intercepts), estimator.privacy_, plan, estimator, losses, error
