@@ -55,41 +55,50 @@ def choose_alpha(estimator: PrivateLinearModel, prepared: Prepared, solution: So
     The best has the least sum of losses + degrees of freedom, by how much a model does better on its own records than
     on others. The path is public before the release: a function of the fit's.
     """
-    from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
     from sottovoce.estimators.path import RegularisationPath
 
     plan, evidence = prepared.plan, solution.model
-    own, unit = plan.scaled_regulariser, evidence.units.slope / 0.5
-    alphas = ALPHAS * unit / float(own.objective * np.max(own.scale))
+    own = plan.scaled_regulariser
+    alphas = ALPHAS * (evidence.units.slope / 0.5) / float(own.objective * np.max(own.scale))
     weights, freedom = _path(estimator, plan, evidence, alphas)
-    variance = _residual_variance(evidence, solution)
-    fields = {name: getattr(plan, name) for name in Problem.model_fields}
-    problem = Problem(**fields | {"epsilon": estimator._part(SHARE)})
-    candidates = Candidates(np.array([solution.weights, *weights]), variance)
+    unit = _residual_variance(evidence, solution)
     estimator.alpha_ = 0.0
-    try:
-        found = estimator._buy(prepared, ComparedLosses(), problem, candidates)
-    except BudgetError as error:
-        prepared.coordinator.dismiss()
-        vars(estimator).pop("path_", None)  # of an earlier fit
-        warnings.warn(
-            f"alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused: {error} An account "
-            "with composition='gaussian', or a tenth more of epsilon, takes both.",
-            UserWarning,
-            stacklevel=5,
-        )
+    vars(estimator).pop("path_", None)  # of an earlier fit
+    found = _compared(estimator, prepared, np.array([solution.weights, *weights]), unit)
+    if found is None:
         return
-    noise = estimator.plans_[-1].release("losses").std * math.sqrt(len(plan.parties))
-    scale = variance / plan.records / float(own.objective)
-    losses, error = (found.model + freedom[1:] - freedom[0]) * scale, noise * scale
+    sums, noise = found
+    scale = unit / plan.records / float(own.objective)
+    losses = (sums + freedom[1:] - freedom[0]) * scale
     coefs, intercepts = zip(*(plan.preparation.unprepare(each) for each in weights), strict=True)
     best = int(np.argmin(losses))
     if losses[best] < 0:
         estimator.alpha_ = float(alphas[best])
         estimator._set_model(coefs[best], intercepts[best], plan)
     estimator.path_ = RegularisationPath(
-        alphas, np.array(coefs), np.array(intercepts), estimator.privacy_, plan, estimator, losses, error
+        alphas, np.array(coefs), np.array(intercepts), estimator.privacy_, plan, estimator, losses, noise * scale
     )
+
+
+def _compared(estimator: Any, prepared: Prepared, weights: Array, unit: float) -> tuple[Array, float] | None:
+    """Sums of losses less those of the fit, and their noise; None, with a warning, if a ledger has no room for it."""
+    from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
+
+    plan = prepared.plan
+    fields = {name: getattr(plan, name) for name in Problem.model_fields}
+    problem = Problem(**fields | {"epsilon": estimator._part(SHARE)})
+    try:
+        found = estimator._buy(prepared, ComparedLosses(), problem, Candidates(weights, unit))
+    except BudgetError as refusal:
+        prepared.coordinator.dismiss()
+        warnings.warn(
+            f"alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused: {refusal} An "
+            "account with composition='gaussian', or a tenth more of epsilon, takes both.",
+            UserWarning,
+            stacklevel=6,
+        )
+        return None
+    return found.model, estimator.plans_[-1].release("losses").std * math.sqrt(len(plan.parties))
 
 
 def _path(estimator: Any, plan: Any, evidence: Evidence, alphas: Array) -> tuple[list[Array], Array]:
