@@ -177,6 +177,7 @@ def test_a_curve_is_drawn_and_models_of_the_path_predict() -> None:
     assert weak.coef_.shape == (1, FEATURES)
     assert weak.predict_proba(X[:3]).shape == (3, 2)
     assert clone(model).alpha == "auto"
+    assert not hasattr(model.set_params(alpha=1e-4).fit(X[TRAIN], NUMBERS[TRAIN]), "alpha_")
     plain = sv.PrivateLasso(epsilon=8.0, row_norm=1.0, label_bound=2.0, insecure_seed=1)
     with pytest.raises(InputError, match="no penalty was chosen"):
         plain.path(X[TRAIN], NUMBERS[TRAIN], alphas=2).plot_losses()

@@ -534,6 +534,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
         self._count(*prepared.before, plan)
+        for name in ("alpha_", "path_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         if self.alpha == "auto":
             choose_alpha(self, prepared, solution)
         self.budgets_ = dict(coordinator.budgets)

@@ -63,7 +63,6 @@ def choose_alpha(estimator: PrivateLinearModel, prepared: Prepared, solution: So
     weights, freedom = _path(estimator, plan, evidence, alphas)
     unit = _residual_variance(evidence, solution)
     estimator.alpha_ = 0.0
-    vars(estimator).pop("path_", None)  # of an earlier fit
     found = _compared(estimator, prepared, np.array([solution.weights, *weights]), unit)
     if found is None:
         return
