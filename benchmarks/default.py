@@ -27,6 +27,7 @@ from peers.made_up import PROBLEMS
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import sottovoce as sv
+from sottovoce.algorithms import Solution
 from sottovoce.algorithms.whitened import private, rule
 from sottovoce.queries import projected
 
@@ -35,7 +36,7 @@ DELTA = 1e-5
 
 def unmoved(self: Any, white: Any, start: Any, weights: Any) -> Generator[Any, Any, Any]:  # noqa: ARG001
     """The weights as the gradients left them; the budget of the rescale is not given back."""
-    return weights
+    return Solution(weights)
     yield
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         PrivateRidge,
     )
     from sottovoce.estimators.evaluation import Evaluation, evaluate
+    from sottovoce.estimators.search import PrivateRandomizedSearch
     from sottovoce.federation.federation import Federation
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
@@ -64,6 +65,7 @@ _HOMES: Final = {
         "PrivateRidge",
     ),
     "estimators.evaluation": ("Evaluation", "evaluate"),
+    "estimators.search": ("PrivateRandomizedSearch",),
     "privacy.guarantee": ("Guarantee", "PrivacyReport"),
     "privacy.ledger": ("Account", "Ledger"),
     "federation.federation": ("Federation",),
@@ -92,6 +94,7 @@ __all__ = [
     "PrivateLasso",
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
+    "PrivateRandomizedSearch",
     "PrivateRidge",
     "RefusedError",
     "Schema",

@@ -416,3 +416,17 @@ def test_several_classes_one_against_the_rest_with_weights(write_job, invoke, fo
     assert "high: 1, low: 0.25, mid: 0.25" in page
     undeclared = write_job(model=model, bounds={"classes": None})
     assert "declare the classes too" in invoke("fit", undeclared, code=2).stderr
+
+
+def test_a_penalty_that_is_chosen_is_planned_charged_and_reported(write_job, invoke, folder, open_ledger):
+    ledger = open_ledger("data.db", 3.0)
+    path = write_job(model={"alpha": '"auto"', "penalty": '"l1"'}, data={"ledger": '"data.db"'})
+    shown = json.loads(invoke("plan", path, "--json").stdout)
+    assert any("2% of mu squared for alpha" in note and "together cost epsilon 1" in note for note in shown["notes"])
+    done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)
+    assert done["epsilon"] == pytest.approx(1.0)
+    assert [release["query"] for release in done["releases"]][-1] == "losses"
+    assert ledger.account().balance().plans == 2
+    assert "losses of models" in (folder / "job.privacy.html").read_text()
+    assert load(folder / "job.json").alpha == "auto"
+    assert json.loads((folder / "job.privacy.json").read_text())["alpha"] == done["alpha"]

@@ -126,3 +126,15 @@ def test_parties_elsewhere_evaluate_a_model_and_are_charged_first(clinics: Clini
     assert abs(remote.cells.sum() - 800) < 6 * 4 * remote.noise
     for account in clinics.accounts:
         assert account.balance().spent == pytest.approx(1.0, abs=0.02)
+
+
+def test_parties_elsewhere_stay_for_the_choice_of_a_penalty(clinics: Clinics) -> None:
+    """Two plans in one conversation, each charged before its first release; then the parties leave."""
+    for name in NAMES:
+        clinics.start(name, ledger=True)
+    fitted = model(alpha="auto", penalty="l1").fit(sv.Federation.connect(clinics.wire))
+    assert fitted.path_.losses.shape == (8,)
+    for account in clinics.accounts:
+        assert [entry.kind for entry in account.history()].count("reservation") == 2
+    for process in clinics.processes.values():
+        assert process.wait(10) == 0

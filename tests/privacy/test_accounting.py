@@ -23,12 +23,14 @@ from sottovoce.privacy.calibration import (
     part_of,
     renyi_budget,
     renyi_order_for,
+    repeated_mu_for,
     rho_for,
 )
 from sottovoce.privacy.events import (
     Event,
     Gaussian,
     PoissonGaussian,
+    Repeated,
     Selection,
     Unbounded,
     event_from_json,
@@ -528,3 +530,79 @@ def test_parts_of_a_budget_are_together_within_it(epsilon: float, shares: tuple[
     assert part_of(math.inf, delta, 0.5) == math.inf
     with pytest.raises(InputError, match="share=0"):
         part_of(epsilon, delta, 0.0)
+
+
+REFERENCE_ORDERS = [*(1 + np.geomspace(1e-2, 2e4, 300))]
+
+
+def reference_repeated(mu: float, mean: float, shape: float, delta: float) -> float:
+    accountant = RdpAccountant(REFERENCE_ORDERS)
+    accountant.compose(dp_event.RepeatAndSelectDpEvent(GaussianDpEvent(1 / mu), mean, shape))
+    return float(accountant.get_epsilon(delta))
+
+
+def test_table_of_searches() -> None:
+    """Of mean 10, delta 1e-5: what trials of .1 to 1 cost in all, and what totals of 1 and 3 leave for one."""
+    for epsilon, total in ((0.1, 0.22), (0.3, 0.62), (0.5, 1.00), (1.0, 1.92)):
+        assert epsilon_of([Repeated(mu_for(epsilon, 1e-5), 10)], 1e-5, "zero-out") == pytest.approx(total, abs=0.005)
+    for total, left in ((1.0, 0.50), (3.0, 1.62)):
+        mu = repeated_mu_for(total, 1e-5, 10.0)
+        assert gaussian_epsilon(mu, 1e-5) == pytest.approx(left, abs=0.005)
+        assert epsilon_of([Repeated(mu, 10)], 1e-5, "zero-out") <= total
+        for shape, other in ((1.0, {1.0: 0.41, 3.0: 1.33}), (math.inf, {1.0: 0.38, 3.0: 1.19})):  # laws that cost more
+            assert reference_repeated(mu_for(other[total], 1e-5), 10, shape, 1e-5) == pytest.approx(total, rel=0.02)
+
+
+@pytest.mark.parametrize("mean", [1.5, 10.0, 300.0])
+@pytest.mark.parametrize("mu", [0.02, 0.3, 2.0])
+def test_repeated_runs_agree_with_the_reference_accountant(mu: float, mean: float) -> None:
+    """Which has a list of orders: ours are never more, and not much less."""
+    event = Repeated(mu, mean)
+    accountant = RdpAccountant(REFERENCE_ORDERS)
+    accountant.compose(dp_event.RepeatAndSelectDpEvent(GaussianDpEvent(1 / mu), mean, 0))
+    for order, found in list(zip(REFERENCE_ORDERS, accountant._rdp, strict=True))[::25]:
+        ours = renyi_of([event], order, "zero-out")
+        assert ours <= found * (1 + 1e-9)
+        assert ours == pytest.approx(found, rel=0.02)
+    assert epsilon_of([event], 1e-6, "zero-out") == pytest.approx(reference_repeated(mu, mean, 0, 1e-6), rel=0.02)
+
+
+def best_of(mu: float, mean: float, order: float) -> float:
+    """The larger of the two exact divergences of the largest of K numbers N(0, 1) and of K numbers N(mu, 1)."""
+    log = Repeated(mu, mean).log_inverse_gamma
+    x = np.linspace(-30, 30 + mu, 400_001)
+
+    def density(shift: float) -> np.ndarray:
+        """E[K F^(K - 1)] f, where E[K F^(K - 1)] = (1 - gamma) / (L (1 - (1 - gamma) F))."""
+        keep = -math.expm1(-log)
+        return keep / log / (1 - keep * ndtr(x - shift)) * np.exp(-((x - shift) ** 2) / 2) / math.sqrt(2 * math.pi)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p, q = density(0.0), density(mu)
+        both = [np.where(p > 0, a * np.exp((order - 1) * (np.log(a) - np.log(b))), 0.0) for a, b in ((p, q), (q, p))]
+    return max(math.log(float(np.nansum(each)) * (x[1] - x[0])) / (order - 1) for each in both)
+
+
+@pytest.mark.parametrize(("mu", "mean"), [(0.3, 10.0), (0.3, 100.0), (1.0, 10.0), (0.1, 3.0)])
+def test_repeated_runs_cost_at_least_the_best_of_gaussian_numbers(mu: float, mean: float) -> None:
+    """Where the score is the whole output; and more than one run alone, whose bound would be too small."""
+    for order in (2.0, 5.0, 12.0):
+        exact = best_of(mu, mean, order)
+        assert exact <= renyi_of([Repeated(mu, mean)], order, "zero-out")
+    assert best_of(mu, mean, 2.0) > 1.01 * renyi_of([Gaussian(mu)], 2.0, "zero-out")  # negative control
+
+
+def test_repeated_edges() -> None:
+    assert epsilon_of([Repeated(math.inf, 10)], 1e-5, "zero-out") == math.inf
+    assert epsilon_of([Repeated(0.0, 10)], 1e-5, "zero-out") == 0.0
+    assert renyi_of([Repeated(0.5, 1)], 8.0, "zero-out") == pytest.approx(renyi_of([Gaussian(0.5)], 8.0, "zero-out"))
+    both = epsilon_of([Repeated(0.2, 10), Gaussian(0.2)], 1e-5, "zero-out")
+    assert epsilon_of([Repeated(0.2, 10)], 1e-5, "zero-out") < both
+    assert epsilon_of([Repeated(0.2, 10), Unbounded("none")], 1e-5, "zero-out") == math.inf
+    event = Repeated(0.2, 10.0)
+    assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
+    for mean in (0.5, math.nan, math.inf):
+        with pytest.raises(InputError, match="mean="):
+            Repeated(0.2, mean)
+    means = [(math.expm1(x) / x) for x in (Repeated(1.0, mean).log_inverse_gamma for mean in (1.001, 10.0, 5000.0))]
+    assert means == pytest.approx([1.001, 10.0, 5000.0])

@@ -173,7 +173,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     model.n_features_in_ = plan.features
     if content.feature_names:
         model.feature_names_in_ = np.array(content.feature_names, dtype=object)
-    model.plan_ = plan
+    model.plan_, model.plans_ = plan, (plan,)
     model.charged_as_ = content.charged_as
     model.receipts_ = {name: Receipt.read(text) for name, text in content.receipts.items()}
     model.privacy_ = _report(content.privacy)

@@ -445,6 +445,7 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
         **by_columns(model.plan_),
         "releases": [release.model_dump() for plan in model.plans_ for release in plan.releases],
         **({"bought_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
+        **({"alpha": model.alpha_} if hasattr(model, "alpha_") else {}),
         "communication": asdict(model.communication_),
         "missing_parts": model.missing_parts_,
     }
@@ -479,7 +480,11 @@ def _prepared(
         warnings.simplefilter("always")
         model._check_parameters()
         prepared = model._prepare(federation, frames=1, runs=runs, facts=told)
-    return Run(job, model, prepared, tuple(str(warning.message) for warning in caught))
+    notes = [str(warning.message) for warning in caught]
+    if shares := model._shares(prepared.plan.records, prepared.plan.features):
+        bought = ", ".join(f"{100 * share:g}% of mu squared for {what}" for what, share in shares.items())
+        notes.append(f"beside this plan are plans of their own: {bought}. All together cost epsilon {model.epsilon:g}.")
+    return Run(job, model, prepared, tuple(notes))
 
 
 def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:

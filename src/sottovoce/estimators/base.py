@@ -29,6 +29,7 @@ from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.schema import PRIVATE, Encoded, Number, Schema, columns_of
 from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators import ranges, repeats
+from sottovoce.estimators.choice import SHARE, check_auto, choose_alpha
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.coordinator import Coordinator, Progress, check_people
 from sottovoce.federation.federation import Federation
@@ -91,9 +92,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         The budget; `float("inf")` is the algorithm without privacy.
     delta : float
         Its delta, well below 1 / records.
-    alpha : float
+    alpha : float or 'auto'
         Weight of the penalty, where the loss is a mean over records; with `feature_ranges` penalty and radius act on
-        the coefficients of the rescaled features.
+        the coefficients of the rescaled features. "auto" is for penalties with an l1 norm, where few features matter:
+        a fit without a penalty, then the best of its path, chosen for 2% of the budget (`alpha_`, `path_`).
     radius : float or None
         A ball that the weights must lie in, instead of a penalty.
     row_norm : float or None
@@ -131,7 +133,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     epsilon: float = 1.0
     delta: float = 1e-5
     _: KW_ONLY
-    alpha: float = 0.0
+    alpha: float | Literal["auto"] = 0.0
     radius: float | None = None
     row_norm: float | None = None
     entry_bound: Any = None
@@ -251,6 +253,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """The solver that was given, or the one of that name, or by the rule of "auto"."""
         if isinstance(self.solver, Options):
             return self.solver
+        if self.solver == "auto" and self.alpha == "auto":
+            return by_name("whitened")
         return by_name(algorithms.choose(problem) if self.solver == "auto" else self.solver)
 
     def _scores(self, X: Any) -> Array:
@@ -395,7 +399,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 facts = coordinator.facts(classes=self._asks_for_classes)
             names = common_names(facts, federation.split) if own_names is None else own_names
             problem = self._problem(federation, facts, names, named)
-            _warn_of(problem, frames + 1)
+            if self.alpha == "auto":
+                check_auto(self, problem)
+            warn_of(problem, frames + 1)
             columns, purchase = self._bought(names, problem.features), None
             if columns:
                 problem, ranged = ranges.shared_out(problem, columns, frames + 1)
@@ -413,7 +419,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """The fit's own plan, with the rows that the parties have kept for such a one."""
         plan = planned(form, problem, solver, federation, self.insecure_seed)
         if problem.epsilon < self.epsilon:
-            _check_shared_out(plan, form)
+            check_gaussian(plan, form)
         if plan.keeps_rows and plan.private:
             plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
         return plan
@@ -488,7 +494,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             bounds.require(features, labels=private and regression)
         return Problem(
             loss=loss,
-            regulariser=self._regulariser(federation.split),
+            regulariser=Named(name="none") if self.alpha == "auto" else self._regulariser(federation.split),
             split=federation.split,
             parties=parties,
             features=features,
@@ -508,7 +514,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _shares(self, records: int, features: int) -> dict[str, float]:  # noqa: ARG002
         """What is bought beside the fit, on the same people: shares of mu squared, by public quantities alone."""
-        return {}
+        return {"alpha": SHARE} if self.alpha == "auto" else {}
 
     def _part(self, share: float) -> float:
         """The epsilon of a share of the budget."""
@@ -582,7 +588,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             if prepared.purchase is not None:
                 prepared = self._buy_ranges(prepared, prepared.purchase)
             plan = prepared.plan
-            solution, rounds = self._run(coordinator, plan, prepared.algorithm, progress)
+            solution, rounds = self._run(prepared, progress)
         if solution.unfinished and not plan.private:
             warnings.warn(
                 f"solver={plan.algorithm!r} has not converged: {solution.unfinished}. Give it more rounds, or take "
@@ -600,9 +606,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = plan.features
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
+        self._count(*prepared.before, plan)
+        for name in ("alpha_", "path_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if self.alpha == "auto":
+            choose_alpha(self, prepared, solution)
         self.budgets_ = dict(coordinator.budgets)
         self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
-        self._count(*prepared.before, plan)
         named = {query: kind for each in self.plans_ for query, kind in algorithms.kinds(each).items()}
         kinds, rounds = Counter[str](), rounds + sum(each.rounds for each in prepared.before)
         for query, count in coordinator.uplink.items():
@@ -623,15 +633,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             )
         return solution
 
-    def _run(
-        self, coordinator: Coordinator, plan: Plan, algorithm: Algorithm, progress: Progress | None
-    ) -> tuple[Solution, int]:
+    def _run(self, prepared: Prepared, progress: Progress | None) -> tuple[Solution, int]:
+        coordinator, plan, last = prepared.coordinator, prepared.plan, self.alpha != "auto"
         if progress is not None or not self.verbose:
-            return coordinator.run(plan, algorithm, progress)
+            return coordinator.run(plan, prepared.algorithm, progress, last=last)
         from sottovoce.estimators.progress import progress_bar
 
         with progress_bar(f"{type(self).__name__} by {plan.algorithm}") as advance:
-            return coordinator.run(plan, algorithm, advance)
+            return coordinator.run(plan, prepared.algorithm, advance, last=last)
 
     def _keep_names(self, names: tuple[str, ...]) -> None:
         """The federation's names of the features, or none if it has none."""
@@ -698,7 +707,7 @@ def planned(form: Algorithm, problem: Problem, options: Any, federation: Federat
     return plan.model_copy(update={"about": federation.about}) if federation.about.texts() else plan
 
 
-def _check_shared_out(plan: Plan, form: Algorithm) -> None:
+def check_gaussian(plan: Plan, form: Algorithm) -> None:
     """Refuse a solver whose releases do not add up as Gaussian ones do, where something is bought beside the fit."""
     if gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation) is None:
         raise InputError(
@@ -724,7 +733,7 @@ def loss_named(name: str, kind: losses.Kind, **parameters: float) -> Named:
     return Named(name=name, parameters=loss.parameters() if parameters else {})
 
 
-def ball_or(penalty: str, ball: str, alpha: float, radius: float | None) -> Named:
+def ball_or(penalty: str, ball: str, alpha: Any, radius: float | None) -> Named:
     """A radius asks for the ball; else alpha is the weight of the penalty, and 0 means none."""
     if radius is not None:
         return penalty_named(ball, radius=radius)
@@ -805,7 +814,7 @@ def warn_of_delta(problem: Problem, frames: int) -> None:
         )
 
 
-def _warn_of(problem: Problem, frames: int) -> None:
+def warn_of(problem: Problem, frames: int) -> None:
     """What public numbers say against a fit, before anything is spent."""
     if problem.epsilon == math.inf:
         return

@@ -30,7 +30,9 @@ SHORTEST = 1e-3  # the last alpha of a path as a share of the first, where the e
 class RegularisationPath:
     """Models for `alphas`, largest first: row k of `coefs` and `intercepts[k]` belong to `alphas[k]`.
 
-    `privacy` is the guarantee of all of them together, which is that of the one fit.
+    `privacy` is the guarantee of all of them together, which is that of the one fit. After `alpha="auto"` there are
+    `losses`, the mean losses expected on other records less that of the fit without a penalty, and `error`, the
+    standard deviation of their noise.
     """
 
     alphas: Array
@@ -39,6 +41,8 @@ class RegularisationPath:
     privacy: PrivacyReport
     plan: Plan
     fitted: PrivateLasso
+    losses: Array | None = None
+    error: float = 0.0
 
     def model(self, alpha: float) -> PrivateLasso:
         """A fitted estimator for the alpha of the path that is nearest, by ratio."""
@@ -49,17 +53,26 @@ class RegularisationPath:
         for name, value in vars(self.fitted).items():
             if name.endswith("_"):
                 setattr(model, name, value)
-        model.coef_, model.intercept_ = self.coefs[place].copy(), float(self.intercepts[place])
+        model._set_model(self.coefs[place].copy(), float(self.intercepts[place]), self.plan)
         return model
+
+    def plot_losses(self, ax: Any = None) -> Any:
+        """Losses against alpha, with an error bar of two deviations; 0 is the fit without a penalty."""
+        if self.losses is None:
+            raise InputError("losses=None: no penalty was chosen from this path; fit with alpha='auto' for a curve.")
+        ax = _axes(ax)
+        ax.errorbar(self.alphas, self.losses, 2 * self.error, marker="o", lw=1.2, capsize=3)
+        ax.axhline(0.0, lw=1.0, ls="--", color="gray")
+        ax.set_xscale("log")
+        ax.invert_xaxis()
+        ax.set_xlabel("alpha")
+        ax.set_ylabel("loss, less that without a penalty")
+        ax.set_title(f"one fit and a choice, epsilon = {self.privacy.epsilon:.3g}")
+        return ax
 
     def plot(self, ax: Any = None) -> Any:
         """Coefficients against alpha; needs matplotlib (the extra `plots`)."""
-        if ax is None:
-            try:
-                import matplotlib.pyplot as plt
-            except ImportError:
-                raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
-            ax = plt.subplots()[1]
+        ax = _axes(ax)
         names = getattr(self.fitted, "feature_names_in_", np.arange(self.coefs.shape[1]))
         for j in np.argsort(-np.abs(self.coefs).max(axis=0)):
             ax.plot(self.alphas, self.coefs[:, j], label=str(names[j]), lw=1.2)
@@ -77,6 +90,16 @@ class RegularisationPath:
         return f"{self.alphas[-1]:.3g} to {self.alphas[0]:.3g}"
 
 
+def _axes(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
+    return plt.subplots()[1]
+
+
 def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: ArrayLike | int) -> RegularisationPath:
     """Fit once, then minimise the released quadratic for every alpha."""
     if estimator._solver_name not in ("auto", "newton"):
@@ -89,8 +112,8 @@ def lasso_path(estimator: PrivateLasso, X: Any, y: ArrayLike | None, alphas: Arr
     given = None if is_whole(alphas) else _checked(alphas)
     if given is None and not 1 <= count <= 10_000:
         raise InputError(f"alphas={alphas!r} must be at least 1; 20 is usual.")
-    smallest = estimator.alpha if given is None else float(given.min())
-    if not smallest > 0:
+    smallest: Any = estimator.alpha if given is None else float(given.min())
+    if smallest == "auto" or not smallest > 0:
         raise InputError(f"alpha={estimator.alpha!r} must be above 0: it ends the path; 1e-4 is the default.")
     fitted: PrivateLasso = clone(estimator).set_params(alpha=smallest)
     if fitted.solver == "auto":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -95,7 +95,7 @@ class PrivateLasso(_Regressor):
 
     _plain: ClassVar[str] = "sklearn.linear_model.Lasso"
 
-    alpha: float = 1e-4
+    alpha: float | Literal["auto"] = 1e-4
 
     def _regulariser(self, split: Split) -> Named:  # noqa: ARG002
         return ball_or("l1", "l1_ball", self.alpha, self.radius)
@@ -124,7 +124,7 @@ class PrivateElasticNet(_Regressor):
 
     _plain: ClassVar[str] = "sklearn.linear_model.ElasticNet"
 
-    alpha: float = 1e-4
+    alpha: float | Literal["auto"] = 1e-4
     l1_ratio: float = 0.5
 
     def _regulariser(self, split: Split) -> Named:  # noqa: ARG002

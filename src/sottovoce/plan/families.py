@@ -29,6 +29,7 @@ FAMILIES: dict[str, str] = {
 OTHERS: dict[str, str] = {
     "evaluation": "sottovoce.algorithms.evaluation",
     "ranges": "sottovoce.algorithms.ranges",
+    "model-selection": "sottovoce.algorithms.model_selection",
 }
 
 

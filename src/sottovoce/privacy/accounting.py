@@ -21,7 +21,7 @@ from scipy.special import erfcx, log_ndtr, logsumexp, ndtri
 
 from sottovoce.arguments import is_number
 from sottovoce.privacy.checks import check_cost, check_delta, check_order, require
-from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Repeated, Selection, Unbounded
 from sottovoce.privacy.relation import Relation, checked, distance, either
 
 # The privacy loss distribution is composed by FFT, whose rounding error is absolute: below 1e-14 + 1e-16 per
@@ -173,9 +173,25 @@ def renyi_of(events: Sequence[Event], order: float, relation: Relation) -> float
                 total += rounds * _sampled_renyi(float(rate), float(noise_multiplier), float(order), relation)
             case PoissonGaussian():
                 total += order * _unsampled_mu(event, relation) ** 2 / 2
+            case Repeated():
+                total += _repeated_renyi(event, order)
             case Unbounded():
                 total = math.inf
     return total
+
+
+def _repeated_renyi(event: Repeated, order: float) -> float:
+    """The best of K Gaussian runs: k mu^2/2 + log E[K] / (k - 1) + (l - 1) mu^2/2 + L / l, for any k >= order, l >= 1.
+
+    Both are at their best: k = 1 + sqrt(2 log E[K]) / mu and l = sqrt(2 L) / mu, if that is within the limits.
+    """
+    if event.mu >= 1e100:
+        return math.inf
+    square, mean, log = event.mu**2 / 2, math.log(event.mean), event.log_inverse_gamma
+    if square < 1e-200:
+        return 0.0
+    own, other = max(order, 1 + math.sqrt(mean / square)), max(1.0, math.sqrt(log / square))
+    return own * square + mean / (own - 1) + (other - 1) * square + log / other
 
 
 def _unsampled_mu(event: PoissonGaussian, relation: Relation) -> float:
@@ -193,11 +209,13 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
     loss distributions do not bound them. Only :func:`renyi_of` at one order does.
 
     How: plain Gaussians by their exact law; Poisson-sampled ones, alone or with Gaussians, by the privacy
-    loss distribution (pessimistic grid); anything with selections, and whatever the FFT cannot resolve
+    loss distribution (pessimistic grid); anything with selections or repeated runs, and whatever the FFT cannot resolve
     (delta near its rounding error, more than a million rounds), by the best of a fixed list of orders.
     No events cost 0, an unbounded one costs infinity.
     """
     check_delta(delta)
+    if any(isinstance(event, Repeated) for event in events):
+        return _best_order_epsilon(events, delta, relation)
     total = _summed(events, relation)
     if total is None:
         return math.inf
@@ -219,6 +237,8 @@ def epsilon_of(events: Sequence[Event], delta: float, relation: Relation) -> flo
 
 def gaussian_mu(events: Sequence[Event], relation: Relation) -> float | None:
     """The mu of all events together where they are plain Gaussians, inf where nothing limits them; else None."""
+    if any(isinstance(event, Repeated) for event in events):
+        return None
     total = _summed(events, relation)
     if total is None:
         return math.inf
@@ -227,7 +247,7 @@ def gaussian_mu(events: Sequence[Event], relation: Relation) -> float | None:
 
 
 def _summed(events: Sequence[Event], relation: Relation) -> tuple[float, float, tuple[PoissonGaussian, ...]] | None:
-    """(mu, rho, sampled releases) of the events, each kind added up; None if nothing finite holds."""
+    """(mu, rho, sampled releases) of events that are not repeated, each kind added up; None if nothing finite holds."""
     checked(relation)
     squared_mu, rho, sampled = 0.0, 0.0, dict[tuple[float, float], int]()
     for event in events:
@@ -237,6 +257,8 @@ def _summed(events: Sequence[Event], relation: Relation) -> tuple[float, float, 
             squared_mu += event.mu**2 if event.mu < 1e100 else math.inf
         elif isinstance(event, Selection):
             rho += event.rho
+        elif isinstance(event, Repeated):
+            raise TypeError("repeated runs have no part in a sum of mu squared and rho")
         elif event.rate == 1 or event.noise_multiplier < 1e-9:
             squared_mu += _unsampled_mu(event, relation) ** 2
         else:

@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from sottovoce.privacy.accounting import LARGE_MU, epsilon_of, gaussian_delta, gaussian_epsilon, renyi_conversion
 from sottovoce.privacy.checks import check_delta, check_epsilon, check_order, check_sampling, require
-from sottovoce.privacy.events import PoissonGaussian, Selection
+from sottovoce.privacy.events import PoissonGaussian, Repeated, Selection
 from sottovoce.privacy.relation import Relation, checked, distance, either
 
 
@@ -70,6 +70,29 @@ def rho_for(epsilon: float, delta: float) -> float:
     low = high - 1.0
     while excess(low) > 0:
         low -= 1.0
+    root = float(brentq(excess, low, high, xtol=1e-9)) if excess(high) > 0 else high
+    while excess(root) > 0:
+        root -= 1e-9
+    return math.exp(root)
+
+
+@lru_cache(maxsize=256)
+def repeated_mu_for(epsilon: float, delta: float, mean: float) -> float:
+    """The largest mu of one run such that the best of a secret number of them costs epsilon at delta, rounded down.
+
+    Edges: where even runs that tell nothing would cost more than epsilon, for a delta near 1, it is an error.
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+
+    def excess(log_mu: float) -> float:
+        return epsilon_of([Repeated(math.exp(log_mu), mean)], delta, "zero-out") - epsilon
+
+    high = math.log(mu_for(epsilon, delta))  # one run costs no more than several
+    low = high - 1.0
+    while excess(low) > 0:
+        low -= 1.0
+        require(low > high - 20, "mean", mean, f"smaller for epsilon={epsilon:g}", "take fewer trials")
     root = float(brentq(excess, low, high, xtol=1e-9)) if excess(high) > 0 else high
     while excess(root) > 0:
         root -= 1e-9

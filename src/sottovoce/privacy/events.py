@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
+from sottovoce.arguments import is_number
 from sottovoce.errors import InputError
-from sottovoce.privacy.checks import check_cost, check_sampling
+from sottovoce.privacy.checks import check_cost, check_sampling, require
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,45 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class Repeated:
+    """Gaussian runs of total cost ``mu`` each, a secret number of times, of which only the best is seen.
+
+    The number has the logarithmic law with that ``mean``, P(k) ~ (1 - gamma)^k / k; the best is that of the largest
+    score, which each run releases within its cost (Papernot and Steinke 2022).
+    """
+
+    mu: float
+    mean: float
+
+    def __post_init__(self) -> None:
+        check_cost("mu", self.mu)
+        require(is_number(self.mean) and 1 <= self.mean < 1e9, "mean", self.mean, "from 1 to 1e9", "10 is usual")
+
+    @property
+    def log_inverse_gamma(self) -> float:
+        """L = log(1 / gamma) of the law: (e^L - 1) / L = mean; 0 for one run."""
+        return 0.0 if self.mean == 1 else _log_inverse_gamma(float(self.mean))
+
+
+@lru_cache(maxsize=64)
+def _log_inverse_gamma(mean: float) -> float:
+    return float(brentq(lambda x: math.log(math.expm1(x) / x) - math.log(mean), 1e-12, 50.0, xtol=1e-14, rtol=1e-14))
+
+
+@dataclass(frozen=True)
 class Unbounded:
     """A release without noise, or one for which nothing finite can be certified: its epsilon is infinite."""
 
     reason: str
 
 
-Event = Gaussian | PoissonGaussian | Selection | Unbounded
+Event = Gaussian | PoissonGaussian | Selection | Repeated | Unbounded
 
 _KINDS: dict[str, type[Event]] = {
     "gaussian": Gaussian,
     "poisson-gaussian": PoissonGaussian,
     "selection": Selection,
+    "repeated": Repeated,
     "unbounded": Unbounded,
 }
 

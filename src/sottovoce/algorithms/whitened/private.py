@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from sottovoce.algorithms.base import (
     summed,
 )
 from sottovoce.algorithms.whitened import rule
+from sottovoce.algorithms.whitened.evidence import Evidence
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Moments, Score, Units, White
 from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Told
@@ -95,8 +97,9 @@ class PrivateWhitened(Algorithm):
         moments = yield from run.moments()
         units, start = yield from run.units()
         white, columns = yield from run.whiten(moments, units)
-        weights = yield from run.descend(white, columns, start)
-        return (yield from run.rescale(white, start, weights))
+        descent, weights = yield from run.descend(white, columns, start)
+        solution = yield from run.rescale(white, start, weights)
+        return replace(solution, model=Evidence.of(white, descent, start, solution.weights))
 
 
 def _queries(problem: Problem) -> Iterator[Query]:
@@ -192,8 +195,8 @@ class Run:
         length = radius * min(max(mean, 0.05), 1.0)
         return White(moments, q, length, units), columns
 
-    def descend(self, white: White, columns: Columns, start: Array) -> Asking[Array]:
-        """The weights after the gradients of whitened rows."""
+    def descend(self, white: White, columns: Columns, start: Array) -> Asking[tuple[Descent, Array]]:
+        """The gradients of whitened rows, and the weights after them."""
         plan, clips, regulariser = self.plan, white.clips(self.noise("gradient")), self.plan.scaled_regulariser
         left = min(1.0, clips.cut / white.length)
         descent = Descent(
@@ -210,7 +213,7 @@ class Run:
         )
         told = {"offset": start[-1:] * self.constant, **shape_of(plan).told(columns.matrix)}
         yield from self.gradients("gradient", descent, columns, clips, told)
-        return start + white.weights(descent.mean, descent.stiffness, regulariser)
+        return descent, start + white.weights(descent.mean, descent.stiffness, regulariser)
 
     def rescale(self, white: White, start: Array, weights: Array) -> Asking[Solution]:
         """The weights with the slope and the intercept that two numbers more say; these are the scores' spread too.

@@ -350,6 +350,11 @@ class Descent:
             self._window = min(max(self._window, ratio), float(self.rounds))
 
     @property
+    def curvature(self) -> Array:
+        """The part of the stiffness that the records have: without damping and prior."""
+        return np.asarray(self._curvature * self.left * self.squares)
+
+    @property
     def mean(self) -> Array:
         """Of the points, before a penalty moved them, of the second half whose window was full."""
         return np.asarray(np.mean(self._taken, axis=0))

@@ -1,0 +1,304 @@
+"""A search over anything under one budget: a secret number of private fits, of which only the best is shown."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import secrets
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
+from sottovoce.arguments import is_number
+from sottovoce.errors import InputError, LeakError, SottovoceError
+from sottovoce.estimators import repeats
+from sottovoce.estimators.base import Prepared, PrivateLinearModel, check_gaussian, warn_of
+from sottovoce.estimators.report import assumptions
+from sottovoce.federation.federation import Federation, as_account
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
+from sottovoce.privacy.calibration import part_of, repeated_mu_for
+from sottovoce.privacy.events import Event, Repeated
+from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport
+from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, distance, inside
+from sottovoce.privacy.trade_off import profile_of, with_errors
+
+SCORE = 0.1  # of the mu squared of a trial, for its score
+FIXED = {
+    **dict.fromkeys(("epsilon", "delta", "ledger", "insecure_seed", "verbose"), "is the search's own"),
+    **dict.fromkeys(("relation", "calibration"), "is one for all trials; set it on the estimator"),
+    **dict.fromkeys(
+        ("schema", "classes", "label_bound", "loss", "threshold"), "decides what a score means; set it on the estimator"
+    ),
+}
+WORDS = (
+    "the search ran where the data are, and only the best of a secret number of trials was kept (mean {mean:g}, each "
+    "of epsilon {epsilon:.3g}): nobody is shown the others, how many there were, or how long they took"
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fit to come, by parameters that were drawn for it."""
+
+    parameters: dict[str, Any]
+    model: PrivateLinearModel
+    prepared: Prepared
+
+
+@dataclass(eq=False, repr=False)
+class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """The best of a random number of trials, each a whole private fit with a private score, for one epsilon in all.
+
+    A search of mean 10 costs about twice the epsilon of one of its fits, whatever is searched (Papernot and Steinke
+    2022), if only the best is ever seen: so neither the other trials nor their number are kept, logged or timed. It is
+    for data in one place; whoever runs it sees every trial in its memory and is trusted.
+
+    Parameters
+    ----------
+    estimator : estimator
+        What is fitted, with its declared bounds; a solver with Gaussian releases alone, as the default is. Its own
+        epsilon, delta and ledger do not matter.
+    param_distributions : mapping, or list of mappings
+        By parameter the values to draw from, a list or a distribution with `rvs`, as in scikit-learn. Every trial draws
+        anew. A mapping of a list is drawn first, then from it.
+    epsilon, delta : float
+        The budget of the whole search.
+    mean_trials : float
+        How many trials there are in the mean; their number is drawn from the logarithmic law and stays secret. More
+        trials leave each a little less: of a total of 1, mean 10 leaves .50 and mean 100 leaves .41.
+    ledger : path, Ledger, Account or None
+        An account, charged once for the whole search before its first trial.
+    insecure_seed : int or None
+        Reproducible draws and noise for tests; the guarantee is then void.
+
+    Attributes
+    ----------
+    best_estimator_, best_params_, best_score_
+        The best trial. Its score is by how much its mean loss is below that of the model that says 0 of everybody, each
+        record's difference cut to one unit, with noise.
+    privacy_
+        The guarantee of all of it.
+    """
+
+    estimator: PrivateLinearModel
+    param_distributions: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    _: KW_ONLY
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    mean_trials: float = 10.0
+    ledger: Any = None
+    insecure_seed: int | None = None
+
+    @property
+    def event(self) -> Repeated:
+        """What the search costs; one trial, its score included, costs `mu`."""
+        return Repeated(
+            repeated_mu_for(float(self.epsilon), inside(self.delta), float(self.mean_trials)), self.mean_trials
+        )
+
+    @property
+    def trial_epsilon(self) -> float:
+        """What the budget leaves for one trial: from public numbers, before any data are touched."""
+        self._check()
+        return gaussian_epsilon(self.event.mu, inside(self.delta))
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Draw trials, charge the ledger for all of them, run them, keep the best."""
+        self._check()
+        if isinstance(X, Federation):
+            raise InputError(
+                "X is a Federation: its coordinator would see every trial, and the search may show the best alone. "
+                "Divide the budget by hand: k fits of epsilon / k, or fewer by their ledgers' composition."
+            )
+        fresh = _generators(self.insecure_seed)
+        with _silence():
+            probe: Any = clone(self.estimator).set_params(ledger=None, verbose=False)
+            rows, labels = probe._encoded(X, y)
+            federation = probe._central(rows, labels)
+            trials = [self._planned(probe, federation, next(fresh)) for _ in range(_number(self.event, next(fresh)))]
+        warn_of(trials[0].prepared.plan, 3)  # of public numbers that all trials share: once, whatever their number
+        self.charged_as_ = secrets.token_hex(32)  # the search's name in the ledger
+        if (account := as_account(self.ledger)) is not None:
+            summary = f"search: the best of a secret number of trials, mean {self.mean_trials:g}"
+            account.reserve(self.charged_as_, self._events, delta=float(self.delta), summary=summary)
+        with _silence():
+            self._keep(max(((self._score(trial), trial) for trial in trials), key=lambda pair: pair[0]))
+        if account is None and self.privacy_.weakest.promises:
+            people = probe._validated(rows, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
+            repeats.note(repeats.marks_of(people), self.privacy_.weakest, 3)
+        return self
+
+    def _keep(self, best: tuple[float, Trial]) -> None:
+        """The best trial, under the guarantee of the whole search; nothing of the others."""
+        trial: Any
+        self.best_score_, trial = best
+        if self.best_score_ == -math.inf:
+            raise SottovoceError("no trial gave a model; the search is charged. Give it other parameters.")
+        self.best_params_, self.best_estimator_ = trial.parameters, trial.model
+        self.privacy_: PrivacyReport = self._report(trial.model)
+        trial.model.privacy_ = self.privacy_
+        trial.model.charged_as_ = self.charged_as_
+        for name in {"n_features_in_", "classes_", "feature_names_in_"} & set(vars(trial.model)):
+            setattr(self, name, getattr(trial.model, name))
+
+    def _planned(self, probe: Any, federation: Federation, generator: np.random.Generator) -> Trial:
+        """A trial before it runs: what is wrong with it is told before anything is charged."""
+        parameters = self._drawn(generator)
+        seed = None if self.insecure_seed is None else int(generator.integers(2**31))
+        model = copy(probe).set_params(**parameters)
+        model.set_params(epsilon=self._part(1 - SCORE), delta=self.delta, insecure_seed=seed)
+        model._check_parameters()
+        names = tuple(map(str, getattr(model, "feature_names_in_", ())))
+        prepared = model._prepare(federation, frames=1, own_names=names)
+        plan, form = prepared.plan, prepared.algorithm
+        check_gaussian(plan, form)
+        spent = gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation)
+        if plan.protects != "record" or spent is None or spent > math.sqrt(1 - SCORE) * self.event.mu * (1 + 1e-9):
+            raise LeakError(f"solver={plan.algorithm!r}: a trial would cost more than its part; nothing was charged.")
+        if plan.scaled_loss.outputs > 1:
+            raise InputError("y has more than two classes; a search scores two classes, or numbers.")
+        return Trial(parameters, model, prepared)
+
+    def _part(self, share: float) -> float:
+        """The epsilon of a share of one trial."""
+        return part_of(self.trial_epsilon, inside(self.delta), share)
+
+    def _score(self, trial: Trial) -> float:
+        """Run a trial, and how good it is by its own noisy number; one that fails is worse than any other."""
+        model: Any = trial.model
+        try:
+            model._train(trial.prepared)
+            plan = model.plan_
+            weights = plan.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
+            fields = {name: getattr(plan, name) for name in Problem.model_fields}
+            changed = {"epsilon": self._part(SCORE), "regulariser": Named(name="none"), "layout": "rows"}
+            candidates = Candidates(np.array([np.zeros_like(weights), weights]))
+            found = model._buy(trial.prepared, ComparedLosses(), Problem(**fields | changed), candidates)
+            return float(-found.model[0] / plan.records)
+        except Exception:  # what records may cause is not shown, nor that it happened
+            return -math.inf
+
+    def _drawn(self, generator: np.random.Generator) -> dict[str, Any]:
+        """One value of each parameter, independently of all other trials."""
+        given = self.param_distributions
+        table = given if isinstance(given, Mapping) else given[int(generator.integers(len(given)))]
+        return {
+            name: values.rvs(random_state=np.random.RandomState(generator.integers(2**32)))
+            if hasattr(values, "rvs")
+            else values[int(generator.integers(len(values)))]
+            for name, values in table.items()
+        }
+
+    def _events(self, relation: Relation) -> list[Event]:
+        """Under another relation than the trials' own: to replace a record is to blank it, and to blank the new one."""
+        factor = max(distance(relation) / distance(self.estimator.relation), 1.0)
+        return [Repeated(self.event.mu * factor, self.mean_trials)]
+
+    def _report(self, model: Any) -> PrivacyReport:
+        relation, share = self.estimator.relation, SAMPLER_SHARE * self.delta
+        profile = profile_of(self._events(relation), relation)
+        missed = with_errors(profile.missed, FALSE_ALARMS, share)
+        void = None if self.insecure_seed is None else "Draws and noise came from a known seed (insecure_seed)."
+        views: dict[str, Any] = {
+            name: Guarantee(
+                epsilon=profile.epsilon(inside(self.delta)),
+                delta=self.delta,
+                relation=relation,
+                adversary=name,
+                void=void,
+                trade_off=tuple(zip(FALSE_ALARMS, missed.tolist(), strict=True)),
+            )
+            for name in VIEWS
+        }
+        words = WORDS.format(mean=self.mean_trials, epsilon=self.trial_epsilon)
+        return PrivacyReport(
+            **views, assumptions=(*assumptions(model.plan_), words), public={**model.privacy_.public, "search": words}
+        )
+
+    def _check(self) -> None:
+        if not isinstance(self.estimator, PrivateLinearModel):
+            raise InputError(f"estimator={type(self.estimator).__name__} must be an estimator of this library.")
+        if self.estimator.calibration != "tight":
+            raise InputError(f"estimator: calibration={self.estimator.calibration!r} must be 'tight' in a search.")
+        for name, value in (("epsilon", self.epsilon), ("delta", self.delta)):
+            if not (is_number(value) and 0 < value < (math.inf if name == "epsilon" else 1)):
+                raise InputError(f"{name}={value!r} must be a positive number, for a search a finite one.")
+        if not (is_number(self.mean_trials) and 1 <= self.mean_trials <= 1e4):
+            raise InputError(f"mean_trials={self.mean_trials!r} must be from 1 to 10000; 10 is usual.")
+        given = self.param_distributions
+        tables = [given] if isinstance(given, Mapping) else list(given) if isinstance(given, Sequence) else []
+        if not tables or not all(isinstance(table, Mapping) and table for table in tables):
+            raise InputError("param_distributions must be a mapping of parameters to values, or a list of such.")
+        known = self.estimator.get_params(deep=False)
+        for name, values in ((name, values) for table in tables for name, values in table.items()):
+            if name in FIXED:
+                raise InputError(f"param_distributions: {name!r} {FIXED[name]}.")
+            if name not in known and not name.startswith("solver__"):
+                raise InputError(f"param_distributions: {name!r} is no parameter of {type(self.estimator).__name__}.")
+            if not hasattr(values, "rvs") and not (isinstance(values, Sequence | np.ndarray) and len(values)):
+                raise InputError(f"param_distributions: {name!r} must be a list of values, or have rvs.")
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """By the best trial."""
+        check_is_fitted(self, "best_estimator_")
+        return np.asarray(self.best_estimator_.predict(X))
+
+    @available_if(lambda self: hasattr(self.estimator, "decision_function"))  # type: ignore[untyped-decorator]
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """By the best trial."""
+        check_is_fitted(self, "best_estimator_")
+        return np.asarray(self.best_estimator_.decision_function(X))
+
+    @available_if(lambda self: hasattr(self.estimator, "predict_proba"))  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """By the best trial."""
+        check_is_fitted(self, "best_estimator_")
+        return np.asarray(self.best_estimator_.predict_proba(X))
+
+    def __sklearn_tags__(self) -> Any:
+        tags, own = super().__sklearn_tags__(), self.estimator.__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
+            own.estimator_type,
+            own.classifier_tags,
+            own.regressor_tags,
+        )
+        tags.input_tags.sparse = own.input_tags.sparse
+        return tags
+
+
+def _number(event: Repeated, generator: np.random.Generator) -> int:
+    """How many trials there are: P(k) ~ (1 - gamma)^k / k."""
+    share = -math.expm1(-event.log_inverse_gamma)
+    return 1 if share == 0.0 else int(generator.logseries(share))
+
+
+def _generators(seed: int | None) -> Iterator[np.random.Generator]:
+    """One for the number of trials and one for each, so that what a trial shows tells nothing of the number."""
+    known = None if seed is None else np.random.SeedSequence(seed)
+    while True:
+        yield np.random.default_rng(secrets.randbits(128) if known is None else known.spawn(1)[0])
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing that trials would warn of or log: it would tell how many there are."""
+    log = logging.getLogger("sottovoce")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

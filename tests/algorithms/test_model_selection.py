@@ -1,0 +1,177 @@
+"""Model selection: how far a record moves the losses of models, that sums are exact, and what a party refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from sottovoce import algorithms
+from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
+from sottovoce.algorithms.model_selection import queries as selection_queries
+from sottovoce.algorithms.model_selection.queries import LossDifferences
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import Bounds
+from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.losses import get
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.relation import RELATIONS, Relation, either
+from support import at, epsilons_of, query_of
+
+FEATURES, RECORDS, MODELS = 3, 7, 5
+NULL = (np.full(FEATURES, math.nan), 0.0)
+KINDS = {"logistic": 1.0, "squared": 0.05}  # loss and unit
+WEIGHTS = np.random.default_rng(2).standard_normal((MODELS, FEATURES + 1))
+
+
+def problem(loss: str, **changes: Any) -> Problem:
+    numbers = loss == "squared"
+    fields: dict[str, Any] = {
+        "loss": Named(name=loss),
+        "regulariser": Named(name="none"),
+        "split": "central",
+        "parties": (("anna", RECORDS),),
+        "features": FEATURES,
+        "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0 if numbers else None),
+        "classes": None if numbers else (-1, 1),
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
+    return Problem(**{**fields, **changes})
+
+
+def plan_of(loss: str, **changes: Any) -> Plan:
+    candidates = Candidates(WEIGHTS, KINDS[loss])
+    return algorithms.plan_by(ComparedLosses(), problem(loss, **changes), candidates, run="run", coin="coin")
+
+
+def query(loss: str, weights: np.ndarray = WEIGHTS) -> LossDifferences:
+    return LossDifferences(weights, get(loss), KINDS[loss])
+
+
+def block_of(loss: str, rows: np.ndarray, labels: np.ndarray, *, sparse: bool = False, **changes: Any) -> Block:
+    return Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, problem(loss, **changes).preparation)
+
+
+def random_record(rng: np.random.Generator, loss: str) -> tuple[np.ndarray, float]:
+    row = rng.standard_normal(FEATURES) * 10.0 ** rng.integers(-2, 3)
+    if rng.random() < 0.1:
+        row[rng.integers(FEATURES)] = rng.choice([math.nan, math.inf, 1e300, 5e-324])
+    return row, float(rng.choice([-1.0, 1.0, *([0.3, 0.0, math.nan] if loss == "squared" else [])]))
+
+
+def far(loss: str, rng: np.random.Generator) -> dict[Relation, float]:
+    """The largest distance of neighbours, as a share of the sensitivity, over random and over extreme records."""
+    found: dict[Relation, float] = dict.fromkeys(RELATIONS, 0.0)
+    for _ in range(150):
+        weights = rng.standard_normal((MODELS, FEATURES + 1)) * 10.0 ** rng.choice([-1, 0, 2, 90])
+        weights[0] *= rng.choice([0.0, 1.0])
+        asked = query(loss, weights)
+        records = [random_record(rng, loss) for _ in range(RECORDS)]
+        extreme = 9.0 * weights[1, :FEATURES] / np.linalg.norm(weights[1, :FEATURES])
+        mine, theirs = (extreme, 1.0), (-extreme if loss == "logistic" else extreme / 90, -1.0)
+        if rng.random() < 0.5:
+            mine, theirs = random_record(rng, loss), random_record(rng, loss)
+
+        def sums(record: tuple[np.ndarray, float], records: Any = records, asked: Any = asked) -> np.ndarray:
+            rows = [*records[:2], record, *records[3:]]
+            return at(asked, block_of(loss, np.array([row for row, _ in rows]), np.array([y for _, y in rows])))
+
+        here = sums(mine)
+        for relation in RELATIONS:
+            moved = np.linalg.norm(here - sums(either(relation, zero_out=NULL, replace_one=theirs)))
+            found[relation] = max(found[relation], float(moved) / asked.sensitivity(relation))
+    return found
+
+
+@pytest.mark.parametrize("loss", KINDS)
+def test_neighbours_reach_the_bound_and_never_pass_it(loss: str) -> None:
+    found = far(loss, np.random.default_rng(8))
+    assert 0.99 <= found["zero-out"] <= 1.0
+    assert 0.9 <= found["replace-one"] <= 1.0
+
+
+@pytest.mark.parametrize("loss", KINDS)
+def test_differences_that_are_cut_one_by_one_are_found(monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
+    """Planted fault."""
+    monkeypatch.setattr(selection_queries, "cut", lambda vectors: np.clip(vectors, -1.0, 1.0))
+    assert max(far(loss, np.random.default_rng(8)).values()) > 1.2
+
+
+def only(rows: np.ndarray, k: int) -> np.ndarray:
+    """Of these records the k-th; the others are null rows."""
+    return np.asarray(np.where(np.arange(len(rows))[:, None] == k, rows, math.nan))
+
+
+@pytest.mark.parametrize("loss", KINDS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_sum_is_that_of_its_records_to_the_last_bit(loss: str, sparse: bool) -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((RECORDS, FEATURES))
+    labels = rng.choice([-1.0, 1.0], RECORDS)
+    whole = at(query(loss), block_of(loss, rows, labels))
+    each = [at(query(loss), block_of(loss, only(rows, k), labels)) for k in range(RECORDS)]
+    for order in (np.arange(RECORDS), rng.permutation(RECORDS)):
+        np.testing.assert_array_equal(sum(each[k] for k in order), whole)
+        again = at(query(loss), block_of(loss, rows[order], labels[order], sparse=sparse))
+        np.testing.assert_array_equal(again, whole)
+
+
+@pytest.mark.parametrize("loss", KINDS)
+def test_short_vectors_are_the_losses_themselves(loss: str) -> None:
+    rng = np.random.default_rng(4)
+    rows = rng.standard_normal((RECORDS, FEATURES))
+    rows /= 4 * np.linalg.norm(rows, axis=1, keepdims=True)
+    labels = rng.choice([-1.0, 1.0], RECORDS)
+    weights = 0.01 * WEIGHTS
+    block = block_of(loss, rows, labels)
+    each = np.array([get(loss).value(block.scores(w), block.labels).sum() for w in weights])
+    np.testing.assert_allclose(at(query(loss, weights), block), (each[1:] - each[0]) / KINDS[loss], atol=1e-9)
+    np.testing.assert_array_equal(at(query(loss), block_of(loss, np.full_like(rows, math.nan), labels)), 0.0)
+    exact = block_of(loss, rows, labels, epsilon=math.inf)
+    far_away = at(query(loss, 100 * WEIGHTS), exact)  # without privacy nothing is cut
+    assert np.linalg.norm(far_away) > 2 * RECORDS
+
+
+@pytest.mark.parametrize("loss", KINDS)
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_plan_costs_what_was_asked_for_also_by_rows(loss: str, relation: Relation) -> None:
+    central = plan_of(loss, relation=relation)
+    rows = plan_of(loss, relation=relation, split="rows", parties=(("anna", 4), ("ben", 3)))
+    assert central.releases == rows.releases
+    assert epsilons_of(central)["coordinator"] == pytest.approx(1.0, rel=1e-3)
+    assert epsilons_of(rows)["coordinator"] == epsilons_of(central)["coordinator"] <= 1.0
+    assert epsilons_of(rows)["world"] < epsilons_of(central)["world"]
+    assert query_of(central, "losses").sensitivity(relation) == pytest.approx(
+        either(relation, zero_out=1, replace_one=2)
+    )
+
+
+def test_no_solver_is_called_model_selection() -> None:
+    """Plans name it; fits cannot, and it is in no list of solvers."""
+    assert "model-selection" not in algorithms.SOLVERS
+    with pytest.raises(InputError, match="solver='model-selection' is unknown"):
+        algorithms.check("model-selection", get("logistic"), "central")
+    plan = plan_of("logistic")
+    assert algorithms.of(Plan.from_json(plan.to_json())).title == ComparedLosses.title
+
+
+def test_a_plan_with_other_models_or_less_noise_is_refused() -> None:
+    plan = plan_of("logistic")
+    numbers = plan.numbers.model_dump()
+    short = plan.model_copy(update={"numbers": numbers | {"weights": ((1.0,) * 4, (1.0,))}})
+    with pytest.raises(RefusedError, match="models of other sizes than rows of 4 columns"):
+        query_of(short, "losses")
+    for wrong in (((math.nan,) * 4,) * 2, ((1e101,) * 4,) * 2, ((1.0,) * 4,), ((1.0,) * 4,) * 66):
+        with pytest.raises(ValueError, match="weights"):
+            plan.model_copy(update={"numbers": numbers | {"weights": wrong}})
+    for unit in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="unit"):
+            plan.model_copy(update={"numbers": numbers | {"unit": unit}})
+    cheap = plan.release("losses").model_copy(update={"charged_zero_out": 0.5})
+    with pytest.raises(LeakError, match="more sensitive"):
+        cheap.check(query_of(plan, "losses"), RECORDS)

@@ -1,0 +1,215 @@
+"""`alpha="auto"`: a penalty chosen from one fit's own path, within the fit's budget."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import sottovoce as sv
+from sottovoce.algorithms.whitened.evidence import Evidence
+from sottovoce.algorithms.whitened.rule import Moments, Units
+from sottovoce.errors import BudgetError, InputError
+from sottovoce.estimators import choice
+from sottovoce.losses import get
+from sottovoce.penalties import get as penalty
+from sottovoce.penalties.scaled import ScaledRegulariser
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.events import Gaussian
+from sottovoce.privacy.relation import inside
+
+RECORDS, FEATURES, USED = 4000, 60, 4
+RNG = np.random.default_rng(11)
+X = RNG.standard_normal((2 * RECORDS, FEATURES))
+X /= np.linalg.norm(X, axis=1, keepdims=True)
+SCORES = X[:, :USED] @ [12.0, -9.0, 10.0, 8.0]
+Y = np.where(RNG.random(2 * RECORDS) < 1 / (1 + np.exp(-SCORES)), "yes", "no")
+NUMBERS = 0.2 * SCORES + 0.1 * RNG.standard_normal(2 * RECORDS) + 0.4
+TRAIN, TEST = slice(0, RECORDS), slice(RECORDS, None)
+
+ESTIMATORS: dict[str, tuple[Any, np.ndarray, dict[str, Any]]] = {
+    "logistic": (sv.PrivateLogisticRegression, Y, {"penalty": "l1", "classes": ("no", "yes")}),
+    "lasso": (sv.PrivateLasso, NUMBERS, {"label_bound": 2.0}),
+    "elastic net": (sv.PrivateElasticNet, NUMBERS, {"label_bound": 2.0, "l1_ratio": 0.9}),
+}
+
+
+def made(kind: str, **changes: Any) -> Any:
+    estimator, _, own = ESTIMATORS[kind]
+    return estimator(**{"epsilon": 1.0, "row_norm": 1.0, "alpha": "auto", "insecure_seed": 3, **own, **changes})
+
+
+def error(model: Any, kind: str) -> float:
+    """On other records."""
+    if kind == "logistic":
+        signs = np.where(Y[TEST] == "yes", 1.0, -1.0)
+        return float(np.logaddexp(0, -signs * model.decision_function(X[TEST])).mean())
+    return float(np.square(model.predict(X[TEST]) - NUMBERS[TEST]).mean()) / 2
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_where_few_features_matter_a_penalty_is_chosen_and_helps(kind: str) -> None:
+    labels = ESTIMATORS[kind][1]
+    chosen = made(kind).fit(X[TRAIN], labels[TRAIN])
+    plain = made(kind, alpha=0.0, solver="whitened").fit(X[TRAIN], labels[TRAIN])
+    path = chosen.path_
+    assert chosen.alpha_ in path.alphas
+    assert error(chosen, kind) < 0.99 * error(plain, kind)
+    assert len(chosen.selected_features_) < FEATURES
+    place = path.alphas.tolist().index(chosen.alpha_)
+    np.testing.assert_array_equal(path.coefs[place], np.ravel(chosen.coef_))
+    assert path.losses.min() == path.losses[place] < 0
+    gain = error(chosen, kind) - error(plain, kind)  # the curve tells it, as far as noise and sampling let it
+    assert path.losses[place] == pytest.approx(gain, abs=6 * path.error + 0.5 * abs(gain))
+
+
+def test_the_fit_itself_is_among_the_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every penalty is far too strong none is chosen, and the model is that of the fit."""
+    monkeypatch.setattr(choice, "ALPHAS", np.array([0.3, 0.2]))
+    model = made("logistic").fit(X[TRAIN], Y[TRAIN])
+    assert model.alpha_ == 0.0
+    assert (model.path_.losses > 0).all()
+    weights = np.array(model.plans_[1].numbers.weights[0])  # the reference
+    np.testing.assert_allclose(model.coef_[0], model.plan_.unprepare(weights)[0])
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+def test_fit_and_choice_are_within_the_budget(relation: Any) -> None:
+    """By the noise that they really have: the sum of (sensitivity / std)^2 of both plans."""
+    model = made("lasso", relation=relation).fit(X[TRAIN], NUMBERS[TRAIN])
+    fit, chosen = model.plans_
+    assert (fit.algorithm, chosen.algorithm) == ("whitened", "model-selection")
+    mu = math.sqrt(sum(r.count * (r.charged(relation) / r.std) ** 2 for plan in (fit, chosen) for r in plan.releases))
+    assert epsilon_of([Gaussian(mu)], inside(1e-5), relation) == pytest.approx(1.0, rel=1e-6)
+    assert model.privacy_.epsilon == pytest.approx(1.0, rel=1e-6)
+    share = chosen.releases[0].charged(relation) / chosen.releases[0].std
+    assert (share / mu) ** 2 == pytest.approx(0.02, rel=1e-3)
+
+
+def test_models_follow_from_the_releases_of_the_fit_alone() -> None:
+    """The same releases, other records: the same path. Noise from one seed, and records whose sums are the same."""
+    first = made("logistic").fit(X[TRAIN], Y[TRAIN])
+    order = np.random.default_rng(0).permutation(RECORDS)
+    again = made("logistic").fit(X[TRAIN][order], Y[TRAIN][order])
+    np.testing.assert_array_equal(first.path_.coefs, again.path_.coefs)
+    assert first.alpha_ == again.alpha_
+
+
+def test_by_rows_with_ledgers(tmp_path: Path) -> None:
+    """Each party is charged for both plans before each is released; together they cost the epsilon."""
+    accounts = [
+        sv.Ledger.create(tmp_path / f"{k}.ledger").open("people", 1.0, 1e-5, composition="gaussian") for k in range(2)
+    ]
+    parts = [(X[k:RECORDS:2], Y[k:RECORDS:2]) for k in range(2)]
+    model = made("logistic", insecure_seed=None).fit(sv.Federation.by_rows(parts, ledgers=accounts))
+    assert model.path_.losses is not None
+    assert "losses" in model.communication_.uplink
+    for account in accounts:
+        assert account.balance().plans == 2
+        assert account.balance().spent == pytest.approx(1.0, rel=1e-6)
+    assert model.privacy_.coordinator.epsilon == pytest.approx(1.0, rel=1e-6)
+    assert model.privacy_.world.epsilon < 0.8
+    with pytest.raises(BudgetError):
+        made("logistic", insecure_seed=None).fit(sv.Federation.by_rows(parts, ledgers=accounts))
+
+
+def test_where_an_account_has_no_room_for_the_choice_the_fit_is_kept(tmp_path: Path) -> None:
+    """By Renyi orders, which are looser, the first plan alone fills an account of the same epsilon."""
+    account = sv.Ledger.create(tmp_path / "people.ledger").open("people", 1.0, 1e-5)
+    with pytest.warns(UserWarning, match=r"paid for and kept, without a penalty; .* composition='gaussian'"):
+        model = made("lasso", ledger=account).fit(X[TRAIN], NUMBERS[TRAIN])
+    assert model.alpha_ == 0.0
+    assert not hasattr(model, "path_")
+    assert model.plans_ == (model.plan_,)
+    assert model.privacy_.epsilon < 1.0
+    assert account.balance().plans == 1
+
+
+def test_a_plan_shows_the_fit_s_part() -> None:
+    plan = made("logistic").plan(sv.Federation.central(X[TRAIN], Y[TRAIN]))
+    assert 0.98 < plan.epsilon < 1.0
+    assert plan.regulariser.name == "none"
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (made("logistic", penalty="l2"), "'l2' needs a number"),
+        (sv.PrivateRidge(alpha="auto", row_norm=1.0, label_bound=1.0), "'l2' needs a number"),
+        (made("elastic net", l1_ratio=0.0), "'elastic_net' needs a number"),
+        (made("lasso", radius=1.0), "leave radius=1.0 out"),
+        (made("lasso", epsilon=math.inf), "epsilon=inf"),
+        (made("lasso", solver="newton"), "leave solver='newton' out"),
+    ],
+)
+def test_where_it_does_not_serve_it_says_so(model: Any, why: str) -> None:
+    labels = Y if isinstance(model, sv.PrivateLogisticRegression) else NUMBERS
+    with pytest.raises(InputError, match=f"alpha='auto' .*{why}"):
+        model.fit(X[TRAIN], labels[TRAIN])
+    assert not hasattr(model, "coef_")
+
+
+def test_several_classes_and_columns_are_refused() -> None:
+    with pytest.raises(InputError, match="there are 3 classes"):
+        made("logistic", classes=(0, 1, 2)).fit(X[TRAIN], np.arange(RECORDS) % 3)
+    columns = sv.Federation.by_columns([X[TRAIN, :30], X[TRAIN, 30:]], Y[TRAIN], labels="shared")
+    with pytest.raises(InputError, match="split by rows"):
+        made("logistic").fit(columns)
+    with pytest.raises(InputError, match="alpha='auto' must be above 0"):
+        made("lasso").path(X[TRAIN], NUMBERS[TRAIN])
+
+
+def test_a_curve_is_drawn_and_models_of_the_path_predict() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    model = made("lasso").fit(X[TRAIN], NUMBERS[TRAIN])
+    axes = model.path_.plot_losses()
+    assert axes.get_xlabel() == "alpha"
+    assert model.path_.plot().get_ylabel() == "coefficient"
+    other = model.path_.model(model.path_.alphas[0])
+    np.testing.assert_array_equal(other.coef_, model.path_.coefs[0])
+    classifier = made("logistic").fit(X[TRAIN], Y[TRAIN])
+    weak = classifier.path_.model(1e-6)
+    assert weak.coef_.shape == (1, FEATURES)
+    assert weak.predict_proba(X[:3]).shape == (3, 2)
+    assert clone(model).alpha == "auto"
+    assert not hasattr(model.set_params(alpha=1e-4).fit(X[TRAIN], NUMBERS[TRAIN]), "alpha_")
+    plain = sv.PrivateLasso(epsilon=8.0, row_norm=1.0, label_bound=2.0, insecure_seed=1)
+    with pytest.raises(InputError, match="no penalty was chosen"):
+        plain.path(X[TRAIN], NUMBERS[TRAIN], alphas=2).plot_losses()
+
+
+class TestEvidence:
+    """A quadratic with known minima."""
+
+    VECTORS = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
+
+    def evidence(self, vectors: np.ndarray | None) -> Evidence:
+        curvature, restraint = np.array([0.1, 0.2, 0.4, 0.3]), np.array([0.05, 0.1, 0.02, 0.2])
+        moments = Moments(curvature, vectors, 0.0)
+        weights = np.array([1.0, -2.0, 0.5, 0.7])
+        return Evidence(moments, curvature, restraint, np.zeros(4), weights, Units.of(get("logistic"), 0.0))
+
+    @pytest.mark.parametrize("vectors", [None, VECTORS])
+    def test_without_a_penalty_it_is_the_fit_or_less_restrained(self, vectors: Any) -> None:
+        evidence = self.evidence(vectors)
+        free = ScaledRegulariser(penalty("none"), 3, 1.0, 1.0)
+        np.testing.assert_allclose(evidence.model(free, 1.0), evidence.weights)
+        freed = evidence.moments.into(evidence.model(free, 0.0))
+        held = evidence.moments.into(evidence.weights)
+        np.testing.assert_allclose(freed * evidence.curvature, held * (evidence.curvature + evidence.restraint))
+
+    @pytest.mark.parametrize("vectors", [None, VECTORS])
+    def test_degrees_of_freedom_by_hand(self, vectors: Any) -> None:
+        evidence = self.evidence(vectors)
+        l1, l2 = (ScaledRegulariser(penalty(name, alpha=0.3), 3, 1.0, 1.0) for name in ("l1", "l2"))
+        assert evidence.degrees_of_freedom(np.array([1.0, 0.0, 2.0, 1.0]), l1, 0.0) == pytest.approx(3.0)
+        assert evidence.degrees_of_freedom(np.zeros(4), l1, 0.0) == 0.0
+        K = np.diag(evidence.curvature) if vectors is None else (vectors * evidence.curvature) @ vectors.T
+        R = np.diag(evidence.restraint) if vectors is None else (vectors * evidence.restraint) @ vectors.T
+        hand = np.trace(np.linalg.inv(K + 0.5 * R + 0.3 * np.diag([1, 1, 1, 0])) @ K)
+        assert evidence.degrees_of_freedom(np.ones(4), l2, 0.5) == pytest.approx(hand)
