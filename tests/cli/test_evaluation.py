@@ -67,6 +67,14 @@ def test_drawn_to_a_file(trained: Path, folder: Path, invoke: Any) -> None:
         assert name in invoke("evaluate", trained, folder / "test.toml", "--plot", folder / name, code=2).stderr
 
 
+def test_what_is_protected_is_as_in_the_fit_unless_said_otherwise(folder: Path, write_job: Any, invoke: Any) -> None:
+    invoke("fit", write_job(privacy={"relation": '"replace-one"'}), "--quiet")
+    for more, relation in (("", "replace-one"), ('relation = "zero-out"\n', "zero-out")):
+        (folder / "test.toml").write_text(TEST.replace("[data]", f"{more}[data]"))
+        found = json.loads(invoke("evaluate", folder / "job.json", folder / "test.toml", "--json").stdout)
+        assert found["privacy"]["relation"] == relation
+
+
 def test_people_of_the_fit(trained: Path, folder: Path, invoke: Any) -> None:
     (folder / "test.toml").write_text('people = "same"\n' + TEST)
     assert "together epsilon=51" in invoke("evaluate", trained, folder / "test.toml").stdout

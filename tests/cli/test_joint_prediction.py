@@ -14,6 +14,7 @@ from sottovoce.app.cli import app
 from sottovoce.app.jobs import load_party_job
 from sottovoce.app.model_file import load
 from sottovoce.federation.models import Models, PartialModel
+from sottovoce.privacy.ledger import Ledger
 
 RECORDS = 2000
 PEOPLE = 30
@@ -166,7 +167,7 @@ REMOTE = (
 )
 
 
-def test_remote_parties_train_and_then_predict_for_one_of_them(train, town, invoke, open_ledger, start):
+def test_remote_parties_train_and_then_predict_for_one_of_them_that_evaluates(train, town, invoke, open_ledger, start):
     invoke("certificates", town / "certificates", "clinic", "lab")
     port = demo._free_port()
     where = ["--coordinator", f"localhost:{port}", "--certificates", town / "certificates", "--once"]
@@ -215,6 +216,28 @@ def test_remote_parties_train_and_then_predict_for_one_of_them(train, town, invo
     assert table["prediction"].tolist() == joined["prediction"]
     np.testing.assert_allclose(table["probability_of_1"], joined["probability of 1"], rtol=0, atol=1e-9)
     assert len(table) == PEOPLE
+
+    holders = []
+    for name, more in (("clinic", 'label = "y"\n'), ("lab", "")):
+        Ledger(town / f"{name}.db").open("test people", 60.0, 1e-5)
+        more += f'ledger = "{name}.db"\naccount = "test people"\n'
+        (town / f"{name}.toml").write_text(
+            f'[party]\nname = "{name}"\nfile = "new-{name}.csv"\n{more}[federation]\n'
+            f'coordinator = "localhost:{port}"\ncertificates = "certificates"\n'
+            '[policy]\npredict_for = ["clinic"]\npredict_training = true\n'
+        )
+        holders.append(start("party", "--job", town / f"{name}.toml", "--once"))
+    (town / "test.toml").write_text(f'label_party = "clinic"\n[privacy]\nepsilon = 50.0\n{REMOTE.format(port=port)}')
+    found = json.loads(invoke("evaluate", model, town / "test.toml", "--json").stdout)
+    labels = np.loadtxt(town / "new-clinic.csv", delimiter=",", skiprows=1)[:, 2]
+    right = np.mean(joined["prediction"] == labels)
+    assert found["metrics"]["accuracy"]["value"] == pytest.approx(right, abs=0.1)
+    for holder, says in zip(holders, ("agreed to plan", "took part in a prediction for clinic"), strict=True):
+        said, _ = holder.communicate(timeout=30)
+        assert holder.returncode == 0, said
+        assert says in said
+    spent = [Ledger(town / f"{name}.db").account("test people").balance().spent for name in ("clinic", "lab")]
+    assert spent == pytest.approx([50.0, 0.0], rel=1e-2)
 
 
 SPELLING = [1.0, 2.0**14, 2.0**28]

@@ -21,6 +21,7 @@ from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitW
 from sottovoce.federation import prediction
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import Party
+from sottovoce.privacy.guarantee import VIEWS
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.in_process import InProcess
 
@@ -233,6 +234,10 @@ def test_people_of_the_fit_pay_for_both() -> None:
         others = sv.evaluate(model, X[TEST], Y[TEST], epsilon=0.5)
         other_relation = sv.evaluate(model, X[:4000], Y[:4000], epsilon=0.5, people="same", relation="replace-one")
         seeded = sv.evaluate(model, X[:4000], Y[:4000], epsilon=0.5, people="same", insecure_seed=1)
+        of_features = {view: replace(model.privacy_.against(view), unit="feature") for view in VIEWS}
+        model.privacy_, kept = replace(model.privacy_, **of_features), model.privacy_
+        features = sv.evaluate(model, X[:4000], Y[:4000], epsilon=0.5, people="same")
+        model.privacy_ = kept
     epsilon = model.privacy_.epsilon + same.privacy_.epsilon
     assert same.with_fit == pytest.approx((epsilon, 2e-5))
     assert same.to_dict()["with_fit"] == {"epsilon": epsilon, "delta": pytest.approx(2e-5)}
@@ -241,7 +246,7 @@ def test_people_of_the_fit_pay_for_both() -> None:
     assert any("costs add" in line for line in same.privacy_.assumptions)
     assert others.with_fit is None
     assert any("pays for one of the two" in line for line in others.privacy_.assumptions)
-    for without in (other_relation, seeded):
+    for without in (other_relation, seeded, features):
         assert without.with_fit is not None
         assert without.with_fit[0] == math.inf
         assert "together no promise" in str(without)

@@ -385,6 +385,11 @@ class EvaluationJob(_File):
         return list(self.federation.parties) if self.federation is not None else list(self.sources)
 
     @property
+    def label_holder(self) -> str:
+        """By columns: the party that has the labels."""
+        return self.label_party or self.parties[0]
+
+    @property
     def sources(self) -> dict[str, SourceTable]:
         """The files of this process, by party."""
         return {"data": self.data} if self.data is not None else {table.name: table for table in self.party}

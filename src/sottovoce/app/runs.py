@@ -280,11 +280,13 @@ def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Iterator[
             yield federation
         finally:
             keep_receipts(job, federation.receipts)
+        if federation.split == "columns":
+            federation.dismiss(but=job.label_holder)  # for whom the evaluation's own end was the end
 
 
 def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Federation:
     """By columns: each file has some columns of the same people, that of one party the labels too."""
-    holder = job.label_party or job.parties[0]
+    holder = job.label_holder
     if job.federation is not None:
         made = Federation.connect(_wire(job.federation, job.resolve, say), split="columns")
     else:

@@ -176,6 +176,7 @@ def evaluate(  # noqa: PLR0913
     _check(model, epsilon, delta)
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
+    relation = checked(relation or model.plan_.relation)
     by_columns = model.plan_.split == "columns"
     test = _by_columns(model, X, y, ledger) if by_columns else _by_rows(model, X, y, ledger)
     federation = test.federation
@@ -193,7 +194,7 @@ def evaluate(  # noqa: PLR0913
             bounds=test.bounds,
             epsilon=float(epsilon),
             delta=float(delta),
-            relation=checked(relation or model.plan_.relation),
+            relation=relation,
             fit_intercept=model.plan_.fit_intercept,
             classes=model.plan_.classes,
         )
@@ -214,9 +215,10 @@ def evaluate(  # noqa: PLR0913
 
 
 def _with_fit(model: PrivateLinearModel, found: Evaluation) -> tuple[float, float]:
-    """What holds of fit and evaluation of the same people: guarantees add up, of one relation."""
+    """What holds of fit and evaluation of the same people: guarantees of records add up, of one relation."""
     guarantees = (model.privacy_.weakest, found.privacy_.weakest)
-    adds = all(each.promises for each in guarantees) and guarantees[0].relation == guarantees[1].relation
+    adds = all(each.promises and each.unit == "record" for each in guarantees)
+    adds = adds and guarantees[0].relation == guarantees[1].relation
     epsilon = math.fsum(each.epsilon for each in guarantees) if adds else math.inf
     return epsilon, math.fsum(each.delta for each in guarantees)
 

@@ -53,7 +53,7 @@ def evaluate(
         raise InputError(f"--plot {plot} must end in {', '.join(SUFFIXES)}.")
     figure = None if plot is None else new_figure()  # before anything is charged
     with runs.tested(test, fitted, lambda text: aside().print(text, soft_wrap=True)) as federation:
-        found = evaluated(fitted, federation, **test.privacy.model_dump(), people=test.people)
+        found = evaluated(fitted, federation, **test.privacy.model_dump(exclude_unset=True), people=test.people)
     told = plain(found.to_dict())
     if output is not None:
         write_text(output, json.dumps(told, indent=2) + "\n", "--output", overwrite=overwrite)
