@@ -6,14 +6,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from sottovoce.data.block import Block, Layout
+from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Query
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
@@ -24,6 +26,7 @@ MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits
 
 Array = NDArray[np.float64]
 Number = TypeVar("Number")
+Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]  # of a model that a plan carries
 Coordination = Generator["Ask", dict[str, Array], "Array | Solution"]
 
 
@@ -136,6 +139,14 @@ def slope_bound(problem: Problem, options: Any) -> float:
     loss = problem.scaled_loss
     bound = loss.lipschitz() if loss.kind == "classification" else min(loss.lipschitz(), 0.5)
     return float(given(getattr(options, "slope_bound", None), bound))
+
+
+def public_model(plan: Plan) -> Array:
+    """The weights on prepared rows of the model that a plan carries."""
+    weights = np.array(plan.numbers.weights)
+    if len(weights) != plan.dimension:
+        raise RefusedError(f"the plan has a model of {len(weights)} weights for rows of {plan.dimension} columns.")
+    return weights
 
 
 def summed(values: Mapping[str, Array]) -> Array:

@@ -440,6 +440,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """What is bought beside the fit, on the same people: shares of mu squared, by public quantities alone."""
         return {}
 
+    @property
+    def _buys_after(self) -> bool:
+        """Whether a plan of its own follows the fit's."""
+        return False
+
     def _part(self, share: float) -> float:
         """The epsilon of a share of the budget."""
         return part_of(float(self.epsilon), inside(self.delta), share)
@@ -447,10 +452,26 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _buy(self, prepared: Prepared, form: Algorithm, problem: Problem, options: Any) -> Solution:
         """Run a plan of its own after the fit, on the same people; what it costs is counted in the report."""
         plan = planned(form, problem, options, prepared.federation, self.insecure_seed)
+        coordinator, said, earlier = prepared.coordinator, self.communication_, dict(self.budgets_)
+        before = _counts(prepared.federation.transport.communication)
         with failures_of(prepared.federation):
-            solution, _ = prepared.coordinator.run(plan, form)
+            solution, rounds = coordinator.run(plan, form)
         self._count(*self.plans_, plan)
+        up, down = _counts(prepared.federation.transport.communication)
+        self.communication_ = Communication(
+            said.uplink_bytes + up - before[0],
+            said.downlink_bytes + down - before[1],
+            said.rounds + rounds,
+            _kinds(coordinator, self.plan_, plan),
+        )
+        self._keep_told(coordinator)
+        self.budgets_ = {name: (earlier[name][0], told[1]) for name, told in self.budgets_.items()}
         return solution
+
+    def _keep_told(self, coordinator: Coordinator) -> None:
+        """What parties told of their ledgers."""
+        self.budgets_ = dict(coordinator.budgets)
+        self.receipts_ = {name: coordinator.receipts[name] for name in self.plan_.names if name in coordinator.receipts}
 
     def _count(self, *plans: Plan) -> None:
         """Keep what ran for this fit, and what all of it promises together."""
@@ -527,14 +548,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = plan.features
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
-        self.budgets_ = dict(coordinator.budgets)
-        self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
+        self._keep_told(coordinator)
         self._count(*prepared.before, plan)
-        kinds, named = Counter[str](), algorithms.kinds(plan)
-        for query, count in coordinator.uplink.items():
-            kinds[named[query]] += count
         up, down = _counts(wire.communication)
-        self.communication_ = Communication(up - before[0], down - before[1], rounds, dict(kinds))
+        self.communication_ = Communication(up - before[0], down - before[1], rounds, _kinds(coordinator, plan))
         if prepared.names is not None:
             self._keep_names(prepared.names)
         self.transcript_ = coordinator.transcript
@@ -553,11 +570,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self, coordinator: Coordinator, plan: Plan, algorithm: Algorithm, progress: Progress | None
     ) -> tuple[Solution, int]:
         if progress is not None or not self.verbose:
-            return coordinator.run(plan, algorithm, progress)
+            return coordinator.run(plan, algorithm, progress, more=self._buys_after)
         from sottovoce.estimators.progress import progress_bar
 
         with progress_bar(f"{type(self).__name__} by {plan.algorithm}") as advance:
-            return coordinator.run(plan, algorithm, advance)
+            return coordinator.run(plan, algorithm, advance, more=self._buys_after)
 
     def _keep_names(self, names: tuple[str, ...]) -> None:
         """The federation's names of the features, or none if it has none."""
@@ -719,6 +736,14 @@ def common_names(facts: Facts, split: Split) -> tuple[str, ...]:
 
 def _counts(communication: Communication) -> tuple[int, int]:
     return communication.uplink_bytes, communication.downlink_bytes
+
+
+def _kinds(coordinator: Coordinator, *plans: Plan) -> dict[str, int]:
+    """Bytes of the answers to these plans, by what the answers are called."""
+    kinds, named = Counter[str](), {query: kind for plan in plans for query, kind in algorithms.kinds(plan).items()}
+    for query, count in coordinator.uplink.items():
+        kinds[named[query]] += count
+    return dict(kinds)
 
 
 def warn_of_delta(problem: Problem, frames: int) -> None:

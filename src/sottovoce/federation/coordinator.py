@@ -72,8 +72,13 @@ class Coordinator:
         replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
         return tuple(replies[name].facts["kept_rows"] for name in parties)
 
-    def run(self, plan: Plan, form: Algorithm, progress: Progress | None = None) -> tuple[Solution, int]:
-        """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0."""
+    def run(
+        self, plan: Plan, form: Algorithm, progress: Progress | None = None, *, more: bool = False
+    ) -> tuple[Solution, int]:
+        """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0.
+
+        With `more` another plan for the same parties follows, by rows, and they are not told that the run is over.
+        """
         parties = plan.names
         if len(parties) > 1:
             self._propose(plan, parties, "check")  # one refusal, and nobody has paid
@@ -94,7 +99,8 @@ class Coordinator:
         except StopIteration as stop:
             found = stop.value
         solution = found if isinstance(found, Solution) else Solution(found)
-        self.missing = self._end(plan, _shared(plan, solution))
+        if not more:
+            self.missing = self._end(plan, _shared(plan, solution))
         return solution, round_
 
     def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:

@@ -26,7 +26,10 @@ FAMILIES: dict[str, str] = {
 }
 
 # Runs that fit nothing. No `solver=` names them; a plan does, as it names a solver.
-OTHERS: dict[str, str] = {"evaluation": "sottovoce.algorithms.evaluation"}
+OTHERS: dict[str, str] = {
+    "evaluation": "sottovoce.algorithms.evaluation",
+    "standard-errors": "sottovoce.algorithms.standard_errors",
+}
 
 
 def family(solver: str) -> ModuleType | None:

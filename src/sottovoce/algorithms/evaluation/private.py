@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, Solution, summed
+from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, Solution, Weight, public_model, summed
 from sottovoce.algorithms.evaluation.nodes import REACH, TwoSides
 from sottovoce.algorithms.evaluation.queries import ResidualCells, ScoreCells
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Query
-from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 
 Array = NDArray[np.float64]
-Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Side = Annotated[int, Field(ge=2, le=64)]
 
 FEW, MANY = 1_000, 10_000  # records in units of the noise: up to which 8 nodes, and 12, tell most; then 16
@@ -88,7 +86,7 @@ class EvaluatedClasses(_Evaluation):
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
-        return (ScoreCells(nodes_of(plan), _weights(plan)),)
+        return (ScoreCells(nodes_of(plan), public_model(plan)),)
 
 
 class EvaluatedNumbers(_Evaluation):
@@ -108,7 +106,7 @@ class EvaluatedNumbers(_Evaluation):
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
-        return (ResidualCells(_weights(plan)),)
+        return (ResidualCells(public_model(plan)),)
 
 
 def nodes_of(plan: Plan) -> TwoSides:
@@ -119,10 +117,3 @@ def nodes_of(plan: Plan) -> TwoSides:
 
 def _release(query: Query, problem: Problem) -> Release:
     return Release.at_mu(query, 0, 1, problem.mu, problem.relation)
-
-
-def _weights(plan: Plan) -> Any:
-    weights = np.array(plan.numbers.weights)
-    if len(weights) != plan.dimension:
-        raise RefusedError(f"the plan has a model of {len(weights)} weights for rows of {plan.dimension} columns.")
-    return weights

@@ -1,0 +1,65 @@
+"""A step without damping from a released model, and how far it is from the truth: functions of released values alone.
+
+    w_I = w - M^-1 (g + P w),    M = A + P,    v = M^-1 (g + P w)
+    Cov = M^-1 [ S + s_g^2 I + c s_A^2/2 (|v|^2 I + v v') ] M^-1
+
+P is the curvature of a ridge penalty, 0 without one. s_g and s_A are the noises of g and of A, whose entries beside the
+diagonal have s_A / sqrt 2; so E v, E the noise of A, has the covariance s_A^2/2 (|v|^2 I + v v').
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.whitened.rule import denoised
+
+Array = NDArray[np.float64]
+
+CAUTION = 4.0  # times the noise of A where some direction of it is lost: v is then underestimated
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Over the records, at the released model: curvature A, squared slopes S, gradient g; noises of A and g."""
+
+    curvature: Array
+    squares: Array
+    gradient: Array
+    curvature_noise: float
+    gradient_noise: float
+
+
+class OneStep:
+    """The step from `weights`; `ridge` is what a penalty adds to each weight's curvature."""
+
+    def __init__(self, sums: Sums, weights: Array, ridge: Array) -> None:
+        self._sums = sums
+        found, self._vectors = np.linalg.eigh(sums.curvature + np.diag(ridge))
+        noise, least = sums.curvature_noise, max(float(found[-1]), 1e-300) * 2.0**-40
+        self._values = np.maximum(denoised(found, noise) if noise > 0 else found, least)
+        self._lost = max(noise * math.sqrt(2 * len(found)), 2 * least)  # the norm of the noise of A
+        self.step = self._inverse @ (sums.gradient + ridge * weights)
+        self.weights = weights - self.step
+
+    def identified(self, direction: Array) -> bool:
+        """Whether most of the variance of a sum of weights comes from directions of A that stand above its noise."""
+        parts = (self._vectors.T @ direction) ** 2 / self._values
+        return bool(parts[self._values < self._lost].sum() <= parts.sum() / 2)
+
+    def error(self, direction: Array) -> float:
+        """The standard error of a sum of weights, sampling and noise together."""
+        sums, across = self._sums, self._inverse @ direction
+        size = float(across @ across)
+        caution = CAUTION if self._values[0] < self._lost else 1.0
+        from_curvature = sums.curvature_noise**2 / 2 * (float(self.step @ self.step) * size + (across @ self.step) ** 2)
+        sampling = max(float(across @ sums.squares @ across), 0.0)  # noise can make it negative
+        return math.sqrt(sampling + sums.gradient_noise**2 * size + caution * from_curvature)
+
+    @functools.cached_property
+    def _inverse(self) -> Array:
+        return np.asarray((self._vectors / self._values) @ self._vectors.T)

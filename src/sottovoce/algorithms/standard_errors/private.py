@@ -1,0 +1,110 @@
+"""`standard-errors`: what a step without damping from a released model needs, and how far it is from the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.base import (
+    CONVEX,
+    SMOOTH,
+    Algorithm,
+    Ask,
+    Coordination,
+    Need,
+    Solution,
+    Weight,
+    public_model,
+    summed,
+)
+from sottovoce.algorithms.standard_errors.estimates import Sums
+from sottovoce.algorithms.standard_errors.queries import Curvature, Slopes, SquaredSlopes
+from sottovoce.door.query import Query
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release
+from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.numbers import ResidualSum
+
+Array = NDArray[np.float64]
+
+SHARES = {"residual": 0.02, "curvature": 0.33, "squared-slopes": 0.10}  # of mu^2; the gradient has the rest
+REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
+
+
+class StandardErrorsNumbers(Numbers, solver="standard-errors", form="private"):
+    """The model, public."""
+
+    weights: tuple[Weight, ...]
+
+
+class PrivateStandardErrors(Algorithm):
+    """Curvature A, squared slopes S and gradient g of the loss at a released model w, each once.
+
+    From these w - A^-1 g, a Newton step without damping, and its covariance (`estimates`). Of numbers the mean
+    absolute residual comes first: residuals are cut at 5 of them, which is told.
+
+    Guarantee: every release has sensitivity 1 (replace-one: sqrt 2 or 2; the residual 1), whatever w is; mu^2 is the
+    sum of their (sensitivity / std)^2 (`proof.md`).
+    """
+
+    name: ClassVar[str] = "standard-errors"
+    form: ClassVar[str] = "private"
+    title: ClassVar[str] = "standard errors: curvature, squared slopes and gradient at a released model"
+    private: ClassVar[bool | None] = None
+    needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
+
+    def design(self, problem: Problem, options: Array) -> Design:
+        """Shares of mu^2; `options` are the weights of the model on prepared rows."""
+        queries = tuple(_queries(problem, options))
+        rest = 1 - sum(SHARES.get(query.name, 0.0) for query in queries)
+        releases = []
+        for place, query in enumerate(queries):
+            mu = math.sqrt(SHARES.get(query.name, rest)) * problem.mu
+            releases.append(Release.at_mu(query, place, 1, mu, problem.relation).narrowed(problem.records))
+        numbers = StandardErrorsNumbers(weights=tuple(options.tolist()))
+        return Design(rounds=len(queries), numbers=numbers, releases=tuple(releases))
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+        """In the order in which they are asked."""
+        return tuple(_queries(plan, public_model(plan)))
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """The sums in units of the loss, as the solution's model."""
+        weights, loss = public_model(plan), plan.scaled_loss
+        slope = loss.lipschitz() if math.isfinite(loss.lipschitz()) else 1.0
+        if plan.has("residual"):
+            mean = float(summed((yield Ask("residual", {"weights": weights})))[0]) / plan.records
+            cut = REACH * (max(mean, 0.0) + _noise(plan, "residual") / plan.records)
+            slope = min(loss.lipschitz(), cut)
+        unit = loss.curvature_bound
+        told, matrix = {"slope": np.array([slope])}, GramMatrix(plan.dimension).matrix
+        curvature = matrix(summed((yield Ask("curvature"))))
+        squares = matrix(summed((yield Ask("squared-slopes", told))))
+        gradient = summed((yield Ask("gradient", told)))
+        sums = Sums(
+            unit * curvature,
+            slope**2 * squares,
+            slope * gradient,
+            unit * _noise(plan, "curvature"),
+            slope * _noise(plan, "gradient"),
+        )
+        return Solution(weights, model=sums)
+
+
+def _queries(problem: Problem, weights: Array) -> Iterator[Query]:
+    loss = problem.scaled_loss
+    if loss.kind == "regression" and problem.private:
+        yield ResidualSum(problem.dimension)
+    yield Curvature(weights, loss)
+    yield SquaredSlopes(weights, loss)
+    yield Slopes(weights, loss)
+
+
+def _noise(plan: Plan, query: str) -> float:
+    """The standard deviation in the sum over the parties, each of which adds its own."""
+    return plan.release(query).std * math.sqrt(len(plan.parties))
