@@ -207,23 +207,6 @@ class Block:
             total += dense(rows.T @ scaled)
         return total
 
-    def scaled_gram(self, weights: Array, factor: Callable[[Array, Array], Array]) -> Array:
-        """sum_i z_i z_i', z_i = factor(x_i'w, y_i) x_i.
-
-        With privacy z_i is rounded toward zero on the grid of the rows, so the sum is exact as that of the rows is, and
-        no z_i is longer than its row where factors are within [-1, 1].
-        """
-        exact = weights if self.bits is None else exact_weights(weights, self.bits)
-        total = np.zeros((self.dimension, self.dimension))
-        for narrow, labels in self.chunks(MANY_ROWS):
-            rows = narrow.astype(np.float64, copy=False)
-            factors = factor(rows @ exact, labels)[:, None]
-            scaled = rows.multiply(factors).tocsr() if is_sparse(rows) else rows * factors
-            if self.bits is not None:
-                toward_zero(scaled.data if is_sparse(scaled) else scaled, self.bits)
-            total += dense(scaled.T @ scaled)
-        return total
-
     def gram_diagonal(self) -> Array:
         """sum_i x_ij^2 for every column j: exact for entries on the grid."""
         total = np.zeros(self.dimension)

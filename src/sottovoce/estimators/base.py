@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -39,7 +40,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.calibration import part_of
-from sottovoce.privacy.ledger import Account, Ledger
+from sottovoce.privacy.ledger import Account, Balance, Ledger
 from sottovoce.privacy.relation import Relation, checked, inside
 from sottovoce.solvers import SOLVERS, Options, by_name
 from sottovoce.transports.base import Communication
@@ -452,25 +453,24 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _buy(self, prepared: Prepared, form: Algorithm, problem: Problem, options: Any) -> Solution:
         """Run a plan of its own after the fit, on the same people; what it costs is counted in the report."""
         plan = planned(form, problem, options, prepared.federation, self.insecure_seed)
-        coordinator, said, earlier = prepared.coordinator, self.communication_, dict(self.budgets_)
+        coordinator, said = prepared.coordinator, self.communication_
         before = _counts(prepared.federation.transport.communication)
         with failures_of(prepared.federation):
             solution, rounds = coordinator.run(plan, form)
         self._count(*self.plans_, plan)
         up, down = _counts(prepared.federation.transport.communication)
-        self.communication_ = Communication(
+        self.communication_: Communication = Communication(
             said.uplink_bytes + up - before[0],
             said.downlink_bytes + down - before[1],
             said.rounds + rounds,
             _kinds(coordinator, self.plan_, plan),
         )
-        self._keep_told(coordinator)
-        self.budgets_ = {name: (earlier[name][0], told[1]) for name, told in self.budgets_.items()}
+        self._keep_told(coordinator, {name: told[0] for name, told in self.budgets_.items()})
         return solution
 
-    def _keep_told(self, coordinator: Coordinator) -> None:
-        """What parties told of their ledgers."""
-        self.budgets_ = dict(coordinator.budgets)
+    def _keep_told(self, coordinator: Coordinator, before: Mapping[str, Balance] = MappingProxyType({})) -> None:
+        """What parties told of their ledgers; `before` is how the accounts stood before earlier plans of this fit."""
+        self.budgets_ = {name: (before.get(name, told[0]), told[1]) for name, told in coordinator.budgets.items()}
         self.receipts_ = {name: coordinator.receipts[name] for name in self.plan_.names if name in coordinator.receipts}
 
     def _count(self, *plans: Plan) -> None:

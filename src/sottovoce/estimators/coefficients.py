@@ -129,8 +129,8 @@ class WithStandardErrors(PrivateLinearModel):
     Parameters
     ----------
     standard_errors : bool
-        Buy standard errors after the fit, with 40% of the budget (as mu squared), for `coefficients()`. In one place and
-        by rows, two classes or numbers, no l1 penalty and no radius.
+        Buy standard errors for `coefficients()` after the fit, with 40% of the budget (of mu squared). In one place and
+        by rows, of two classes or numbers, without penalty and radius.
     """
 
     standard_errors: bool = False
@@ -138,8 +138,7 @@ class WithStandardErrors(PrivateLinearModel):
     def coefficients(self) -> CoefficientTable:
         """Estimates with standard errors and 95% intervals that include the privacy noise, in the units of the columns.
 
-        They belong to a step without damping from the model, not to `coef_`. With a penalty they are about the
-        coefficients that the penalty leaves.
+        They belong to a step without damping from the model, not to `coef_`, which is damped.
         """
         self._check_shared()
         if not hasattr(self, "coefficients_"):
@@ -183,9 +182,7 @@ class WithStandardErrors(PrivateLinearModel):
 
 def tabled(plan: Plan, sums: Any, names: tuple[str, ...]) -> CoefficientTable:
     """The table that the sums of a plan give, in the units of the columns and the label."""
-    weights, ridge = np.array(plan.numbers.weights), np.zeros(plan.dimension)
-    ridge[: plan.features] = plan.records * (plan.scaled_regulariser.ridge or 0.0)
-    found = OneStep(sums, weights, ridge)
+    found = OneStep(sums, np.array(plan.numbers.weights))
     coef, intercept = plan.preparation.unprepare(found.weights)
     base = plan.preparation.unprepare(np.zeros(plan.dimension))
     units = np.array([np.append(*plan.preparation.unprepare(way)) for way in np.eye(plan.dimension)])
@@ -213,11 +210,8 @@ def _unserved(problem: Problem) -> str:
         return "by columns nobody has whole rows, whose products they are made of; fit without them."
     if problem.scaled_loss.outputs > 1:
         return f"two classes are served so far, not {problem.scaled_loss.outputs}; fit without them."
-    if problem.regulariser.name not in ("none", "l2"):
-        return (
-            f"with the regulariser {problem.regulariser.name!r} an estimate is not normal about its target; take "
-            "penalty='l2' or none, and no radius."
-        )
+    if problem.regulariser.name != "none":
+        return "intervals are about coefficients without a penalty; leave alpha and radius out (the fit damps itself)."
     if problem.calibration == "paper":
         return "a published form has a price of its own; nothing is bought beside it. Leave calibration out."
     if problem.features > NEWTON_FEATURES:

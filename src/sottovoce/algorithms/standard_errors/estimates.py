@@ -1,10 +1,10 @@
 """A step without damping from a released model, and how far it is from the truth: functions of released values alone.
 
-    w_I = w - M^-1 (g + P w),    M = A + P,    v = M^-1 (g + P w)
-    Cov = M^-1 [ S + s_g^2 I + c s_A^2/2 (|v|^2 I + v v') ] M^-1
+    w_I = w - P v,    v = A^-1 g
+    Cov = P A^-1 [ S + s_g^2 I + c s_A^2/2 (|v|^2 I + v v') ] A^-1 P'
 
-P is the curvature of a ridge penalty, 0 without one. s_g and s_A are the noises of g and of A, whose entries beside the
-diagonal have s_A / sqrt 2; so E v, E the noise of A, has the covariance s_A^2/2 (|v|^2 I + v v').
+A, S and g are those of rows P'x. s_g and s_A are the noises of g and of A, whose entries beside the diagonal have
+s_A / sqrt 2; so E v, E the noise of A, has the covariance s_A^2/2 (|v|^2 I + v v').
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ CAUTION = 4.0  # times the noise of A where some direction of it is lost: v is t
 
 @dataclass(frozen=True)
 class Sums:
-    """Over the records, at the released model: curvature A, squared slopes S, gradient g; noises of A and g."""
+    """Over the records, at the released model, of rows P'x: curvature A, squared slopes S, gradient g; two noises."""
 
+    projection: Array
     curvature: Array
     squares: Array
     gradient: Array
@@ -35,28 +36,29 @@ class Sums:
 
 
 class OneStep:
-    """The step from `weights`; `ridge` is what a penalty adds to each weight's curvature."""
+    """The step from `weights`."""
 
-    def __init__(self, sums: Sums, weights: Array, ridge: Array) -> None:
+    def __init__(self, sums: Sums, weights: Array) -> None:
         self._sums = sums
-        found, self._vectors = np.linalg.eigh(sums.curvature + np.diag(ridge))
+        found, self._vectors = np.linalg.eigh(sums.curvature)
         noise, least = sums.curvature_noise, max(float(found[-1]), 1e-300) * 2.0**-40
         self._values = np.maximum(denoised(found, noise) if noise > 0 else found, least)
         self._lost = max(noise * math.sqrt(2 * len(found)), 2 * least)  # the norm of the noise of A
-        self.step = self._inverse @ (sums.gradient + ridge * weights)
-        self.weights = weights - self.step
+        self._step = self._inverse @ sums.gradient
+        self.weights = weights - sums.projection @ self._step
 
     def identified(self, direction: Array) -> bool:
         """Whether most of the variance of a sum of weights comes from directions of A that stand above its noise."""
-        parts = (self._vectors.T @ direction) ** 2 / self._values
+        parts = (self._vectors.T @ (self._sums.projection.T @ direction)) ** 2 / self._values
         return bool(parts[self._values < self._lost].sum() <= parts.sum() / 2)
 
     def error(self, direction: Array) -> float:
         """The standard error of a sum of weights, sampling and noise together."""
-        sums, across = self._sums, self._inverse @ direction
+        sums, step = self._sums, self._step
+        across = self._inverse @ (sums.projection.T @ direction)
         size = float(across @ across)
         caution = CAUTION if self._values[0] < self._lost else 1.0
-        from_curvature = sums.curvature_noise**2 / 2 * (float(self.step @ self.step) * size + (across @ self.step) ** 2)
+        from_curvature = sums.curvature_noise**2 / 2 * (float(step @ step) * size + float(across @ step) ** 2)
         sampling = max(float(across @ sums.squares @ across), 0.0)  # noise can make it negative
         return math.sqrt(sampling + sums.gradient_noise**2 * size + caution * from_curvature)
 

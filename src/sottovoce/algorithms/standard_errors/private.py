@@ -23,17 +23,27 @@ from sottovoce.algorithms.base import (
 )
 from sottovoce.algorithms.standard_errors.estimates import Sums
 from sottovoce.algorithms.standard_errors.queries import Curvature, Slopes, SquaredSlopes
+from sottovoce.algorithms.whitened import rule
+from sottovoce.algorithms.whitened.private import Columns
+from sottovoce.algorithms.whitened.rule import Moments
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.numbers import ResidualSum
+from sottovoce.queries.projected import Shape
 
 Array = NDArray[np.float64]
 
-SHARES = {"residual": 0.02, "curvature": 0.33, "squared-slopes": 0.10}  # of mu^2; the gradient has the rest
+SHARES = {
+    "residual": 0.02,
+    "gram": 0.18,
+    "curvature": 0.15,
+    "squared-slopes": 0.10,
+}  # of mu^2; the gradient has the rest
 REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
+LENGTH = 1.5  # root mean square lengths at which whitened rows are cut
 
 
 class StandardErrorsNumbers(Numbers, solver="standard-errors", form="private"):
@@ -43,13 +53,14 @@ class StandardErrorsNumbers(Numbers, solver="standard-errors", form="private"):
 
 
 class PrivateStandardErrors(Algorithm):
-    """Curvature A, squared slopes S and gradient g of the loss at a released model w, each once.
+    """Curvature A, squared slopes S and gradient g of the loss at a released model w, each once, on whitened rows.
 
-    From these w - A^-1 g, a Newton step without damping, and its covariance (`estimates`). Of numbers the mean
-    absolute residual comes first: residuals are cut at 5 of them, which is told.
+    From these w - P A^-1 g, a Newton step without damping, and its covariance (`estimates`). The Gram matrix comes
+    first: P whitens the rows as far as its noise allows, so that noise is shared out fairly among directions. Of
+    numbers the mean absolute residual tells where residuals are cut.
 
-    Guarantee: every release has sensitivity 1 (replace-one: sqrt 2 or 2; the residual 1), whatever w is; mu^2 is the
-    sum of their (sensitivity / std)^2 (`proof.md`).
+    Guarantee: every release has sensitivity 1 (replace-one: sqrt 2 or 2; the residual 1), whatever w and P are; mu^2 is
+    the sum of their (sensitivity / std)^2 (`proof.md`).
     """
 
     name: ClassVar[str] = "standard-errors"
@@ -74,19 +85,26 @@ class PrivateStandardErrors(Algorithm):
         return tuple(_queries(plan, public_model(plan)))
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """The sums in units of the loss, as the solution's model."""
-        weights, loss = public_model(plan), plan.scaled_loss
-        slope = loss.lipschitz() if math.isfinite(loss.lipschitz()) else 1.0
+        """Whiten, then the sums in units of the loss, as the solution's model."""
+        weights, loss, shape = public_model(plan), plan.scaled_loss, Shape(plan.dimension, "triangular")
+        matrix, projection, slope = (
+            GramMatrix(plan.dimension).matrix,
+            np.eye(plan.dimension),
+            min(loss.lipschitz(), 1.0),
+        )
+        if plan.has("gram"):
+            gram = matrix(summed((yield Ask("gram")))) / plan.records
+            projection = _whitening(rule.of_gram(gram, _noise(plan, "gram") / plan.records))
         if plan.has("residual"):
             mean = float(summed((yield Ask("residual", {"weights": weights})))[0]) / plan.records
-            cut = REACH * (max(mean, 0.0) + _noise(plan, "residual") / plan.records)
-            slope = min(loss.lipschitz(), cut)
-        unit = loss.curvature_bound
-        told, matrix = {"slope": np.array([slope])}, GramMatrix(plan.dimension).matrix
-        curvature = matrix(summed((yield Ask("curvature"))))
+            slope = min(loss.lipschitz(), REACH * (max(mean, 0.0) + _noise(plan, "residual") / plan.records))
+        told = {**shape.told(projection), "slope": np.array([slope])}
+        curvature = matrix(summed((yield Ask("curvature", told))))
         squares = matrix(summed((yield Ask("squared-slopes", told))))
         gradient = summed((yield Ask("gradient", told)))
+        unit = loss.curvature_bound
         sums = Sums(
+            shape.matrix(told),
             unit * curvature,
             slope**2 * squares,
             slope * gradient,
@@ -96,10 +114,19 @@ class PrivateStandardErrors(Algorithm):
         return Solution(weights, model=sums)
 
 
+def _whitening(moments: Moments) -> Array:
+    """P: directions whose mean square the noise hides are stretched no more than those at its level."""
+    q = 1.0 / np.maximum(moments.values, moments.hidden)
+    length = LENGTH * math.sqrt(float(q @ moments.values))
+    return Columns(moments, q / length**2).matrix
+
+
 def _queries(problem: Problem, weights: Array) -> Iterator[Query]:
     loss = problem.scaled_loss
-    if loss.kind == "regression" and problem.private:
-        yield ResidualSum(problem.dimension)
+    if problem.private:
+        yield GramMatrix(problem.dimension)
+        if loss.kind == "regression":
+            yield ResidualSum(problem.dimension)
     yield Curvature(weights, loss)
     yield SquaredSlopes(weights, loss)
     yield Slopes(weights, loss)

@@ -97,7 +97,7 @@ def denoised(eigenvalues: Array, noise: float) -> Array:
     """
     apart = np.subtract.outer(eigenvalues, eigenvalues)
     pushed = noise**2 * (apart / (apart**2 + noise**2 / 2)).sum(axis=1)
-    return np.maximum(eigenvalues - pushed, 0.5 * noise)
+    return np.asarray(np.maximum(eigenvalues - pushed, 0.5 * noise))
 
 
 def of_squares(squares: Array, noise: float, constant: float) -> Moments:
