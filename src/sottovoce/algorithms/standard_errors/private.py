@@ -25,7 +25,7 @@ from sottovoce.algorithms.standard_errors.estimates import Sums
 from sottovoce.algorithms.standard_errors.queries import Curvature, Slopes, SquaredSlopes
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.private import Columns
-from sottovoce.algorithms.whitened.rule import Moments
+from sottovoce.algorithms.whitened.rule import Clips, Moments, Units
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -43,7 +43,7 @@ SHARES = {
     "squared-slopes": 0.10,
 }  # of mu^2; the gradient has the rest
 REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
-LENGTH = 1.5  # root mean square lengths at which whitened rows are cut
+LENGTH = 3.0  # root mean square lengths at which whitened rows are cut; at 1.5 the target moves by several errors
 
 
 class StandardErrorsNumbers(Numbers, solver="standard-errors", form="private"):
@@ -87,17 +87,17 @@ class PrivateStandardErrors(Algorithm):
     def coordinate(self, plan: Plan) -> Coordination:
         """Whiten, then the sums in units of the loss, as the solution's model."""
         weights, loss, shape = public_model(plan), plan.scaled_loss, Shape(plan.dimension, "triangular")
-        matrix, projection, slope = (
-            GramMatrix(plan.dimension).matrix,
-            np.eye(plan.dimension),
-            min(loss.lipschitz(), 1.0),
-        )
+        matrix, projection, slope = GramMatrix(plan.dimension).matrix, np.eye(plan.dimension), 1.0
         if plan.has("gram"):
             gram = matrix(summed((yield Ask("gram")))) / plan.records
-            projection = _whitening(rule.of_gram(gram, _noise(plan, "gram") / plan.records))
-        if plan.has("residual"):
-            mean = float(summed((yield Ask("residual", {"weights": weights})))[0]) / plan.records
-            slope = min(loss.lipschitz(), REACH * (max(mean, 0.0) + _noise(plan, "residual") / plan.records))
+            moments, residual = rule.of_gram(gram, _noise(plan, "gram") / plan.records), 0.0
+            if plan.has("residual"):
+                mean = float(summed((yield Ask("residual", {"weights": weights})))[0]) / plan.records
+                residual = max(mean, 0.0) + _noise(plan, "residual") / plan.records
+            # Directions whose mean square the noise hides are stretched no more than those at its level.
+            q = 1.0 / np.maximum(moments.values, moments.hidden)
+            clips = _clips(plan, rule.Units.of(loss, residual), q, moments)
+            projection, slope = Columns(moments, q / clips.cut**2).matrix, clips.slope
         told = {**shape.told(projection), "slope": np.array([slope])}
         curvature = matrix(summed((yield Ask("curvature", told))))
         squares = matrix(summed((yield Ask("squared-slopes", told))))
@@ -114,11 +114,17 @@ class PrivateStandardErrors(Algorithm):
         return Solution(weights, model=sums)
 
 
-def _whitening(moments: Moments) -> Array:
-    """P: directions whose mean square the noise hides are stretched no more than those at its level."""
-    q = 1.0 / np.maximum(moments.values, moments.hidden)
-    length = LENGTH * math.sqrt(float(q @ moments.values))
-    return Columns(moments, q / length**2).matrix
+def _clips(plan: Plan, units: Units, q: Array, moments: Moments) -> Clips:
+    """Where rows and slopes are cut: both wider while the noise stays below what sampling does to the gradient.
+
+    So the cuts vanish as the signal grows, and with them what they do to the target.
+    """
+    steepest = units.loss.lipschitz()
+    first = Clips(LENGTH * math.sqrt(float(q @ moments.values)), min(steepest, REACH * units.slope))
+    allowed = units.slope * math.sqrt(plan.records) / _noise(plan, "gradient")
+    growth = max(1.0, allowed / first.product)
+    steeper = min(steepest / first.slope, math.sqrt(growth))
+    return Clips(min(first.cut * growth / steeper, math.sqrt(q.max())), first.slope * steeper)
 
 
 def _queries(problem: Problem, weights: Array) -> Iterator[Query]:
