@@ -92,6 +92,14 @@ def cost_of(  # noqa: PLR0913
     return Cost(rounds_of(plan, form), uplink, downlink, seconds)
 
 
+def total_of(costs: Sequence[Cost]) -> Cost:
+    """Of runs one after the other."""
+    if any(cost.rounds is None for cost in costs):
+        return Cost(None, None, None, None)
+    each = [[getattr(cost, name) for cost in costs] for name in ("rounds", "uplink_bytes", "downlink_bytes", "seconds")]
+    return Cost(*map(sum, each))
+
+
 def _told(request: Frame, plan: Plan, place: int) -> Frame:
     """By columns the end of a run tells a party its part of a model that is shared."""
     if request.kind != "done" or plan.split != "columns" or plan.models == "kept":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -21,6 +22,7 @@ from sottovoce.app.jobs import ESTIMATORS
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
+from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
 from sottovoce.files import write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
@@ -47,6 +49,9 @@ class ModelFile(BaseModel):
     classes: tuple[Any, ...] | None
     feature_names: list[str]
     table_schema: dict[str, Any] | None = None  # what makes the features of a table
+    coefficients: list[dict[str, str | FiniteFloat | None]] | None = (
+        None  # with standard errors, where they were bought
+    )
     score_spread: tuple[FiniteFloat, FiniteFloat] | None = None  # of the training scores: where to look at others
     rounds: int
     plan: Plan
@@ -76,6 +81,7 @@ def to_json(model: PrivateLinearModel) -> str:
         "classes": model.plan_.classes,
         "feature_names": getattr(model, "feature_names_in_", []),
         **({} if model._schema is None else {"table_schema": model._schema.table()}),
+        **({"coefficients": [asdict(row) for row in table]} if (table := _table(model)) is not None else {}),
         "score_spread": model.score_spread_,
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
@@ -127,6 +133,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _table(model: PrivateLinearModel) -> CoefficientTable | None:
+    """The coefficients with their standard errors, where these were bought."""
+    return getattr(model, "coefficients_", None)
+
+
 def _one_or_several(rows: NDArray[Any]) -> Any:
     """The only row, or all of them where there are several classes."""
     return rows[0] if len(rows) == 1 else rows
@@ -151,7 +162,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         raise ValueError(f"coef and feature_names must have the plan's {plan.features} entries")
     if content.classes != plan.classes:
         raise ValueError("classes are not those of the plan")
-    parameters = {**content.parameters, "epsilon": plan.epsilon}
+    parameters = {**content.parameters, "epsilon": float(content.parameters["epsilon"])}  # "inf" is a text
     if isinstance(solver := parameters.get("solver"), dict):
         parameters["solver"] = by_name(**solver)
     if content.table_schema is not None:
@@ -161,6 +172,8 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         model._forget_model(plan)
     else:
         model._set_model(coef, intercept[()], plan)
+    if content.coefficients is not None and isinstance(model, WithStandardErrors):
+        model.coefficients_ = CoefficientTable.of(content.coefficients, odds=plan.loss.name == "logistic")
     model.score_spread_ = content.score_spread
     model.n_iter_ = content.rounds
     model.n_features_in_ = plan.features

@@ -121,7 +121,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         ),
         _part(
             "For an engineer",
-            _section("What left the parties", *_releases(plan)),
+            _section("What left the parties", *(text for each in model.plans_ for text in _releases(each))),
             _section("How it was done", _method(plan, model, occasion.seconds)),
         ),
     )

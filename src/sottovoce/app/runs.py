@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sottovoce import __version__, algorithms
-from sottovoce.app.costs import Cost, cost_of
+from sottovoce.app.costs import Cost, cost_of, total_of
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
@@ -99,6 +99,7 @@ class Preview:
     charges: tuple[Charge, ...]
     notes: tuple[str, ...]
     why: str  # the plan has its solver: by "auto" with the reason, or as the job says
+    after: tuple[Plan, ...] = ()  # what follows the fit, on the same people
 
     @property
     def files_opened(self) -> bool:
@@ -115,7 +116,7 @@ class Preview:
             "features": self.plan.features,
             **by_columns(self.plan),
             "privacy": self.report.to_dict(),
-            "releases": [release.model_dump() for release in self.plan.releases],
+            "releases": [release.model_dump() for plan in (self.plan, *self.after) for release in plan.releases],
             "cost": asdict(self.cost),
             "ledgers": [asdict(charge) for charge in self.charges],
             "notes": list(self.notes),
@@ -205,20 +206,26 @@ def planned(job: Job) -> Preview:
 
 def preview(run: Run, *, seeded: bool | None = None) -> Preview:
     """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed."""
-    plan, algorithm, accounts = run.plan, run.prepared.algorithm, accounts_of(run.job)
+    plan, accounts = run.plan, accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
-    return Preview(
-        plan=plan,
-        report=privacy_report(plan, seeded=seeded),
-        cost=cost_of(
-            plan,
-            algorithm,
+    after = run.model._plans_after(run.prepared)
+    costs = [
+        cost_of(
+            each,
+            algorithms.of(each),
             [account.path.parent for account in accounts.values()],
             receipts=len(plan.names) if run.job.federation is not None else len(accounts),
             shown=len(kept_receipts(run.job).keys() & set(plan.names)),
             remote=run.job.federation is not None,
-        ),
-        charges=tuple(_charge(plan, party, account) for party, account in accounts.items()),
+        )
+        for each in (plan, *after)
+    ]
+    return Preview(
+        plan=plan,
+        after=after,
+        report=privacy_report(plan, seeded=seeded, beside=after),
+        cost=total_of(costs),
+        charges=tuple(_charge((plan, *after), party, account) for party, account in accounts.items()),
         notes=run.notes,
         why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
     )
@@ -408,7 +415,7 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
         "budgets": {party: {"before": vars(old), "after": vars(new)} for party, old, new in occasion.ledgers},
         "receipts": dict(occasion.receipts),
         **by_columns(model.plan_),
-        "releases": [release.model_dump() for release in model.plan_.releases],
+        "releases": [release.model_dump() for plan in model.plans_ for release in plan.releases],
         "communication": asdict(model.communication_),
         "missing_parts": model.missing_parts_,
     }
@@ -569,17 +576,20 @@ def _check_same_columns(facts: Sequence[Facts]) -> None:
         )
 
 
-def _charge(plan: Plan, party: str, account: Account) -> Charge:
+def _charge(plans: Sequence[Plan], party: str, account: Account) -> Charge:
     line = account.line()
     who = (party, str(account.path), account.dataset, account.balance())
-    cost = charge_of(algorithms.of(plan), plan, party, line[0][1])[0]
+    costs = [charge_of(algorithms.of(plan), plan, party, line[0][1])[0] for plan in plans]
     after = []
     try:
-        for _, book in line:
-            asked = book.terms.price("", cost, plan.delta, "")
-            if not book.fits(asked):
-                return Charge(*who, None, book.refusal(asked))
-            after.append(book.after(asked).balance())
+        for _, opened in line:
+            book = opened
+            for plan, cost in zip(plans, costs, strict=True):
+                asked = book.terms.price("", cost, plan.delta, "")
+                if not book.fits(asked):
+                    return Charge(*who, None, book.refusal(asked))
+                book = book.after(asked)
+            after.append(book.balance())
     except BudgetError as error:
         return Charge(*who, None, str(error))
     return Charge(*who, replace(after[0], left=min(balance.left for balance in after)))

@@ -446,6 +446,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Whether a plan of its own follows the fit's."""
         return False
 
+    def _plans_after(self, prepared: Prepared) -> tuple[Plan, ...]:  # noqa: ARG002
+        """What will follow the fit, as far as it is known before: all but the model that such a plan carries."""
+        return ()
+
     def _part(self, share: float) -> float:
         """The epsilon of a share of the budget."""
         return part_of(float(self.epsilon), inside(self.delta), share)

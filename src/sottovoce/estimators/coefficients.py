@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 from sottovoce.algorithms import Solution
 from sottovoce.algorithms.standard_errors import PrivateStandardErrors
 from sottovoce.algorithms.standard_errors.estimates import OneStep
-from sottovoce.errors import InputError
-from sottovoce.estimators.base import Facts, Prepared, PrivateLinearModel
+from sottovoce.errors import BudgetError, InputError, RefusedError
+from sottovoce.estimators.base import Facts, Prepared, PrivateLinearModel, planned
 from sottovoce.federation.coordinator import Progress
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.plan import Plan
@@ -53,6 +54,11 @@ class CoefficientTable:
 
     rows: tuple[Coefficient, ...]
     odds: bool  # whether exp of a coefficient is an odds ratio
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]], *, odds: bool) -> CoefficientTable:
+        """The table of rows as a model file has them."""
+        return cls(tuple(Coefficient(**row) for row in rows), odds)
 
     def __getitem__(self, name: str) -> Coefficient:
         found = [row for row in self.rows if row.name == name]
@@ -143,7 +149,7 @@ class WithStandardErrors(PrivateLinearModel):
         self._check_shared()
         if not hasattr(self, "coefficients_"):
             raise InputError(
-                "standard_errors=False: standard errors are bought with a share of the budget, planned before the fit; "
+                "this fit has no standard errors: they are bought with a share of the budget that is planned before; "
                 f"fit with {type(self).__name__}(..., standard_errors=True)."
             )
         return self.coefficients_
@@ -168,16 +174,38 @@ class WithStandardErrors(PrivateLinearModel):
         return problem
 
     def _train(self, prepared: Prepared, progress: Progress | None = None) -> Solution:
-        solution = super()._train(prepared, progress)
         self.__dict__.pop("coefficients_", None)
-        if self.standard_errors:
-            asked = {name: getattr(prepared.plan, name) for name in Problem.model_fields}
-            problem = Problem(**{**asked, "epsilon": self._part(SHARE), "layout": "rows"})
-            weights = problem.preparation.weights_of(self.coef_.ravel(), float(np.ravel(self.intercept_)[0]))
+        solution = super()._train(prepared, progress)
+        if not self.standard_errors:
+            return solution
+        problem = self._errors_problem(prepared.plan)
+        weights = problem.preparation.weights_of(self.coef_.ravel(), float(np.ravel(self.intercept_)[0]))
+        try:
             sums = self._buy(prepared, PrivateStandardErrors(), problem, weights).model
-            names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-            self.coefficients_ = tabled(self.plans_[-1], sums, names)
+        except (BudgetError, RefusedError) as error:
+            prepared.coordinator.dismiss()
+            warnings.warn(
+                f"the model is here and paid for, but a party refused the standard errors: {error} An account adds up "
+                "the fit and the standard errors by its own rule, so leave it some more than epsilon.",
+                UserWarning,
+                stacklevel=4,
+            )
+            return solution
+        names = tuple(map(str, getattr(self, "feature_names_in_", ())))
+        self.coefficients_ = tabled(self.plans_[-1], sums, names)
         return solution
+
+    def _errors_problem(self, plan: Plan) -> Problem:
+        asked = {name: getattr(plan, name) for name in Problem.model_fields}
+        return Problem(**{**asked, "epsilon": self._part(SHARE), "layout": "rows"})
+
+    def _plans_after(self, prepared: Prepared) -> tuple[Plan, ...]:
+        found = super()._plans_after(prepared)
+        if not self.standard_errors:
+            return found
+        problem, form = self._errors_problem(prepared.plan), PrivateStandardErrors()
+        weights = np.zeros(problem.dimension)
+        return (*found, planned(form, problem, weights, prepared.federation, self.insecure_seed))
 
 
 def tabled(plan: Plan, sums: Any, names: tuple[str, ...]) -> CoefficientTable:

@@ -109,6 +109,7 @@ class PrivateStandardErrors(Algorithm):
             slope**2 * squares,
             slope * gradient,
             unit * _noise(plan, "curvature"),
+            slope**2 * _noise(plan, "squared-slopes"),
             slope * _noise(plan, "gradient"),
         )
         return Solution(weights, model=sums)
@@ -117,14 +118,19 @@ class PrivateStandardErrors(Algorithm):
 def _clips(plan: Plan, units: Units, q: Array, moments: Moments) -> Clips:
     """Where rows and slopes are cut: both wider while the noise stays below what sampling does to the gradient.
 
-    So the cuts vanish as the signal grows, and with them what they do to the target.
+    So the cuts vanish as the signal grows, and with them what they do to the target. They stay so narrow that the size
+    of the squared slopes, over all directions, is known to a tenth, and that the curvature stands out of its noise.
     """
-    steepest = units.loss.lipschitz()
+    steepest, size, d = units.loss.lipschitz(), units.slope * math.sqrt(plan.records), plan.dimension
+    hidden = units.loss.curvature_bound * _noise(plan, "curvature") * math.sqrt(2 * d)
+    clear = math.sqrt(units.curvature * plan.records / (8 * hidden))
     first = Clips(LENGTH * math.sqrt(float(q @ moments.values)), min(steepest, REACH * units.slope))
-    allowed = units.slope * math.sqrt(plan.records) / _noise(plan, "gradient")
+    known = size * math.sqrt(0.1 * math.sqrt(d) / _noise(plan, "squared-slopes"))
+    allowed = min(size / _noise(plan, "gradient"), known)
     growth = max(1.0, allowed / first.product)
     steeper = min(steepest / first.slope, math.sqrt(growth))
-    return Clips(min(first.cut * growth / steeper, math.sqrt(q.max())), first.slope * steeper)
+    longest = min(max(first.cut, clear), math.sqrt(q.max()))
+    return Clips(min(first.cut * growth / steeper, longest), first.slope * steeper)
 
 
 def _queries(problem: Problem, weights: Array) -> Iterator[Query]:

@@ -139,8 +139,8 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
     if made.private:
         title = "What leaves all parties together, at most" if times else "What leaves each party"
         listing = table("release", "times>", "of", f"one {made.protects} moves it by>", "noise, std>", title=title)
-        titles = algorithms.titles(made)
-        for release in made.releases:
+        left = [(release, algorithms.titles(plan)) for plan in (made, *shown.after) for release in plan.releases]
+        for release, titles in left:
             share = "all records" if release.rate in (None, 1.0) else f"a secret {100 * release.rate:g}%"
             moves = f"{release.charged(made.relation):.4g}"
             listing.add_row(
