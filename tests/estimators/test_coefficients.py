@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,41 @@ def test_a_plan_tells_what_follows() -> None:
     assert [release.query for release in after.releases] == ["gram", "curvature", "squared-slopes", "gradient"]
     ran = model.fit(federation).plans_[1]
     assert ran.releases == after.releases
+
+
+ONNX_MODELS = {
+    "two classes": (sv.PrivateLogisticRegression(epsilon=3.0, feature_ranges=RANGES, classes=CLASSES), Y),
+    "three classes": (
+        sv.PrivateLogisticRegression(epsilon=3.0, feature_ranges=RANGES, classes=(0, 1, 2)),
+        np.digitize(SCORES, [-1.0, 1.0]),
+    ),
+    "numbers": (sv.PrivateRidge(epsilon=3.0, feature_ranges=RANGES, label_bound=(0, 200)), NUMBERS),
+    "a margin": (sv.PrivateLinearSVC(epsilon=3.0, feature_ranges=RANGES, classes=CLASSES), Y),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("kind", ONNX_MODELS)
+def test_an_onnx_graph_predicts_as_the_model(kind: str, tmp_path: Path) -> None:
+    """Run elsewhere, on float32: the same classes but for rows at the border, the same numbers and probabilities."""
+    pytest.importorskip("skl2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    given, labels = ONNX_MODELS[kind]
+    model = clone(given).fit(X, labels)
+    written = model.to_onnx(tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == written
+    session = runtime.InferenceSession(written, providers=["CPUExecutionProvider"])
+    found = session.run(None, {session.get_inputs()[0].name: X.astype(np.float32)})
+    if kind == "numbers":
+        np.testing.assert_allclose(found[0].ravel(), model.predict(X), rtol=1e-4)
+        return
+    assert np.mean(found[0] == model.predict(X)) > 0.999
+    if kind != "a margin":
+        np.testing.assert_allclose(found[1], model.predict_proba(X), atol=1e-4)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = clone(ONNX_MODELS["numbers"][0]).fit(X, NUMBERS)
+    monkeypatch.setitem(sys.modules, "skl2onnx", None)
+    with pytest.raises(InputError, match=r"install the extra, sottovoce\[onnx\]"):
+        model.to_onnx()

@@ -121,6 +121,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         ),
         _part(
             "For an engineer",
+            *_coefficients(model),
             _section("What left the parties", *(text for each in model.plans_ for text in _releases(each))),
             _section("How it was done", _method(plan, model, occasion.seconds)),
         ),
@@ -299,6 +300,13 @@ def _budget(plan: Plan, occasion: Occasion) -> str:
             "<p class='soft'><code>sottovoce ledger verify --receipt</code> finds a ledger that was set back since.</p>"
         )
     return told
+
+
+def _coefficients(model: PrivateLinearModel) -> Iterable[str]:
+    """With their standard errors, where these were bought."""
+    if (table := getattr(model, "coefficients_", None)) is not None:
+        told = "Of a step without damping from the model; sampling and noise are in the intervals."
+        yield _section("Coefficients", f"<pre>{escape(str(table))}</pre><p class='soft'>{told}</p>")
 
 
 def _releases(plan: Plan) -> Iterable[str]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from os import PathLike
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
@@ -36,6 +37,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.party import as_labels
 from sottovoce.federation.prediction import COORDINATOR
+from sottovoce.files import write_data
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
@@ -608,6 +610,25 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         fitted = ("coef_", "intercept_", "classes_", "n_features_in_", "feature_names_in_")
         vars(made).update({name: copy(vars(self)[name]) for name in fitted if name in vars(self)})
         made.n_iter_ = np.array([self.n_iter_])
+        return made
+
+    def to_onnx(self, path: str | PathLike[str] | None = None) -> bytes:
+        """The model as an ONNX graph, and written to `path`; needs the extra `onnx`.
+
+        It is that of `to_sklearn()`: the input `X` has the numeric features in their order, as float32 (of a table,
+        `schema.encode(table)`), and rows are not cut. Classifiers give labels and, where there are some, probabilities.
+        """
+        plain = self.to_sklearn()
+        try:
+            from skl2onnx import to_onnx
+        except ImportError:
+            raise InputError("to_onnx needs skl2onnx; install the extra, sottovoce[onnx].") from None
+        vars(plain).pop("feature_names_in_", None)  # a graph knows columns by their places
+        options = {id(plain): {"zipmap": False}} if hasattr(plain, "predict_proba") else None
+        graph = to_onnx(plain, np.zeros((1, self.n_features_in_), np.float32), options=options)
+        made: bytes = graph.SerializeToString()
+        if path is not None:
+            write_data(Path(path), made, "path")
         return made
 
     @property

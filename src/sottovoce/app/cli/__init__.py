@@ -13,6 +13,7 @@ from sottovoce.app.cli import (
     auditing,
     demonstration,
     evaluation,
+    inference,
     ledgers,
     models,
     parties,
@@ -57,6 +58,7 @@ app.command()(training.fit)
 app.command()(prediction.predict)
 app.command()(schemas.schema)
 app.command()(evaluation.evaluate)
+app.command()(inference.coefficients)
 app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
 app.add_typer(models.app, name="models")
