@@ -25,8 +25,13 @@ def check_writable(path: Path, what: str, *, overwrite: bool = True) -> None:
 
 def write_text(path: Path, text: str, what: str, *, overwrite: bool = True) -> None:
     """Write `path` in one step: a reader, or a crash, finds the old text, or none, or the new one."""
+    write_data(path, text.encode(), what, overwrite=overwrite)
+
+
+def write_data(path: Path, data: bytes, what: str, *, overwrite: bool = True) -> None:
+    """The same for bytes."""
     try:
-        _place(path, text.encode(), mode=0o666, replace=overwrite)
+        _place(path, data, mode=0o666, replace=overwrite)
     except FileExistsError:
         raise _there_already(path, what) from None
     except OSError as error:

@@ -110,6 +110,18 @@ def test_an_overspending_plan_and_a_refused_policy_reach_the_coordinator_as_such
     assert all(account.balance().spent == 0 for account in clinics.accounts)
 
 
+def test_parties_elsewhere_give_standard_errors_after_the_fit_and_then_end(clinics: Clinics) -> None:
+    """Two plans over one wire: a party is told that it is over after the second, and each is charged before."""
+    for name in NAMES:
+        clinics.start(name, ledger=True)
+    fitted = model(standard_errors=True).fit(sv.Federation.connect(clinics.wire))
+    assert [plan.algorithm for plan in fitted.plans_] == ["whitened", "standard-errors"]
+    assert len(fitted.coefficients()) == fitted.n_features_in_ + 1
+    assert fitted.privacy_.coordinator.epsilon == pytest.approx(1.0, abs=1e-3)
+    for account in clinics.accounts:
+        assert account.balance().plans == 2
+
+
 def test_parties_elsewhere_evaluate_a_model_and_are_charged_first(clinics: Clinics) -> None:
     """The plan carries the model; the cells that come over the wire are those of this process, but for the noise."""
     for name in NAMES:

@@ -6,14 +6,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from sottovoce.data.block import Block, Layout
+from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Query
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
@@ -25,6 +27,7 @@ MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits
 
 Array = NDArray[np.float64]
 Number = TypeVar("Number")
+Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]  # of a model that a plan carries
 Coordination = Generator["Ask", dict[str, Array], "Array | Solution"]
 
 
@@ -146,6 +149,17 @@ def check_penalty(problem: Problem) -> None:
     """Refuse a ball for several classes: it would bind them together."""
     if problem.regulariser.name not in PENALTIES:
         raise InputError("radius: balls are for two classes; for several give alpha and a penalty, or neither.")
+
+
+def public_model(plan: Plan) -> Array:
+    """The weights on prepared rows of the model that a plan carries; of several classes one after the other."""
+    weights, outputs = np.array(plan.numbers.weights), plan.scaled_loss.outputs
+    if len(weights) != plan.dimension * outputs:
+        each = f" and {outputs} classes" if outputs > 1 else ""
+        raise RefusedError(
+            f"the plan has a model of {len(weights)} weights for rows of {plan.dimension} columns{each}."
+        )
+    return weights
 
 
 def summed(values: Mapping[str, Array]) -> Array:

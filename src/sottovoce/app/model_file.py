@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -21,6 +22,7 @@ from sottovoce.app.jobs import ESTIMATORS
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
+from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
 from sottovoce.files import write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
@@ -49,6 +51,9 @@ class ModelFile(BaseModel):
     table_schema: dict[str, Any] | None = None  # what makes the features of a table
     bought_ranges: dict[str, tuple[FiniteFloat, FiniteFloat]] = {}  # by column: what this fit's budget paid for
     beside: list[str] = []  # what else ran for this fit in its budget: names in the ledgers
+    coefficients: list[dict[str, str | FiniteFloat | None]] | None = (
+        None  # with standard errors, where they were bought
+    )
     score_spread: tuple[FiniteFloat, FiniteFloat] | None = None  # of the training scores: where to look at others
     rounds: int
     plan: Plan
@@ -81,6 +86,7 @@ def to_json(model: PrivateLinearModel) -> str:
         **({} if model._schema is None else {"table_schema": model._schema.table()}),
         **({"bought_ranges": model.ranges_} if hasattr(model, "ranges_") else {}),
         **({"beside": beside} if beside else {}),
+        **({"coefficients": [asdict(row) for row in table]} if (table := _table(model)) is not None else {}),
         "score_spread": model.score_spread_,
         "rounds": model.n_iter_,
         "plan": json.loads(plan.to_json()),
@@ -132,6 +138,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _table(model: PrivateLinearModel) -> CoefficientTable | None:
+    """The coefficients with their standard errors, where these were bought."""
+    return getattr(model, "coefficients_", None)
+
+
 def _one_or_several(rows: NDArray[Any]) -> Any:
     """The only row, or all of them where there are several classes."""
     return rows[0] if len(rows) == 1 else rows
@@ -156,7 +167,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         raise ValueError(f"coef and feature_names must have the plan's {plan.features} entries")
     if content.classes != plan.classes:
         raise ValueError("classes are not those of the plan")
-    parameters = {**content.parameters, "epsilon": plan.epsilon}
+    parameters = {**content.parameters, "epsilon": float(content.parameters["epsilon"])}  # "inf" is a text
     if isinstance(solver := parameters.get("solver"), dict):
         parameters["solver"] = by_name(**solver)
     if content.table_schema is not None:
@@ -168,6 +179,8 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
         model._set_model(coef, intercept[()], plan)
     if content.bought_ranges:
         model.ranges_ = content.bought_ranges
+    if content.coefficients is not None and isinstance(model, WithStandardErrors):
+        model.coefficients_ = CoefficientTable.of(content.coefficients, odds=plan.loss.name == "logistic")
     model.score_spread_ = content.score_spread
     model.n_iter_ = content.rounds
     model.n_features_in_ = plan.features

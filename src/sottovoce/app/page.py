@@ -122,6 +122,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
         ),
         _part(
             "For an engineer",
+            *_coefficients(model),
             _section("What left the parties", *_releases(plan, _plans(model))),
             _section("How it was done", _method(plan, model, occasion.seconds)),
         ),
@@ -306,6 +307,13 @@ def _budget(plan: Plan, occasion: Occasion) -> str:
             "<p class='soft'><code>sottovoce ledger verify --receipt</code> finds a ledger that was set back since.</p>"
         )
     return told
+
+
+def _coefficients(model: PrivateLinearModel) -> Iterable[str]:
+    """With their standard errors, where these were bought."""
+    if (table := getattr(model, "coefficients_", None)) is not None:
+        told = "Of a step without damping from the model; sampling and noise are in the intervals."
+        yield _section("Coefficients", f"<pre>{escape(str(table))}</pre><p class='soft'>{told}</p>")
 
 
 def _releases(plan: Plan, plans: Sequence[Plan]) -> Iterable[str]:

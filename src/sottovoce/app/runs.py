@@ -99,11 +99,12 @@ class Preview:
     notes: tuple[str, ...]
     why: str  # the plan has its solver: by "auto" with the reason, or as the job says
     first: Purchase | None = None  # of ranges, which the plan waits for
+    after: tuple[Plan, ...] = ()  # what follows the fit, on the same people
 
     @property
     def plans(self) -> tuple[Plan, ...]:
         """All that is charged, in the order in which it runs."""
-        return (*(() if self.first is None else (self.first.plan,)), self.plan)
+        return (*(() if self.first is None else (self.first.plan,)), self.plan, *self.after)
 
     @property
     def files_opened(self) -> bool:
@@ -202,8 +203,9 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
 
 def preview(run: Run, *, seeded: bool | None = None) -> Preview:
     """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed."""
-    plan, plans, accounts = run.plan, run.prepared.plans, accounts_of(run.job)
+    plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
+    plans = (*run.prepared.plans, *after)
     costs = [
         cost_of(
             each,
@@ -217,12 +219,13 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
     ]
     return Preview(
         plan=plan,
-        report=privacy_report(plan, seeded=seeded, beside=plans[:-1]),
+        report=privacy_report(plan, seeded=seeded, beside=[each for each in plans if each is not plan]),
         cost=sum(costs[1:], costs[0]),
         charges=tuple(_charge(plans, party, account) for party, account in accounts.items()),
         notes=run.notes,
         why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
         first=run.prepared.purchase,
+        after=after,
     )
 
 

@@ -6,7 +6,7 @@ Proof: `algorithms/whitened/proof.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from scipy.linalg.blas import dtrmm
 from sottovoce.data.block import Block
 from sottovoce.data.grid import exact_product, exact_weights, toward_zero
 from sottovoce.data.kernels import rows as kernels
-from sottovoce.data.matrix import MANY_ROWS, Matrix, is_sparse
+from sottovoce.data.matrix import MANY_ROWS, Matrix, dense, is_sparse
 from sottovoce.errors import LeakError
 
 Array = NDArray[np.float64]
@@ -100,6 +100,27 @@ class ProjectedRows(Projected):
         """The score is that of the cut row times what it was divided by."""
         scores = (self._rows @ exact_weights(point, self.bits)) / self._shares + offset
         return np.asarray(self._rows.T @ toward_zero(slope(scores, self._block.labels), self.bits))
+
+
+def short_rows(block: Block, projection: Array, weights: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
+    """Piece by piece z_i = c_i P'x_i, c_i = min(1, 1 / |P'x_i|), P triangular; c_i, the scores x_i'w and the labels.
+
+    Guarantee: each is a function of its own record and of public numbers, to the last bit. z_i is on the grid of the
+    rows and no longer than 1, so sums of products of two of its entries are exact. Edges: a null row has z_i = 0; in a
+    run without privacy z_i = x_i and c_i = 1.
+    """
+    if block.bits is None:
+        for rows, labels in block.chunks(MANY_ROWS, block.dimension):
+            yield dense(rows), np.ones(len(labels)), rows @ weights, labels
+        return
+    bits, exact = _checked(block), exact_weights(weights, block.bits)
+    matrix, room = _on_grid(np.tril(projection), bits), 1.0 - (block.dimension + 8) * 2.0**-50
+    for narrow, labels in block.chunks(MANY_ROWS, block.dimension):
+        rows = narrow.astype(np.float64, copy=False)
+        short = np.ascontiguousarray(dense(rows @ matrix))
+        shares = 1.0 / np.maximum(kernels.lengths_dense(short), 1.0)
+        short *= (room * shares)[:, None]
+        yield toward_zero(short, bits), shares, rows @ exact, labels
 
 
 def _each(function: Callable[[Array], Array], vectors: Array) -> Array:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -36,6 +37,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.party import as_labels
 from sottovoce.federation.prediction import COORDINATOR
+from sottovoce.files import write_data
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
@@ -441,7 +443,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Run the plan of the ranges and make the fit's own with them, once both are known to be allowed and paid."""
         coordinator, federation = prepared.coordinator, prepared.federation
         coordinator.check(prepared.plan)
-        federation.check_accounts(prepared.plans)
+        federation.check_accounts((*prepared.plans, *self._plans_after(prepared)))
         solution, _ = coordinator.run(purchase.plan, ranges.FORM, last=False)
         try:
             columns = purchase.named(solution.model)
@@ -516,9 +518,25 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """What is bought beside the fit, on the same people: shares of mu squared, by public quantities alone."""
         return {"alpha": SHARE} if self.alpha == "auto" else {}
 
+    @property
+    def _buys_after(self) -> bool:
+        """Whether a plan of its own follows the fit's."""
+        return self.alpha == "auto"
+
+    def _plans_after(self, prepared: Prepared) -> tuple[Plan, ...]:  # noqa: ARG002
+        """What will follow the fit, as far as it is known before: all but the model that such a plan carries."""
+        return ()
+
     def _part(self, share: float) -> float:
         """The epsilon of a share of the budget."""
         return part_of(float(self.epsilon), inside(self.delta), share)
+
+    def _after(self, prepared: Prepared, solution: Solution) -> None:
+        """Buy what follows the fit, on the same people."""
+        for name in ("alpha_", "path_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if self.alpha == "auto":
+            choose_alpha(self, prepared, solution)
 
     def _buy(self, prepared: Prepared, form: Algorithm, problem: Problem, options: Any) -> Solution:
         """Run a plan of its own after the fit, on the same people; what it costs is counted in the report."""
@@ -607,20 +625,17 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.plan_ = plan
         self.charged_as_ = plan.digest.hex()  # the plan's name in the ledgers
         self._count(*prepared.before, plan)
-        for name in ("alpha_", "path_"):  # of an earlier fit
-            self.__dict__.pop(name, None)
-        if self.alpha == "auto":
-            choose_alpha(self, prepared, solution)
+        if prepared.names is not None:
+            self._keep_names(prepared.names)
+        self._after(prepared, solution)
         self.budgets_ = dict(coordinator.budgets)
         self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
         named = {query: kind for each in self.plans_ for query, kind in algorithms.kinds(each).items()}
-        kinds, rounds = Counter[str](), rounds + sum(each.rounds for each in prepared.before)
+        kinds, rounds = Counter[str](), rounds + sum(each.rounds for each in self.plans_ if each is not plan)
         for query, count in coordinator.uplink.items():
             kinds[named[query]] += count
         up, down = _counts(wire.communication)
         self.communication_ = Communication(up - before[0], down - before[1], rounds, dict(kinds))
-        if prepared.names is not None:
-            self._keep_names(prepared.names)
         self.transcript_ = coordinator.transcript
         self.missing_parts_ = dict(coordinator.missing)
         if self.missing_parts_:
@@ -634,7 +649,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         return solution
 
     def _run(self, prepared: Prepared, progress: Progress | None) -> tuple[Solution, int]:
-        coordinator, plan, last = prepared.coordinator, prepared.plan, self.alpha != "auto"
+        coordinator, plan, last = prepared.coordinator, prepared.plan, not self._buys_after
         if progress is not None or not self.verbose:
             return coordinator.run(plan, prepared.algorithm, progress, last=last)
         from sottovoce.estimators.progress import progress_bar
@@ -670,6 +685,25 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         fitted = ("coef_", "intercept_", "classes_", "n_features_in_", "feature_names_in_")
         vars(made).update({name: copy(vars(self)[name]) for name in fitted if name in vars(self)})
         made.n_iter_ = np.array([self.n_iter_])
+        return made
+
+    def to_onnx(self, path: str | PathLike[str] | None = None) -> bytes:
+        """The model as an ONNX graph, and written to `path`; needs the extra `onnx`.
+
+        It is that of `to_sklearn()`: the input `X` has the numeric features in their order, as float32 (of a table,
+        `schema.encode(table)`), and rows are not cut. Classifiers give labels and, where there are some, probabilities.
+        """
+        plain = self.to_sklearn()
+        try:
+            from skl2onnx import to_onnx
+        except ImportError:
+            raise InputError("to_onnx needs skl2onnx; install the extra, sottovoce[onnx].") from None
+        vars(plain).pop("feature_names_in_", None)  # a graph knows columns by their places
+        options = {id(plain): {"zipmap": False}} if hasattr(plain, "predict_proba") else None
+        graph = to_onnx(plain, np.zeros((1, self.n_features_in_), np.float32), options=options)
+        made: bytes = graph.SerializeToString()
+        if path is not None:
+            write_data(Path(path), made, "path")
         return made
 
     @property

@@ -18,6 +18,7 @@ from sottovoce.data.block import label_key
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, distinct_classes, loss_named, penalty_named
+from sottovoce.estimators.coefficients import WithStandardErrors
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Split
 
@@ -139,7 +140,7 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateLogisticRegression(_Classifier):
+class PrivateLogisticRegression(WithStandardErrors, _Classifier):
     """min (1/N) sum log(1 + exp(-y (x'w + b))) + alpha pen(w) under differential privacy.
 
     With more than two classes it is log sum_k exp(x'w_k + b_k) - (x'w_y + b_y), with weights for each class.

@@ -15,6 +15,7 @@ from sottovoce.arguments import is_number
 from sottovoce.data.block import label_key
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, is_private, loss_named, penalty_named
+from sottovoce.estimators.coefficients import WithStandardErrors
 from sottovoce.plan.problem import Named, Split
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateRidge(_Regressor):
+class PrivateRidge(WithStandardErrors, _Regressor):
     """min (1/N) sum (x'w + b - y)^2 / 2 + alpha/2 |w|^2 under differential privacy, or |w|_2 <= radius.
 
     Residuals are clipped (by default to half the half-width of the label bound, `slope_bound` of most solvers), so

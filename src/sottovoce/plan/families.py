@@ -30,6 +30,7 @@ OTHERS: dict[str, str] = {
     "evaluation": "sottovoce.algorithms.evaluation",
     "ranges": "sottovoce.algorithms.ranges",
     "model-selection": "sottovoce.algorithms.model_selection",
+    "standard-errors": "sottovoce.algorithms.standard_errors",
 }
 
 

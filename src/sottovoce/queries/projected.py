@@ -62,14 +62,16 @@ class Shape:
 
     def projected(self, rows: Block, told: Told) -> Projected:
         """Rows through the matrix that was told."""
-        numbers = told["projection"] * float(told["unit"][0])
-        if self.kind == "vectors":
-            return ProjectedRows(rows, numbers)
-        if self.kind == "diagonal":
-            return Projected(rows, numbers)
+        return (ProjectedRows if self.kind == "vectors" else Projected)(rows, self.matrix(told))
+
+    def matrix(self, told: Told) -> Array:
+        """The matrix that was told, or the diagonal of it."""
+        numbers = np.asarray(told["projection"] * float(told["unit"][0]))
+        if self.kind != "triangular":
+            return numbers
         full = np.zeros((self.dimension, self.dimension))
         full[np.tril_indices(self.dimension)] = numbers
-        return Projected(rows, full)
+        return full
 
 
 class LengthSum(NumberSum):

@@ -9,18 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, Solution, summed
+from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, Solution, Weight, public_model, summed
 from sottovoce.algorithms.evaluation.nodes import REACH, TwoSides
 from sottovoce.algorithms.evaluation.queries import ClassCells, ResidualCells, ScoreCells
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Query
-from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 
 Array = NDArray[np.float64]
-Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Side = Annotated[int, Field(ge=2, le=64)]
 People = Literal["others", "same"]  # whether test people are others than those of the fit, as declared
 
@@ -113,7 +111,7 @@ class EvaluatedClasses(_Evaluation):
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
-        return (ScoreCells(nodes_of(plan), _weights(plan)),)
+        return (ScoreCells(nodes_of(plan), public_model(plan)),)
 
 
 class EvaluatedSeveral(_Evaluation):
@@ -134,7 +132,7 @@ class EvaluatedSeveral(_Evaluation):
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
-        return (_class_cells(plan, _weights(plan).reshape(plan.scaled_loss.outputs, plan.dimension)),)
+        return (_class_cells(plan, public_model(plan).reshape(plan.scaled_loss.outputs, plan.dimension)),)
 
 
 class EvaluatedNumbers(_Evaluation):
@@ -154,7 +152,7 @@ class EvaluatedNumbers(_Evaluation):
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
-        return (ResidualCells(_weights(plan)),)
+        return (ResidualCells(public_model(plan)),)
 
 
 def nodes_of(plan: Plan) -> TwoSides:
@@ -169,13 +167,3 @@ def _release(query: Query, problem: Problem) -> Release:
 
 def _class_cells(problem: Problem, weights: Array) -> ClassCells:
     return ClassCells(weights, losses=problem.loss.name == "softmax")
-
-
-def _weights(plan: Plan) -> Any:
-    weights, outputs = np.array(plan.numbers.weights), plan.scaled_loss.outputs
-    if len(weights) != plan.dimension * outputs:
-        each = f" and {outputs} classes" if outputs > 1 else ""
-        raise RefusedError(
-            f"the plan has a model of {len(weights)} weights for rows of {plan.dimension} columns{each}."
-        )
-    return weights

@@ -84,15 +84,20 @@ def plain(count: int) -> Moments:
 
 
 def of_gram(gram: Array, noise: float) -> Moments:
-    """Eigenvectors of a released Gram matrix, and eigenvalues as far as they can be known.
+    """Eigenvectors of a released Gram matrix, and eigenvalues as far as they can be known."""
+    found, vectors = np.linalg.eigh(gram)
+    values = denoised(found, noise)
+    return Moments(values / max(1.0, values.sum()), vectors, noise * math.sqrt(len(found) / 2))
+
+
+def denoised(eigenvalues: Array, noise: float) -> Array:
+    """Those of a released Gram matrix, as far as they can be known; none below half of the noise.
 
     Symmetric noise pushes eigenvalues apart, each by the sum of 1 / distance to the others; that is taken back.
     """
-    found, vectors = np.linalg.eigh(gram)
-    apart = np.subtract.outer(found, found)
+    apart = np.subtract.outer(eigenvalues, eigenvalues)
     pushed = noise**2 * (apart / (apart**2 + noise**2 / 2)).sum(axis=1)
-    values = np.maximum(found - pushed, 0.5 * noise)
-    return Moments(values / max(1.0, values.sum()), vectors, noise * math.sqrt(len(found) / 2))
+    return np.asarray(np.maximum(eigenvalues - pushed, 0.5 * noise))
 
 
 def of_squares(squares: Array, noise: float, constant: float) -> Moments:

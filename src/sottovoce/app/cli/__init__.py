@@ -15,6 +15,7 @@ from sottovoce.app.cli import (
     comparing,
     demonstration,
     evaluation,
+    inference,
     ledgers,
     models,
     parties,
@@ -60,6 +61,7 @@ app.command()(prediction.predict)
 app.command()(schemas.schema)
 app.command()(evaluation.evaluate)
 app.command()(cards.card)
+app.command()(inference.coefficients)
 app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
 app.add_typer(models.app, name="models")

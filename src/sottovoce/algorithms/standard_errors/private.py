@@ -1,0 +1,149 @@
+"""`standard-errors`: what a step without damping from a released model needs, and how far it is from the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.base import (
+    CONVEX,
+    SMOOTH,
+    Algorithm,
+    Ask,
+    Coordination,
+    Need,
+    Solution,
+    Weight,
+    public_model,
+    summed,
+)
+from sottovoce.algorithms.standard_errors.estimates import Sums
+from sottovoce.algorithms.standard_errors.queries import Curvature, Slopes, SquaredSlopes
+from sottovoce.algorithms.whitened import rule
+from sottovoce.algorithms.whitened.private import Columns
+from sottovoce.algorithms.whitened.rule import Clips, Moments, Units
+from sottovoce.door.query import Query
+from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.release import Release
+from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.numbers import ResidualSum
+from sottovoce.queries.projected import Shape
+
+Array = NDArray[np.float64]
+
+SHARES = {
+    "residual": 0.02,
+    "gram": 0.18,
+    "curvature": 0.15,
+    "squared-slopes": 0.10,
+}  # of mu^2; the gradient has the rest
+REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
+LENGTH = 3.0  # root mean square lengths at which whitened rows are cut; at 1.5 the target moves by several errors
+
+
+class StandardErrorsNumbers(Numbers, solver="standard-errors", form="private"):
+    """The model, public."""
+
+    weights: tuple[Weight, ...]
+
+
+class PrivateStandardErrors(Algorithm):
+    """Curvature A, squared slopes S and gradient g of the loss at a released model w, each once, on whitened rows.
+
+    From these w - P A^-1 g, a Newton step without damping, and its covariance (`estimates`). The Gram matrix comes
+    first: P whitens the rows as far as its noise allows, so that noise is shared out fairly among directions. Of
+    numbers the mean absolute residual tells where residuals are cut.
+
+    Guarantee: every release has sensitivity 1 (replace-one: sqrt 2 or 2; the residual 1), whatever w and P are; mu^2 is
+    the sum of their (sensitivity / std)^2 (`proof.md`).
+    """
+
+    name: ClassVar[str] = "standard-errors"
+    form: ClassVar[str] = "private"
+    title: ClassVar[str] = "standard errors: curvature, squared slopes and gradient at a released model"
+    private: ClassVar[bool | None] = None
+    needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
+
+    def design(self, problem: Problem, options: Array) -> Design:
+        """Shares of mu^2; `options` are the weights of the model on prepared rows."""
+        queries = tuple(_queries(problem, options))
+        rest = 1 - sum(SHARES.get(query.name, 0.0) for query in queries)
+        releases = []
+        for place, query in enumerate(queries):
+            mu = math.sqrt(SHARES.get(query.name, rest)) * problem.mu
+            releases.append(Release.at_mu(query, place, 1, mu, problem.relation).narrowed(problem.records))
+        numbers = StandardErrorsNumbers(weights=tuple(options.tolist()))
+        return Design(rounds=len(queries), numbers=numbers, releases=tuple(releases))
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+        """In the order in which they are asked."""
+        return tuple(_queries(plan, public_model(plan)))
+
+    def coordinate(self, plan: Plan) -> Coordination:
+        """Whiten, then the sums in units of the loss, as the solution's model."""
+        weights, loss, shape = public_model(plan), plan.scaled_loss, Shape(plan.dimension, "triangular")
+        matrix, projection, slope = GramMatrix(plan.dimension).matrix, np.eye(plan.dimension), 1.0
+        if plan.has("gram"):
+            gram = matrix(summed((yield Ask("gram")))) / plan.records
+            moments, residual = rule.of_gram(gram, _noise(plan, "gram") / plan.records), 0.0
+            if plan.has("residual"):
+                mean = float(summed((yield Ask("residual", {"weights": weights})))[0]) / plan.records
+                residual = max(mean, 0.0) + _noise(plan, "residual") / plan.records
+            # Directions whose mean square the noise hides are stretched no more than those at its level.
+            q = 1.0 / np.maximum(moments.values, moments.hidden)
+            clips = _clips(plan, rule.Units.of(loss, residual), q, moments)
+            projection, slope = Columns(moments, q / clips.cut**2).matrix, clips.slope
+        told = {**shape.told(projection), "slope": np.array([slope])}
+        curvature = matrix(summed((yield Ask("curvature", told))))
+        squares = matrix(summed((yield Ask("squared-slopes", told))))
+        gradient = summed((yield Ask("gradient", told)))
+        unit = loss.curvature_bound
+        sums = Sums(
+            shape.matrix(told),
+            unit * curvature,
+            slope**2 * squares,
+            slope * gradient,
+            unit * _noise(plan, "curvature"),
+            slope**2 * _noise(plan, "squared-slopes"),
+            slope * _noise(plan, "gradient"),
+        )
+        return Solution(weights, model=sums)
+
+
+def _clips(plan: Plan, units: Units, q: Array, moments: Moments) -> Clips:
+    """Where rows and slopes are cut: both wider while the noise stays below what sampling does to the gradient.
+
+    So the cuts vanish as the signal grows, and with them what they do to the target. They stay so narrow that the size
+    of the squared slopes, over all directions, is known to a tenth, and that the curvature stands out of its noise.
+    """
+    steepest, size, d = units.loss.lipschitz(), units.slope * math.sqrt(plan.records), plan.dimension
+    hidden = units.loss.curvature_bound * _noise(plan, "curvature") * math.sqrt(2 * d)
+    clear = math.sqrt(units.curvature * plan.records / (8 * hidden))
+    first = Clips(LENGTH * math.sqrt(float(q @ moments.values)), min(steepest, REACH * units.slope))
+    known = size * math.sqrt(0.1 * math.sqrt(d) / _noise(plan, "squared-slopes"))
+    allowed = min(size / _noise(plan, "gradient"), known)
+    growth = max(1.0, allowed / first.product)
+    steeper = min(steepest / first.slope, math.sqrt(growth))
+    longest = min(max(first.cut, clear), math.sqrt(q.max()))
+    return Clips(min(first.cut * growth / steeper, longest), first.slope * steeper)
+
+
+def _queries(problem: Problem, weights: Array) -> Iterator[Query]:
+    loss = problem.scaled_loss
+    if problem.private:
+        yield GramMatrix(problem.dimension)
+        if loss.kind == "regression":
+            yield ResidualSum(problem.dimension)
+    yield Curvature(weights, loss)
+    yield SquaredSlopes(weights, loss)
+    yield Slopes(weights, loss)
+
+
+def _noise(plan: Plan, query: str) -> float:
+    """The standard deviation in the sum over the parties, each of which adds its own."""
+    return plan.release(query).std * math.sqrt(len(plan.parties))

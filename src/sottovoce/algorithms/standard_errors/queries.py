@@ -1,0 +1,125 @@
+"""What records release about a model that is public: curvature, slopes and their squares. Proof: `proof.md`.
+
+Rows are seen through a public matrix P and cut to length 1: z = P'x c, c = min(1, 1 / |P'x|). A record far out weighs
+c^2 in all three sums, which are so those of one weighted problem.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.block import toward_zero
+from sottovoce.data.projection import short_rows
+from sottovoce.door.query import Query, Reals, Round
+from sottovoce.losses import Loss
+from sottovoce.plan.plan import Plan
+from sottovoce.queries.gradient import slopes_of
+from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.projected import POSITIVE, Shape
+
+Array = NDArray[np.float64]
+
+
+class ShortRows(Query):
+    """A sum over cut rows at a public model w; P and G are told, and the bound holds for any."""
+
+    def about(self, weights: Array, loss: Loss) -> None:
+        """Take the model and its loss."""
+        self.weights, self.loss, self.shape = weights, loss, Shape(len(weights), "triangular")
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """P and G."""
+        return {**self.shape.takes, "slope": POSITIVE}
+
+    def pieces(self, round: Round) -> Iterator[tuple[Array, Array]]:
+        """Cut rows, and a factor for each, a function of its own record; with privacy within [-1, 1], a NaN as 1."""
+        slope, exact = float(round.told["slope"][0]), round.rows.bits is not None
+        for rows, shares, scores, labels in short_rows(round.rows, self.shape.matrix(round.told), self.weights):
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                factors = self.factors(scores, labels, slope)
+            # fmin takes the bound where a factor is NaN, which clip would let through
+            yield rows, (np.fmax(np.fmin(factors, 1.0), -1.0) if exact else factors) * self.weighed(shares)
+
+    @abstractmethod
+    def factors(self, scores: Array, labels: Array, slope: float) -> Array:
+        """One number for each record, not yet cut."""
+
+    def weighed(self, shares: Array) -> Array:
+        """What is left of a factor where rows were cut to these shares."""
+        return shares
+
+
+class FactorGram(ShortRows, GramMatrix):
+    """sum_i f_i^2 z_i z_i': the Gram matrix of rows that are no longer than z_i. Guarantee: that of a Gram matrix."""
+
+    def __init__(self, weights: Array, loss: Loss) -> None:
+        GramMatrix.__init__(self, len(weights))
+        self.about(weights, loss)
+
+    def value(self, round: Round) -> Array:
+        """The upper triangle, row by row."""
+        total = np.zeros((self.dimension, self.dimension))
+        for rows, factors in self.pieces(round):
+            scaled = rows * factors[:, None]
+            if round.rows.bits is not None:
+                toward_zero(scaled, round.rows.bits)
+            total += scaled.T @ scaled
+        return np.asarray(total[self.places])
+
+
+class Curvature(FactorGram):
+    """sum_i l''(x_i'w, y_i) z_i z_i' in units of the largest l''."""
+
+    name = "curvature"
+    title: ClassVar[str] = "the curvature of the loss at the fitted model"
+
+    def factors(self, scores: Array, labels: Array, slope: float) -> Array:  # noqa: ARG002
+        """Roots of curvatures."""
+        found = np.asarray(self.loss.curvature(scores, labels), dtype=np.float64)
+        return np.asarray(np.sqrt(found / self.loss.curvature_bound))
+
+    def weighed(self, shares: Array) -> Array:
+        """All of it: z z' has the share twice already."""
+        return np.ones_like(shares)
+
+
+class SquaredSlopes(FactorGram):
+    """sum_i (c_i l'(x_i'w, y_i))^2 z_i z_i' in units of G^2: how far the gradient varies from sample to sample."""
+
+    name = "squared-slopes"
+    title: ClassVar[str] = "squares of the slopes of the loss at the fitted model"
+
+    def factors(self, scores: Array, labels: Array, slope: float) -> Array:
+        """Slopes in units of G."""
+        return slopes_of(self.loss, scores, labels) / slope
+
+
+class Slopes(ShortRows):
+    """sum_i c_i l'(x_i'w, y_i) z_i in units of G.
+
+    Guarantee: zero-out moves it by at most 1, replace-one by 2. Edges: a null row adds nothing.
+    """
+
+    name = "gradient"
+    title: ClassVar[str] = "the gradient of the loss at the fitted model"
+    bound = 1.0
+
+    def __init__(self, weights: Array, loss: Loss) -> None:
+        self.length, self.rounding_entries = len(weights), float(len(weights))
+        self.about(weights, loss)
+
+    def factors(self, scores: Array, labels: Array, slope: float) -> Array:
+        """Slopes in units of G."""
+        return slopes_of(self.loss, scores, labels) / slope
+
+    def value(self, round: Round) -> Array:
+        """One pass over the rows."""
+        total = np.zeros(self.length)
+        for rows, factors in self.pieces(round):
+            total += rows.T @ (factors if round.rows.bits is None else toward_zero(factors, round.rows.bits))
+        return total

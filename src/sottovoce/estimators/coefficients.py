@@ -1,0 +1,247 @@
+"""Coefficients with standard errors that include the privacy noise, bought with a share of the budget after a fit."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sottovoce.algorithms import Solution
+from sottovoce.algorithms.standard_errors import PrivateStandardErrors
+from sottovoce.algorithms.standard_errors.estimates import OneStep
+from sottovoce.errors import BudgetError, InputError, RefusedError
+from sottovoce.estimators.base import Facts, Prepared, PrivateLinearModel, planned
+from sottovoce.federation.federation import Federation
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.solvers.auto import NEWTON_FEATURES
+
+SHARE = 0.40  # of mu^2, for the standard errors; the fit has the rest
+NORMAL = 1.959963984540054  # deviations of a 95% interval
+LOST = "not identified at this epsilon"
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """The one-step estimate of a coefficient, its standard error and a 95% interval; None where it is not identified.
+
+    `odds_ratio` and its interval are there where the model is of odds: exp of the three.
+    """
+
+    name: str
+    estimate: float | None
+    standard_error: float | None
+    low: float | None
+    high: float | None
+    odds_ratio: float | None = None
+    odds_low: float | None = None
+    odds_high: float | None = None
+
+    @property
+    def identified(self) -> bool:
+        """Whether the noise leaves enough to tell it."""
+        return self.estimate is not None
+
+
+@dataclass(frozen=True)
+class CoefficientTable:
+    """Coefficients by name, the intercept last. `table["age"]` is one of them."""
+
+    rows: tuple[Coefficient, ...]
+    odds: bool  # whether exp of a coefficient is an odds ratio
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]], *, odds: bool) -> CoefficientTable:
+        """The table of rows as a model file has them."""
+        return cls(tuple(Coefficient(**row) for row in rows), odds)
+
+    def __getitem__(self, name: str) -> Coefficient:
+        found = [row for row in self.rows if row.name == name]
+        if not found:
+            raise KeyError(name)
+        return found[0]
+
+    def __iter__(self) -> Iterator[Coefficient]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to_dict(self) -> dict[str, dict[str, float | None]]:
+        """By name, numbers by their names; None for what is not identified."""
+        return {row.name: {key: row_[key] for key in self._columns} for row in self.rows if (row_ := asdict(row))}
+
+    def to_pandas(self) -> Any:
+        """A pandas table with a row for each coefficient; needs pandas."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise InputError("to_pandas needs pandas; install it, or take to_dict().") from None
+        return pd.DataFrame.from_dict(self.to_dict(), orient="index", dtype=float)
+
+    def __str__(self) -> str:
+        titles = ["estimate", "std. error", "95% from", "to", *(["odds ratio", "95% from", "to"] if self.odds else [])]
+        width = max(len(row.name) for row in self.rows)
+        lines = [" " * width + "".join(f"{title:>12}" for title in titles)]
+        for row in self.rows:
+            numbers = [f"{getattr(row, column):>12.4g}" for column in self._columns] if row.identified else ["  ", LOST]
+            lines.append(row.name.ljust(width) + "".join(numbers))
+        return "\n".join(lines)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Intervals side by side, of a model of odds on the scale of odds ratios; needs matplotlib (the extra `plots`).
+
+        What is not identified is named and has no interval. The intercept is left out.
+        """
+        shown = [row for row in self.rows if row.name != "intercept"][::-1]
+        if ax is None:
+            try:
+                import matplotlib.pyplot as plt
+            except ImportError:
+                raise InputError("ax=None: a plot needs matplotlib; install the extra, sottovoce[plots].") from None
+            ax = plt.subplots(figsize=(6.4, 1.2 + 0.28 * len(shown)), layout="constrained")[1]
+        columns = ("odds_ratio", "odds_low", "odds_high") if self.odds else ("estimate", "low", "high")
+        for place, row in enumerate(shown):
+            if not row.identified:
+                at = {"xycoords": ("axes fraction", "data"), "ha": "center", "va": "center"}
+                ax.annotate(LOST, (0.5, place), color="gray", **at)
+                continue
+            middle, low, high = (getattr(row, column) for column in columns)
+            ax.plot([low, high], [place, place], color="C0", lw=1.6)
+            ax.plot(middle, place, "o", color="C0", ms=4)
+        ax.axvline(1.0 if self.odds else 0.0, color="gray", lw=0.8, ls="--")
+        if self.odds:
+            ax.set_xscale("log")
+        ax.set_yticks(range(len(shown)), [row.name for row in shown])
+        ax.set_ylim(-0.7, len(shown) - 0.3)
+        ax.set_xlabel("odds ratio, 95% interval" if self.odds else "coefficient, 95% interval")
+        return ax
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        plain = ("estimate", "standard_error", "low", "high")
+        return (*plain, "odds_ratio", "odds_low", "odds_high") if self.odds else plain
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class WithStandardErrors(PrivateLinearModel):
+    """Models whose coefficients can be told with standard errors.
+
+    Parameters
+    ----------
+    standard_errors : bool
+        Buy standard errors for `coefficients()` after the fit, with 40% of the budget (of mu squared). In one place and
+        by rows, of two classes or numbers, without penalty and radius.
+    """
+
+    standard_errors: bool = False
+
+    def coefficients(self) -> CoefficientTable:
+        """Estimates with standard errors and 95% intervals that include the privacy noise, in the units of the columns.
+
+        They belong to a step without damping from the model, not to `coef_`, which is damped.
+        """
+        self._check_shared()
+        if not hasattr(self, "coefficients_"):
+            raise InputError(
+                "this fit has no standard errors: they are bought with a share of the budget that is planned before; "
+                f"fit with {type(self).__name__}(..., standard_errors=True)."
+            )
+        return self.coefficients_
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if not isinstance(self.standard_errors, bool):
+            raise InputError(f"standard_errors={self.standard_errors!r} must be True or False.")
+        if self.standard_errors and self.alpha == "auto":
+            raise InputError("standard_errors=True: intervals are of coefficients without a penalty; leave alpha out.")
+
+    def _shares(self, records: int, features: int) -> dict[str, float]:
+        found = super()._shares(records, features)
+        return {**found, "standard errors": SHARE} if self.standard_errors else found
+
+    @property
+    def _buys_after(self) -> bool:
+        return self.standard_errors or super()._buys_after
+
+    def _problem(self, federation: Federation, facts: Facts, names: tuple[str, ...], loss: Named) -> Problem:
+        problem = super()._problem(federation, facts, names, loss)
+        if self.standard_errors and (why := _unserved(problem)):
+            raise InputError(f"standard_errors=True: {why}")
+        return problem
+
+    def _after(self, prepared: Prepared, solution: Solution) -> None:
+        self.__dict__.pop("coefficients_", None)
+        super()._after(prepared, solution)
+        if not self.standard_errors:
+            return
+        problem = self._errors_problem(prepared.plan)
+        weights = problem.preparation.weights_of(self.coef_.ravel(), float(np.ravel(self.intercept_)[0]))
+        try:
+            sums = self._buy(prepared, PrivateStandardErrors(), problem, weights).model
+        except (BudgetError, RefusedError) as error:
+            prepared.coordinator.dismiss()
+            warnings.warn(
+                f"the model is here and paid for, but a party refused the standard errors: {error} An account adds up "
+                "the fit and the standard errors by its own rule, so leave it some more than epsilon.",
+                UserWarning,
+                stacklevel=6,
+            )
+            return
+        names = tuple(map(str, getattr(self, "feature_names_in_", ())))
+        self.coefficients_ = tabled(self.plans_[-1], sums, names)
+
+    def _errors_problem(self, plan: Plan) -> Problem:
+        asked = {name: getattr(plan, name) for name in Problem.model_fields}
+        return Problem(**{**asked, "epsilon": self._part(SHARE), "layout": "rows"})
+
+    def _plans_after(self, prepared: Prepared) -> tuple[Plan, ...]:
+        found = super()._plans_after(prepared)
+        if not self.standard_errors:
+            return found
+        problem, form = self._errors_problem(prepared.plan), PrivateStandardErrors()
+        weights = np.zeros(problem.dimension)
+        return (*found, planned(form, problem, weights, prepared.federation, self.insecure_seed))
+
+
+def tabled(plan: Plan, sums: Any, names: tuple[str, ...]) -> CoefficientTable:
+    """The table that the sums of a plan give, in the units of the columns and the label."""
+    found = OneStep(sums, np.array(plan.numbers.weights))
+    coef, intercept = plan.preparation.unprepare(found.weights)
+    base = plan.preparation.unprepare(np.zeros(plan.dimension))
+    units = np.array([np.append(*plan.preparation.unprepare(way)) for way in np.eye(plan.dimension)])
+    units = (units - np.append(*base)).T
+    names = names or tuple(f"x{j}" for j in range(plan.features))
+    odds = plan.loss.name == "logistic"
+    every = [*zip(names, coef.tolist(), units, strict=False)]
+    if plan.fit_intercept:
+        every.append(("intercept", intercept, units[-1]))
+    return CoefficientTable(tuple(_row(found, *each, odds=odds) for each in every), odds)
+
+
+def _row(found: OneStep, name: str, estimate: float, direction: Any, *, odds: bool) -> Coefficient:
+    if not found.identified(direction):
+        return Coefficient(name, None, None, None, None)
+    error = found.error(direction)
+    ends = (estimate, estimate - NORMAL * error, estimate + NORMAL * error)
+    ratios = [math.exp(min(value, 700.0)) for value in ends] if odds else []
+    return Coefficient(name, estimate, error, *ends[1:], *ratios)
+
+
+def _unserved(problem: Problem) -> str:
+    """Why there are no standard errors, or nothing."""
+    if problem.split == "columns":
+        return "by columns nobody has whole rows, whose products they are made of; fit without them."
+    if problem.scaled_loss.outputs > 1:
+        return f"two classes are served so far, not {problem.scaled_loss.outputs}; fit without them."
+    if problem.regulariser.name != "none":
+        return "intervals are about coefficients without a penalty; leave alpha and radius out (the fit damps itself)."
+    if problem.calibration == "paper":
+        return "a published form has a price of its own; nothing is bought beside it. Leave calibration out."
+    if problem.features > NEWTON_FEATURES:
+        return f"{problem.features} features would need as many squared numbers; at most {NEWTON_FEATURES} are served."
+    return ""

@@ -1,0 +1,289 @@
+"""Standard errors: how far a record moves the sums, that they are exact, what a plan costs, what is made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from sottovoce import algorithms
+from sottovoce.algorithms.standard_errors import PrivateStandardErrors
+from sottovoce.algorithms.standard_errors import queries as own_queries
+from sottovoce.algorithms.standard_errors.estimates import OneStep, Sums
+from sottovoce.algorithms.standard_errors.queries import Curvature, ShortRows, Slopes, SquaredSlopes
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import Bounds
+from sottovoce.data.projection import short_rows
+from sottovoce.door.query import Query
+from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.losses import get
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.relation import RELATIONS, Relation, either
+from support import at, epsilons_of, query_of, told_to
+
+FEATURES, RECORDS = 3, 7
+NULL = (np.full(FEATURES, math.nan), 0.0)
+WEIGHTS = np.array([3.0, -2.0, 1.0, 0.5])
+KINDS: dict[str, type[Any]] = {"curvature": Curvature, "squared-slopes": SquaredSlopes, "gradient": Slopes}
+CASES = [*((loss, name) for loss in ("logistic", "squared") for name in KINDS), ("huber", "curvature")]
+
+
+def problem(loss: str, **changes: Any) -> Problem:
+    fields: dict[str, Any] = {
+        "loss": Named(name=loss, parameters={"threshold": 0.4} if loss == "huber" else {}),
+        "regulariser": Named(name="none"),
+        "split": "central",
+        "parties": (("anna", RECORDS),),
+        "features": FEATURES,
+        "bounds": Bounds.declare(row_norm=1.0, label_bound=None if loss == "logistic" else 1.0),
+        "classes": (-1, 1) if loss == "logistic" else None,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
+    return Problem(**{**fields, **changes})
+
+
+def plan_of(loss: str = "squared", **changes: Any) -> Plan:
+    return algorithms.plan_by(PrivateStandardErrors(), problem(loss, **changes), WEIGHTS, run="run", coin="coin")
+
+
+def block_of(loss: str, rows: np.ndarray, labels: np.ndarray, *, sparse: bool = False) -> Block:
+    return Block.prepare(sp.csr_matrix(rows) if sparse else rows, labels, problem(loss).preparation)
+
+
+def random_record(rng: np.random.Generator) -> tuple[np.ndarray, float]:
+    row = rng.standard_normal(FEATURES) * 10.0 ** rng.integers(-2, 3)
+    if rng.random() < 0.1:
+        row[rng.integers(FEATURES)] = rng.choice([math.nan, math.inf, 1e300, 5e-324])
+    return row, float(rng.choice([-1.0, 1.0]))
+
+
+def far(loss: str, name: str, rng: np.random.Generator) -> dict[Relation, float]:
+    """The largest weighted distance of neighbours, as a share of the sensitivity, whatever was told."""
+    found: dict[Relation, float] = dict.fromkeys(RELATIONS, 0.0)
+    plan, scaled = plan_of(loss), problem(loss).scaled_loss
+    for trial in range(45):
+        weights = rng.standard_normal(FEATURES + 1) * 10.0 ** rng.choice([-9, 0, 2])
+        query: Query = KINDS[name](weights, scaled)
+        told = told_to(query, plan, rng)
+        records = [random_record(rng) for _ in range(RECORDS)]
+        mine, theirs = random_record(rng), random_record(rng)
+        if trial % 3 == 0:  # rows as long as they may be, at right angles or opposite, and steep slopes
+            way = np.eye(FEATURES)[rng.integers(FEATURES)]
+            other = -way if name == "gradient" else np.roll(way, 1)
+            label = 1.0 if loss == "logistic" or name != "curvature" else 0.3
+            mine, theirs = (9.0 * way, label), (9.0 * other, label)
+            numbers = np.round(1e6 * np.eye(FEATURES + 1)[np.tril_indices(FEATURES + 1)]).astype(np.int64)
+            told = {"projection": numbers, "unit": np.array([1.0327e-6]), "slope": np.array([1e-3])}
+            told["projection"][-1] = 0  # without the constant
+            query = KINDS[name](1e-9 * weights, scaled)
+
+        def sums(
+            record: tuple[np.ndarray, float], records: Any = records, query: Query = query, told: Any = told
+        ) -> Any:
+            rows = [*records[:2], record, *records[3:]]
+            block = block_of(loss, np.array([row for row, _ in rows]), np.array([y for _, y in rows]))
+            return at(query, block, **told) * query.noise_weights
+
+        here = sums(mine)
+        for relation in RELATIONS:
+            moved = np.linalg.norm(here - sums(either(relation, zero_out=NULL, replace_one=theirs)))
+            found[relation] = max(found[relation], float(moved) / query.sensitivity(relation))
+    return found
+
+
+@pytest.mark.parametrize(("loss", "name"), CASES)
+def test_neighbours_reach_the_bound_and_never_pass_it(loss: str, name: str) -> None:
+    found = far(loss, name, np.random.default_rng(8))
+    assert all(0.97 <= share <= 1.0 for share in found.values()), found
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_rows_that_are_not_cut_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Planted fault: rows as long as they were."""
+
+    def wrong(block: Block, projection: Any, weights: Any) -> Any:
+        for rows, shares, scores, labels in short_rows(block, projection, weights):
+            yield rows / shares[:, None], np.ones_like(shares), scores, labels
+
+    monkeypatch.setattr(own_queries, "short_rows", wrong)
+    assert max(far("squared", name, np.random.default_rng(8)).values()) > 1.2
+
+
+@pytest.mark.parametrize("name", ["squared-slopes", "gradient"])
+def test_slopes_that_are_not_cut_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Planted fault: factors as they are."""
+
+    def wrong(self: Any, round: Any) -> Any:
+        slope = float(round.told["slope"][0])
+        for rows, shares, scores, labels in short_rows(round.rows, self.shape.matrix(round.told), self.weights):
+            yield rows, self.factors(scores, labels, slope) * self.weighed(shares)
+
+    monkeypatch.setattr(ShortRows, "pieces", wrong)
+    assert max(far("squared", name, np.random.default_rng(8)).values()) > 1.2
+
+
+@pytest.mark.parametrize(("loss", "name"), CASES)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_sum_is_that_of_its_records_to_the_last_bit(loss: str, name: str, sparse: bool) -> None:
+    rng = np.random.default_rng(3)
+    rows, labels = rng.standard_normal((RECORDS, FEATURES)), rng.choice([-1.0, 1.0], RECORDS)
+    query = KINDS[name](WEIGHTS, problem(loss).scaled_loss)
+    told = told_to(query, plan_of(loss), rng) | {"slope": np.array([0.8])}
+    whole = at(query, block_of(loss, rows, labels), **told)
+    each = [
+        at(query, block_of(loss, np.where(np.arange(RECORDS)[:, None] == k, rows, math.nan), labels), **told)
+        for k in range(RECORDS)
+    ]
+    for order in (np.arange(RECORDS), rng.permutation(RECORDS)):
+        np.testing.assert_array_equal(sum(each[k] for k in order), whole)
+        again = at(query, block_of(loss, rows[order], labels[order], sparse=sparse), **told)
+        np.testing.assert_array_equal(again, whole)
+    null = at(query, block_of(loss, np.full_like(rows, math.nan), labels), **told)
+    np.testing.assert_array_equal(null, np.zeros(query.length))
+
+
+def test_the_sums_are_those_of_a_weighted_problem() -> None:
+    """Curvature, gradient and its variance of records that weigh c^2, in units of what bounds them."""
+    rng = np.random.default_rng(1)
+    rows, labels = rng.standard_normal((RECORDS, FEATURES)), rng.choice([-1.0, 1.0], RECORDS)
+    block, loss = block_of("logistic", rows, labels), get("logistic")
+    told = {"projection": (1e6 * np.tril(rng.standard_normal((4, 4)))[np.tril_indices(4)]).astype(np.int64)}
+    told |= {"unit": np.array([0.9e-6]), "slope": np.array([0.9])}
+    prepared, scores = block.rows.astype(float), block.rows.astype(float) @ WEIGHTS
+    seen = prepared @ Slopes(WEIGHTS, loss).shape.matrix(told)
+    shares = np.minimum(1.0, 1 / np.linalg.norm(seen, axis=1))
+    assert 0 < np.count_nonzero(shares < 1) < RECORDS
+    slopes = np.clip(loss.derivative(scores, labels) / 0.9, -1, 1)
+    bend = loss.curvature(scores, labels) / 0.25
+    expected = {
+        "curvature": (seen * (shares**2 * bend)[:, None]).T @ seen,
+        "squared-slopes": (seen * (shares**2 * slopes)[:, None] ** 2).T @ seen,
+        "gradient": seen.T @ (shares**2 * slopes),
+    }
+    for name, kind in KINDS.items():
+        query = kind(WEIGHTS, loss)
+        found = at(query, block, **told)
+        found = found if name == "gradient" else query.matrix(found)
+        np.testing.assert_allclose(found, expected[name], atol=1e-5)
+
+
+def made_up(rng: np.random.Generator, noise: float, deviations: Any) -> tuple[Sums, np.ndarray]:
+    """Sums that a sample and noise make of a known quadratic, and the weights that are sought."""
+    d = len(deviations)
+    true = rng.standard_normal((d, d))
+    true = true @ true.T + np.diag(1e3 * np.asarray(deviations))
+    sought, projection = rng.standard_normal(d), np.tril(rng.standard_normal((d, d))) + 3 * np.eye(d)
+    at_zero = true @ np.linalg.solve(projection, -sought)
+    gradient = at_zero + np.linalg.cholesky(true) @ rng.standard_normal(d) + noise * rng.standard_normal(d)
+    error = np.triu(rng.standard_normal((d, d)) / math.sqrt(2), 1)
+    error += error.T + np.diag(rng.standard_normal(d))
+    return Sums(projection, true + noise * error, true, gradient, noise, noise, noise), sought
+
+
+def held(rng: np.random.Generator, noise: float, assumed: float) -> float:
+    """The share of 95% intervals that hold, over 200 samples of 6 weights."""
+    count = 0
+    for _ in range(200):
+        sums, sought = made_up(rng, noise, [1, 1, 1, 1, 2, 4])
+        told = Sums(sums.projection, sums.curvature, sums.squares, sums.gradient, assumed, assumed, assumed)
+        step = OneStep(told, np.zeros(6))
+        assert all(step.identified(way) for way in np.eye(6))
+        count += sum(abs(step.weights[j] - sought[j]) <= 1.96 * step.error(np.eye(6)[j]) for j in range(6))
+    return count / 1200
+
+
+def test_intervals_hold_with_noise_and_would_not_if_it_were_forgotten() -> None:
+    """1,200 intervals at .95 hold less than .90 or more than .99 with a chance below 1e-6, as 200 samples too."""
+    assert 0.90 < held(np.random.default_rng(0), 60.0, 60.0) < 0.99
+    assert held(np.random.default_rng(0), 60.0, 1e-3) < 0.80
+
+
+def test_what_the_noise_hides_is_not_told() -> None:
+    """The last direction has a tenth of the noise of the curvature: weights that hang on it are refused."""
+    sums, _ = made_up(np.random.default_rng(5), 0.0, [1, 1, 1, 1])
+    hidden = Sums(np.eye(4), np.diag([1e3, 1e3, 1e3, 1.0]), sums.squares, sums.gradient, 10.0, 10.0, 10.0)
+    step = OneStep(hidden, np.zeros(4))
+    assert [step.identified(way) for way in np.eye(4)] == [True, True, True, False]
+    assert not step.identified(np.ones(4))
+    assert step.identified(np.array([1.0, 0.0, 0.0, 0.01]))
+
+
+def test_without_noise_the_step_is_newtons() -> None:
+    sums, sought = made_up(np.random.default_rng(2), 0.0, [1, 2, 3])
+    gradient = sums.curvature @ np.linalg.solve(sums.projection, -sought)
+    exact = Sums(sums.projection, sums.curvature, sums.squares, gradient, 0.0, 0.0, 0.0)
+    step = OneStep(exact, np.zeros(3))
+    np.testing.assert_allclose(step.weights, sought, rtol=1e-9)
+    middle = np.linalg.inv(sums.curvature) @ sums.squares @ np.linalg.inv(sums.curvature)
+    covariance = sums.projection @ middle @ sums.projection.T
+    np.testing.assert_allclose([step.error(way) for way in np.eye(3)], np.sqrt(np.diag(covariance)), rtol=1e-9)
+
+
+def test_squared_slopes_are_drawn_to_the_curvature_as_far_as_noise_rules() -> None:
+    rng = np.random.default_rng(3)
+    curvature, unlike = np.diag([4.0, 2.0, 1.0]), np.diag([1.0, 2.0, 4.0])
+    for noise, kept in ((1e-3, 1.0), (30.0, 0.0)):
+        found = Sums(np.eye(3), curvature, 5.0 * unlike, np.zeros(3), 0.0, noise, 0.0).variance
+        np.testing.assert_allclose(found, 5.0 * (kept * unlike + (1 - kept) * curvature), rtol=1e-4)
+    off = []
+    for _ in range(200):  # of noise alone less is left than there was
+        error = np.triu(rng.standard_normal((3, 3)) / math.sqrt(2), 1)
+        error += error.T + np.diag(rng.standard_normal(3))
+        found = Sums(np.eye(3), curvature, 5.0 * curvature + error, np.zeros(3), 0.0, 1.0, 0.0).variance
+        off.append(np.linalg.norm(found - 5.0 * curvature) / np.linalg.norm(error))
+    assert np.mean(off) < 0.75
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_plan_costs_what_was_asked_for_also_by_rows(loss: str, relation: Relation) -> None:
+    central = plan_of(loss, relation=relation)
+    rows = plan_of(loss, relation=relation, split="rows", parties=(("anna", 4), ("ben", 3)))
+    assert central.releases == rows.releases
+    assert epsilons_of(central)["coordinator"] == pytest.approx(1.0, rel=1e-3)
+    assert epsilons_of(rows)["coordinator"] == epsilons_of(central)["coordinator"] <= 1.0
+    assert epsilons_of(rows)["world"] < epsilons_of(central)["world"]
+
+
+def test_no_solver_is_called_so_and_a_party_checks_every_number_of_a_plan() -> None:
+    assert all(form.name != "standard-errors" for form in algorithms.every_form())
+    with pytest.raises(InputError, match="solver='standard-errors' is unknown"):
+        algorithms.check("standard-errors", get("logistic"), "central")
+    plan = plan_of()
+    assert algorithms.of(Plan.from_json(plan.to_json())).title == PrivateStandardErrors.title
+    short = plan.model_copy(update={"numbers": {"weights": (1.0,)}})
+    with pytest.raises(RefusedError, match="a model of 1 weights for rows of 4 columns"):
+        query_of(short, "gradient")
+    for weights in ((math.nan,) * 4, (math.inf,) * 4, (1e200,) * 4, "four"):
+        with pytest.raises(ValueError, match="weights"):
+            plan.model_copy(update={"numbers": {"weights": weights}})
+    with pytest.raises(ValueError, match="surprise"):
+        plan.model_copy(update={"numbers": {"weights": (1.0,) * 4, "surprise": 1.0}})
+
+
+@pytest.mark.parametrize("name", ["gram", *KINDS])
+def test_a_plan_that_charges_less_or_adds_less_noise_is_found(name: str) -> None:
+    plan = plan_of()
+    release = plan.release(name)
+    less = release.model_copy(update={"charged_zero_out": release.charged_zero_out / 2})
+    with pytest.raises(LeakError, match="more sensitive than the plan charged"):
+        less.check(query_of(plan, name), RECORDS)
+    quiet = tuple(
+        each.model_copy(update={"std": each.std / 2}) if each.query == name else each for each in plan.releases
+    )
+    assert epsilons_of(plan.model_copy(update={"releases": quiet}))["coordinator"] > 1.05
+
+
+def test_what_is_told_is_checked() -> None:
+    plan = plan_of()
+    query = query_of(plan, "gradient")
+    told = told_to(query, plan, np.random.default_rng(0))
+    assert query.objection(plan, 0, told) is None
+    for name, value in (("slope", [0.0]), ("slope", [math.nan]), ("unit", [1e300]), ("projection", [2**40] * 10)):
+        wrong = {**told, name: np.array(value)}
+        assert "needs" in str(query.objection(plan, 0, wrong)), name

@@ -1,0 +1,220 @@
+"""`coefficients()`: estimates with standard errors, what they cost, where they are refused, and models as ONNX."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression, LogisticRegression
+
+import sottovoce as sv
+from sottovoce.app import model_file
+from sottovoce.errors import InputError
+from sottovoce.estimators.coefficients import LOST, SHARE
+from sottovoce.privacy.ledger import Ledger
+
+RNG = np.random.default_rng(0)
+NAMES = ["age", "income", "smoker"]
+X = np.column_stack([RNG.uniform(20, 80, 4000), RNG.uniform(0, 9, 4000), RNG.integers(0, 2, 4000)])
+SCORES = 0.05 * (X[:, 0] - 50) - 0.3 * (X[:, 1] - 4) + 0.8 * X[:, 2]
+Y = np.where(SCORES + RNG.logistic(size=4000) > 0, "ill", "well")
+NUMBERS = 100 + 20 * SCORES + (1 + X[:, 1]) * RNG.standard_normal(4000)  # residuals of unequal size
+RANGES = ([18, 0, 0], [90, 10, 1])
+CLASSES = ("ill", "well")
+
+
+def classifier(**changes: Any) -> Any:
+    given = {"epsilon": 3.0, "feature_ranges": RANGES, "classes": CLASSES, "standard_errors": True, "insecure_seed": 1}
+    return sv.PrivateLogisticRegression(**{**given, **changes})
+
+
+def regressor(**changes: Any) -> Any:
+    given = {"epsilon": 3.0, "feature_ranges": RANGES, "label_bound": (0, 200), "standard_errors": True}
+    return sv.PrivateRidge(**{**given, "insecure_seed": 1, **changes})
+
+
+def sandwich(slopes: np.ndarray, bends: np.ndarray) -> np.ndarray:
+    """Robust standard errors by the textbook, the intercept last."""
+    rows = np.column_stack([X, np.ones(len(X))])
+    inverse = np.linalg.inv((rows * bends[:, None]).T @ rows)
+    return np.sqrt(np.diag(inverse @ ((rows * slopes[:, None] ** 2).T @ rows) @ inverse))
+
+
+def test_without_privacy_they_are_those_of_the_textbook() -> None:
+    plain = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(X, Y)
+    chance = plain.predict_proba(X)[:, 1]
+    found = list(classifier(epsilon=math.inf).fit(X, Y).coefficients())
+    expected = np.append(plain.coef_, plain.intercept_)
+    errors = sandwich(chance - (Y == "well"), chance * (1 - chance))
+    np.testing.assert_allclose([row.estimate for row in found], expected, rtol=1e-4)
+    np.testing.assert_allclose([row.standard_error for row in found], errors, rtol=1e-4)
+    np.testing.assert_allclose([row.odds_ratio for row in found], np.exp(expected), rtol=1e-3)
+    line = LinearRegression().fit(X, NUMBERS)
+    found = list(regressor(epsilon=math.inf).fit(X, NUMBERS).coefficients())
+    np.testing.assert_allclose([row.estimate for row in found], np.append(line.coef_, line.intercept_), rtol=1e-4)
+    errors = sandwich(line.predict(X) - NUMBERS, np.ones(len(X)))
+    np.testing.assert_allclose([row.standard_error for row in found], errors, rtol=1e-4)
+    assert found[0].odds_ratio is None
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_with_little_noise_they_are_nearly_so(fits: bool) -> None:
+    """In the units of the columns, whatever the ranges; also of one party of several."""
+    model, labels = (classifier(epsilon=300.0), Y) if fits else (regressor(epsilon=300.0), NUMBERS)
+    parts = [(X[:1500], labels[:1500]), (X[1500:], labels[1500:])]
+    exact = list(clone(model).set_params(epsilon=math.inf).fit(X, labels).coefficients())
+    for found in (model.fit(X, labels).coefficients(), model.fit(sv.Federation.by_rows(parts)).coefficients()):
+        for row, truth in zip(found, exact, strict=True):
+            assert row.estimate == pytest.approx(truth.estimate, abs=0.5 * truth.standard_error)
+            assert row.standard_error == pytest.approx(truth.standard_error, rel=0.15)
+
+
+def test_the_fit_and_its_standard_errors_have_one_budget() -> None:
+    model = classifier(epsilon=1.0).fit(X, Y)
+    assert [plan.algorithm for plan in model.plans_] == ["whitened", "standard-errors"]
+    assert model.privacy_.epsilon == pytest.approx(1.0, abs=1e-6)
+    assert model.privacy_.epsilon <= 1.0
+    shares = [
+        (plan.mu / classifier(epsilon=1.0).set_params(standard_errors=False).fit(X, Y).plan_.mu) ** 2
+        for plan in model.plans_
+    ]
+    assert shares == pytest.approx([1 - SHARE, SHARE], rel=1e-3)
+    assert {"curvature", "squared-slopes"} <= set(model.communication_.uplink)
+    assert not hasattr(model.set_params(standard_errors=False).fit(X, Y), "coefficients_")
+    with pytest.raises(InputError, match="this fit has no standard errors"):
+        model.coefficients()
+
+
+def test_an_account_pays_for_both_and_one_without_room_leaves_the_model(tmp_path: Path) -> None:
+    account = Ledger.create(tmp_path / "a.ledger").open("people", epsilon=1.3, delta=1e-5)
+    classifier(epsilon=1.0, insecure_seed=None, ledger=account).fit(X, Y)
+    assert account.balance().plans == 2
+    small = Ledger.create(tmp_path / "b.ledger").open("people", epsilon=1.0, delta=1e-5)
+    with pytest.warns(UserWarning, match="the model is here and paid for"):
+        model = classifier(epsilon=1.0, insecure_seed=None, ledger=small).fit(X, Y)
+    assert small.balance().plans == 1
+    assert model.score(X, Y) > 0.6
+    assert model.privacy_.epsilon < 0.8
+    with pytest.raises(InputError, match="this fit has no standard errors"):
+        model.coefficients()
+
+
+def test_what_the_noise_hides_is_refused_and_named() -> None:
+    """The second column is nearly the first: neither coefficient is told at this epsilon, the third is."""
+    rows = np.column_stack([X[:, 0], X[:, 0] + 0.01 * RNG.standard_normal(4000), X[:, 2]])
+    model = classifier(feature_ranges=([18, 18, 0], [90, 90, 1])).fit(rows, Y)
+    found = model.coefficients()
+    assert [row.identified for row in found] == [False, False, True, True]
+    assert found["x0"].estimate is found["x0"].standard_error is found["x0"].odds_high is None
+    assert str(found).count(LOST) == 2
+
+
+def test_a_table_is_text_numbers_and_a_picture(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    model = classifier().fit(pd.DataFrame(X, columns=NAMES), Y)
+    found = model.coefficients()
+    assert [row.name for row in found] == [*NAMES, "intercept"]
+    assert len(found) == 4
+    lines = str(found).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [*NAMES, "intercept"]
+    assert len({len(line) for line in lines}) == 1
+    row = found["age"]
+    assert row.low < row.estimate < row.high
+    assert row.odds_low == pytest.approx(math.exp(row.low))
+    assert json.loads(json.dumps(found.to_dict()))["age"]["standard_error"] == row.standard_error
+    assert found.to_pandas().loc["smoker", "odds_ratio"] == found["smoker"].odds_ratio
+    with pytest.raises(KeyError):
+        found["shoe size"]
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    axes = found.plot()
+    assert [label.get_text() for label in axes.get_yticklabels()] == NAMES[::-1]
+    axes.figure.savefig(tmp_path / "forest.png")
+    matplotlib.pyplot.close(axes.figure)
+    path = tmp_path / "model.json"
+    model_file.save(model, path)
+    again = model_file.load(path)
+    assert again.coefficients() == found
+    assert again.epsilon == model.epsilon
+    assert again.privacy_.epsilon == model.privacy_.epsilon
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"alpha": 0.1}, "without a penalty"),
+        ({"radius": 2.0}, "without a penalty"),
+        ({"penalty": "l1", "alpha": 0.1}, "without a penalty"),
+        ({"classes": ("ill", "well", "neither")}, "two classes are served so far, not 3"),
+        ({"solver": sv.solvers.SGD(), "calibration": "paper"}, "nothing is bought beside it"),
+        ({"solver": "sgd"}, "needs a solver with Gaussian releases alone"),
+        ({"standard_errors": "yes"}, "must be True or False"),
+    ],
+)
+def test_where_they_cannot_be_had_that_is_told_before_anything_is_spent(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    account = Ledger.create(tmp_path / "a.ledger").open("people", epsilon=9.0, delta=1e-4)
+    with pytest.raises(InputError, match=message):
+        classifier(insecure_seed=None, ledger=account, **changes).fit(X, Y)
+    assert account.balance().spent == 0
+
+
+def test_by_columns_they_are_refused() -> None:
+    federation = sv.Federation.by_columns([X[:, :1], X[:, 1:]], Y)
+    with pytest.raises(InputError, match="by columns nobody has whole rows"):
+        classifier(insecure_seed=None).fit(federation)
+
+
+def test_a_plan_tells_what_follows() -> None:
+    federation = sv.Federation.by_rows([(X[:2000], Y[:2000]), (X[2000:], Y[2000:])])
+    model = classifier(insecure_seed=None)
+    (after,) = model._plans_after(model._prepare(federation, frames=1))
+    assert after.algorithm == "standard-errors"
+    assert [release.query for release in after.releases] == ["gram", "curvature", "squared-slopes", "gradient"]
+    ran = model.fit(federation).plans_[1]
+    assert ran.releases == after.releases
+
+
+ONNX_MODELS = {
+    "two classes": (sv.PrivateLogisticRegression(epsilon=3.0, feature_ranges=RANGES, classes=CLASSES), Y),
+    "three classes": (
+        sv.PrivateLogisticRegression(epsilon=3.0, feature_ranges=RANGES, classes=(0, 1, 2)),
+        np.digitize(SCORES, [-1.0, 1.0]),
+    ),
+    "numbers": (sv.PrivateRidge(epsilon=3.0, feature_ranges=RANGES, label_bound=(0, 200)), NUMBERS),
+    "a margin": (sv.PrivateLinearSVC(epsilon=3.0, feature_ranges=RANGES, classes=CLASSES), Y),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("kind", ONNX_MODELS)
+def test_an_onnx_graph_predicts_as_the_model(kind: str, tmp_path: Path) -> None:
+    """Run elsewhere, on float32: the same classes but for rows at the border, the same numbers and probabilities."""
+    pytest.importorskip("skl2onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    given, labels = ONNX_MODELS[kind]
+    model = clone(given).fit(X, labels)
+    written = model.to_onnx(tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == written
+    session = runtime.InferenceSession(written, providers=["CPUExecutionProvider"])
+    found = session.run(None, {session.get_inputs()[0].name: X.astype(np.float32)})
+    if kind == "numbers":
+        np.testing.assert_allclose(found[0].ravel(), model.predict(X), rtol=1e-4)
+        return
+    assert np.mean(found[0] == model.predict(X)) > 0.999
+    if kind != "a margin":
+        np.testing.assert_allclose(found[1], model.predict_proba(X), atol=1e-4)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = clone(ONNX_MODELS["numbers"][0]).fit(X, NUMBERS)
+    monkeypatch.setitem(sys.modules, "skl2onnx", None)
+    with pytest.raises(InputError, match=r"install the extra, sottovoce\[onnx\]"):
+        model.to_onnx()
