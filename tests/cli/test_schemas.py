@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.app import demo
 from sottovoce.app.jobs import load_job, load_party_job
 from sottovoce.app.runs import planned
 from sottovoce.app.sources import read_table_party
@@ -155,6 +157,27 @@ class TestJobs:
         holder = read_table_party("north", loaded.party, loaded.resolve, loaded.known_schema)
         assert holder.labelled
         assert holder.features == len(NAMES)
+
+    def test_parties_of_their_own_with_one_schema(self, people: Path, invoke: Invoke, start: Any) -> None:
+        """Real processes over TLS: each party reads its own table by its own copy of the schema."""
+        invoke("certificates", people / "certificates", "north", "south")
+        port = demo._free_port()
+        for name in ("north", "south"):
+            sv.Ledger.create(people / f"{name}.db").open(name, epsilon=5.0, delta=1e-5)
+            said = f'[party]\nname = "{name}"\nfile = "{name}.csv"\nledger = "{name}.db"\n[federation]\n'
+            said += f'coordinator = "localhost:{port}"\ncertificates = "certificates"\n'
+            (people / f"{name}.toml").write_text(said + "[policy]\nmax_epsilon = 4.0\n" + SCHEMA)
+            start("party", "--job", people / f"{name}.toml")
+        remote = f'[federation]\nlisten = "127.0.0.1:{port}"\ncertificates = "certificates"\nwait = 60\n'
+        path = people / "job.toml"
+        path.write_text(JOB.replace("insecure_seed = 3\n", "") + remote + 'parties = ["north", "south"]\n' + SCHEMA)
+        invoke("fit", path, "--quiet")
+        report = json.loads((people / "job.privacy.json").read_text())
+        assert report["feature_names"] == NAMES
+        assert [sv.Ledger(people / f"{name}.db").account().balance().plans for name in ("north", "south")] == [1, 1]
+        found = invoke("predict", people / "job.json", people / "all.csv").stdout.splitlines()[1:]
+        truth = [line.split(",")[-1] for line in (people / "all.csv").read_text().splitlines()[1:]]
+        assert np.mean([a == b for a, b in zip(found, truth, strict=True)]) > 0.8
 
     @pytest.mark.parametrize(
         ("text", "said"),

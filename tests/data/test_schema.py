@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -172,21 +173,24 @@ class TestTables:
         assert SCHEMA.labels(given).tolist() == SCHEMA.labels(self.cells).tolist()
 
     def test_pandas(self) -> None:
-        pandas = pytest.importorskip("pandas")
-        frame = pandas.DataFrame(self.cells)
+        frame = pd.DataFrame(self.cells)
         self.same(frame)
         self.same(frame.convert_dtypes())
         self.same(frame.astype({"diet": "category"}))
         self.same(frame[frame.columns[::-1]].set_index("id", drop=False))
 
     def test_polars(self) -> None:
-        self.same(pytest.importorskip("polars").DataFrame(self.cells))
+        frame = pl.DataFrame(self.cells)
+        self.same(frame)
+        self.same(frame.with_columns(pl.col("diet").cast(pl.Categorical), pl.col("age").cast(pl.Decimal(10, 2))))
+        self.same(frame.with_columns(pl.col("age").cast(pl.String), pl.col("bmi").cast(pl.Float32)))
+        with pytest.raises(sv.InputError, match="X is of type LazyFrame"):
+            SCHEMA.encode(frame.lazy())
 
     def test_arrow_and_parquet(self, tmp_path: Path) -> None:
-        pyarrow = pytest.importorskip("pyarrow")
         from pyarrow import parquet
 
-        made = pyarrow.table(self.cells)
+        made = pa.table(self.cells)
         self.same(made)
         self.same(made.to_batches()[0])
         self.same(made.set_column(4, "diet", made["diet"].dictionary_encode()))

@@ -438,7 +438,7 @@ def columns_of(table: Any) -> dict[str, Cells]:
         columns = {str(name): _cells(values) for name, values in table.items()}
     elif hasattr(table, "column_names"):  # Arrow
         columns = {name: _cells(table.column(j)) for j, name in enumerate(_distinct(table.column_names))}
-    elif hasattr(table, "columns") and hasattr(table, "__getitem__") and not hasattr(table, "collect"):
+    elif not hasattr(table, "collect") and hasattr(table, "columns") and hasattr(table, "__getitem__"):
         columns = {str(name): _cells(table[name]) for name in _distinct(table.columns)}
     else:
         raise InputError(
