@@ -62,10 +62,10 @@ def random_record(rng: np.random.Generator) -> tuple[np.ndarray, float]:
     return row, float(rng.choice([-1.0, 1.0]))
 
 
-def far(loss: str, name: str, rng: np.random.Generator) -> dict[Relation, float]:
+def far(loss: str, name: str, rng: np.random.Generator, **changes: Any) -> dict[Relation, float]:
     """The largest weighted distance of neighbours, as a share of the sensitivity, whatever was told."""
     found: dict[Relation, float] = dict.fromkeys(RELATIONS, 0.0)
-    plan, scaled = plan_of(loss), problem(loss).scaled_loss
+    plan, scaled = plan_of(loss, **changes), problem(loss, **changes).scaled_loss
     for trial in range(45):
         weights = rng.standard_normal(FEATURES + 1) * 10.0 ** rng.choice([-9, 0, 2])
         query: Query = KINDS[name](weights, scaled)
@@ -99,6 +99,12 @@ def far(loss: str, name: str, rng: np.random.Generator) -> dict[Relation, float]
 @pytest.mark.parametrize(("loss", "name"), CASES)
 def test_neighbours_reach_the_bound_and_never_pass_it(loss: str, name: str) -> None:
     found = far(loss, name, np.random.default_rng(8))
+    assert all(0.97 <= share <= 1.0 for share in found.values()), found
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_class_weights_move_no_bound(name: str) -> None:
+    found = far("logistic", name, np.random.default_rng(8), class_weight=(0.1, 1.0))
     assert all(0.97 <= share <= 1.0 for share in found.values()), found
 
 
