@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from sottovoce import algorithms
-from sottovoce.algorithms.standard_errors import PrivateStandardErrors
+from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.algorithms.standard_errors import queries as own_queries
 from sottovoce.algorithms.standard_errors.estimates import OneStep, Sums
 from sottovoce.algorithms.standard_errors.queries import Curvature, ShortRows, Slopes, SquaredSlopes
@@ -48,7 +48,7 @@ def problem(loss: str, **changes: Any) -> Problem:
 
 
 def plan_of(loss: str = "squared", **changes: Any) -> Plan:
-    return algorithms.plan_by(PrivateStandardErrors(), problem(loss, **changes), WEIGHTS, run="run", coin="coin")
+    return algorithms.plan_by(PrivateStandardErrors(), problem(loss, **changes), Start(WEIGHTS), run="run", coin="coin")
 
 
 def block_of(loss: str, rows: np.ndarray, labels: np.ndarray, *, sparse: bool = False) -> Block:
@@ -262,6 +262,8 @@ def test_no_solver_is_called_so_and_a_party_checks_every_number_of_a_plan() -> N
     for weights in ((math.nan,) * 4, (math.inf,) * 4, (1e200,) * 4, "four"):
         with pytest.raises(ValueError, match="weights"):
             plan.model_copy(update={"numbers": {"weights": weights}})
+    with pytest.raises(ValueError, match="fixed"):
+        plan.model_copy(update={"numbers": {"weights": (1.0,) * 4, "fixed": (-1,)}})
     with pytest.raises(ValueError, match="surprise"):
         plan.model_copy(update={"numbers": {"weights": (1.0,) * 4, "surprise": 1.0}})
 
