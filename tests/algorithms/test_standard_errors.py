@@ -230,6 +230,9 @@ def test_squared_slopes_are_drawn_to_the_curvature_as_far_as_noise_rules() -> No
     for noise, kept in ((1e-3, 1.0), (30.0, 0.0)):
         found = Sums(np.eye(3), curvature, 5.0 * unlike, np.zeros(3), 0.0, noise, 0.0).variance
         np.testing.assert_allclose(found, 5.0 * (kept * unlike + (1 - kept) * curvature), rtol=1e-4)
+    lost = Sums(np.eye(3), -curvature, -unlike, np.zeros(3), 50.0, 50.0, 1.0)  # all noise: finite, and nothing is told
+    assert OneStep(lost, np.zeros(3)).error(np.ones(3)) > 0
+    assert not any(OneStep(lost, np.zeros(3)).identified(way) for way in np.eye(3))
     off = []
     for _ in range(200):  # of noise alone less is left than there was
         error = np.triu(rng.standard_normal((3, 3)) / math.sqrt(2), 1)
