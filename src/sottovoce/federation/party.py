@@ -31,6 +31,7 @@ from sottovoce.federation import limits
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
+from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Event
@@ -257,7 +258,8 @@ class Party:
                 self._keep_told(frame, kept.plan)
         else:
             self._run = None
-            if frame.plan and run is not None and run.plan.split == "columns":
+            fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
+            if frame.plan and run is not None and fitted:
                 self._keep_model(run, frame)
         return reply("done", frame, _acknowledged(True) + self._receipt(frame))
 
