@@ -117,6 +117,8 @@ class CoefficientTable:
         ax.axvline(1.0 if self.odds else 0.0, color="gray", lw=0.8, ls="--")
         if self.odds:
             ax.set_xscale("log")
+            for axis in (ax.xaxis.set_major_formatter, ax.xaxis.set_minor_formatter):
+                axis("{x:g}")  # not as powers of ten
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
         ax.set_ylim(-0.7, len(shown) - 0.3)
         ax.set_xlabel("odds ratio, 95% interval" if self.odds else "coefficient, 95% interval")

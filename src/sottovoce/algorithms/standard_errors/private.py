@@ -45,7 +45,7 @@ SHARES = {
     "squared-slopes": 0.10,
 }  # of mu^2; the gradient has the rest
 REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
-LENGTH = 3.0  # root mean square lengths at which whitened rows are cut; at 1.5 the target moves by several errors
+LENGTHS = 1.5, 3.0  # root mean square lengths at which whitened rows are cut: at 1.5 few far rows move the target
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,13 @@ def _clips(plan: Plan, units: Units, q: Array, moments: Moments) -> Clips:
     """
     steepest, size, d = units.loss.lipschitz(), units.slope * math.sqrt(plan.records), plan.dimension
     hidden = units.loss.curvature_bound * _noise(plan, "curvature") * math.sqrt(2 * d)
-    clear = math.sqrt(units.curvature * plan.records / (8 * hidden))
-    first = Clips(LENGTH * math.sqrt(float(q @ moments.values)), min(steepest, REACH * units.slope))
+    clear, usual = math.sqrt(units.curvature * plan.records / (2 * hidden)), math.sqrt(float(q @ moments.values))
+    first = Clips(min(max(clear, LENGTHS[0] * usual), LENGTHS[1] * usual), min(steepest, REACH * units.slope))
     known = size * math.sqrt(0.1 * math.sqrt(d) / _noise(plan, "squared-slopes"))
     allowed = min(size / _noise(plan, "gradient"), known)
     growth = max(1.0, allowed / first.product)
     steeper = min(steepest / first.slope, math.sqrt(growth))
-    longest = min(max(first.cut, clear), math.sqrt(q.max()))
+    longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
     return Clips(min(first.cut * growth / steeper, longest), first.slope * steeper)
 
 
