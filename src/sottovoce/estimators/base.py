@@ -154,10 +154,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Fit on arrays, on a table with a schema, or on a `Federation`. Sample weights are refused with the reason."""
         _refuse(refused)
         X, y = self._encoded(X, y)
+        self._stopped = False
         try:
             self._solve(X, y)
         except InputError:
-            if self.__dict__.pop("_stopped", False):
+            if self._stopped:
                 self._note(X)
             raise
         self._note(X)
