@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from sottovoce import algorithms
 from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.algorithms.model_selection import queries as selection_queries
 from sottovoce.algorithms.model_selection.queries import LossDifferences
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.losses import get
+from sottovoce.losses import get, weighted
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, Relation, either
@@ -175,3 +176,39 @@ def test_a_plan_with_other_models_or_less_noise_is_refused() -> None:
     cheap = plan.release("losses").model_copy(update={"charged_zero_out": 0.5})
     with pytest.raises(LeakError, match="more sensitive"):
         cheap.check(query_of(plan, "losses"), RECORDS)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_losses_are_summed_in_pieces(sparse: bool) -> None:
+    """A number for each model and row at once would take far more memory than the rows; pieces give the same sums."""
+    rng = np.random.default_rng(6)
+    count, models = 40_000, rng.standard_normal((65, FEATURES + 1))
+    rows, labels = rng.standard_normal((count, FEATURES)), rng.choice([-1.0, 1.0], count)
+    rows[7] = math.nan
+    block = block_of("logistic", rows, labels, sparse=sparse, parties=(("anna", count),))
+    asked = query("logistic", models)
+    tracemalloc.start()
+    found = at(asked, block)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < count * len(models) * 8 * (3 if sparse else 0.25)
+    each = np.column_stack([get("logistic").value(block.scores(weights), block.labels) for weights in models])
+    vectors = each[:, 1:] - each[:, :1]
+    vectors[7] = 0.0
+    np.testing.assert_array_equal(found, toward_zero(selection_queries.cut(vectors), block.sum_bits).sum(axis=0))
+
+
+def test_class_weights_move_no_bound() -> None:
+    """Weights are at most 1, and vectors are cut behind them: a record adds no more, and what it adds is weighted."""
+    weighted_loss = weighted(get("logistic"), (0.25, 1.0))
+    rng = np.random.default_rng(9)
+    for scale in (0.1, 1.0, 1e3, 1e90):
+        asked = LossDifferences(scale * rng.standard_normal((MODELS, FEATURES + 1)), weighted_loss, 1.0)
+        for label in (-1.0, 1.0):
+            rows = np.full((RECORDS, FEATURES), math.nan)
+            rows[2] = rng.standard_normal(FEATURES)
+            moved = at(asked, block_of("logistic", rows, np.full(RECORDS, label)))
+            assert np.linalg.norm(moved) <= asked.sensitivity("zero-out")
+    short, plain = (LossDifferences(0.01 * WEIGHTS, loss, 1.0) for loss in (weighted_loss, get("logistic")))
+    block = block_of("logistic", rng.standard_normal((RECORDS, FEATURES)), np.full(RECORDS, -1.0))
+    np.testing.assert_allclose(at(short, block), 0.25 * at(plain, block), atol=1e-9)

@@ -422,11 +422,15 @@ def test_a_penalty_that_is_chosen_is_planned_charged_and_reported(write_job, inv
     ledger = open_ledger("data.db", 3.0)
     path = write_job(model={"alpha": '"auto"', "penalty": '"l1"'}, data={"ledger": '"data.db"'})
     shown = json.loads(invoke("plan", path, "--json").stdout)
-    assert any("2% of mu squared for alpha" in note and "together cost epsilon 1" in note for note in shown["notes"])
+    assert "losses of models less those of a reference" in invoke("plan", path).stdout
     done = json.loads(invoke("fit", path, "--json", "--quiet").stdout)
     assert done["epsilon"] == pytest.approx(1.0)
     assert [release["query"] for release in done["releases"]][-1] == "losses"
+    assert done["releases"] == shown["releases"]
+    assert done["epsilon"] == shown["privacy"]["epsilon"]
+    assert done["communication"]["rounds"] == shown["cost"]["rounds"]
     assert ledger.account().balance().plans == 2
+    assert ledger.account().balance().left == pytest.approx(shown["ledgers"][0]["after"]["left"])
     assert "losses of models" in (folder / "job.privacy.html").read_text()
     assert load(folder / "job.json").alpha == "auto"
     assert json.loads((folder / "job.privacy.json").read_text())["alpha"] == done["alpha"]

@@ -13,8 +13,9 @@ from sklearn.base import clone
 import sottovoce as sv
 from sottovoce.algorithms.whitened.evidence import Evidence
 from sottovoce.algorithms.whitened.rule import Moments, Units
-from sottovoce.errors import BudgetError, InputError
+from sottovoce.errors import BudgetError, InputError, RefusedError
 from sottovoce.estimators import choice
+from sottovoce.federation.party import Party
 from sottovoce.losses import get
 from sottovoce.penalties import get as penalty
 from sottovoce.penalties.scaled import ScaledRegulariser
@@ -129,10 +130,58 @@ def test_where_an_account_has_no_room_for_the_choice_the_fit_is_kept(tmp_path: P
     assert account.balance().plans == 1
 
 
+def test_a_choice_that_a_party_refuses_leaves_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Party._asked
+
+    def refusing(self: Party, frame: Any) -> Any:
+        if frame.query == "losses":
+            raise RefusedError("no more.")
+        return asked(self, frame)
+
+    monkeypatch.setattr(Party, "_asked", refusing)
+    with pytest.warns(UserWarning, match=r"the choice was refused: no more\.$"):
+        model = made("lasso").fit(X[TRAIN], NUMBERS[TRAIN])
+    assert model.alpha_ == 0.0
+    assert model.privacy_.epsilon == pytest.approx(1.0, rel=1e-6)  # the choice was begun
+
+
+def test_class_weights_are_those_of_the_losses_compared(tmp_path: Path) -> None:
+    account = sv.Ledger.create(tmp_path / "people.ledger").open("people", 3.0, 1e-5, composition="gaussian")
+    weights = {"yes": 0.2, "no": 1.0}
+    model = made("logistic", epsilon=3.0, class_weight=weights, ledger=account).fit(X[TRAIN], Y[TRAIN])
+    assert model.alpha_ in model.path_.alphas
+    assert account.balance().spent == pytest.approx(3.0, rel=1e-6)
+    fit = np.array(model.plans_[1].numbers.weights[0])
+    rows = model.plan_.preparation
+
+    def losses(coef: np.ndarray, intercept: float) -> np.ndarray:
+        signs = np.where(Y[TRAIN] == "yes", 1.0, -1.0)
+        return np.where(signs > 0, 0.2, 1.0) * np.logaddexp(0, -signs * rows.scores(X[TRAIN], coef, intercept))
+
+    base = losses(*rows.unprepare(fit))
+    gains = [losses(c, b) - base for c, b in zip(model.path_.coefs, model.path_.intercepts, strict=True)]
+    each = np.column_stack(gains)
+    cut = each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1.0)
+    freedom = model.path_.losses * RECORDS - cut.sum(axis=0)  # what is left: degrees of freedom, and noise
+    assert np.abs(freedom).max() < FEATURES + 6 * model.path_.error * RECORDS
+    unweighted = each / np.where(Y[TRAIN] == "yes", 0.2, 1.0)[:, None]
+    assert np.abs(unweighted.sum(axis=0) - cut.sum(axis=0)).max() > 2 * np.abs(freedom).max()  # could be told
+
+
 def test_a_plan_shows_the_fit_s_part() -> None:
     plan = made("logistic").plan(sv.Federation.central(X[TRAIN], Y[TRAIN]))
     assert 0.98 < plan.epsilon < 1.0
     assert plan.regulariser.name == "none"
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_a_plan_tells_of_the_choice(kind: str) -> None:
+    federation = sv.Federation.central(X[TRAIN], ESTIMATORS[kind][1][TRAIN])
+    model = made(kind)
+    (after,) = model._plans_after(model._prepare(federation, frames=1))
+    ran = model.fit(federation).plans_[1]
+    assert (after.algorithm, after.releases) == (ran.algorithm, ran.releases)
+    assert made(kind, alpha=0.1)._plans_after(model._prepare(federation, frames=1)) == ()
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,15 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import sottovoce as sv
+from sottovoce import algorithms
 from sottovoce.app import model_file
-from sottovoce.errors import InputError
+from sottovoce.app.page import page
+from sottovoce.door.frames import decode
+from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.estimators.coefficients import LOST, SHARE
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.queries.messages import rounds_of
+from sottovoce.transports.in_process import InProcess
 
 RNG = np.random.default_rng(0)
 NAMES = ["age", "income", "smoker"]
@@ -63,6 +68,22 @@ def test_without_privacy_they_are_those_of_the_textbook() -> None:
     assert found[0].odds_ratio is None
 
 
+@pytest.mark.parametrize("epsilon", [300.0, math.inf])
+def test_class_weights_are_in_slopes_and_curvatures(epsilon: float) -> None:
+    """The sandwich of the weighted problem; squared slopes have squared weights."""
+    weights = np.where(Y == "well", 0.2, 1.0)
+    plain = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(X, Y, weights)
+    chance = plain.predict_proba(X)[:, 1]
+    errors = sandwich(weights * (chance - (Y == "well")), weights * chance * (1 - chance))
+    found = list(classifier(epsilon=epsilon, class_weight={"well": 0.2}).fit(X, Y).coefficients())
+    close = 1e-4 if epsilon == math.inf else 0.15
+    np.testing.assert_allclose([row.standard_error for row in found], errors, rtol=close)
+    off = [row.estimate for row in found] - np.append(plain.coef_, plain.intercept_)
+    assert np.abs(off / errors).max() < (0.01 if epsilon == math.inf else 0.5)
+    wrong = sandwich(np.sqrt(weights) * (chance - (Y == "well")), weights * chance * (1 - chance))
+    assert np.abs(wrong / errors - 1).max() > 0.2  # negative control
+
+
 @pytest.mark.parametrize("fits", [True, False])
 def test_with_little_noise_they_are_nearly_so(fits: bool) -> None:
     """In the units of the columns, whatever the ranges; also of one party of several."""
@@ -103,6 +124,41 @@ def test_an_account_pays_for_both_and_one_without_room_leaves_the_model(tmp_path
     assert model.privacy_.epsilon < 0.8
     with pytest.raises(InputError, match="this fit has no standard errors"):
         model.coefficients()
+
+
+@pytest.mark.parametrize("error", [RefusedError, WireError])
+@pytest.mark.parametrize(("query", "begun"), [("check", False), ("gram", True), ("gradient", True)])
+def test_what_was_released_before_a_stop_is_counted(
+    monkeypatch: pytest.MonkeyPatch, error: Any, query: str, begun: bool
+) -> None:
+    """One of two parties stops at a question of the second plan that the other answers; or at the plan itself."""
+    exchange, second = InProcess.exchange, set[bytes]()
+
+    def stopping(self: InProcess, requests: Any) -> Any:
+        frame = decode(requests["party-1"])
+        if '"standard-errors"' in frame.text:
+            second.add(frame.plan)
+        if frame.plan in second and frame.query == query:
+            exchange(self, {"party-1": requests["party-1"]})
+            raise error("stopped.")
+        return exchange(self, requests)
+
+    federation = sv.Federation.by_rows([(X[:2000], Y[:2000]), (X[2000:], Y[2000:])])
+    monkeypatch.setattr(InProcess, "exchange", stopping)
+    model = classifier(epsilon=1.0)
+    if error is RefusedError:
+        with pytest.warns(UserWarning, match="a party refused the standard errors: stopped"):
+            model.fit(federation)
+        rounds = {"check": 0, "gram": 0, "gradient": 3}[query]
+        of_the_fit = rounds_of(model.plan_, algorithms.of(model.plan_))
+        assert model.communication_.rounds == of_the_fit + rounds  # those that were answered
+    else:
+        with pytest.raises(WireError, match="stopped"):
+            model.fit(federation)
+    assert len(second) == 1
+    assert [plan.algorithm for plan in model.plans_] == ["whitened", *["standard-errors"][:begun]]
+    assert model.privacy_.coordinator.epsilon == pytest.approx(1.0 if begun else 0.75, abs=1e-6 if begun else 0.05)
+    assert not hasattr(model, "coefficients_")
 
 
 def test_what_the_noise_hides_is_refused_and_named() -> None:
@@ -194,6 +250,17 @@ def test_where_they_cannot_be_had_that_is_told_before_anything_is_spent(
     with pytest.raises(InputError, match=message):
         classifier(insecure_seed=None, ledger=account, **changes).fit(X, Y)
     assert account.balance().spent == 0
+
+
+def test_a_loaded_model_tells_all_that_was_released(tmp_path: Path) -> None:
+    model = classifier(epsilon=1.0).fit(X, Y)
+    model_file.save(model, tmp_path / "model.json")
+    loaded = model_file.load(tmp_path / "model.json")
+    assert loaded.epsilon == 1.0
+    assert loaded.privacy_.epsilon == model.privacy_.epsilon
+    assert [plan.releases for plan in loaded.plans_] == [plan.releases for plan in model.plans_]
+    for each in (model, loaded):
+        assert "squares of the slopes of the loss at the fitted model" in page(each)
 
 
 def test_by_columns_they_are_refused() -> None:

@@ -18,6 +18,7 @@ from scipy.stats import loguniform
 from sklearn.base import clone, is_classifier
 
 import sottovoce as sv
+from sottovoce.app import model_file
 from sottovoce.errors import BudgetError, InputError, LeakError, RepeatedFitWarning, SottovoceError
 from sottovoce.estimators import search as search_module
 from sottovoce.estimators.search import PrivateRandomizedSearch, _number
@@ -126,17 +127,32 @@ def test_the_number_of_trials_has_its_law() -> None:
 def test_nothing_tells_how_many_trials_there_were(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], trials: Any
 ) -> None:
-    """One trial or nine: the same attributes, one entry in the ledger, no warning, no line, nothing of the others."""
+    """One trial or nine: the same attributes, one entry in the ledger, no warning, no line, nothing of the others.
+
+    Also where the party's own logger has a level and a handler of its own.
+    """
     rows = X.copy()
+    log = logging.getLogger("sottovoce.holder")
+    assert log.level == logging.NOTSET
     rows[0, 0] = math.nan  # which a party logs once a plan
     kept = []
     for number in (1, 9):
         trials.clear()
         account = sv.Ledger.create(tmp_path / f"{number}.ledger").open("people", 3.0, 0.01)
         model = clone(MODEL).set_params(verbose=True)
-        with warnings.catch_warnings(record=True) as caught, caplog.at_level(logging.DEBUG, "sottovoce"):
+        log.addHandler(caplog.handler)
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            caplog.at_level(logging.DEBUG, "sottovoce"),
+            caplog.at_level(logging.WARNING, "sottovoce.holder"),
+        ):
             warnings.simplefilter("always")
             found = made(model, ledger=account, insecure_seed=seed_of(number), delta=0.01).fit(rows, Y)
+            assert log.level == logging.WARNING
+            log.warning("it speaks again")
+        log.removeHandler(caplog.handler)
+        assert caplog.messages == ["it speaks again"] * 2  # by its own handler, and by the package's
+        caplog.clear()
         assert len(caught) == 1
         assert "delta=0.01 is at or above 1/N" in str(caught[0].message)
         assert len(trials) == number
@@ -218,6 +234,7 @@ def test_distributions_lists_of_grids_and_numbers() -> None:
         ({"grid": {"epsilon": [1.0, 2.0]}}, "'epsilon' is the search's own"),
         ({"grid": {"relation": ["zero-out"]}}, "'relation' is one for all trials"),
         ({"grid": {"classes": [("no", "yes")]}}, "'classes' decides what a score means"),
+        ({"grid": {"class_weight": [{"yes": 2.0}]}}, "'class_weight' decides what a score means"),
         ({"grid": {"unknown": [1]}}, "'unknown' is no parameter of PrivateLogisticRegression"),
         ({"grid": {"alpha": 3.0}}, "'alpha' must be a list"),
         ({"grid": {}}, "must be a mapping"),
@@ -236,3 +253,71 @@ def test_what_cannot_be_searched_is_told_before_anything_is_charged(changes: Any
 def test_a_federation_is_refused_with_the_reason() -> None:
     with pytest.raises(InputError, match=r"coordinator would see every trial.*Divide the budget by hand"):
         made().fit(sv.Federation.by_rows([(X[:700], Y[:700]), (X[700:], Y[700:])]))
+
+
+def test_searches_in_several_threads_are_silent_to_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    """The one that ends first does not let the other's trials speak, and after both all is as it was."""
+    log = logging.getLogger("sottovoce.holder")
+    with caplog.at_level(logging.INFO, "sottovoce.holder"):
+        with search_module._Silence():
+            with search_module._Silence():
+                pass
+            log.warning("a trial")
+            logging.getLogger("sottovoce.made_later").warning("a trial")
+            warnings.warn("a trial", stacklevel=1)
+        assert caplog.messages == []
+        assert log.level == logging.INFO
+        log.warning("no trial")
+        assert caplog.messages == ["no trial"]
+
+
+@pytest.mark.parametrize(
+    ("model", "grid", "why"),
+    [
+        (
+            sv.PrivateRidge(row_norm=1.0, label_bound=(0, 9)),
+            {"fit_intercept": [True, False]},
+            "'fit_intercept' decides",
+        ),
+        (sv.PrivateRidge(row_norm=1.0, label_bound="private"), {"alpha": [0.1]}, "Declare label_bound"),
+    ],
+)
+def test_scores_of_numbers_are_in_one_unit(model: Any, grid: Any, why: str, tmp_path: Path) -> None:
+    """A label is centred where there is an intercept, and divided by its range: so the losses of such trials differ."""
+    account = sv.Ledger.create(tmp_path / "people.ledger").open("people", 30.0, 1e-5)
+    with pytest.raises(InputError, match=why):
+        made(model, grid, ledger=account, epsilon=20.0).fit(X, X[:, 0])
+    assert account.balance().plans == 0
+
+
+@pytest.mark.parametrize(
+    ("solver", "weights"), [("whitened", None), ("cd", None), ("whitened", {"yes": 0.25}), ("newton", {"yes": 0.25})]
+)
+def test_a_score_is_the_loss_of_its_model(solver: str, weights: Any, tmp_path: Path) -> None:
+    """Whatever the layout of the fit's rows, and with the weights of the classes: all but the noise, std 1 / (N mu)."""
+    rows = RNG.uniform(-1, 1, (1500, 3)) * [1, 10, 100]
+    labels = np.where(rows @ [1, 0, 0.01] > 0, "yes", "no")
+    model = sv.PrivateLogisticRegression(entry_bound=[1, 10, 100], classes=("no", "yes"), class_weight=weights)
+    account = sv.Ledger.create(tmp_path / "people.ledger").open("people", 60.0, 1e-5)
+    found = made(model, {"solver": [solver]}, epsilon=50.0, mean_trials=1.0, ledger=account).fit(rows, labels)
+    signs = np.where(labels == "yes", 1.0, -1.0)
+    gain = math.log(2) - np.logaddexp(0, -signs * found.decision_function(rows))
+    gain = (gain * (1.0 if weights is None else np.where(labels == "yes", 0.25, 1.0))).clip(-1, 1)
+    noise = 1 / (found.event.mu * math.sqrt(search_module.SCORE) * len(rows))
+    assert found.best_score_ == pytest.approx(gain.mean(), abs=6 * noise + 1e-4)
+    assert gain.mean() > 0.1
+
+
+def test_all_that_is_kept_is_under_the_guarantee_of_the_search(tmp_path: Path) -> None:
+    """A penalty chosen in a trial: its path, the models of it and the model file promise what the search does."""
+    lasso = sv.PrivateLasso(row_norm=1.0, label_bound=1.0, alpha="auto")
+    best = made(lasso, {"rescale": ["symmetric"]}).fit(X, X[:, 0]).best_estimator_
+    assert best.privacy_.epsilon == pytest.approx(2.0, rel=1e-6)
+    assert best.epsilon == 2.0
+    assert best.path_.privacy is best.privacy_
+    assert best.path_.model(1e-4).privacy_ is best.privacy_
+    model_file.save(best, tmp_path / "model.json")
+    loaded = model_file.load(tmp_path / "model.json")
+    assert loaded.epsilon == 2.0
+    assert loaded.privacy_.to_dict() == best.privacy_.to_dict()
+    assert [plan.digest for plan in loaded.plans_[1:]] == [plan.digest for plan in best.plans_[1:]]

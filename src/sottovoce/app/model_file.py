@@ -50,7 +50,7 @@ class ModelFile(BaseModel):
     feature_names: list[str]
     table_schema: dict[str, Any] | None = None  # what makes the features of a table
     bought_ranges: dict[str, tuple[FiniteFloat, FiniteFloat]] = {}  # by column: what this fit's budget paid for
-    beside: list[str] = []  # what else ran for this fit in its budget: names in the ledgers
+    beside: list[Plan] = []  # what else ran for this fit in its budget; the coins of such plans name no records
     coefficients: list[dict[str, str | FiniteFloat | None]] | None = (
         None  # with standard errors, where they were bought
     )
@@ -73,7 +73,7 @@ def to_json(model: PrivateLinearModel) -> str:
     # The coin names records in one published calibration; whoever gets the model must not get it.
     plan = model.plan_.model_copy(update={"coin": "withheld"})
     kept = plan.models == "kept"
-    beside = [each.digest.hex() for each in model.plans_ if each is not model.plan_] if hasattr(model, "plans_") else []
+    beside = [json.loads(each.to_json()) for each in model.plans_ if each is not model.plan_]
     content = {
         "format": FORMAT,
         "version": 1,
@@ -186,7 +186,7 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     model.n_features_in_ = plan.features
     if content.feature_names:
         model.feature_names_in_ = np.array(content.feature_names, dtype=object)
-    model.plan_, model.plans_ = plan, (plan,)
+    model.plan_, model.plans_ = plan, (plan, *content.beside)
     model.charged_as_ = content.charged_as
     model.receipts_ = {name: Receipt.read(text) for name, text in content.receipts.items()}
     model.privacy_ = _report(content.privacy)

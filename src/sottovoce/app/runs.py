@@ -486,9 +486,6 @@ def _prepared(
         model._check_parameters()
         prepared = model._prepare(federation, frames=1, runs=runs, facts=told)
     notes = [str(warning.message) for warning in caught]
-    if shares := model._shares(prepared.plan.records, prepared.plan.features):
-        bought = ", ".join(f"{100 * share:g}% of mu squared for {what}" for what, share in shares.items())
-        notes.append(f"beside this plan are plans of their own: {bought}. All together cost epsilon {model.epsilon:g}.")
     return Run(job, model, prepared, tuple(notes))
 
 

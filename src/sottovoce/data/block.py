@@ -194,12 +194,23 @@ class Block:
         to the last bit, in whatever order a library adds. Edges: in a run without privacy, where rows are on no grid,
         w is taken as it is.
         """
-        exact = np.zeros(self.dimension)
-        exact[: len(weights)] = weights
-        if self.bits is not None:
-            exact = exact_weights(exact, self.bits, self._arrangement.weight_norm(exact))
+        exact = self._exact(weights)
         found = [np.asarray(rows @ exact, dtype=np.float64) for rows, _ in self.chunks()]
         return np.concatenate(found) if found else np.zeros(0)
+
+    def several_scores(self, models: Array) -> Iterator[tuple[Array, Array]]:
+        """The scores of every row by several weights, a column for each, and the labels, piece by piece."""
+        exact = np.column_stack([self._exact(weights) for weights in models])
+        for rows, labels in self.chunks(scores=len(models)):
+            yield np.asarray(rows @ exact, dtype=np.float64), labels
+
+    def _exact(self, weights: Array) -> Array:
+        """Weights of all columns, on the grid of a private run."""
+        padded = np.zeros(self.dimension)
+        padded[: len(weights)] = weights
+        if self.bits is None:
+            return padded
+        return exact_weights(padded, self.bits, self._arrangement.weight_norm(padded))
 
     def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
         """sum_i term(x_i'w, y_i)."""

@@ -30,7 +30,7 @@ from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.schema import PRIVATE, Encoded, Number, Schema, columns_of
 from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators import ranges, repeats
-from sottovoce.estimators.choice import SHARE, check_auto, choose_alpha
+from sottovoce.estimators.choice import SHARE, check_auto, choice_to_come, choose_alpha
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.coordinator import Coordinator, Progress, check_people
 from sottovoce.federation.federation import Federation
@@ -531,9 +531,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Whether a plan of its own follows the fit's."""
         return self.alpha == "auto"
 
-    def _plans_after(self, prepared: Prepared) -> tuple[Plan, ...]:  # noqa: ARG002
+    def _plans_after(self, prepared: Prepared) -> tuple[Plan, ...]:
         """What will follow the fit, as far as it is known before: all but the model that such a plan carries."""
-        return ()
+        return (choice_to_come(self, prepared),) if self.alpha == "auto" else ()
 
     @property
     def _seeded(self) -> bool:
@@ -552,12 +552,18 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             choose_alpha(self, prepared, solution)
 
     def _buy(self, prepared: Prepared, form: Algorithm, problem: Problem, options: Any) -> Solution:
-        """Run a plan of its own after the fit, on the same people; what it costs is counted in the report."""
-        plan = planned(form, problem, options, prepared.federation, self.insecure_seed)
-        with failures_of(prepared.federation):
-            solution, _ = prepared.coordinator.run(plan, form)
-        self._count(*self.plans_, plan)
-        return solution
+        """Run a plan of its own after the fit, on the same people; what it costs is counted in the report.
+
+        Also if it stops midway: only of a plan of which nothing was asked has nothing been released.
+        """
+        plan, before = planned(form, problem, options, prepared.federation, self.insecure_seed), self.plans_
+        self._count(*before, plan)
+        try:
+            with failures_of(prepared.federation):
+                return prepared.coordinator.run(plan, form)[0]
+        finally:
+            if plan.digest not in prepared.coordinator.begun:
+                self._count(*before)
 
     def _count(self, *plans: Plan) -> None:
         """Keep what ran for this fit, and what all of it promises together."""
@@ -619,7 +625,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             if prepared.purchase is not None:
                 prepared = self._buy_ranges(prepared, prepared.purchase)
             plan = prepared.plan
-            solution, rounds = self._run(prepared, progress)
+            solution = self._run(prepared, progress)
         if solution.unfinished and not plan.private:
             warnings.warn(
                 f"solver={plan.algorithm!r} has not converged: {solution.unfinished}. Give it more rounds, or take "
@@ -644,11 +650,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.budgets_ = dict(coordinator.budgets)
         self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
         named = {query: kind for each in self.plans_ for query, kind in algorithms.kinds(each).items()}
-        kinds, rounds = Counter[str](), rounds + sum(each.rounds for each in self.plans_ if each is not plan)
+        kinds = Counter[str]()
         for query, count in coordinator.uplink.items():
             kinds[named[query]] += count
         up, down = _counts(wire.communication)
-        self.communication_ = Communication(up - before[0], down - before[1], rounds, dict(kinds))
+        self.communication_ = Communication(up - before[0], down - before[1], coordinator.asked.total(), dict(kinds))
         self.transcript_ = coordinator.transcript
         self.missing_parts_ = dict(coordinator.missing)
         if self.missing_parts_:
@@ -661,14 +667,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             )
         return solution
 
-    def _run(self, prepared: Prepared, progress: Progress | None) -> tuple[Solution, int]:
+    def _run(self, prepared: Prepared, progress: Progress | None) -> Solution:
         coordinator, plan, last = prepared.coordinator, prepared.plan, not self._buys_after
         if progress is not None or not self.verbose:
-            return coordinator.run(plan, prepared.algorithm, progress, last=last)
+            return coordinator.run(plan, prepared.algorithm, progress, last=last)[0]
         from sottovoce.estimators.progress import progress_bar
 
         with progress_bar(f"{type(self).__name__} by {plan.algorithm}") as advance:
-            return coordinator.run(plan, prepared.algorithm, advance, last=last)
+            return coordinator.run(plan, prepared.algorithm, advance, last=last)[0]
 
     def _keep_names(self, names: tuple[str, ...]) -> None:
         """The federation's names of the features, or none if it has none."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce import penalties
-from sottovoce.errors import BudgetError, InputError
+from sottovoce.errors import BudgetError, InputError, RefusedError
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.problem import Problem
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sottovoce.algorithms import Solution
     from sottovoce.algorithms.whitened.evidence import Evidence
     from sottovoce.estimators.base import Prepared, PrivateLinearModel
+    from sottovoce.plan.plan import Plan
 
 Array = NDArray[np.float64]
 
@@ -79,20 +80,35 @@ def choose_alpha(estimator: PrivateLinearModel, prepared: Prepared, solution: So
     )
 
 
+def choice_to_come(estimator: PrivateLinearModel, prepared: Prepared) -> Plan:
+    """The plan of the choice before the fit has run: with models that say nothing, on which no cost depends."""
+    from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
+    from sottovoce.estimators.base import planned
+
+    candidates = Candidates(np.zeros((len(ALPHAS) + 1, prepared.plan.dimension)))
+    problem = _problem(estimator, prepared.plan)
+    return planned(ComparedLosses(), problem, candidates, prepared.federation, estimator.insecure_seed)
+
+
+def _problem(estimator: PrivateLinearModel, plan: Plan) -> Problem:
+    """That of the fit, with the share of the choice."""
+    fields = {name: getattr(plan, name) for name in Problem.model_fields}
+    return Problem(**fields | {"epsilon": estimator._part(SHARE)})
+
+
 def _compared(estimator: Any, prepared: Prepared, weights: Array, unit: float) -> tuple[Array, float] | None:
     """Sums of losses less those of the fit, and their noise; None, with a warning, if a ledger has no room for it."""
     from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 
     plan = prepared.plan
-    fields = {name: getattr(plan, name) for name in Problem.model_fields}
-    problem = Problem(**fields | {"epsilon": estimator._part(SHARE)})
     try:
-        found = estimator._buy(prepared, ComparedLosses(), problem, Candidates(weights, unit))
-    except BudgetError as refusal:
+        found = estimator._buy(prepared, ComparedLosses(), _problem(estimator, plan), Candidates(weights, unit))
+    except (BudgetError, RefusedError) as refusal:
         prepared.coordinator.dismiss()
+        remedy = " An account with composition='gaussian', or a tenth more of epsilon, takes both."
+        remedy = remedy if isinstance(refusal, BudgetError) else ""
         warnings.warn(
-            f"alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused: {refusal} An "
-            "account with composition='gaussian', or a tenth more of epsilon, takes both.",
+            f"alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused: {refusal}{remedy}",
             UserWarning,
             stacklevel=6,
         )

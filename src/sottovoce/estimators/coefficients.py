@@ -173,8 +173,10 @@ class WithStandardErrors(PrivateLinearModel):
 
     def _problem(self, federation: Federation, facts: Facts, names: tuple[str, ...], loss: Named) -> Problem:
         problem = super()._problem(federation, facts, names, loss)
-        if self.standard_errors and (why := _unserved(problem)):
-            raise InputError(f"standard_errors=True: {why}")
+        if self.standard_errors:
+            if why := _unserved(problem):
+                raise InputError(f"standard_errors=True: {why}")
+            PrivateStandardErrors.check_loss(problem.scaled_loss)
         return problem
 
     def _after(self, prepared: Prepared, solution: Solution) -> None:

@@ -6,11 +6,12 @@ import contextlib
 import logging
 import math
 import secrets
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,8 @@ FIXED = {
     **dict.fromkeys(("epsilon", "delta", "ledger", "insecure_seed", "verbose"), "is the search's own"),
     **dict.fromkeys(("relation", "calibration"), "is one for all trials; set it on the estimator"),
     **dict.fromkeys(
-        ("schema", "classes", "label_bound", "loss", "threshold"), "decides what a score means; set it on the estimator"
+        ("schema", "classes", "class_weight", "label_bound", "loss", "threshold"),
+        "decides what a score means; set it on the estimator",
     ),
 }
 WORDS = (
@@ -122,7 +124,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
                 "Divide the budget by hand: k fits of epsilon / k, or fewer by their ledgers' composition."
             )
         fresh = _generators(self.insecure_seed)
-        with _silence():
+        with _Silence():
             probe: Any = clone(self.estimator).set_params(ledger=None, verbose=False)
             rows, labels = probe._encoded(X, y)
             federation = probe._central(rows, labels)
@@ -132,7 +134,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         if (account := as_account(self.ledger)) is not None:
             summary = f"search: the best of a secret number of trials, mean {self.mean_trials:g}"
             account.reserve(self.charged_as_, self._events, delta=float(self.delta), summary=summary)
-        with _silence():
+        with _Silence():
             self._keep(max(((self._score(trial), trial) for trial in trials), key=lambda pair: pair[0]))
         if account is None and self.privacy_.weakest.promises:
             people = probe._validated(rows, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
@@ -148,6 +150,9 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         self.best_params_, self.best_estimator_ = trial.parameters, trial.model
         self.privacy_: PrivacyReport = self._report(trial.model)
         trial.model.privacy_ = self.privacy_
+        trial.model.set_params(epsilon=self.epsilon)  # what it cost; the trial's own part is in its plan
+        if hasattr(trial.model, "path_"):
+            trial.model.path_ = replace(trial.model.path_, privacy=self.privacy_)
         trial.model.charged_as_ = self.charged_as_
         for name in {"n_features_in_", "classes_", "feature_names_in_"} & set(vars(trial.model)):
             setattr(self, name, getattr(trial.model, name))
@@ -168,6 +173,11 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
             raise LeakError(f"solver={plan.algorithm!r}: a trial would cost more than its part; nothing was charged.")
         if plan.scaled_loss.outputs > 1:
             raise InputError("y has more than two classes; a search scores two classes, or numbers.")
+        if prepared.purchase is not None and plan.features in prepared.purchase.columns:
+            raise InputError(
+                "label_bound: each trial would buy a range of the label, and losses in units of different ranges do "
+                "not compare. Declare label_bound."
+            )
         return Trial(parameters, model, prepared)
 
     def _part(self, share: float) -> float:
@@ -179,13 +189,13 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         model: Any = trial.model
         try:
             model._train(trial.prepared)
-            plan = model.plan_
-            weights = plan.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
-            fields = {name: getattr(plan, name) for name in Problem.model_fields}
+            fields = {name: getattr(model.plan_, name) for name in Problem.model_fields}
             changed = {"epsilon": self._part(SCORE), "regulariser": Named(name="none"), "layout": "rows"}
+            problem = Problem(**fields | changed)  # whose rows may be prepared otherwise than the fit's
+            weights = problem.preparation.weights_of(model.coef_.ravel(), float(np.ravel(model.intercept_)[0]))
             candidates = Candidates(np.array([np.zeros_like(weights), weights]))
-            found = model._buy(trial.prepared, ComparedLosses(), Problem(**fields | changed), candidates)
-            return float(-found.model[0] / plan.records)
+            found = model._buy(trial.prepared, ComparedLosses(), problem, candidates)
+            return float(-found.model[0] / problem.records)
         except Exception:  # what records may cause is not shown, nor that it happened
             return -math.inf
 
@@ -244,6 +254,11 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         for name, values in ((name, values) for table in tables for name, values in table.items()):
             if name in FIXED:
                 raise InputError(f"param_distributions: {name!r} {FIXED[name]}.")
+            if name == "fit_intercept" and hasattr(self.estimator, "label_bound"):
+                raise InputError(
+                    "param_distributions: 'fit_intercept' decides, of a regression, what a score means; set it on the "
+                    "estimator."
+                )
             if name not in known and not name.startswith("solver__"):
                 raise InputError(f"param_distributions: {name!r} is no parameter of {type(self.estimator).__name__}.")
             if not hasattr(values, "rvs") and not (isinstance(values, Sequence | np.ndarray) and len(values)):
@@ -290,15 +305,37 @@ def _generators(seed: int | None) -> Iterator[np.random.Generator]:
         yield np.random.default_rng(secrets.randbits(128) if known is None else known.spawn(1)[0])
 
 
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Nothing that trials would warn of or log: it would tell how many there are."""
-    log = logging.getLogger("sottovoce")
-    level = log.level
-    log.setLevel(logging.CRITICAL + 1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)
+class _Silence:
+    """Nothing that trials would warn of or log: it would tell how many there are.
+
+    Every logger of the package is silent, whatever its own level and handlers; one that is made later has the level of
+    "sottovoce". Of searches in several threads the first to begin makes it silent, and the last to end lets it speak.
+    """
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _inside: ClassVar[int] = 0
+    _restore: ClassVar[contextlib.ExitStack] = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            _Silence._inside += 1
+            if self._inside == 1:
+                self._restore.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+                for log in _loggers():
+                    self._restore.callback(log.setLevel, log.level)
+                    log.setLevel(logging.CRITICAL + 1)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            _Silence._inside -= 1
+            if self._inside == 0:
+                self._restore.close()
+
+
+def _loggers() -> list[logging.Logger]:
+    """Those of the package that there are."""
+    own = logging.getLogger("sottovoce")
+    made = logging.Logger.manager.loggerDict.copy()
+    children = [log for name, log in made.items() if name.startswith("sottovoce.")]
+    return [own, *(log for log in children if isinstance(log, logging.Logger))]

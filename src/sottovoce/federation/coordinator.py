@@ -55,6 +55,7 @@ class Coordinator:
         self.receipts = {} if receipts is None else receipts  # by party, the last one; shown to it at the next run
         self.budgets: dict[str, tuple[Balance, Balance]] = {}  # by party: before the first plan, and with the last
         self._serial = secrets.randbits(62)
+        self.begun: set[bytes] = set()  # plans of which something was asked: a party may have released
         self.asked: Counter[str] = Counter()  # rounds by query
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
         self.missing: dict[str, str] = {}  # by party: why it has no part of the last run's model
@@ -207,6 +208,7 @@ class Coordinator:
         return missing
 
     def _ask(self, plan: Plan, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
+        self.begun.add(plan.digest)
         said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays)
         replies = self._exchange(queries, said, ask.each)
         forgot = [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]

@@ -49,6 +49,7 @@ class ComparedLosses(Algorithm):
     form: ClassVar[str] = "losses"
     title: ClassVar[str] = "model selection: losses of public models beside a reference"
     private: ClassVar[bool | None] = None
+    weighted: ClassVar[bool] = True
 
     def design(self, problem: Problem, options: Candidates) -> Design:
         """All of the budget in one release."""

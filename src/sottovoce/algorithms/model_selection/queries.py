@@ -46,13 +46,14 @@ class LossDifferences(Query):
         self.rounding_entries = float(self.length)
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows for each model."""
-        rows = round.rows
-        labels = rows.labels
+        """One pass over the rows, piece by piece: all models' losses of all rows would take far more than the rows."""
+        rows, total, start = round.rows, np.zeros(self.length), 0
         with np.errstate(over="ignore", invalid="ignore"):
-            each = [self.loss.value(rows.scores(weights), labels) for weights in self.weights]
-            vectors = (np.column_stack(each[1:]) - each[0][:, None]) / self.unit
-            vectors[~rows.usable_rows | ~np.isfinite(vectors).all(axis=1)] = 0.0
-            if rows.bits is None:
-                return np.asarray(vectors.sum(axis=0))
-            return np.asarray(toward_zero(cut(vectors), rows.sum_bits).sum(axis=0))
+            for scores, labels in rows.several_scores(self.weights):
+                usable = rows.usable_rows[start : start + len(labels)]
+                start += len(labels)
+                each = np.column_stack([self.loss.value(column, labels) for column in scores.T])
+                vectors = (each[:, 1:] - each[:, :1]) / self.unit
+                vectors[~usable | ~np.isfinite(vectors).all(axis=1)] = 0.0
+                total += (vectors if rows.bits is None else toward_zero(cut(vectors), rows.sum_bits)).sum(axis=0)
+        return total

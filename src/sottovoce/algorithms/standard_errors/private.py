@@ -78,6 +78,7 @@ class PrivateStandardErrors(Algorithm):
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "standard errors: curvature, squared slopes and gradient at a released model"
     private: ClassVar[bool | None] = None
+    weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
 
     def design(self, problem: Problem, options: Start) -> Design:
