@@ -147,9 +147,13 @@ class Case:
 
 
 def splits_of(solver: str, *, published: bool = False) -> tuple[Any, ...]:
-    """Where a solver has a form with noise, its own or a paper's."""
+    """Where a solver has a form with noise, its own or a paper's.
+
+    An evaluation by columns counts the scores of a joint prediction, by the same queries as one in one place.
+    """
     noisy = [form for form in algorithms.forms(solver) if form.private is not False and form.published == published]
-    return tuple(dict.fromkeys(split for form in noisy for split in form.splits))
+    found = dict.fromkeys(split for form in noisy for split in form.splits)
+    return tuple(split for split in found if (solver, split) != ("evaluation", "columns"))
 
 
 def cases() -> dict[str, Case]:
