@@ -257,8 +257,7 @@ class Party:
                 self._keep_told(frame, kept.plan)
         else:
             self._run = None
-            fitted = run is not None and run.plan.split == "columns" and not isinstance(run.plan.numbers, Evaluated)
-            if frame.plan and run is not None and fitted:
+            if frame.plan and run is not None and run.plan.split == "columns":
                 self._keep_model(run, frame)
         return reply("done", frame, _acknowledged(True) + self._receipt(frame))
 
@@ -302,8 +301,11 @@ class Party:
     def _keep_model(self, run: _Run, frame: Frame) -> None:
         """What this party needs of the model to predict: kept from the run, or told with its end.
 
-        A model is earned: under a plan with noise it is kept only after this party gave every answer of the plan.
+        A model is earned: under a plan with noise it is kept only after this party gave every answer of the plan. An
+        evaluation leaves none.
         """
+        if isinstance(run.plan.numbers, Evaluated):
+            return
         answered = not run.plan.private or self._answered_all(run.form, run.plan, run.gate.answers())
         if not (run.started and answered) and ("coef" in frame.arrays or run.plan.models == "kept"):
             raise RefusedError(
