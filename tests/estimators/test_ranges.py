@@ -195,9 +195,7 @@ class TestStops:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         unknown = {"age": None}
-        monkeypatch.setattr(
-            Purchase, "named", lambda *_: sv.Schema.from_table(unknown)
-        )  # it stops
+        monkeypatch.setattr(Purchase, "named", lambda *_: sv.Schema.from_table(unknown))  # it stops
         model = classifier(epsilon=0.8, schema=SCHEMA, insecure_seed=None)
         with pytest.raises(InputError):
             model.fit(PEOPLE)
