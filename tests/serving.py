@@ -32,7 +32,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Events, Reservation, Terms
 from sottovoce.queries.pricing import queries_of
-from support import handle
+from support import give_scores, handle
 
 Data = Mapping[str, tuple[np.ndarray, np.ndarray]]
 MANY = 40  # rounds of a release that are all asked for; of more, those at both ends
@@ -108,6 +108,7 @@ class Holders:
     def __init__(self, plan: Plan, folder: Path, relation: Relation | None = None) -> None:
         self.data = draw_data(plan)
         self.relation = relation or plan.relation
+        self.first = plan
         self.labelled = {name: plan.part(name).preparation.labelled for name in plan.names}
         self.folder = folder
         self.plans = itertools.count()
@@ -124,6 +125,7 @@ class Holders:
             randomness = SeededRandomness(place, name)
             known = y if self.labelled[name] else None
             party = ForTheRun(name, X, known, account=account, randomness=randomness, models=Models())
+            give_scores(party, self.first)
             digest = bytes(32) if plan is None else plan.digest
             proposed = decode(handle(party, encode(Frame("plan", next(serials), digest, text=text))).data)
             if proposed.kind == "accept":

@@ -34,6 +34,14 @@ def plan_of(problem: Problem, solver: str, *, run: str = "run", coin: str = "coi
     return algorithms.make_plan(problem, by_name(solver, **options), run=run, coin=coin)
 
 
+def give_scores(party: Party, plan: Plan) -> Party:
+    """The party as it is after a joint prediction with it as the recipient, if the plan evaluates such scores."""
+    if scored := getattr(plan.numbers, "scores", ""):
+        scores = np.linspace(-3.0, 3.0, plan.records)
+        party.predictor._scored = (plan, bytes.fromhex(scored), scores)
+    return party
+
+
 def query_of(plan: Plan, name: str, party: str | None = None) -> Any:
     """A party's query of that name; the first party's unless another is named."""
     return queries_of(algorithms.of(plan), plan, party or plan.names[0])[name]

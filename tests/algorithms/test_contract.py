@@ -41,7 +41,7 @@ from sottovoce.privacy.relation import RELATIONS, Relation
 from sottovoce.queries.pricing import Pricing, queries_of
 from sottovoce.solvers import SOLVERS, by_name
 from sottovoce.transports.in_process import InProcess
-from support import epsilons_of, events_of, handle, plan_of, world_events_of
+from support import epsilons_of, events_of, give_scores, handle, plan_of, world_events_of
 
 DELTA = 1e-6
 RECORDS, FEATURES = 48, 4  # of a small plan
@@ -251,7 +251,7 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
         mine = (X[:, part.start : part.stop], y) if plan.split == "columns" else (X[rows], y[rows])
         labels = mine[1] if part.preparation.labelled else None
         policy, source = Policy(allow_without_privacy=True), SeededRandomness(seed, name)
-        found.append(Party(name, mine[0], labels, policy=policy, randomness=source))
+        found.append(give_scores(Party(name, mine[0], labels, policy=policy, randomness=source), plan))
     return found
 
 

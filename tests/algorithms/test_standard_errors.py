@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from sottovoce import algorithms
-from sottovoce.algorithms.standard_errors import PrivateStandardErrors
+from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.algorithms.standard_errors import queries as own_queries
 from sottovoce.algorithms.standard_errors.estimates import OneStep, Sums
 from sottovoce.algorithms.standard_errors.queries import Curvature, ShortRows, Slopes, SquaredSlopes
@@ -48,7 +48,7 @@ def problem(loss: str, **changes: Any) -> Problem:
 
 
 def plan_of(loss: str = "squared", **changes: Any) -> Plan:
-    return algorithms.plan_by(PrivateStandardErrors(), problem(loss, **changes), WEIGHTS, run="run", coin="coin")
+    return algorithms.plan_by(PrivateStandardErrors(), problem(loss, **changes), Start(WEIGHTS), run="run", coin="coin")
 
 
 def block_of(loss: str, rows: np.ndarray, labels: np.ndarray, *, sparse: bool = False) -> Block:
@@ -236,6 +236,9 @@ def test_squared_slopes_are_drawn_to_the_curvature_as_far_as_noise_rules() -> No
     for noise, kept in ((1e-3, 1.0), (30.0, 0.0)):
         found = Sums(np.eye(3), curvature, 5.0 * unlike, np.zeros(3), 0.0, noise, 0.0).variance
         np.testing.assert_allclose(found, 5.0 * (kept * unlike + (1 - kept) * curvature), rtol=1e-4)
+    lost = Sums(np.eye(3), -curvature, -unlike, np.zeros(3), 50.0, 50.0, 1.0)  # all noise: finite, and nothing is told
+    assert OneStep(lost, np.zeros(3)).error(np.ones(3)) > 0
+    assert not any(OneStep(lost, np.zeros(3)).identified(way) for way in np.eye(3))
     off = []
     for _ in range(200):  # of noise alone less is left than there was
         error = np.triu(rng.standard_normal((3, 3)) / math.sqrt(2), 1)
@@ -268,6 +271,8 @@ def test_no_solver_is_called_so_and_a_party_checks_every_number_of_a_plan() -> N
     for weights in ((math.nan,) * 4, (math.inf,) * 4, (1e200,) * 4, "four"):
         with pytest.raises(ValueError, match="weights"):
             plan.model_copy(update={"numbers": {"weights": weights}})
+    with pytest.raises(ValueError, match="fixed"):
+        plan.model_copy(update={"numbers": {"weights": (1.0,) * 4, "fixed": (-1,)}})
     with pytest.raises(ValueError, match="surprise"):
         plan.model_copy(update={"numbers": {"weights": (1.0,) * 4, "surprise": 1.0}})
 

@@ -38,7 +38,7 @@ def words(result):
 )
 def test_the_numbers_behind_the_option_are_its_own(spelled):
     found = get_command(app).commands["plan"].make_context("plan", spelled).params
-    assert found["epsilon"] == [0.5, 1.0, 5.0]
+    assert list(found["epsilon"]) == [0.5, 1.0, 5.0]
     assert str(found["job"]) == "job.toml"
 
 

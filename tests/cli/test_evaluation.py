@@ -134,6 +134,19 @@ class TestCard:
         invoke("card", trained, "--output", folder / "card.md", "--overwrite")
         assert "Not said here" in (folder / "card.md").read_text()
 
+    def test_what_was_bought_beside_the_fit(self, folder: Path, write_job: Any, invoke: Any) -> None:
+        model = {"standard_errors": "true", "insecure_seed": "1"}
+        bounds = {"entry_bound": None, "feature_ranges": '"private"'}
+        invoke("fit", write_job(model=model, bounds=bounds, privacy={"epsilon": "30.0"}), "--quiet")
+        invoke("card", folder / "job.json", "--output", folder / "card.md")
+        text = (folder / "card.md").read_text()
+        assert "and not declared: a, b, c." in text
+        rows = json.loads((folder / "job.json").read_text())["coefficients"]
+        told = [row for row in rows if row["estimate"] is not None]
+        assert told
+        for row in told:
+            assert f"| {row['name']} | {row['estimate']:.4g} | {row['standard_error']:.4g} |" in text
+
     def test_what_is_no_evaluation_of_this_model_is_refused(
         self, trained: Path, evaluated: Path, folder: Path, invoke: Any, write_job: Any
     ) -> None:

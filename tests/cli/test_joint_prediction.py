@@ -77,14 +77,14 @@ def test_files_that_are_not_joined_give_the_predictions_of_the_joined_file(model
 
 
 def test_an_evaluation_is_of_the_joint_predictions(model, town, invoke, open_ledger):
-    """The party with the labels learns the scores and pays; a party that is none, and no labels, are told."""
+    """All parties pay; one that has no room left, a party that is none, and no labels, are told."""
     predicted = json.loads(invoke("predict", model, town / "people.toml", "--json").stdout)["prediction"]
     labels = np.loadtxt(town / "new-clinic.csv", delimiter=",", skiprows=1)[:, 2]
-    ledger = open_ledger("clinic.ledger", 60.0)
+    ledgers = [open_ledger("clinic.ledger", 160.0), open_ledger("lab.ledger", 60.0)]
     people = (town / "people.toml").read_text()
     labelled = people.replace(
         'file = "new-clinic.csv"', 'file = "new-clinic.csv"\nlabel = "y"\nledger = "clinic.ledger"'
-    )
+    ).replace('file = "new-lab.csv"', 'file = "new-lab.csv"\nledger = "lab.ledger"')
     for start, files, code, text in (
         ("", labelled, 0, ""),
         ('label_party = "clinic"\n', labelled, 3, "would fit"),
@@ -96,9 +96,9 @@ def test_an_evaluation_is_of_the_joint_predictions(model, town, invoke, open_led
         if code == 0:
             found = json.loads(done.stdout)
             assert found["metrics"]["accuracy"]["value"] == pytest.approx(np.mean(predicted == labels), abs=0.1)
-            assert ledger.account().balance().spent == pytest.approx(50.0, rel=1e-2)
         else:
             assert text in done.stderr
+        assert [ledger.account().balance().spent for ledger in ledgers] == pytest.approx([50.0, 50.0], rel=1e-2)
 
 
 def test_a_person_with_a_missing_value_has_an_empty_cell(model, town, invoke):
@@ -218,26 +218,30 @@ def test_remote_parties_train_and_then_predict_for_one_of_them_that_evaluates(tr
     assert len(table) == PEOPLE
 
     holders = []
-    for name, more in (("clinic", 'label = "y"\n'), ("lab", "")):
+    for name, more, most in (("clinic", 'label = "y"\n', 60.0), ("lab", "", 51.0)):
         Ledger(town / f"{name}.db").open("test people", 60.0, 1e-5)
         more += f'ledger = "{name}.db"\naccount = "test people"\n'
         (town / f"{name}.toml").write_text(
             f'[party]\nname = "{name}"\nfile = "new-{name}.csv"\n{more}[federation]\n'
             f'coordinator = "localhost:{port}"\ncertificates = "certificates"\n'
-            '[policy]\npredict_for = ["clinic"]\npredict_training = true\n'
+            f'[policy]\npredict_for = ["clinic"]\npredict_training = true\nmax_epsilon = {most}\n'
         )
         holders.append(start("party", "--job", town / f"{name}.toml", "--once"))
-    (town / "test.toml").write_text(f'label_party = "clinic"\n[privacy]\nepsilon = 50.0\n{REMOTE.format(port=port)}')
+    job = 'label_party = "clinic"\n[privacy]\nepsilon = {}\n' + REMOTE.format(port=port)
+    (town / "test.toml").write_text(job.format(55.0))
+    assert "lab refuses: the plan costs epsilon 55" in invoke("evaluate", model, town / "test.toml", code=3).stderr
+    (town / "test.toml").write_text(job.format(50.0))
     found = json.loads(invoke("evaluate", model, town / "test.toml", "--json").stdout)
     labels = np.loadtxt(town / "new-clinic.csv", delimiter=",", skiprows=1)[:, 2]
     right = np.mean(joined["prediction"] == labels)
     assert found["metrics"]["accuracy"]["value"] == pytest.approx(right, abs=0.1)
-    for holder, says in zip(holders, ("agreed to plan", "took part in a prediction for clinic"), strict=True):
+    for holder in holders:
         said, _ = holder.communicate(timeout=30)
         assert holder.returncode == 0, said
-        assert says in said
+        assert "agreed to plan" in said
+    assert "took part in a prediction for clinic" in said
     spent = [Ledger(town / f"{name}.db").account("test people").balance().spent for name in ("clinic", "lab")]
-    assert spent == pytest.approx([50.0, 0.0], rel=1e-2)
+    assert spent == pytest.approx([50.0, 50.0], rel=1e-2)
 
 
 SPELLING = [1.0, 2.0**14, 2.0**28]

@@ -167,7 +167,8 @@ class TestJobs:
             JOB.replace("insecure_seed = 3\n", "") + BOUGHT + '[data]\nfile = "all.csv"\nledger = "all.db"\n'
         )
         shown = invoke("plan", path).stdout
-        assert "ranges are bought with 10% of the budget (of mu squared), before the fit: age" in shown
+        assert "ranges are bought, before the fit: age" in shown
+        assert "ranges of columns, 10% of mu squared" in shown
         assert "counted by powers of two" in shown
         assert "Tails will be cut" in shown
         made = json.loads(invoke("plan", path, "--json").stdout)

@@ -171,6 +171,6 @@ def test_filled_columns_are_written_only_where_there_are_some() -> None:
     assert Bounds.model_validate(filled.model_dump()) == filled
     assert [filled.part(start, 3, None).filled for start in (0, 1)] == [(0, 2), (1,)]
     assert filled.part(1, 2, None).filled is None
-    for wrong in ((3,), (-1,), ()):
-        with pytest.raises(ValidationError, match="filled="):
+    for wrong in ((3,), (-1,), (), (0, 0), (1, 0)):
+        with pytest.raises(ValidationError, match="filled must be places"):
             Bounds.model_validate(plain.model_dump() | {"filled": wrong})

@@ -201,6 +201,36 @@ def test_a_table_is_text_numbers_and_a_picture(tmp_path: Path) -> None:
     assert again.privacy_.epsilon == model.privacy_.epsilon
 
 
+def test_levels_are_told_against_the_first_and_yes_against_no() -> None:
+    """As a regression on indicators without the first level has them; with an epsilon that hides little."""
+    pd = pytest.importorskip("pandas")
+    diet = RNG.choice(["fish", "meat", "plants"], 4000)
+    table = pd.DataFrame(
+        {"age": X[:, 0], "diet": diet, "smoker": np.where(X[:, 2] > 0, "yes", "no"), "weight": NUMBERS}
+    )
+    columns = {
+        "age": {"range": (18, 90), "missing": True},
+        "diet": {"levels": ["fish", "meat", "plants"]},
+        "smoker": {"yes": "yes", "no": "no"},
+        "weight": {"range": (0, 200)},
+    }
+    plain = LinearRegression().fit(np.column_stack([X[:, 0], diet == "meat", diet == "plants", X[:, 2]]), NUMBERS)
+    names = ["age", "diet=meat against fish", "diet=plants against fish", "smoker=yes against no", "intercept"]
+    for epsilon, off in ((math.inf, 1e-3), (300.0, 1.0)):
+        schema = sv.Schema({**columns, "age": {"range": (18, 90)}}, label="weight")
+        found = (
+            sv.PrivateRidge(epsilon=epsilon, schema=schema, standard_errors=True, insecure_seed=1)
+            .fit(table)
+            .coefficients()
+        )
+        assert [row.name for row in found] == names
+        for row, truth in zip(found, [*plain.coef_, plain.intercept_], strict=True):
+            assert abs(row.estimate - truth) <= off * row.standard_error
+    told, base = sv.Schema({**columns, "smoker": {"yes": "yes", "no": "no", "missing": True}}).contrasts()
+    assert base.tolist() == [0, 0, 1, 0, 0, -1, 0, 0]
+    assert {name: way.tolist() for name, way in told}["smoker=missing against no"] == [0, 0, 0, 0, 0, 1, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

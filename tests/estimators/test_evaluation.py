@@ -7,7 +7,7 @@ import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +15,8 @@ from sklearn import metrics
 
 import sottovoce as sv
 from sottovoce import algorithms
+from sottovoce.algorithms import Ask
+from sottovoce.algorithms.evaluation import EvaluatedClasses
 from sottovoce.app import model_file
 from sottovoce.door.frames import decode, encode
 from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitWarning
@@ -234,10 +236,6 @@ def test_people_of_the_fit_pay_for_both() -> None:
         others = sv.evaluate(model, X[TEST], Y[TEST], epsilon=0.5)
         other_relation = sv.evaluate(model, X[:4000], Y[:4000], epsilon=0.5, people="same", relation="replace-one")
         seeded = sv.evaluate(model, X[:4000], Y[:4000], epsilon=0.5, people="same", insecure_seed=1)
-        of_features = {view: replace(model.privacy_.against(view), unit="feature") for view in VIEWS}
-        model.privacy_, kept = replace(model.privacy_, **of_features), model.privacy_
-        features = sv.evaluate(model, X[:4000], Y[:4000], epsilon=0.5, people="same")
-        model.privacy_ = kept
     epsilon = model.privacy_.epsilon + same.privacy_.epsilon
     assert same.with_fit == pytest.approx((epsilon, 2e-5))
     assert same.to_dict()["with_fit"] == {"epsilon": epsilon, "delta": pytest.approx(2e-5)}
@@ -246,10 +244,50 @@ def test_people_of_the_fit_pay_for_both() -> None:
     assert any("costs add" in line for line in same.privacy_.assumptions)
     assert others.with_fit is None
     assert any("pays for one of the two" in line for line in others.privacy_.assumptions)
-    for without in (other_relation, seeded, features):
+    for without in (other_relation, seeded):
         assert without.with_fit is not None
         assert without.with_fit[0] == math.inf
         assert "together no promise" in str(without)
+
+
+UNPROTECTED = "the people of the fit are not protected by this evaluation"
+
+
+def test_to_people_whom_the_fit_does_not_protect_nothing_is_promised(classifier: Any) -> None:
+    """Cells of a model that tells of a person tell of that person: a finite epsilon is refused, a void one is void."""
+    model = sv.PrivateLogisticRegression(math.inf, alpha=1e-3, entry_bound=1.0, classes=("no", "yes"))
+    model.fit(X[:4000], Y[:4000])
+    with pytest.raises(InputError, match=r"its epsilon is infinite.*other people, or fit with privacy"):
+        sv.evaluate(model, X[:4000], Y[:4000], epsilon=0.5, people="same")
+    without = sv.evaluate(model, X[:4000], Y[:4000], epsilon=math.inf, people="same")
+    void = sv.evaluate(classifier, X[:4000], Y[:4000], epsilon=0.5, people="same")
+    for found in (without, void):
+        told = found.to_dict()["privacy"]["against"].values()
+        assert not any(found.privacy_.against(view).promises for view in VIEWS)
+        assert all("NO PROMISE" in each["sentence"] and "those of the fit" in each["sentence"] for each in told)
+        assert UNPROTECTED not in found.privacy_.assumptions
+    assert "insecure_seed" in str(void.privacy_)
+    for other in (model, classifier):
+        found = sv.evaluate(other, X[TEST], Y[TEST], epsilon=0.5)
+        assert found.privacy_.weakest.promises
+        assert found.privacy_.assumptions[-1] == UNPROTECTED
+    private = sv.PrivateLogisticRegression(1.0, entry_bound=1.0, classes=("no", "yes")).fit(X[:3999], Y[:3999])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RepeatedFitWarning)
+        assert UNPROTECTED not in sv.evaluate(private, X[TEST], Y[TEST], epsilon=0.5).privacy_.assumptions
+
+
+@pytest.mark.parametrize(("people", "reason"), [("same", "protects columns, and no records"), ("others", "'kept'")])
+def test_a_fit_that_protects_columns_is_not_evaluated(people: Any, reason: str) -> None:
+    """It promises nothing to a person, and what it promises rests on nobody being shown predictions."""
+    parts = {"labels": "public", "names": ("anna", "ben")}
+    model = sv.PrivateLogisticRegression(
+        2.0, entry_bound=1.0, classes=("no", "yes"), penalty="l2", alpha=1e-2, solver=sv.solvers.ADMM(unit="feature")
+    )
+    model.fit(sv.Federation.by_columns([X[:500, :2], X[:500, 2:]], Y[:500], **parts))
+    test = sv.Federation.by_columns([X[500:900, :2], X[500:900, 2:]], Y[500:900], **parts)
+    with pytest.raises(InputError, match=reason):
+        sv.evaluate(model, test, epsilon=1.0, people=people)
 
 
 def test_the_report_is_of_an_evaluation(classifier: Any) -> None:
@@ -265,8 +303,19 @@ def test_people_that_are_only_predicted_for_are_not_evaluated_on(classifier: Any
         sv.evaluate(classifier, federation, epsilon=0.5)
 
 
+class _Told(EvaluatedClasses):
+    """A coordinator that has a model to tell at the end of an evaluation."""
+
+    def coordinate(self, plan: Any) -> Any:
+        yield Ask("cells", to=(plan.label_party_name,))
+        return np.ones(plan.dimension)
+
+
 class TestByColumns:
-    """The holder of the labels learns the scores, where all parties allow that, and releases counts of them."""
+    """The holder of the labels learns the scores, where all parties allow that, and releases counts of them.
+
+    Columns of all parties are in a score: all of them charge the evaluation and sign it before anything is released.
+    """
 
     NAMES = ("anna", "ben")
 
@@ -285,12 +334,13 @@ class TestByColumns:
         fitted = sv.PrivateLogisticRegression(8.0, entry_bound=1.0, classes=("no", "yes"), insecure_seed=1)
         return fitted.fit(cls.federation(slice(4000), Y))
 
-    def elsewhere(self, model: Any, *, allows: tuple[str, ...] = ("ben",), wire: Any = InProcess) -> Any:
-        """Parties that count as remote, the first of which lets `allows` learn scores."""
+    def elsewhere(self, model: Any, *, wire: Any = InProcess, accounts: Any = (None, None), **demands: Any) -> Any:
+        """Parties that count as remote; the first of them makes these demands."""
         models = parts_of(model.plan_, model.coef_.ravel(), float(model.intercept_[0]))
-        policies = [sv.Policy(predict_for=names, predict_training=True) for names in (allows, ("ben",))]
-        held = zip(self.NAMES, self.parts(TEST), (None, Y[TEST]), policies, strict=True)
-        parties = [Party(name, part, labels, policy=policy) for name, part, labels, policy in held]
+        allowed = {"predict_for": ("ben",), "predict_training": True}
+        policies = [sv.Policy(**(allowed | more)) for more in (demands, {"bounds": demands.get("bounds")})]
+        held = zip(self.NAMES, self.parts(TEST), (None, Y[TEST]), accounts, policies, strict=True)
+        parties = [Party(name, X, y, account=account, policy=policy) for name, X, y, account, policy in held]
         for party in parties:
             party.predictor.learn(bytes.fromhex(model.charged_as_), models[party.name])
         return parties, sv.Federation.connect(wire(parties), split="columns", labels="held", label_party=1)
@@ -301,8 +351,10 @@ class TestByColumns:
         for epsilon, tolerance in ((math.inf, 1e-9), (200.0, 0.003)):
             found = sv.evaluate(model, self.federation(TEST, Y), epsilon=epsilon, insecure_seed=1)
             assert found["accuracy"].value == pytest.approx(right, abs=tolerance)
-        assert found.plan_.parties == (("ben", 2000),)
+        assert found.plan_.parties == (("anna", 2000), ("ben", 2000))
+        assert found.noise == found.plan_.release("cells").std
         assert any("learn each test person's score" in line for line in found.privacy_.assumptions)
+        assert not any("nobody is shown the weights" in line for line in found.privacy_.assumptions)
 
     def test_of_a_regressor(self) -> None:
         model = sv.PrivateRidge(8.0, entry_bound=1.0, label_bound=(0, 100), insecure_seed=1)
@@ -312,20 +364,78 @@ class TestByColumns:
         true = metrics.mean_absolute_error(NUMBERS[TEST], predicted)
         assert found["mean_absolute_error"].value == pytest.approx(true, rel=0.03)
 
-    def test_the_ledger_of_the_holder_of_the_labels_is_charged(self, model: Any, tmp_path: Path) -> None:
-        accounts = [Ledger.create(tmp_path / name).open(name, 1.0, 1e-5) for name in self.NAMES]
+    def test_every_ledger_is_charged_the_whole_cost_or_none(self, model: Any, tmp_path: Path) -> None:
+        """A person is in all parties. If one of them has no room, nobody pays, and nothing is released."""
+        accounts = [Ledger.create(tmp_path / name).open(name, total, 1e-5) for name, total in (("a", 1.0), ("b", 9.0))]
         sv.evaluate(model, self.federation(TEST, Y, ledgers=accounts), epsilon=0.7)
-        assert [account.balance().spent for account in accounts] == pytest.approx([0.0, 0.7], rel=1e-2)
-        with pytest.raises(BudgetError):
-            sv.evaluate(model, self.federation(TEST, Y, ledgers=accounts), epsilon=0.7)
+        for local in (True, False):
+            assert [account.balance().spent for account in accounts] == pytest.approx([0.7, 0.7], rel=1e-2)
+            federation = self.federation(TEST, Y, ledgers=accounts)
+            with pytest.raises(BudgetError):
+                sv.evaluate(model, federation if local else self.elsewhere(model, accounts=accounts)[1], epsilon=0.7)
+        assert [account.balance().plans for account in accounts] == [1, 1]
 
     def test_it_is_as_all_parties_allow(self, model: Any) -> None:
+        """To let the holder of the labels learn scores is not to let it release counts of them at any cost."""
+        for demands in ({}, {"max_epsilon": 1.01}, {"bounds": model.plan_.bounds}):
+            _, federation = self.elsewhere(model, **demands)
+            assert sv.evaluate(model, federation, epsilon=1.0)["accuracy"].value > 0.7
+        for demands, reason in (
+            ({"max_epsilon": 0.1}, "anna refuses: the plan costs epsilon 1"),
+            ({"trains": False}, "anna takes part in predictions only, and in no evaluation"),
+            ({"predict_for": ("coordinator",)}, "anna"),
+        ):
+            parties, federation = self.elsewhere(model, **demands)
+            with pytest.raises(RefusedError, match=reason):
+                sv.evaluate(model, federation, epsilon=1.0)
+        assert parties[1].predictor.scored(bytes.fromhex(model.charged_as_), self.NAMES) is None
+
+    def asked(self, model: Any, change: Any, ask: tuple[str, ...] = NAMES) -> Any:
+        """What the holder of the labels answers, after a joint prediction, under a changed plan shown to these."""
         _, federation = self.elsewhere(model)
-        assert sv.evaluate(model, federation, epsilon=1.0)["accuracy"].value > 0.7
-        parties, federation = self.elsewhere(model, allows=("coordinator",))
-        with pytest.raises(RefusedError, match="anna"):
-            sv.evaluate(model, federation, epsilon=1.0)
-        assert parties[1].predictor.scored(bytes.fromhex(model.charged_as_)) is None
+        plan = change(sv.evaluate(model, federation, epsilon=1.0).plan_)
+        plan = plan.model_copy(update={"run": "another"})
+        coordinator = federation.coordinator()
+        coordinator._propose(plan, ask)
+        (query,) = algorithms.of(plan).queries(plan, "ben")
+        return coordinator._ask(plan, 0, Ask("cells"), {"ben": query})["ben"]
+
+    def test_nothing_is_released_before_all_parties_have_charged_it(self, model: Any) -> None:
+        """The plan is shown to the holder of the labels alone, or to all, and the signatures to nobody."""
+        for ask in (("ben",), self.NAMES):
+            with pytest.raises(RefusedError, match="before it has seen that every party of it signed it"):
+                self.asked(model, lambda plan: plan, ask)
+
+    ALONE: ClassVar[dict[str, Any]] = {"parties": (("ben", 2000),), "features": 2, "label_party": 0}
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            (ALONE | {"split": "columns", "columns": (2,)}, "signed by, all of these"),
+            (ALONE | {"split": "central", "columns": ()}, "by columns, and no other, names the plan of its model"),
+        ],
+    )
+    def test_no_plan_leaves_a_party_of_the_model_out(self, model: Any, change: dict[str, Any], reason: str) -> None:
+        with pytest.raises(RefusedError, match=reason):
+            self.asked(model, lambda plan: plan.model_copy(update=change), ("ben",))
+
+    def test_a_holder_that_does_not_ask_whose_scores_they_are_leaks_them(
+        self, model: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Planted fault: the plan of one party alone is served, and nobody charges the columns of the other."""
+        monkeypatch.setattr(prediction.Predictor, "scored", lambda self, digest, parties: self._scored[2])
+        alone = self.ALONE | {"split": "columns", "columns": (2,)}
+        cells = self.asked(model, lambda plan: plan.model_copy(update=alone), ("ben",))
+        assert cells.sum() == pytest.approx(2000, abs=200)
+
+    def test_an_evaluation_leaves_no_model(self, model: Any) -> None:
+        """Also not to a coordinator that says one at its end."""
+        parties, federation = self.elsewhere(model)
+        plan = sv.evaluate(model, federation, epsilon=1.0).plan_
+        plan = plan.model_copy(update={"run": "another", "models": "shared"})
+        solution, _ = federation.coordinator().run(plan, _Told())
+        assert len(solution.weights) == 5
+        assert all(party.predictor.models.get(plan.digest) is None for party in parties)
 
     def test_scores_that_were_not_received_are_not_evaluated(self, model: Any) -> None:
         """A plan for them alone, without a joint prediction before it, is refused."""

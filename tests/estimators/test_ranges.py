@@ -16,6 +16,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms.ranges import rule
 from sottovoce.app import model_file
 from sottovoce.errors import BudgetError, InputError
+from sottovoce.estimators.ranges import Purchase
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.privacy.accounting import gaussian_mu
 from sottovoce.privacy.calibration import mu_for
@@ -189,6 +190,22 @@ class TestStops:
         known = SCHEMA.with_ranges([sv.Schema({"age": {"range": (-1e13, 1e13), "narrow": True}}).columns["age"]])
         model = classifier(epsilon=0.8, schema=known).fit(wide)
         assert model.ranges_["age"] == (-1e13, 1e13)  # what is known publicly stays
+
+    def test_a_purchase_that_stops_a_fit_is_added_up_without_a_ledger_too(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        unknown = {"age": None}
+        monkeypatch.setattr(Purchase, "named", lambda *_: sv.Schema.from_table(unknown))  # it stops
+        model = classifier(epsilon=0.8, schema=SCHEMA, insecure_seed=None)
+        with pytest.raises(InputError):
+            model.fit(PEOPLE)
+        spent = model.privacy_.epsilon
+        assert 0 < spent < 0.5
+        with (
+            pytest.warns(sv.errors.RepeatedFitWarning, match=f"all 2 together promise epsilon={2 * spent:.4g}"),
+            pytest.raises(InputError),
+        ):
+            model.fit(PEOPLE)
 
     @pytest.mark.parametrize(("records", "says"), [(700, "cannot be bought.*Nothing was charged"), (2500, "Tails")])
     def test_too_few_records_are_refused_or_warned_of_before_anything_is_charged(

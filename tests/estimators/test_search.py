@@ -23,7 +23,7 @@ from sottovoce.errors import BudgetError, InputError, LeakError, RepeatedFitWarn
 from sottovoce.estimators import search as search_module
 from sottovoce.estimators.search import PrivateRandomizedSearch, _number
 from sottovoce.privacy.events import Repeated
-from sottovoce.privacy.relation import inside
+from sottovoce.privacy.relation import RELATIONS, Relation, inside
 
 RNG = np.random.default_rng(4)
 X = RNG.standard_normal((1500, 6))
@@ -73,13 +73,14 @@ def test_the_best_is_kept_and_predicts(trials: Any) -> None:
     assert clone(found).get_params()["estimator__alpha"] == MODEL.alpha
 
 
-def test_a_trial_costs_what_the_event_says_by_the_noise_it_has(trials: Any) -> None:
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_trial_costs_what_the_event_says_by_the_noise_it_has(trials: Any, relation: Relation) -> None:
     """The fit and the score of every trial, from their own releases; then the total by another accountant."""
-    found = made(insecure_seed=seed_of(4)).fit(X, Y)
+    found = made(clone(MODEL).set_params(relation=relation), insecure_seed=seed_of(4)).fit(X, Y)
     for _, trial in trials:
         plans = trial.model.plans_
         assert [plan.algorithm for plan in plans] == ["whitened", "model-selection"]
-        mu = math.sqrt(sum(r.count * (r.charged_zero_out / r.std) ** 2 for plan in plans for r in plan.releases))
+        mu = math.sqrt(sum(r.count * (r.charged(relation) / r.std) ** 2 for plan in plans for r in plan.releases))
         assert mu == pytest.approx(found.event.mu, rel=1e-6)
         assert mu <= found.event.mu * (1 + 1e-9)
     accountant = RdpAccountant([*(1 + np.geomspace(1e-2, 2e4, 400))])

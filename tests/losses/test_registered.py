@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from scipy.optimize import minimize
 
 import sottovoce as sv
@@ -19,6 +20,8 @@ from sottovoce import losses
 from sottovoce.errors import InputError
 from sottovoce.losses import base
 from sottovoce.losses.base import Kind, Loss, Vector
+from sottovoce.losses.softmax import Softmax
+from sottovoce.plan.problem import Problem
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.gradient import clipped_derivative
 from sottovoce.queries.parts import cut as parts_cut
@@ -99,6 +102,14 @@ class Careless(PseudoHuber):
         return np.full(len(y), 0.3, dtype=np.float32) if self.own else y
 
 
+@dataclass(frozen=True)
+class ThreeScores(Softmax):
+    """One for each of three classes."""
+
+    name: ClassVar[str] = "three_scores"
+    classes: float = 3.0
+
+
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(base, "_REGISTRY", dict(base._REGISTRY))
@@ -158,6 +169,17 @@ def test_what_it_returns_is_cut_in_double_precision_and_is_nobodys_labels(bound:
     ):
         made(scores, labels)
         np.testing.assert_array_equal(labels, [1.0, -1.0, 0.2, 1.0])
+
+
+def test_a_plan_has_as_many_scores_as_classes_whoever_made_the_loss() -> None:
+    """A party would fail at the records of a class that has no score, and so tell that there are any."""
+    name = losses.register(ThreeScores).name
+    asked = {"regulariser": {"name": "none"}, "split": "central", "parties": [("all", 10)], "features": 2}
+    asked |= {"bounds": {"row_norm": 1.0}, "epsilon": 1.0, "delta": 1e-6, "loss": {"name": name}}
+    assert Problem.model_validate(asked | {"classes": (0, 1, 2)}).scaled_loss.outputs == 3
+    for classes in ((0, 1), (0, 1, 2, 5), None):
+        with pytest.raises(ValidationError, match=f"the loss '{name}' does not fit classes"):
+            Problem.model_validate(asked | {"classes": classes})
 
 
 def test_the_lists_of_losses_are_the_registry() -> None:

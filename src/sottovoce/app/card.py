@@ -102,6 +102,8 @@ def sections(model: PrivateLinearModel, told: Told | None) -> list[Section]:
     declared: list[str | Table | List | Picture] = [Table(("", ""), tuple(facts), numbers=False)]
     if ranges:
         declared.append(Table(("feature", "from", "to"), tuple(ranges)))
+    if bought := ", ".join(getattr(model, "ranges_", ())):
+        declared.append(f"Bought with a part of the fit's budget, and not declared: {bought}.")
     return [
         Section("What it is", (Table(("", ""), tuple(identity), numbers=False),)),
         Section("What it promises", (*promises, "This rests on:", List(report.assumptions))),
@@ -173,6 +175,13 @@ def _coefficients(model: PrivateLinearModel) -> Iterable[str | Table | List | Pi
     heads = ("feature", *(map(str, model.plan_.classes or ()) if several else ("coefficient",)))
     table = [(names[j], *(f"{value:.6g}" for value in rows[:, j])) for j in order]
     yield Table(heads, (*table, ("intercept", *(f"{value:.6g}" for value in intercepts))))
+    if (found := getattr(model, "coefficients_", None)) is not None:
+        yield "With standard errors, of a step without damping from the model; intervals include sampling and noise."
+        ends = ("estimate", "standard_error", "low", "high")
+        told = [(row.name, *(f"{getattr(row, end):.4g}" for end in ends)) for row in found if row.identified]
+        yield Table(("", "estimate", "standard error", "95% from", "to"), tuple(told))
+        if hidden := ", ".join(row.name for row in found if not row.identified):
+            yield f"Not identified at this epsilon: {hidden}."
     yield "They were computed from noisy sums: they have errors of the noise besides those of sampling."
 
 

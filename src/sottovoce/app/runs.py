@@ -283,8 +283,6 @@ def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Iterator[
             yield federation
         finally:
             keep_receipts(job, federation.receipts)
-        if federation.split == "columns":
-            federation.dismiss(but=job.label_holder)  # for whom the evaluation's own end was the end
 
 
 def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Federation:
@@ -311,7 +309,7 @@ def _person_holder(
 ) -> Party:
     """One file of a joint prediction: the model's columns of that party, by their names where it has names.
 
-    `labelled`: for an evaluation, with the labels too, and with the account that pays.
+    For an evaluation it has the account that pays and, if `labelled`, the labels.
     """
     if table.name not in dict(model.plan_.parties):
         known = ", ".join(name for name, _ in model.plan_.parties)
@@ -322,10 +320,11 @@ def _person_holder(
         rows = schema.of_features(names).encode(job.resolve(table.file))
     else:
         rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
+    account = source_account(table, job.resolve) if isinstance(job, EvaluationJob) else None
     if not labelled:
         models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
-        return Party(table.name, rows, None, feature_names=names, models=models)
-    path, account = job.resolve(table.file), source_account(table, job.resolve)
+        return Party(table.name, rows, None, feature_names=names, models=models, account=account)
+    path = job.resolve(table.file)
     labels = schema.labels(path) if schema is not None else read_table(path, label=table.label).y
     if labels is None:
         raise InputError(f"{path} lacks the labels of party {table.name!r}; name their column as label.")

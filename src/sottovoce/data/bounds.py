@@ -84,9 +84,10 @@ class Bounds(BaseModel):
                     "feature_ranges needs one (low, high) pair of finite numbers per feature, low below high."
                 )
         if self.filled is not None:
-            known = range(len(self.feature_low or ()))
-            if not self.filled or not all(place in known for place in self.filled):
-                raise InputError(f"filled={self.filled!r} must be places of features that have a range.")
+            known, places = len(self.feature_low or ()), np.array(self.filled)
+            rising = places.size > 0 and bool((np.diff(places) > 0).all())
+            if not (rising and places[0] >= 0 and places[-1] < known):
+                raise InputError("filled must be places of features that have a range, each once and in order.")
         return self
 
     @classmethod

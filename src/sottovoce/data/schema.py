@@ -96,6 +96,14 @@ class Column(ABC):
         """What becomes [-1, 1], for each feature; 0 and 1 stay what they are."""
         return [(-1.0, 1.0)] * len(self.features)
 
+    def contrasts(self) -> list[tuple[str, Array]]:
+        """What a coefficient can be told of, by name, and its weight on each feature; a cell against the base cell."""
+        return list(zip(self.features, np.eye(len(self.features)), strict=True))
+
+    def base(self) -> Array:
+        """The features of the cell that others are told against."""
+        return np.zeros(len(self.features))
+
     def _flagged(self, first: Sequence[str], missing: bool) -> tuple[str, ...]:
         return (*first, f"{self.name}=missing") if missing else tuple(first)
 
@@ -219,6 +227,16 @@ class Category(Column):
         rows[found, places[found]] = 1.0
         return rows
 
+    def contrasts(self) -> list[tuple[str, Array]]:
+        """Each level against the first: with an intercept their own sizes mean nothing."""
+        ways = np.eye(len(self.features)) - self.base()
+        against = f"against {_shown(self.levels[0])}"
+        return [(f"{name} {against}", way) for name, way in zip(self.features[1:], ways[1:], strict=True)]
+
+    def base(self) -> Array:
+        """The first level."""
+        return np.asarray(np.eye(len(self.features))[0])
+
     def entry(self) -> dict[str, Any]:
         """Levels, and which are added."""
         added = {key: True for key in ("missing", "other") if getattr(self, key)}
@@ -248,6 +266,15 @@ class YesNo(Column):
         known = places >= 0
         signs = np.where(known, 2.0 * places - 1.0, 0.0)
         return np.column_stack([signs, ~known]) if self.missing else signs[:, None]
+
+    def contrasts(self) -> list[tuple[str, Array]]:
+        """Yes against no, which is twice the coefficient; a missing cell against no."""
+        ways = np.eye(len(self.features)) - self.base()
+        return [(f"{name} against {_shown(self.no)}", way) for name, way in zip(self.features, ways, strict=True)]
+
+    def base(self) -> Array:
+        """No."""
+        return np.array([-1.0, 0.0])[: len(self.features)]
 
     def entry(self) -> dict[str, Any]:
         """The two levels and the flag."""
@@ -349,6 +376,18 @@ class Schema:
         """(lows, highs) of the features, as bounds are declared."""
         pairs = [pair for column in self.columns.values() for pair in column.ranges]
         return [low for low, _ in pairs], [high for _, high in pairs]
+
+    def contrasts(self) -> tuple[list[tuple[str, Array]], Array]:
+        """What coefficients can be told of, as weights on all features, and the features of the base cells."""
+        found, start, count = list[tuple[str, Array]](), 0, len(self.feature_names)
+        base = np.concatenate([np.zeros(0), *(column.base() for column in self.columns.values())])
+        for column in self.columns.values():
+            for name, way in column.contrasts():
+                weights = np.zeros(count)
+                weights[start : start + len(way)] = way
+                found.append((name, weights))
+            start += len(column.features)
+        return found, base
 
     def part(self, names: Iterable[str]) -> Schema:
         """The schema of some columns, in the order of this schema."""

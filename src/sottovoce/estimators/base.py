@@ -154,7 +154,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Fit on arrays, on a table with a schema, or on a `Federation`. Sample weights are refused with the reason."""
         _refuse(refused)
         X, y = self._encoded(X, y)
-        self._solve(X, y)
+        self._stopped = False
+        try:
+            self._solve(X, y)
+        except InputError:
+            if self._stopped:
+                self._note(X)
+            raise
         self._note(X)
         return self
 
@@ -449,6 +455,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             columns = purchase.named(solution.model)
         except InputError:
             coordinator.dismiss()
+            self.privacy_ = privacy_report(purchase.plan, seeded=self._seeded)
+            self._stopped = True  # what was bought is spent, and is counted
             raise
         self.ranges_ = {column.name: (column.low, column.high) for column in columns.values()}
         if (schema := self._schema) is not None:
@@ -527,6 +535,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """What will follow the fit, as far as it is known before: all but the model that such a plan carries."""
         return (choice_to_come(self, prepared),) if self.alpha == "auto" else ()
 
+    @property
+    def _seeded(self) -> bool:
+        """Whether the noise is known to whoever knows the seed."""
+        return self.insecure_seed is not None
+
     def _part(self, share: float) -> float:
         """The epsilon of a share of the budget."""
         return part_of(float(self.epsilon), inside(self.delta), share)
@@ -556,7 +569,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Keep what ran for this fit, and what all of it promises together."""
         self.plans_ = plans  # the fit's own is `plan_`; the others were bought beside it
         beside = [plan for plan in plans if plan is not self.plan_]
-        self.privacy_ = privacy_report(self.plan_, seeded=self.insecure_seed is not None, beside=beside)
+        self.privacy_ = privacy_report(self.plan_, seeded=self._seeded, beside=beside)
 
     def _check_parameters(self) -> None:
         if not isinstance(self.solver, str | Options):
@@ -749,7 +762,8 @@ def planned(form: Algorithm, problem: Problem, options: Any, federation: Federat
 
 def check_gaussian(plan: Plan, form: Algorithm) -> None:
     """Refuse a solver whose releases do not add up as Gaussian ones do, where something is bought beside the fit."""
-    if gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation) is None:
+    mu = gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation)
+    if mu is None or not math.isfinite(mu):
         raise InputError(
             f"solver={plan.algorithm!r}: what is bought beside a fit shares mu squared with it, which needs a solver "
             "with Gaussian releases alone, such as 'whitened' or 'newton'."

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce.algorithms import Solution
-from sottovoce.algorithms.standard_errors import PrivateStandardErrors
+from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.algorithms.standard_errors.estimates import OneStep
+from sottovoce.data.schema import Schema
 from sottovoce.errors import BudgetError, InputError, RefusedError
 from sottovoce.estimators.base import Facts, Prepared, PrivateLinearModel, planned
 from sottovoce.federation.federation import Federation
@@ -116,6 +117,8 @@ class CoefficientTable:
         ax.axvline(1.0 if self.odds else 0.0, color="gray", lw=0.8, ls="--")
         if self.odds:
             ax.set_xscale("log")
+            for axis in (ax.xaxis.set_major_formatter, ax.xaxis.set_minor_formatter):
+                axis("{x:g}")  # not as powers of ten
         ax.set_yticks(range(len(shown)), [row.name for row in shown])
         ax.set_ylim(-0.7, len(shown) - 0.3)
         ax.set_xlabel("odds ratio, 95% interval" if self.odds else "coefficient, 95% interval")
@@ -184,7 +187,7 @@ class WithStandardErrors(PrivateLinearModel):
         problem = self._errors_problem(prepared.plan)
         weights = problem.preparation.weights_of(self.coef_.ravel(), float(np.ravel(self.intercept_)[0]))
         try:
-            sums = self._buy(prepared, PrivateStandardErrors(), problem, weights).model
+            sums = self._buy(prepared, PrivateStandardErrors(), problem, self._start(weights)).model
         except (BudgetError, RefusedError) as error:
             prepared.coordinator.dismiss()
             warnings.warn(
@@ -195,7 +198,15 @@ class WithStandardErrors(PrivateLinearModel):
             )
             return
         names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        self.coefficients_ = tabled(self.plans_[-1], sums, names)
+        self.coefficients_ = tabled(self.plans_[-1], sums, names, self._schema)
+
+    def _start(self, weights: Any) -> Start:
+        """With an intercept the first level of a category stays as it is: all levels and the constant add up."""
+        if self._schema is None or not self.fit_intercept:
+            return Start(weights)
+        names = tuple(map(str, getattr(self, "feature_names_in_", self._schema.feature_names)))
+        _, base = self._schema.of_features(names).contrasts()
+        return Start(weights, tuple(np.flatnonzero(base == 1.0).tolist()))
 
     def _errors_problem(self, plan: Plan) -> Problem:
         asked = {name: getattr(plan, name) for name in Problem.model_fields}
@@ -206,23 +217,28 @@ class WithStandardErrors(PrivateLinearModel):
         if not self.standard_errors:
             return found
         problem, form = self._errors_problem(prepared.plan), PrivateStandardErrors()
-        weights = np.zeros(problem.dimension)
-        return (*found, planned(form, problem, weights, prepared.federation, self.insecure_seed))
+        start = self._start(np.zeros(problem.dimension))
+        return (*found, planned(form, problem, start, prepared.federation, self.insecure_seed))
 
 
-def tabled(plan: Plan, sums: Any, names: tuple[str, ...]) -> CoefficientTable:
-    """The table that the sums of a plan give, in the units of the columns and the label."""
-    found = OneStep(sums, np.array(plan.numbers.weights))
-    coef, intercept = plan.preparation.unprepare(found.weights)
-    base = plan.preparation.unprepare(np.zeros(plan.dimension))
-    units = np.array([np.append(*plan.preparation.unprepare(way)) for way in np.eye(plan.dimension)])
-    units = (units - np.append(*base)).T
-    names = names or tuple(f"x{j}" for j in range(plan.features))
-    odds = plan.loss.name == "logistic"
-    every = [*zip(names, coef.tolist(), units, strict=False)]
+def tabled(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | None = None) -> CoefficientTable:
+    """The table that the sums of a plan give, in the units of the columns and the label.
+
+    By a schema the levels of a category are told against the first, and the intercept is where all are at the first.
+    """
+    found, zero = OneStep(sums, np.array(plan.numbers.weights)), np.append(*plan.unprepare(np.zeros(plan.dimension)))
+    values = np.append(*plan.unprepare(found.weights))
+    units = np.array([np.append(*plan.unprepare(way)) - zero for way in np.eye(plan.dimension)]).T
+    names, ways, base = names or tuple(f"x{j}" for j in range(plan.features)), np.eye(plan.features), np.zeros(1)
+    told = [*zip(names, ways, strict=True)]
+    if schema is not None and plan.fit_intercept:
+        told, base = schema.of_features(names).contrasts()
+    every = [(name, np.append(way, 0.0)) for name, way in told]
     if plan.fit_intercept:
-        every.append(("intercept", intercept, units[-1]))
-    return CoefficientTable(tuple(_row(found, *each, odds=odds) for each in every), odds)
+        every.append(("intercept", np.append(np.zeros(plan.features) + base, 1.0)))
+    odds = plan.loss.name == "logistic"
+    rows = [_row(found, name, float(way @ values), way @ units, odds=odds) for name, way in every]
+    return CoefficientTable(tuple(rows), odds)
 
 
 def _row(found: OneStep, name: str, estimate: float, direction: Any, *, odds: bool) -> Coefficient:

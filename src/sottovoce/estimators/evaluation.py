@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from sottovoce.algorithms.evaluation import (
-    WIDE,
     EvaluatedClasses,
     EvaluatedNumbers,
     EvaluatedSeveral,
     People,
     Subject,
+    score_weights,
+    total_noise,
 )
 from sottovoce.algorithms.evaluation.estimates import (
     Bin,
@@ -30,16 +31,15 @@ from sottovoce.algorithms.evaluation.estimates import (
 )
 from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
-from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots, repeats
 from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, planned, warn_of_delta
-from sottovoce.estimators.report import privacy_report
+from sottovoce.estimators.report import UNPROTECTED_FIT, privacy_report
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import as_labels
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.guarantee import PrivacyReport
+from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
 from sottovoce.privacy.relation import Relation, checked
 
 Array = NDArray[np.float64]
@@ -160,12 +160,13 @@ def evaluate(  # noqa: PLR0913
     X, y : matrix or table and labels, or a `Federation` and None
         Test records; by rows if the model was fitted in one place or by rows. Of a model over columns a federation by
         columns: the holder of the labels learns the score of each test person, as in a joint prediction, and releases
-        the counts.
+        the counts once all parties have charged the evaluation.
     epsilon, delta : float
         The budget of this evaluation; `float("inf")` is without privacy.
     people : 'others' or 'same'
         Whether the test people are others than those of the fit: then each person pays once. If some are the same,
-        costs add: the evaluation says what it promises together with the fit, and one ledger should have both.
+        costs add: the evaluation says what it promises together with the fit, and one ledger should have both. A fit
+        that protects no person leaves nothing to promise to the same people: a finite epsilon is refused.
     relation : 'zero-out', 'replace-one' or None
         What is protected; None is as in the fit.
     ledger : path, Ledger, Account or None
@@ -176,6 +177,7 @@ def evaluate(  # noqa: PLR0913
     _check(model, epsilon, delta)
     if people not in get_args(People):
         raise InputError(f"people={people!r} must be 'others' (than those of the fit) or 'same'.")
+    _check_fit(model, people, epsilon)
     relation = checked(relation or model.plan_.relation)
     by_columns = model.plan_.split == "columns"
     test = _by_columns(model, X, y, ledger) if by_columns else _by_rows(model, X, y, ledger)
@@ -188,36 +190,70 @@ def evaluate(  # noqa: PLR0913
         problem = Problem(
             loss=model.plan_.loss,
             regulariser=Named(name="none"),
-            split="central" if by_columns else federation.split,
-            parties=tuple((name, facts[name]["records"]) for name in test.parties or facts),
-            features=test.coef.shape[1],
-            bounds=test.bounds,
+            split=federation.split,
+            parties=tuple((name, facts[name]["records"]) for name in (model.plan_.names if by_columns else facts)),
+            features=model.plan_.features,
+            bounds=model.plan_.bounds,
             epsilon=float(epsilon),
             delta=float(delta),
             relation=relation,
             fit_intercept=model.plan_.fit_intercept,
             classes=model.plan_.classes,
+            **(_columns(model, federation) if by_columns else {}),
         )
         warn_of_delta(problem, 3)
-        pairs = zip(test.coef, test.intercept, strict=True)
-        weights = np.array([problem.preparation.weights_of(coef, float(intercept)) for coef, intercept in pairs])
         several = problem.scaled_loss.outputs > 1
+        weights = score_weights(problem) if by_columns else _weights(model, problem)
         form = EvaluatedNumbers() if problem.classes is None else EvaluatedSeveral() if several else EvaluatedClasses()
         spread = getattr(model, "score_spread_", None)
-        subject = Subject(weights if several else weights[0], spread, people, model.charged_as_ if by_columns else "")
+        subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "")
         plan = planned(form, problem, subject, federation, insecure_seed)
         solution, _ = coordinator.run(plan, form)
     found = estimated(plan, solution.model, seeded=insecure_seed is not None)
-    found = replace(found, model=model.charged_as_, with_fit=_with_fit(model, found) if people == "same" else None)
+    found = replace(found, privacy_=_after(model, found.privacy_, people), model=model.charged_as_)
+    found = replace(found, with_fit=_with_fit(model, found) if people == "same" else None)
     if not (federation.counted or found.privacy_.weakest.void or epsilon == math.inf):
         repeats.note(repeats.marks_of(test.rows), found.privacy_.weakest, 3)
     return found
 
 
+def _check_fit(model: PrivateLinearModel, people: People, epsilon: float) -> None:
+    """Refuse to promise what the fit has taken away, and to show what its own promise rests on being hidden."""
+    fit = model.privacy_.weakest
+    if people == "same" and math.isfinite(epsilon) and fit.void is None and not _protects_people(fit):
+        why = "its epsilon is infinite" if math.isinf(fit.epsilon) else "it protects columns, and no records"
+        raise InputError(
+            f"people='same' with epsilon={epsilon:g}: the fit promises nothing to its people ({why}), and cells of a "
+            "model that tells of them do not either. Evaluate on other people, or fit with privacy; or evaluate with "
+            "epsilon=float('inf')."
+        )
+    if model.plan_.models == "kept" and fit.promises:
+        raise InputError(
+            "models='kept': what the fit promises rests on nobody being shown predictions, and an evaluation shows "
+            "them to the holder of the labels, and counts of them to everybody. Fit with models='shared'."
+        )
+
+
+def _protects_people(fit: Guarantee) -> bool:
+    return fit.promises and fit.unit == "record"
+
+
+def _after(model: PrivateLinearModel, report: PrivacyReport, people: People) -> PrivacyReport:
+    """What the evaluation promises after that fit: to the same people nothing where it is void."""
+    fit = model.privacy_.weakest
+    if _protects_people(fit):
+        return report
+    if people == "others":
+        return replace(report, assumptions=(*report.assumptions, UNPROTECTED_FIT))
+    void = f"The people are those of the fit, which promises them nothing. {fit.void or ''}".strip()
+    each: dict[str, Any] = {view: replace(found := report.against(view), void=found.void or void) for view in VIEWS}
+    return replace(report, **each)
+
+
 def _with_fit(model: PrivateLinearModel, found: Evaluation) -> tuple[float, float]:
     """What holds of fit and evaluation of the same people: guarantees of records add up, of one relation."""
     guarantees = (model.privacy_.weakest, found.privacy_.weakest)
-    adds = all(each.promises and each.unit == "record" for each in guarantees)
+    adds = all(map(_protects_people, guarantees))
     adds = adds and guarantees[0].relation == guarantees[1].relation
     epsilon = math.fsum(each.epsilon for each in guarantees) if adds else math.inf
     return epsilon, math.fsum(each.delta for each in guarantees)
@@ -264,19 +300,15 @@ def _by_class(plan: Plan, cells: Array) -> ClassEstimates:
 
 def _noise(plan: Plan) -> float:
     """The standard deviation of the noise in the sum of the parties' cells."""
-    return plan.release("cells").std * math.sqrt(len(plan.parties))
+    return total_noise(plan, plan.release("cells"))
 
 
 @dataclass(frozen=True)
 class _Test:
-    """Who has the test records, what marks them where they are evaluated again, and the model that scores them."""
+    """Who has the test records, and what marks them where they are evaluated again."""
 
     federation: Federation
     rows: Any
-    coef: Array
-    intercept: Array
-    bounds: Bounds
-    parties: tuple[str, ...] = ()  # that answer; none named: all of them
 
 
 def _check(model: Any, epsilon: Any, delta: Any) -> None:
@@ -298,10 +330,7 @@ def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, A
 
 
 def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> _Test:
-    """Have the holder of the labels learn the scores of the test people: they are then rows of one column, with it.
-
-    What is beyond the bound counts as at it in any case: scores at the end nodes, residuals of the label's half-width.
-    """
+    """Have the holder of the labels learn the scores of the test people, which it then counts."""
     if not isinstance(X, Federation) or X.split != "columns" or y is not None or ledger is not None:
         raise InputError(
             "model was fitted over columns: give the test people as X, a Federation.by_columns of the same parties "
@@ -309,21 +338,32 @@ def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
         )
     if X.unlabelled:
         raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
-    holder, bounds = X.transport.parties[X.label_party], model.plan_.bounds
-    model.predict_for(X, holder)
-    if bounds.label_low is not None and bounds.label_high is not None and model.plan_.classes is None:
-        low, high = bounds.label_low, bounds.label_high
-        declared = Bounds.declare(row_norm=max(-low, high) + high - low, label_bound=(low, high))
-    else:
-        declared = Bounds.declare(row_norm=WIDE)
-    return _Test(X, X, np.ones((1, 1)), np.zeros(1), declared, (holder,))
+    model.predict_for(X, X.transport.parties[X.label_party])
+    return _Test(X, X)
+
+
+def _columns(model: PrivateLinearModel, federation: Federation) -> dict[str, Any]:
+    """By columns: who has which columns, as in the fit, and who has the labels of the test people."""
+    fit, holder = model.plan_, federation.transport.parties[federation.label_party]
+    return {
+        "columns": fit.columns,
+        "norms": fit.norms,
+        "labels": federation.labels,
+        "label_party": fit.names.index(holder),
+    }
+
+
+def _weights(model: PrivateLinearModel, problem: Problem) -> Array:
+    """The model's weights on prepared rows; of several classes a row for each."""
+    pairs = zip(np.atleast_2d(model.coef_), np.ravel(model.intercept_), strict=True)
+    each = [problem.preparation.weights_of(coef, float(intercept)) for coef, intercept in pairs]
+    return np.array(each) if problem.scaled_loss.outputs > 1 else each[0]
 
 
 def _by_rows(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> _Test:
     """Test records as they are: in one place, or some with each party."""
     model._check_shared()
-    federation, rows = _federation(model, X, y, ledger)
-    return _Test(federation, rows, np.atleast_2d(model.coef_), np.ravel(model.intercept_), model.plan_.bounds)
+    return _Test(*_federation(model, X, y, ledger))
 
 
 def _federation(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> tuple[Federation, Any]:

@@ -66,7 +66,7 @@ class RegularisationPath:
         ax.set_xscale("log")
         ax.invert_xaxis()
         ax.set_xlabel("alpha")
-        ax.set_ylabel("loss, less that without a penalty")
+        ax.set_ylabel("loss, less the fit's")
         ax.set_title(f"one fit and a choice, epsilon = {self.privacy.epsilon:.3g}")
         return ax
 

@@ -45,8 +45,7 @@ class Purchase:
 
     def __str__(self) -> str:
         names = ", ".join(column.name for column in self.columns.values())
-        of_it = f" with {100 * self.share:.3g}% of the budget (of mu squared)" if self.plan.private else ""
-        return f"ranges are bought{of_it}, before the fit: {names}"
+        return f"ranges are bought, before the fit: {names}"
 
     def named(self, found: Mapping[int, Range | None]) -> dict[int, Number]:
         """The columns with their ranges. One that stays unknown is an error: nothing goes on with a guess."""

@@ -17,9 +17,10 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("any use", True): "the same people's data are used nowhere else, outside the ledger or in another data set",
     ("any draw", True): "the operating system of each party draws good random numbers",
     ("test people", "others"): "no test person's record was used in the fit: each person pays for one of the two",
-    ("test people", "same"): "test people may be those of the fit: costs add, and one ledger should have both",
+    ("test people", "same"): "test people may be those of the fit: costs add, this is what the evaluation adds to what "
+    "the fit promises, and one ledger should have both",
     ("joint scores", True): "all parties let the holder of the labels learn each test person's score, which no epsilon "
-    "covers; their own ledgers do not count the evaluation",
+    "covers",
     ("split", "rows"): "nobody's record is with two parties",
     ("split", "columns"): "who is in the data is known to all parties",
     ("labels by columns", "public"): "the labels are public",
@@ -31,6 +32,9 @@ ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
     ("named records", True): "who sees the model alone does not know which records the coordinator's coin named",
 }
 
+# Of an evaluation of others than the people of a fit that promises these nothing.
+UNPROTECTED_FIT: Final = "the people of the fit are not protected by this evaluation"
+
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
     """The lines of `ASSUMPTIONS` that hold of this plan."""
@@ -41,7 +45,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "split": plan.split,
         "labels by columns": plan.labels if plan.split == "columns" else None,
         "keeps rows": plan.keeps_rows,
-        "models": plan.models,
+        "models": None if plan.algorithm == "evaluation" else plan.models,
         "protects": plan.protects,
         "classes": plan.classes is not None,
         "named records": (plan.algorithm, plan.form) == ("sgd", "published"),

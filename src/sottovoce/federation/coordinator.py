@@ -139,13 +139,10 @@ class Coordinator:
         self._exchange([recipient], dataclasses.replace(said, arrays={MASKED: total.view(np.int64)}))
         return None
 
-    def dismiss(self, but: str = "") -> None:
-        """Say that there is nothing more to ask: a party that serves over a network then ends its connection.
-
-        `but` is a party that has ended it already.
-        """
+    def dismiss(self) -> None:
+        """Say that there is nothing more to ask: a party that serves over a network then ends its connection."""
         with contextlib.suppress(WireError):
-            self._exchange([name for name in self._transport.parties if name != but], Frame("done", 0))
+            self._exchange(self._transport.parties, Frame("done", 0))
 
     def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, Reply]:
         each = {name: {RECEIPT: packed(receipt)} for name, receipt in self.receipts.items()}

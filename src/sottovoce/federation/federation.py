@@ -258,9 +258,9 @@ class Federation:
                 failure, party.failure = party.failure, None
                 raise failure
 
-    def dismiss(self, but: str = "") -> None:
-        """Tell the parties, but for one, that nothing more will be asked: `serve_party` then returns at each."""
-        Coordinator(self.transport).dismiss(but)
+    def dismiss(self) -> None:
+        """Tell the parties that nothing more will be asked: `serve_party` then returns at each."""
+        Coordinator(self.transport).dismiss()
 
     def close(self) -> None:
         """End the connections."""

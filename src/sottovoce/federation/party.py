@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
-from sottovoce.algorithms.evaluation import Evaluated
+from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.readers import MISSING
 from sottovoce.door.frames import Frame, decode, peek
@@ -31,6 +31,7 @@ from sottovoce.federation import limits
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
+from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Event
@@ -257,7 +258,8 @@ class Party:
                 self._keep_told(frame, kept.plan)
         else:
             self._run = None
-            if frame.plan and run is not None and run.plan.split == "columns":
+            fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
+            if frame.plan and run is not None and fitted:
                 self._keep_model(run, frame)
         return reply("done", frame, _acknowledged(True) + self._receipt(frame))
 
@@ -301,8 +303,11 @@ class Party:
     def _keep_model(self, run: _Run, frame: Frame) -> None:
         """What this party needs of the model to predict: kept from the run, or told with its end.
 
-        A model is earned: under a plan with noise it is kept only after this party gave every answer of the plan.
+        A model is earned: under a plan with noise it is kept only after this party gave every answer of the plan. An
+        evaluation leaves none.
         """
+        if isinstance(run.plan.numbers, Evaluated):
+            return
         answered = not run.plan.private or self._answered_all(run.form, run.plan, run.gate.answers())
         if not (run.started and answered) and ("coef" in frame.arrays or run.plan.models == "kept"):
             raise RefusedError(
@@ -471,9 +476,10 @@ class Party:
 
     def _recipe(self, plan: Plan) -> Preparation:
         """How this party's rows become a block, or a refusal of a plan that is about other rows."""
-        limits.check_size(plan, self.name, self._rows_of(plan).shape)
+        limits.check_size(plan, self.name, self._rows.shape)
+        self._rows_of(plan)
         try:
-            recipe = plan.part(self.name).preparation
+            recipe = score_recipe(plan) if self._counts_scores(plan) else plan.part(self.name).preparation
         except InputError as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
         if plan.layout == "raw" and is_sparse(self._rows):
@@ -486,14 +492,20 @@ class Party:
     def _rows_of(self, plan: Plan) -> Matrix:
         """The rows that a plan is about: this party's, or the scores that it received as the recipient of predictions.
 
-        Those of other columns too are in such a score, as the holders of these allow (`Policy.predict_for`).
+        Columns of other parties are in such a score. They let this one learn it (`Policy.predict_for`); that counts of
+        it are released each of them allows by charging the plan and signing it.
         """
-        if not isinstance(plan.numbers, Evaluated) or not plan.numbers.scores:
+        if not self._counts_scores(plan):
             return self._rows
-        scores = self.predictor.scored(bytes.fromhex(plan.numbers.scores))
+        scores = self.predictor.scored(bytes.fromhex(plan.numbers.scores), plan.names)
         if scores is None:
             raise RefusedError(f"{self.name} has received no joint predictions of that model; ask for them first.")
         return scores[:, None]
+
+    def _counts_scores(self, plan: Plan) -> bool:
+        """Whether the plan is an evaluation by columns that this party, as the holder of the labels, answers."""
+        scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
+        return scored and plan.split == "columns" and plan.label_party_name == self.name
 
     def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query]]:
         """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""

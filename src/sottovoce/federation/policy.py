@@ -20,10 +20,10 @@ class Policy:
     A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
     The cost is taken under `relation`; None leaves the choice to the plan. `tell_classes` lets a coordinator ask which
     labels occur, without noise. `predict_for` names who may learn joint predictions about the people here: parties, or
-    "coordinator"; no epsilon covers them. `trains=False`: these people are predicted for and never trained or evaluated
-    on. Rows that may be trained on are predicted for only with `predict_training`. A model is used once its holder
-    approved it (`sottovoce models approve`); with `approve_models` every one that a run left: for whoever trusts the
-    coordinator.
+    "coordinator"; no epsilon covers them, and counts of them leave under a plan alone. `trains=False`: these people are
+    predicted for and never trained or evaluated on. Rows that may be trained on are predicted for only with
+    `predict_training`. A model is used once its holder approved it (`sottovoce models approve`); with `approve_models`
+    every one that a run left: for whoever trusts the coordinator.
     `tell_budget` lets the coordinator know, for its report, what the account had before a plan and has after it.
     """
 

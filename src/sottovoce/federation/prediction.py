@@ -91,7 +91,7 @@ class Predictor:
     def __init__(self, party: str, models: Models, feature_names: tuple[str, ...]) -> None:
         self.models = models
         self.received: Predictions | None = None
-        self._scored: tuple[bytes, Array] | None = None
+        self._scored: tuple[Plan, bytes, Array] | None = None
         self.identity: Identity | None = None
         self._party = party
         self._feature_names = feature_names
@@ -142,7 +142,7 @@ class Predictor:
         if request.recipient != self._party:
             return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
         total = added(own, masked_of(frame, people))
-        self._scored = (frame.plan, each_score(total))
+        self._scored = (model.plan, frame.plan, each_score(total))
         self.received = None
         try:
             self.received = Predictions(frame.plan, scores_of(total), model.plan)
@@ -150,13 +150,22 @@ class Predictor:
             _log.error("party %s: %s", self._party, error)
         return None
 
-    def scored(self, digest: bytes) -> Array | None:
-        """The scores by a model that this party was last the recipient of, for an evaluation of its own.
+    def scored(self, digest: bytes, parties: tuple[str, ...]) -> Array | None:
+        """The scores by a model that this party was last the recipient of, for an evaluation by the model's parties.
 
+        Columns of all these parties are in a score; an evaluation that others, or fewer, charge and sign is refused.
         Guarantee: whatever the coordinator passed on, a person's score is a function of that person's record alone, and
         whether there are scores is known to the coordinator. So no refusal tells of pads that do not cancel.
         """
-        return None if self._scored is None or self._scored[0] != digest else self._scored[1]
+        if self._scored is None or self._scored[1] != digest:
+            return None
+        plan, _, scores = self._scored
+        if set(plan.names) != set(parties):
+            raise RefusedError(
+                f"{self._party} has joint predictions by a model of {', '.join(plan.names)}; an evaluation of them is "
+                "charged to, and signed by, all of these and nobody else."
+            )
+        return scores
 
     def _model(self, digest: bytes, policy: Policy) -> PartialModel:
         """The model of a plan that this party may predict with."""

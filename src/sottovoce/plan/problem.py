@@ -78,7 +78,9 @@ class Problem(Frozen):
             raise ValueError(f"classes={self.classes!r} has one that no label can equal")
         several = len(classes) > 2
         fits = not joint or (several and self.loss.parameters.get("classes") == len(classes))
-        if not fits or (several and not joint and self._named_loss.kind != "classification"):
+        if fits and self.loss.name in losses.names("classification"):  # also one that a holder registered
+            fits = self.scaled_loss.outputs == (len(classes) if several else 1)
+        if not fits or (several and self._named_loss.kind != "classification"):
             raise ValueError(f"the loss {self.loss.name!r} does not fit classes={self.classes!r}")
         return self
 

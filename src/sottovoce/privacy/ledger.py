@@ -275,7 +275,11 @@ class Account:
         for name, book in self.line():
             for place, (events, delta) in enumerate(plans):
                 asked = book.terms.price(f"plan {place}", events, delta, "")
-                _check_fits(name, book, asked)
+                try:
+                    _check_fits(name, book, asked)
+                except BudgetError as error:
+                    which = f"{place + 1} of the {len(plans)} plans of this fit, after those before it"
+                    raise BudgetError(f"{which}: {error} Nothing was charged.") from None
                 book = book.after(asked)
 
     def would_fit(self, events: Events, *, delta: float | None = None) -> bool:

@@ -61,7 +61,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, local_identities
-from support import events_of, handle
+from support import events_of, give_scores, handle
 
 Data = dict[str, tuple[np.ndarray, np.ndarray]]
 Drawn = Callable[[int], np.ndarray]
@@ -110,6 +110,7 @@ FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what onl
         }
         for split in ("central", "rows")
     },
+    ("evaluation", "columns"): {"classes": {**EVALUATED["classes"], "bounds": Bounds.declare(entry_bound=1.0)}},
     ("sgd", "rows"): {"one party a round": {"schedule": "one-party", "rounds": 8}},
     ("scd-sequential", "central"): {"lots of one": {"lot": 1}},
     ("cd", "central"): {"curvatures known": {"curvatures": (0.3, 0.2), "order": "shuffled"}},
@@ -981,7 +982,7 @@ def ledger(case: Case, folder: Path) -> None:
     data = draw_data(plan, 18)
     name, (X, y) = next(iter(data.items()))
     account = Ledger.create(folder / "ledger").open("people", plan.epsilon, plan.delta)
-    party = Party(name, X, y if plan.part(name).preparation.labelled else None, account=account)
+    party = give_scores(Party(name, X, y if plan.part(name).preparation.labelled else None, account=account), plan)
 
     def accepted(asked: Plan) -> bool:
         with quiet():

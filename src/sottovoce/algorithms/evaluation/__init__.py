@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.evaluation.private import (
-    WIDE,
     Evaluated,
     EvaluatedClasses,
     EvaluatedNumbers,
     EvaluatedSeveral,
     People,
     Subject,
+    score_recipe,
+    score_weights,
+    total_noise,
 )
 
 __all__ = [
     "FORMS",
-    "WIDE",
     "Evaluated",
     "EvaluatedClasses",
     "EvaluatedNumbers",
     "EvaluatedSeveral",
     "People",
     "Subject",
+    "score_recipe",
+    "score_weights",
+    "total_noise",
 ]
 
 FORMS: tuple[Algorithm, ...] = (EvaluatedClasses(), EvaluatedSeveral(), EvaluatedNumbers())

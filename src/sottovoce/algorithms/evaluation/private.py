@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -12,10 +13,12 @@ from pydantic import Field
 from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, Solution, Weight, public_model, summed
 from sottovoce.algorithms.evaluation.nodes import REACH, TwoSides
 from sottovoce.algorithms.evaluation.queries import ClassCells, ResidualCells, ScoreCells
-from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Query
-from sottovoce.plan.plan import Design, Numbers, Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.data.bounds import LARGEST, Bounds
+from sottovoce.data.preparation import Preparation
+from sottovoce.door.query import Query, label_party
+from sottovoce.errors import RefusedError
+from sottovoce.plan.plan import Design, ModelsOf, Numbers, Plan
+from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 
 Array = NDArray[np.float64]
@@ -30,7 +33,8 @@ WIDE = 4.0  # scores up to which nodes go where nothing is known of their spread
 class Subject:
     """What is evaluated: weights on prepared rows, and mean and deviation of the training scores where known.
 
-    Of several classes the weights have a row for each.
+    Of several classes the weights have a row for each. By columns `scores` names the plan of the model, and the weights
+    are those on the prepared scores (`score_recipe`), which the plan need not say.
     """
 
     weights: Array
@@ -41,14 +45,15 @@ class Subject:
     @property
     def told(self) -> dict[str, Any]:
         """What every plan says of it."""
-        return {"weights": tuple(self.weights.ravel().tolist()), "people": self.people, "scores": self.scores}
+        weights = () if self.scores else tuple(self.weights.ravel().tolist())
+        return {"weights": weights, "people": self.people, "scores": self.scores}
 
 
 class Evaluated(Numbers):
     """The model, public, and who the test people are.
 
-    `scores` is the plan of a model over columns: rows are then the scores by it that the party received as the
-    recipient of joint predictions, one number for each person.
+    `scores` is the plan of a model over columns. There are no weights then: the rows of the holder of the labels are
+    the scores that it received as the recipient of joint predictions, one number for each person. It alone answers.
     """
 
     weights: tuple[Weight, ...]
@@ -81,8 +86,8 @@ class _Evaluation(Algorithm):
     options: ClassVar[tuple[str, ...] | None] = ()
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """The sum of the parties' cells, as the solution's model."""
-        found = summed((yield Ask("cells")))
+        """The sum of the parties' cells, as the solution's model; by columns those of the holder of the labels."""
+        found = summed((yield Ask("cells", to=(plan.label_party_name,) if plan.split == "columns" else None)))
         return Solution(np.array(plan.numbers.weights), model=found)
 
 
@@ -94,6 +99,7 @@ class EvaluatedClasses(_Evaluation):
 
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "private evaluation: scores counted in cells by class"
+    splits: ClassVar[tuple[Split, ...]] = ("central", "rows", "columns")
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "classification", "tells classes, not {!r}"),)
 
     def design(self, problem: Problem, options: Subject) -> Design:
@@ -101,17 +107,17 @@ class EvaluatedClasses(_Evaluation):
         weights = options.weights
         widest = float(np.linalg.norm(weights)) if problem.private else WIDE  # no score of a prepared row is beyond
         mean, deviation = options.spread or (0.0, min(WIDE, widest) / REACH)
-        noise = _release(ScoreCells(TwoSides(-1.0, 1.0, 2, 2), weights), problem).std * len(problem.parties) ** 0.5
+        noise = total_noise(problem, _release(ScoreCells(TwoSides(-1.0, 1.0, 2, 2), weights), problem))
         count = 8 if problem.records < FEW * noise else 12 if problem.records < MANY * noise else 16
         nodes = TwoSides.about(mean, max(deviation, 1e-3), count)
         numbers = EvaluatedClassesNumbers(
             **options.told, low=nodes.low, high=nodes.high, left=nodes.left, right=nodes.right
         )
-        return Design(rounds=1, numbers=numbers, releases=(_release(ScoreCells(nodes, weights), problem),))
+        return _design(problem, numbers, ScoreCells(nodes, weights))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
-        return (ScoreCells(nodes_of(plan), public_model(plan)),)
+        return (_asked(plan, ScoreCells(nodes_of(plan), _weights(plan))),)
 
 
 class EvaluatedSeveral(_Evaluation):
@@ -128,11 +134,11 @@ class EvaluatedSeveral(_Evaluation):
     def design(self, problem: Problem, options: Subject) -> Design:
         """Nothing to choose."""
         numbers = EvaluatedSeveralNumbers(**options.told)
-        return Design(rounds=1, numbers=numbers, releases=(_release(_class_cells(problem, options.weights), problem),))
+        return _design(problem, numbers, _class_cells(problem, options.weights))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
-        return (_class_cells(plan, public_model(plan).reshape(plan.scaled_loss.outputs, plan.dimension)),)
+        return (_class_cells(plan, _weights(plan).reshape(plan.scaled_loss.outputs, plan.dimension)),)
 
 
 class EvaluatedNumbers(_Evaluation):
@@ -143,22 +149,65 @@ class EvaluatedNumbers(_Evaluation):
 
     form: ClassVar[str] = "numbers"
     title: ClassVar[str] = "private evaluation: residuals and labels counted in cells"
+    splits: ClassVar[tuple[Split, ...]] = ("central", "rows", "columns")
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "regression", "tells numbers, not {!r}"),)
 
     def design(self, problem: Problem, options: Subject) -> Design:
         """The nodes are those of the declared range of the label."""
         numbers = EvaluatedNumbersNumbers(**options.told)
-        return Design(rounds=1, numbers=numbers, releases=(_release(ResidualCells(options.weights), problem),))
+        return _design(problem, numbers, ResidualCells(options.weights))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
-        return (ResidualCells(public_model(plan)),)
+        return (_asked(plan, ResidualCells(_weights(plan))),)
 
 
 def nodes_of(plan: Plan) -> TwoSides:
     """The nodes of the scores."""
     numbers = plan.numbers
     return TwoSides(numbers.low, numbers.high, numbers.left, numbers.right)
+
+
+def score_recipe(problem: Problem) -> Preparation:
+    """By columns: how the holder of the labels prepares the scores, as rows of one column.
+
+    What is beyond the bound counts as at it in any case: scores at the end nodes, residuals of the label's half-width.
+    """
+    low, high, declared = problem.bounds.label_low, problem.bounds.label_high, Bounds.declare(row_norm=WIDE)
+    if problem.classes is None and low is not None and high is not None:
+        declared = Bounds.declare(row_norm=max(-low, high) + high - low, label_bound=(low, high))
+    return replace(problem.preparation, bounds=declared, features=1)
+
+
+def score_weights(problem: Problem) -> Array:
+    """The weights on such a row, by which its score is the score."""
+    return score_recipe(problem).weights_of(np.ones(1), 0.0)
+
+
+def total_noise(problem: Problem, release: Release) -> float:
+    """The standard deviation of the noise in the sum of the cells; by columns one party answers."""
+    return release.std * math.sqrt(1 if problem.split == "columns" else len(problem.parties))
+
+
+def _weights(plan: Plan) -> Array:
+    """On what a party counts: the plan's model on its own rows, or by columns the scores of a model that it names."""
+    by_columns, numbers = plan.split == "columns", plan.numbers
+    if not by_columns == bool(numbers.scores) == (not numbers.weights):
+        raise RefusedError("an evaluation by columns, and no other, names the plan of its model and has no weights.")
+    return score_weights(plan) if by_columns else public_model(plan)
+
+
+def _asked(plan: Plan, query: Query) -> Query:
+    """By columns the holder of the labels answers; a record is with all parties, so all of them are charged for it."""
+    if plan.split == "columns":
+        query.answered_by = label_party
+    return query
+
+
+def _design(problem: Problem, numbers: Evaluated, query: Query) -> Design:
+    """One release; nobody is told a model at the end."""
+    models: ModelsOf = "kept" if problem.split == "columns" else "shared"
+    return Design(rounds=1, numbers=numbers, releases=(_release(query, problem),), models=models)
 
 
 def _release(query: Query, problem: Problem) -> Release:

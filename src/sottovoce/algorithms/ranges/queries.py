@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -19,11 +20,11 @@ Array = NDArray[np.float64]
 
 def own_columns(plan: Any, party: str) -> tuple[int, ...]:
     """Which of a plan's columns a party has, by their places in its rows; behind the last feature comes the label."""
-    part = plan.part(party)
+    part, columns = plan.part(party), plan.numbers.columns  # in order
     label = plan.split != "columns" or party == plan.label_party_name
-    places = [(place - part.start, part.start <= place < part.stop) for place in plan.numbers.columns]
-    own = tuple(place for place, mine in places if mine)
-    return (*own, part.stop - part.start) if label and plan.features in plan.numbers.columns else own
+    first, last = bisect_left(columns, part.start), bisect_left(columns, part.stop)
+    own = tuple(place - part.start for place in columns[first:last])
+    return (*own, part.stop - part.start) if label and columns[-1:] == (plan.features,) else own
 
 
 holders = Turn("every party that has such columns", lambda plan, party: bool(own_columns(plan, party)))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.standard_errors.private import PrivateStandardErrors
+from sottovoce.algorithms.standard_errors.private import PrivateStandardErrors, Start
 
-__all__ = ["FORMS", "PrivateStandardErrors"]
+__all__ = ["FORMS", "PrivateStandardErrors", "Start"]
 
 FORMS: tuple[Algorithm, ...] = (PrivateStandardErrors(),)

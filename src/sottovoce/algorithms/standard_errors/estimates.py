@@ -42,8 +42,10 @@ class Sums:
         With residuals of equal size, and with odds that are right, S is a multiple of A. One number of it is known
         better than all of its entries, whose noise has the squared norm s_S^2 d (d + 1) / 2.
         """
-        alike = np.trace(self.squares) / max(np.trace(self.curvature), 1e-300) * self.curvature
-        apart, d = self.squares - alike, len(alike)
+        d = len(self.squares)
+        known = max(float(np.trace(self.curvature)), self.curvature_noise * math.sqrt(d), 1e-100)  # its noise is that
+        alike = max(float(np.trace(self.squares)), 0.0) / known * self.curvature
+        apart = self.squares - alike
         norm = max(float((apart * apart).sum()), 1e-300)
         return np.asarray(alike + max(0.0, 1.0 - self.squares_noise**2 * d * (d + 1) / 2 / norm) * apart)
 

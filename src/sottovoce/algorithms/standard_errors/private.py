@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from sottovoce.algorithms.base import (
     CONVEX,
@@ -43,13 +45,22 @@ SHARES = {
     "squared-slopes": 0.10,
 }  # of mu^2; the gradient has the rest
 REACH = 5.0  # mean absolute residuals at which residuals are cut: 4 deviations of a normal one
-LENGTH = 3.0  # root mean square lengths at which whitened rows are cut; at 1.5 the target moves by several errors
+LENGTHS = 1.5, 3.0  # root mean square lengths at which whitened rows are cut: at 1.5 few far rows move the target
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a step starts from: weights on prepared rows, and the columns whose weights it leaves as they are."""
+
+    weights: Array
+    fixed: tuple[int, ...] = ()
 
 
 class StandardErrorsNumbers(Numbers, solver="standard-errors", form="private"):
-    """The model, public."""
+    """The model, public, and the columns that the coordinator leaves out of the step."""
 
     weights: tuple[Weight, ...]
+    fixed: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
 
 class PrivateStandardErrors(Algorithm):
@@ -70,15 +81,15 @@ class PrivateStandardErrors(Algorithm):
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
 
-    def design(self, problem: Problem, options: Array) -> Design:
-        """Shares of mu^2; `options` are the weights of the model on prepared rows."""
-        queries = tuple(_queries(problem, options))
+    def design(self, problem: Problem, options: Start) -> Design:
+        """Shares of mu^2."""
+        queries = tuple(_queries(problem, options.weights))
         rest = 1 - sum(SHARES.get(query.name, 0.0) for query in queries)
         releases = []
         for place, query in enumerate(queries):
             mu = math.sqrt(SHARES.get(query.name, rest)) * problem.mu
             releases.append(Release.at_mu(query, place, 1, mu, problem.relation).narrowed(problem.records))
-        numbers = StandardErrorsNumbers(weights=tuple(options.tolist()))
+        numbers = StandardErrorsNumbers(weights=tuple(options.weights.tolist()), fixed=options.fixed)
         return Design(rounds=len(queries), numbers=numbers, releases=tuple(releases))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
@@ -88,7 +99,12 @@ class PrivateStandardErrors(Algorithm):
     def coordinate(self, plan: Plan) -> Coordination:
         """Whiten, then the sums in units of the loss, as the solution's model."""
         weights, loss, shape = public_model(plan), plan.scaled_loss, Shape(plan.dimension, "triangular")
-        matrix, projection, slope = GramMatrix(plan.dimension).matrix, np.eye(plan.dimension), 1.0
+        free = np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
+        projection, slope = np.eye(plan.dimension), 1.0
+
+        def matrix(triangle: Array) -> Array:
+            return np.asarray(GramMatrix(plan.dimension).matrix(triangle)[np.ix_(free, free)])
+
         if plan.has("gram"):
             gram = matrix(summed((yield Ask("gram")))) / plan.records
             moments, residual = rule.of_gram(gram, _noise(plan, "gram") / plan.records), 0.0
@@ -98,17 +114,18 @@ class PrivateStandardErrors(Algorithm):
             # Directions whose mean square the noise hides are stretched no more than those at its level.
             q = 1.0 / np.maximum(moments.values, moments.hidden)
             clips = _clips(plan, rule.Units.of(loss, residual), q, moments)
-            projection, slope = Columns(moments, q / clips.cut**2).matrix, clips.slope
+            projection, slope = np.zeros_like(projection), clips.slope
+            projection[np.ix_(free, free)] = Columns(moments, q / clips.cut**2).matrix
         told = {**shape.told(projection), "slope": np.array([slope])}
         curvature = matrix(summed((yield Ask("curvature", told))))
         squares = matrix(summed((yield Ask("squared-slopes", told))))
         gradient = summed((yield Ask("gradient", told)))
         unit = loss.curvature_bound
         sums = Sums(
-            shape.matrix(told),
+            shape.matrix(told)[:, free],
             unit * curvature,
             slope**2 * squares,
-            slope * gradient,
+            slope * gradient[free],
             unit * _noise(plan, "curvature"),
             slope**2 * _noise(plan, "squared-slopes"),
             slope * _noise(plan, "gradient"),
@@ -124,13 +141,13 @@ def _clips(plan: Plan, units: Units, q: Array, moments: Moments) -> Clips:
     """
     steepest, size, d = units.loss.lipschitz(), units.slope * math.sqrt(plan.records), plan.dimension
     hidden = units.loss.curvature_bound * _noise(plan, "curvature") * math.sqrt(2 * d)
-    clear = math.sqrt(units.curvature * plan.records / (8 * hidden))
-    first = Clips(LENGTH * math.sqrt(float(q @ moments.values)), min(steepest, REACH * units.slope))
+    clear, usual = math.sqrt(units.curvature * plan.records / (2 * hidden)), math.sqrt(float(q @ moments.values))
+    first = Clips(min(max(clear, LENGTHS[0] * usual), LENGTHS[1] * usual), min(steepest, REACH * units.slope))
     known = size * math.sqrt(0.1 * math.sqrt(d) / _noise(plan, "squared-slopes"))
     allowed = min(size / _noise(plan, "gradient"), known)
     growth = max(1.0, allowed / first.product)
     steeper = min(steepest / first.slope, math.sqrt(growth))
-    longest = min(max(first.cut, clear), math.sqrt(q.max()))
+    longest = min(max(first.cut, clear / 2), math.sqrt(q.max()))
     return Clips(min(first.cut * growth / steeper, longest), first.slope * steeper)
 
 

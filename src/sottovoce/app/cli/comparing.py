@@ -22,6 +22,7 @@ from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from sottovoce.app.jobs import Job
     from sottovoce.app.runs import Preview
@@ -77,7 +78,7 @@ def compare(
         print_json({"epsilon": list(work.epsilons), "plans": plans, "simulation": simulated.to_dict()})
         return
     console = out()
-    show_comparison(found.previews, console)
+    show_comparison(found.previews, work.epsilons, console)
     titles, rows = simulated.cells()
     listing = table("epsilon>", "found at most>", *(f"{title}>" for title in titles[1:]), title="Simulated")
     for row, shown in itertools.zip_longest(rows, found.previews):
@@ -91,38 +92,44 @@ def compare(
     console.print(f"\nNothing was charged{'' if opened else ' and no data file was opened'}.")
 
 
-def show_comparison(previews: Sequence[Preview], console: Console) -> None:
+def show_comparison(previews: Sequence[Preview], epsilons: Sequence[float], console: Console) -> None:
     """The releases and the ledgers of a job at several epsilons."""
-    first = previews[0].plan
-    show_problem(first, console)
+    first = previews[0]
+    show_problem(first.plan, console)
     if len({shown.plan.algorithm for shown in previews}) > 1:
-        each = ", ".join(f"{shown.plan.algorithm} at {shown.plan.epsilon:g}" for shown in previews)
+        each = ", ".join(f"{shown.plan.algorithm} at {at:g}" for shown, at in zip(previews, epsilons, strict=True))
         console.print(f"solver: {each}")
-    noises: dict[tuple[str, ...], dict[float, str]] = {}
-    for shown in previews:
-        for *release, noise in release_rows(shown.plan):
-            noises.setdefault(tuple(release), {})[shown.plan.epsilon] = noise
-    budgets = [shown.plan.epsilon for shown in previews]
-    columns = (*release_columns(first)[:-1], *(f"noise at {epsilon:g}>" for epsilon in budgets))
-    listing = table(*columns, title=release_title(first))
-    for row, noise_at in noises.items():
-        listing.add_row(*row, *(noise_at.get(epsilon, "") for epsilon in budgets))
-    console.print()
-    console.print(listing)
-    if previews[0].charges:
+    for place in range(len(first.plans)):  # every preview has as many
+        console.print()
+        console.print(_noises(previews, epsilons, place))
+    if first.charges:
         listing = table("epsilon>", *CHARGE_COLUMNS, title="Ledgers, in epsilon")
-        for shown in previews:
+        for shown, at in zip(previews, epsilons, strict=True):
             for row in charge_rows(shown, console):
-                listing.add_row(f"{shown.plan.epsilon:g}", *row)
+                listing.add_row(f"{at:g}", *row)
         console.print()
         console.print(listing)
-    for shown in previews:
+    for shown, at in zip(previews, epsilons, strict=True):
         for charge in shown.charges:
             if charge.refusal:
-                console.print(f"refused by {charge.party} at {shown.plan.epsilon:g}: {charge.refusal}")
+                console.print(f"refused by {charge.party} at {at:g}: {charge.refusal}")
     voids = [shown.report.weakest.void for shown in previews if shown.report.weakest.void is not None]
     for note in dict.fromkeys([*voids, *(note for shown in previews for note in shown.notes)]):
         console.print(f"note: {note}")
+
+
+def _noises(previews: Sequence[Preview], epsilons: Sequence[float], place: int) -> Table:
+    """What leaves under one of the plans of a fit, with its noise at each epsilon."""
+    plans = previews[0].plans
+    noises: dict[tuple[str, ...], dict[float, str]] = {}
+    for shown, at in zip(previews, epsilons, strict=True):
+        for *release, noise in release_rows(shown.plans[place]):
+            noises.setdefault(tuple(release), {})[at] = noise
+    columns = (*release_columns(plans[place])[:-1], *(f"noise at {at:g}>" for at in epsilons))
+    listing = table(*columns, title=release_title(plans[place], plans))
+    for row, noise_at in noises.items():
+        listing.add_row(*row, *(noise_at.get(at, "") for at in epsilons))
+    return listing
 
 
 def _found(shown: Preview) -> float:

@@ -30,9 +30,8 @@ def evaluate(
     """Tell how good a fitted model is on private test records.
 
     TEST has a table [privacy] with the evaluation's own epsilon, `people = "same"` before it if the test people are
-    those of the fit, and the test records: [data], a [[party]] for each file
-    of this process, or a [federation] of parties elsewhere, split by rows. Ledgers are charged before anything is
-    released.
+    those of the fit, and the test records: [data], a [[party]] for each file of this process, or a [federation] of
+    parties elsewhere, split as those of the fit. Ledgers are charged before anything is released.
 
     - `sottovoce evaluate job.json test.toml --output evaluation.json`
     - `sottovoce evaluate job.json test.toml --plot evaluation.png`

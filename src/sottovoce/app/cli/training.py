@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -158,7 +158,7 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
         console.print(f"\n{shown.first}", soft_wrap=True)
     for each in shown.plans:
         if each.private:
-            listing = table(*release_columns(each), title=release_title(each))
+            listing = table(*release_columns(each), title=release_title(each, shown.plans))
             for row in release_rows(each):
                 listing.add_row(*row)
             console.print()
@@ -204,9 +204,15 @@ def show_problem(made: Plan, console: Console) -> None:
         console.print(f"features: {widths}; labels: {known_labels(made)}")
 
 
-def release_title(made: Plan) -> str:
-    """Above the table of what leaves."""
-    return "What leaves all parties together, at most" if made.split == "columns" else "What leaves each party"
+def release_title(made: Plan, plans: Sequence[Plan]) -> str:
+    """Above the table of what leaves; of several plans of a fit which one it is, and its share of the budget."""
+    from sottovoce import algorithms
+
+    title = "What leaves all parties together, at most" if made.split == "columns" else "What leaves each party"
+    if len(plans) == 1:
+        return title
+    share = made.mu**2 / sum(each.mu**2 for each in plans)
+    return f"{title}: {algorithms.of(made).title.partition(':')[0]}, {100 * share:.3g}% of mu squared"
 
 
 def release_columns(made: Plan) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.algorithms import forms, make_plan, plan_by
-from sottovoce.algorithms.evaluation import Subject
+from sottovoce.algorithms.evaluation import Subject, score_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.games import Game
 from sottovoce.plan.plan import Plan
@@ -28,6 +28,7 @@ UNIT_BALL = Named(name="l1_ball", parameters={"radius": 1.0})
 ENTRIES = Bounds.declare(entry_bound=1.0, label_bound=1.0)
 NORM = Bounds.declare(row_norm=1.0, label_bound=1.0)
 PAPER = {"calibration": "paper"}
+SCORED = "5c" * 32  # by columns: the plan of a model whose scores are evaluated
 EVALUATED: Mapping[str, Mapping[str, Any]] = {  # what is told of a model decides what is counted
     "numbers": {},
     "classes": {"loss": Named(name="logistic"), "classes": (-1, 1)},
@@ -99,7 +100,10 @@ def evaluation_plan(problem: Problem, *, run: str, coin: str) -> Plan:
     fits = (form for form in forms("evaluation") if form.several == (loss.outputs > 1))
     form = next(form for form in fits if all(need.met(loss) for need in form.needs))
     weights = 9.0 * np.random.default_rng(0).standard_normal((loss.outputs, problem.dimension))
-    return plan_by(form, problem, Subject(weights if form.several else weights[0]), run=run, coin=coin)
+    subject = Subject(weights if form.several else weights[0])
+    if problem.split == "columns":
+        subject = Subject(score_weights(problem), scores=SCORED)
+    return plan_by(form, problem, subject, run=run, coin=coin)
 
 
 def catalogue() -> Mapping[str, Callable[[], Game]]:
