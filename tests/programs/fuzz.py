@@ -53,6 +53,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.queries.pricing import queries_of
 from sottovoce.transports.in_process import InProcess
+from support import give_scores
 
 ALLOWED = (WireError, RefusedError, BudgetError, LedgerError, InputError)
 MOST_MEMORY = 2**30  # bytes, as `limits` states it
@@ -77,7 +78,8 @@ def parties_of(plan: Plan, folder: Path | None = None, seed: int = 0) -> list[Pa
         kind = Party if account is None else serving.ForTheRun
         models = serving.Models()
         randomness = SeededRandomness(seed, name)
-        found.append(kind(name, X, known, policy=policy, account=account, randomness=randomness, models=models))
+        party = kind(name, X, known, policy=policy, account=account, randomness=randomness, models=models)
+        found.append(give_scores(party, plan))
     return found
 
 
@@ -88,7 +90,7 @@ def converse(plan: Plan, wire: InProcess) -> None:
     if plan.keeps_rows:
         coordinator.kept(plan)
     coordinator.run(plan, algorithms.of(plan))
-    if plan.split == "columns":
+    if plan.split == "columns" and plan.algorithm != "evaluation":
         coordinator.predict(plan, plan.digest, plan.names[-1])
         coordinator.predict(plan, plan.digest, "coordinator")
 
