@@ -278,8 +278,11 @@ class Account:
                 try:
                     _check_fits(name, book, asked)
                 except BudgetError as error:
-                    which = f"{place + 1} of the {len(plans)} plans of this fit, after those before it"
-                    raise BudgetError(f"{which}: {error} Nothing was charged.") from None
+                    which = f"plan {place + 1} of the {len(plans)} of this fit, after those before it"
+                    rule = book.terms.composition
+                    room = f"A {rule!r} account adds several plans up to more than one: 'gaussian' ones do not. "
+                    remedy = "" if place == 0 or rule == "gaussian" else room
+                    raise BudgetError(f"{which}: {error} {remedy}Nothing was charged.") from None
                 book = book.after(asked)
 
     def would_fit(self, events: Events, *, delta: float | None = None) -> bool:
