@@ -42,7 +42,7 @@ def test_a_job_buys_standard_errors_and_the_table_is_shown(folder: Path, write_j
 
 
 def test_an_account_without_room_for_both_is_told_before(folder: Path, write_job: Any, invoke: Any) -> None:
-    Ledger.create(folder / "all.ledger").open("all", epsilon=1.0, delta=1e-5)
+    Ledger.create(folder / "all.ledger").open("all", epsilon=0.99, delta=1e-5)
     job = write_job(
         model={"estimator": '"logistic"', "standard_errors": "true"},
         data={"file": '"all.csv"', "label": '"out"', "ledger": '"all.ledger"'},

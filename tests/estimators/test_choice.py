@@ -118,16 +118,21 @@ def test_by_rows_with_ledgers(tmp_path: Path) -> None:
         made("logistic", insecure_seed=None).fit(sv.Federation.by_rows(parts, ledgers=accounts))
 
 
-def test_where_an_account_has_no_room_for_the_choice_the_fit_is_kept(tmp_path: Path) -> None:
-    """By Renyi orders, which are looser, the first plan alone fills an account of the same epsilon."""
-    account = sv.Ledger.create(tmp_path / "people.ledger").open("people", 1.0, 1e-5)
-    with pytest.warns(UserWarning, match=r"paid for and kept, without a penalty; .* composition='gaussian'"):
-        model = made("lasso", ledger=account).fit(X[TRAIN], NUMBERS[TRAIN])
-    assert model.alpha_ == 0.0
-    assert not hasattr(model, "path_")
-    assert model.plans_ == (model.plan_,)
-    assert model.privacy_.epsilon < 1.0
-    assert account.balance().plans == 1
+@pytest.mark.parametrize("rule", ["renyi", "basic", "gaussian"])
+def test_an_account_of_the_same_epsilon_takes_fit_and_choice(rule: Any, tmp_path: Path) -> None:
+    """By Renyi orders, and where epsilons add, the plans one after the other would be too much."""
+    account = sv.Ledger.create(tmp_path / "people.ledger").open("people", 1.0, 1e-5, composition=rule)
+    model = made("lasso", ledger=account).fit(X[TRAIN], NUMBERS[TRAIN])
+    assert len(model.path_.losses) == 8
+    assert account.balance().plans == 2
+    assert account.balance().spent == pytest.approx(1.0, rel=1e-6)
+    assert sv.Ledger(account.path).verify() > 2
+    with pytest.raises(BudgetError, match="would fit"):
+        made("lasso", ledger=account, epsilon=0.1).fit(X[TRAIN], NUMBERS[TRAIN])
+    small = sv.Ledger.create(tmp_path / "small.ledger").open("people", 0.99, 1e-5, composition=rule)
+    with pytest.raises(BudgetError, match="would fit"):
+        made("lasso", ledger=small).fit(X[TRAIN], NUMBERS[TRAIN])
+    assert small.balance().spent == 0.0
 
 
 def test_a_choice_that_a_party_refuses_leaves_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from sottovoce import algorithms
 from sottovoce.app import model_file
 from sottovoce.app.page import page
 from sottovoce.door.frames import decode
-from sottovoce.errors import InputError, RefusedError, WireError
+from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
 from sottovoce.estimators.coefficients import LOST, SHARE
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.messages import rounds_of
@@ -112,18 +112,16 @@ def test_the_fit_and_its_standard_errors_have_one_budget() -> None:
         model.coefficients()
 
 
-def test_an_account_pays_for_both_and_one_without_room_leaves_the_model(tmp_path: Path) -> None:
-    account = Ledger.create(tmp_path / "a.ledger").open("people", epsilon=1.3, delta=1e-5)
-    classifier(epsilon=1.0, insecure_seed=None, ledger=account).fit(X, Y)
-    assert account.balance().plans == 2
-    small = Ledger.create(tmp_path / "b.ledger").open("people", epsilon=1.0, delta=1e-5)
-    with pytest.warns(UserWarning, match="the model is here and paid for"):
-        model = classifier(epsilon=1.0, insecure_seed=None, ledger=small).fit(X, Y)
-    assert small.balance().plans == 1
-    assert model.score(X, Y) > 0.6
-    assert model.privacy_.epsilon < 0.8
-    with pytest.raises(InputError, match="this fit has no standard errors"):
-        model.coefficients()
+def test_an_account_pays_for_both_or_for_nothing(tmp_path: Path) -> None:
+    for epsilon in (1.3, 1.0):
+        account = Ledger.create(tmp_path / f"{epsilon}.ledger").open("people", epsilon=epsilon, delta=1e-5)
+        model = classifier(epsilon=1.0, insecure_seed=None, ledger=account).fit(X, Y)
+        assert account.balance().plans == 2
+        assert model.coefficients()
+    small = Ledger.create(tmp_path / "small.ledger").open("people", epsilon=0.95, delta=1e-5)
+    with pytest.raises(BudgetError):
+        classifier(epsilon=1.0, insecure_seed=None, ledger=small).fit(X, Y)
+    assert small.balance().plans == 0
 
 
 @pytest.mark.parametrize("error", [RefusedError, WireError])

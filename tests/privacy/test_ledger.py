@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of, renyi_of, renyi_to_epsilon
 from sottovoce.privacy.calibration import mu_for, noise_multiplier_for, renyi_order_for, rho_for
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection, Unbounded
-from sottovoce.privacy.ledger import Account, Ledger, Receipt
+from sottovoce.privacy.ledger import Account, Ledger, Part, Receipt
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
 from sottovoce.privacy.spending import periods_between
 
@@ -894,3 +895,81 @@ class TestTampering:
         used.path.write_bytes(data)
         with pytest.raises(LedgerError, match=r"entry 5 "):
             used.verify()
+
+
+class TestFitsOfSeveralPlans:
+    """The first plan of a fit is charged for all of it where the plans one after the other have no room."""
+
+    MU = mu_for(EPSILON, OWN)
+
+    def within(self, name: str = "fit", relation: Relation = "zero-out", times: float = 1.0) -> Part:
+        return Part(name, times * self.MU, relation)
+
+    def part(self, share: float) -> list[Event]:
+        return [Gaussian(math.sqrt(share) * self.MU)]
+
+    @pytest.mark.parametrize("composition", ["renyi", "basic"])
+    def test_a_whole_fit_is_charged_once_and_covers_its_plans(self, ledger: Ledger, composition: Any) -> None:
+        account = ledger.open("people", EPSILON, DELTA, composition=composition)
+        first = account.reserve("ranges", self.part(0.02), delta=DELTA, within=self.within())
+        assert first.events == (Gaussian(self.MU),)
+        assert account.balance().spent == pytest.approx(EPSILON)
+        for _ in range(2):  # the same plan again is charged once
+            second = account.reserve("fit", self.part(0.5), delta=DELTA, within=self.within())
+        account.reserve("errors", self.part(0.48), delta=DELTA, within=self.within())
+        assert (second.events, second.cost) == ((), 0.0)
+        balance = account.balance()
+        assert (balance.plans, balance.left) == (3, 0.0)
+        assert balance.spent == pytest.approx(EPSILON)
+        assert ledger.verify() == 4
+        for name, share, other in (("more", 1e-4, "fit"), ("others", 1e-4, "another"), ("alone", 1e-4, None)):
+            within = None if other is None else self.within(other)
+            with pytest.raises(BudgetError):
+                account.reserve(name, self.part(share), delta=DELTA, within=within)
+        with pytest.raises(BudgetError):
+            account.check("larger", self.part(0.01), delta=DELTA, within=self.within(times=2.0))
+        with pytest.raises(LedgerError, match="other events"):
+            account.reserve("fit", self.part(0.4), delta=DELTA, within=self.within())
+
+    def test_only_gaussian_plans_of_the_relation_are_covered(self, ledger: Ledger) -> None:
+        account = ledger.open("people", EPSILON, DELTA)
+        account.reserve("ranges", self.part(0.02), within=self.within())
+        for events in ([PoissonGaussian(0.01, 40.0, 3)], [*self.part(0.01), Selection(1e-6)]):
+            with pytest.raises(BudgetError):
+                account.reserve("fit", events, within=self.within())
+        with pytest.raises(BudgetError):
+            account.reserve("fit", self.part(0.5), within=self.within(relation="replace-one"))
+        account.reserve("fit", self.part(0.98), within=self.within())
+
+    def test_where_there_is_room_each_plan_is_charged_by_itself(self, ledger: Ledger) -> None:
+        account = ledger.open("people", 2 * EPSILON, DELTA)
+        assert account.reserve("ranges", self.part(0.02), within=self.within()).events == tuple(self.part(0.02))
+        account.reserve("another", [Gaussian(mu_for(1.7, OWN))])  # meanwhile
+        left = account.balance().left
+        assert left < EPSILON
+        with pytest.raises(BudgetError):  # after a release it is too late to charge the fit as a whole
+            account.reserve("fit", self.part(0.98), within=self.within())
+        assert account.balance().left == left
+
+    def test_accounts_above_are_charged_alike(self, ledger: Ledger) -> None:
+        ledger.open("all", EPSILON, DELTA)
+        account = ledger.open("some", 3 * EPSILON, DELTA, under="all")
+        account.reserve("ranges", self.part(0.1), within=self.within())
+        account.reserve("fit", self.part(0.9), within=self.within())
+        assert ledger.account("all").balance().spent == pytest.approx(EPSILON)
+        assert account.balance().plans == 2
+        assert ledger.verify() == 6
+        with pytest.raises(BudgetError):
+            account.reserve("more", self.part(0.01), within=self.within())
+
+    def test_a_cover_that_nobody_paid_for_is_found(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An entry that claims to be covered, on an account without the whole, does not verify."""
+        account = ledger.open("people", EPSILON, DELTA)
+        with monkeypatch.context() as patch:
+            patch.setattr("sottovoce.privacy.spending.Book._covers", lambda *_: True)
+            patch.setattr("sottovoce.privacy.ledger._priced", lambda line, offers: {
+                name: replace(offers[name].own, events=(), cost=0.0, epsilon=0.0) for name, _ in line
+            })  # fmt: skip
+            account.reserve("fit", self.part(0.9), within=self.within())
+        with pytest.raises(LedgerError):
+            ledger.verify()

@@ -36,7 +36,7 @@ from sottovoce.federation.coordinator import check_people
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models
-from sottovoce.federation.party import Party, charge_of
+from sottovoce.federation.party import Party, charge_of, part_of_fit
 from sottovoce.files import check_writable, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
@@ -613,18 +613,14 @@ def _check_same_columns(facts: Sequence[Facts]) -> None:
 
 def _charge(plans: Sequence[Plan], party: str, account: Account) -> Charge:
     """What these plans would do to an account, one after the other."""
-    line = account.line()
     who = (party, str(account.path), account.dataset, account.balance())
-    costs = [(charge_of(algorithms.of(plan), plan, party, line[0][1])[0], plan.delta) for plan in plans]
-    after = []
+    book = account.book()
+    costs = [
+        (plan.digest.hex(), charge_of(algorithms.of(plan), plan, party, book)[0], plan.delta, part_of_fit(plan))
+        for plan in plans
+    ]
     try:
-        for _, book in line:
-            for cost, delta in costs:
-                asked = book.terms.price("", cost, delta, "")
-                if not book.fits(asked):
-                    return Charge(*who, None, book.refusal(asked))
-                book = book.after(asked)
-            after.append(book.balance())
+        after = [each.balance() for each in account.books_after(costs)]
     except BudgetError as error:
         return Charge(*who, None, str(error))
     return Charge(*who, replace(after[0], left=min(balance.left for balance in after)))

@@ -38,10 +38,10 @@ from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.party import as_labels
 from sottovoce.federation.prediction import COORDINATOR
 from sottovoce.files import write_data
-from sottovoce.plan.plan import Plan
+from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
-from sottovoce.privacy.calibration import part_of
+from sottovoce.privacy.calibration import mu_for, part_of
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.relation import Relation, checked, inside
 from sottovoce.solvers import SOLVERS, Options, by_name
@@ -415,18 +415,30 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 problem, ranged = ranges.shared_out(problem, columns, frames + 1)
             solver = self._chosen(problem)
             form = algorithms.find(solver.name, problem, solver.given())
-            plan = self._planned(coordinator, form, problem, solver, federation)
+            within = self._whole if problem.epsilon < self.epsilon else None
+            plan = self._planned((coordinator, federation), form, problem, solver, within)
             if columns:
-                first = planned(ranges.FORM, ranged, tuple(columns), federation, self.insecure_seed)
+                first = planned(ranges.FORM, ranged, tuple(columns), federation, self.insecure_seed, within)
                 purchase = ranges.Purchase(columns, first, problem, solver)
         return Prepared(federation, coordinator, form, plan, names if own_names is None else None, (), purchase)
 
+    @property
+    def _whole(self) -> Whole:
+        """A name for a fit of several plans, new each time, with what all of them may cost together."""
+        return Whole(name=secrets.token_hex(16), mu=mu_for(float(self.epsilon), inside(self.delta)))
+
     def _planned(
-        self, coordinator: Coordinator, form: Algorithm, problem: Problem, solver: Options, federation: Federation
+        self,
+        between: tuple[Coordinator, Federation],
+        form: Algorithm,
+        problem: Problem,
+        solver: Options,
+        within: Whole | None,
     ) -> Plan:
         """The fit's own plan, with the rows that the parties have kept for such a one."""
-        plan = planned(form, problem, solver, federation, self.insecure_seed)
-        if problem.epsilon < self.epsilon:
+        coordinator, federation = between
+        plan = planned(form, problem, solver, federation, self.insecure_seed, within)
+        if within is not None:
             check_gaussian(plan, form)
         if plan.keeps_rows and plan.private:
             plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
@@ -446,10 +458,12 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         return found
 
     def _buy_ranges(self, prepared: Prepared, purchase: ranges.Purchase) -> Prepared:
-        """Run the plan of the ranges and make the fit's own with them, once both are known to be allowed and paid."""
+        """Run the plan of the ranges and make the fit's own with them, once both are known to be allowed.
+
+        The first plan is charged only where there is room for all that follows.
+        """
         coordinator, federation = prepared.coordinator, prepared.federation
         coordinator.check(prepared.plan)
-        federation.check_accounts((*prepared.plans, *self._plans_after(prepared)))
         solution, _ = coordinator.run(purchase.plan, ranges.FORM, last=False)
         try:
             columns = purchase.named(solution.model)
@@ -463,7 +477,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             own = set(schema.columns) | {schema.label}
             self.schema_ = schema.with_ranges(column for column in columns.values() if column.name in own)
         problem = purchase.problem_with(columns)
-        plan = self._planned(coordinator, prepared.algorithm, problem, purchase.solver, federation)
+        between, within = (coordinator, federation), prepared.plan.within
+        plan = self._planned(between, prepared.algorithm, problem, purchase.solver, within)
         return replace(prepared, plan=plan, before=(*prepared.before, purchase.plan), purchase=None)
 
     @property
@@ -556,7 +571,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
         Also if it stops midway: only of a plan of which nothing was asked has nothing been released.
         """
-        plan, before = planned(form, problem, options, prepared.federation, self.insecure_seed), self.plans_
+        within, before = prepared.plan.within, self.plans_
+        plan = planned(form, problem, options, prepared.federation, self.insecure_seed, within)
         self._count(*before, plan)
         try:
             with failures_of(prepared.federation):
@@ -753,11 +769,20 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def planned(form: Algorithm, problem: Problem, options: Any, federation: Federation, seed: int | None) -> Plan:
+def planned(  # noqa: PLR0913
+    form: Algorithm,
+    problem: Problem,
+    options: Any,
+    federation: Federation,
+    seed: int | None,
+    within: Whole | None = None,
+) -> Plan:
     """A plan for the parties of a federation, with a run and a coin of its own and with what it is about."""
     coin = secrets.token_hex(16) if seed is None else f"seed {seed}"
     plan = algorithms.plan_by(form, problem, options, run=secrets.token_hex(16), coin=coin)
-    return plan.model_copy(update={"about": federation.about}) if federation.about.texts() else plan
+    said: dict[str, Any] = {"about": federation.about} if federation.about.texts() else {}
+    said |= {} if within is None else {"within": within}
+    return plan.model_copy(update=said) if said else plan
 
 
 def check_gaussian(plan: Plan, form: Algorithm) -> None:

@@ -87,7 +87,8 @@ def choice_to_come(estimator: PrivateLinearModel, prepared: Prepared) -> Plan:
 
     candidates = Candidates(np.zeros((len(ALPHAS) + 1, prepared.plan.dimension)))
     problem = _problem(estimator, prepared.plan)
-    return planned(ComparedLosses(), problem, candidates, prepared.federation, estimator.insecure_seed)
+    within = prepared.plan.within
+    return planned(ComparedLosses(), problem, candidates, prepared.federation, estimator.insecure_seed, within)
 
 
 def _problem(estimator: PrivateLinearModel, plan: Plan) -> Problem:
@@ -105,10 +106,8 @@ def _compared(estimator: Any, prepared: Prepared, weights: Array, unit: float) -
         found = estimator._buy(prepared, ComparedLosses(), _problem(estimator, plan), Candidates(weights, unit))
     except (BudgetError, RefusedError) as refusal:
         prepared.coordinator.dismiss()
-        remedy = " An account with composition='gaussian', or a tenth more of epsilon, takes both."
-        remedy = remedy if isinstance(refusal, BudgetError) else ""
         warnings.warn(
-            f"alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused: {refusal}{remedy}",
+            f"alpha='auto': the fit is paid for and kept, without a penalty; the choice was refused: {refusal}",
             UserWarning,
             stacklevel=6,
         )

@@ -191,8 +191,7 @@ class WithStandardErrors(PrivateLinearModel):
         except (BudgetError, RefusedError) as error:
             prepared.coordinator.dismiss()
             warnings.warn(
-                f"the model is here and paid for, but a party refused the standard errors: {error} An account adds up "
-                "the fit and the standard errors by its own rule, so leave it some more than epsilon.",
+                f"the model is here and paid for, but a party refused the standard errors: {error}",
                 UserWarning,
                 stacklevel=6,
             )
@@ -218,7 +217,8 @@ class WithStandardErrors(PrivateLinearModel):
             return found
         problem, form = self._errors_problem(prepared.plan), PrivateStandardErrors()
         start = self._start(np.zeros(problem.dimension))
-        return (*found, planned(form, problem, start, prepared.federation, self.insecure_seed))
+        within = prepared.plan.within
+        return (*found, planned(form, problem, start, prepared.federation, self.insecure_seed, within))
 
 
 def tabled(plan: Plan, sums: Any, names: tuple[str, ...], schema: Schema | None = None) -> CoefficientTable:

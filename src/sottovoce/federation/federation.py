@@ -19,7 +19,6 @@ from sottovoce.federation.party import Party, check_rows, column_names
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Predictions
 from sottovoce.plan.about import About
-from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Split
 from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
@@ -245,11 +244,6 @@ class Federation:
             )
             party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.transport.parties))
         return Coordinator(self.transport, record=self.record, receipts=self.receipts)
-
-    def check_accounts(self, plans: Sequence[Plan]) -> None:
-        """Raise `BudgetError` if an account of this process cannot pay for these plans one after the other."""
-        for party in self._parties:
-            party.check_account(plans)
 
     def raise_failure(self) -> None:
         """Raise what went wrong inside a party of this process: here its holder is the caller."""

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Event
-from sottovoce.privacy.ledger import Account, Ledger, Receipt
+from sottovoce.privacy.ledger import Account, Ledger, Part, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Paid
@@ -379,7 +379,7 @@ class Party:
         if frame.query == "check":
             if self._account is not None:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
-                self._account.check(plan.digest.hex(), cost, delta=plan.delta)
+                self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
             return _acknowledged(True)
         rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
         if self._account is not None:
@@ -403,7 +403,13 @@ class Party:
                     "between rounds is lost; what was released stays charged. Start a new fit."
                 )
             self._account.reserve(
-                plan.digest.hex(), cost, delta=plan.delta, summary=summary, paid=paid, about=plan.about.texts()
+                plan.digest.hex(),
+                cost,
+                delta=plan.delta,
+                summary=summary,
+                paid=paid,
+                about=plan.about.texts(),
+                within=part_of_fit(plan),
             )
         gate = Gate(plan, self.randomness, self._account, keeper)
         self._seen.add(plan.digest)
@@ -436,14 +442,6 @@ class Party:
             self._identity.verify(name, PLAN, run.plan.digest, signature)
         run.started = True
         return reply("accept", frame, _acknowledged(True))
-
-    def check_account(self, plans: Sequence[Plan]) -> None:
-        """Raise `BudgetError` if the account cannot pay for these plans one after the other; for its own holder."""
-        if self._account is not None:
-            book = self._account.book()
-            self._account.check_all(
-                [(charge_of(algorithms.of(plan), plan, self.name, book)[0], plan.delta) for plan in plans]
-            )
 
     @property
     def has_ledger(self) -> bool:
@@ -569,6 +567,11 @@ def unpacked(array: NDArray[Any]) -> Receipt:
     if array.shape != (5,) or array.dtype != np.int64:
         return Receipt(0, "none")
     return Receipt(int(array[0]), array[1:].astype("<i8").tobytes().hex())
+
+
+def part_of_fit(plan: Plan) -> Part | None:
+    """The fit that a plan is a part of, as an account is told."""
+    return None if plan.within is None else Part(plan.within.name, plan.within.mu, plan.relation)
 
 
 def charge_of(

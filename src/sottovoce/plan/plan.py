@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import ConfigDict, SerializeAsAny, model_validator
+from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
 from sottovoce.data.bounds import party_norms
 from sottovoce.errors import RefusedError
@@ -79,6 +79,13 @@ class Design(Frozen):
     models: ModelsOf = "shared"  # by columns: "kept" if each party alone has the weights of its columns
 
 
+class Whole(Frozen):
+    """A fit of several plans: its name, and the mu that all of them together have at most."""
+
+    name: str = Field(min_length=16, max_length=64, pattern="^[0-9a-f]+$")
+    mu: float = Field(gt=0, le=1e6, allow_inf_nan=False)
+
+
 class Plan(Problem, Design):
     """A run, before it happens: a problem and its design. Public, hashable, serialisable."""
 
@@ -89,6 +96,7 @@ class Plan(Problem, Design):
     form: str
     kept: tuple[tuple[str, float], ...] = ()  # for each party: name and noise of rows that it has kept, ("", 0) if none
     about: About = About()  # who runs it on which data and what for
+    within: Whole | None = None  # the fit that it is a part of, where a fit has several plans
 
     @classmethod
     def of(cls, problem: Problem, design: Design, **own: Any) -> Plan:
@@ -188,7 +196,7 @@ class Plan(Problem, Design):
 
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
-        left_out = {"about"} if self.class_weight else {"about", "class_weight"}
+        left_out = {"about", *(name for name in ("class_weight", "within") if not getattr(self, name))}
         fields = self.model_dump(mode="json", exclude=left_out)
         if self.about.texts():
             fields["about"] = self.about.texts()

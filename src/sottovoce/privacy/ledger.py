@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -19,11 +20,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from sottovoce.errors import BudgetError, InputError, LedgerError
-from sottovoce.privacy import ledger_file
-from sottovoce.privacy.events import event_from_json, event_to_json
+from sottovoce.privacy import accounting, ledger_file
+from sottovoce.privacy.events import Gaussian, event_from_json, event_to_json
 from sottovoce.privacy.ledger_file import Entries, reading, writing
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import (
+    SLACK,
     Balance,
     Book,
     Composition,
@@ -36,7 +38,7 @@ from sottovoce.privacy.spending import (
     open_terms,
 )
 
-__all__ = ["Account", "Balance", "Entry", "Ledger", "Receipt", "Reservation", "Terms"]
+__all__ = ["Account", "Balance", "Entry", "Ledger", "Part", "Receipt", "Reservation", "Terms"]
 
 KINDS: Final = ("opening", "reservation", "under", "release", "rows", "forgotten")
 
@@ -225,12 +227,15 @@ class Account:
         summary: str = "",
         paid: Sequence[Paid] = (),
         about: Mapping[str, str] | None = None,
+        within: Part | None = None,
     ) -> Reservation:
         """Charge a plan's whole cost, durably, before its first release.
 
         `events` are the plan's events under the account's relation, or a function of the relation that gives
         them. `delta` is the plan's own; only "basic" accounts use it, and they need it. `paid` notes for which kept
-        rows the account has then paid; `about` says who runs the plan and what for.
+        rows the account has then paid; `about` says who runs the plan and what for. `within` is the fit that the plan
+        is a part of: if the account has room for all of it at once but not for its plans one after the other, the first
+        of them is charged for all.
 
         Guarantee: when this returns the cost is on disk, here and on every account above, and a crash leaves it spent.
         What would overspend one of them raises `BudgetError` and charges nothing. The same plan again is charged once;
@@ -239,51 +244,49 @@ class Account:
         """
         _check_name("plan", plan)
         # A cost may take a second to compute, and the terms never change: no lock is held meanwhile.
-        prices = {name: book.terms.price(plan, events, delta, summary) for name, book in self.line()}
+        offers = {name: _offers(book.terms, (plan, events, delta, summary), within) for name, book in self.line()}
         said = tuple((about or {}).items())
-        asked = replace(prices[self.dataset], paid=tuple(paid), about=said)
+        asked = offers[self.dataset].own
         with writing(self.path, structure=True) as entries:
             row = entries.find("reservation", self.dataset, plan)
             if row is None:
                 line = _line(entries, self.dataset)
+                prices = _priced(line, offers)
                 for name, book in line:
                     _check_fits(name, book, prices[name])
                 for name, _ in reversed(line[1:]):
                     charge = replace(prices[name], about=said, account=self.dataset)
                     entries.append("under", name, plan, details=_written(charge))
-                entries.append("reservation", self.dataset, plan, details=_written(asked))
-        known = asked if row is None else _reservation(row)
-        if known.events != asked.events:
+                charged = replace(prices[self.dataset], paid=tuple(paid), about=said)
+                entries.append("reservation", self.dataset, plan, details=_written(charged))
+        known = charged if row is None else _reservation(row)
+        if (known.fit, known.part) != (asked.fit, asked.part) or (not asked.fit and known.events != asked.events):
             raise LedgerError(
                 f"plan={plan!r} is reserved on account {self.dataset!r} with other events. A plan that costs "
                 "something else is another plan: give it another name."
             )
         return known
 
-    def check(self, plan: str, events: Events, *, delta: float | None = None) -> None:
+    def check(self, plan: str, events: Events, *, delta: float | None = None, within: Part | None = None) -> None:
         """Raise what `reserve` would raise now; nothing is charged."""
         line = self.line()
-        prices = [book.terms.price(plan, events, delta, "") for _, book in line]
+        prices = _priced(line, {name: _offers(book.terms, (plan, events, delta, ""), within) for name, book in line})
         with reading(self.path) as entries:
             if entries.find("reservation", self.dataset, plan) is not None:
                 return
-        for (name, book), asked in zip(line, prices, strict=True):
-            _check_fits(name, book, asked)
+        for name, book in line:
+            _check_fits(name, book, prices[name])
 
-    def check_all(self, plans: Sequence[tuple[Events, float | None]]) -> None:
-        """Raise `BudgetError` unless new plans with these events and deltas can be reserved one after the other."""
-        for name, book in self.line():
-            for place, (events, delta) in enumerate(plans):
-                asked = book.terms.price(f"plan {place}", events, delta, "")
-                try:
-                    _check_fits(name, book, asked)
-                except BudgetError as error:
-                    which = f"plan {place + 1} of the {len(plans)} of this fit, after those before it"
-                    rule = book.terms.composition
-                    room = f"A {rule!r} account adds several plans up to more than one: 'gaussian' ones do not. "
-                    remedy = "" if place == 0 or rule == "gaussian" else room
-                    raise BudgetError(f"{which}: {error} {remedy}Nothing was charged.") from None
-                book = book.after(asked)
+    def books_after(self, plans: Sequence[tuple[str, Events, float | None, Part | None]]) -> list[Book]:
+        """The books of the line with these plans in them, one after the other; raises what the first to fail would."""
+        line = self.line()
+        for plan, events, delta, within in plans:
+            offers = {name: _offers(book.terms, (plan, events, delta, ""), within) for name, book in line}
+            prices = _priced(line, offers)
+            for name, book in line:
+                _check_fits(name, book, prices[name])
+            line = [(name, book.after(prices[name])) for name, book in line]
+        return [book for _, book in line]
 
     def would_fit(self, events: Events, *, delta: float | None = None) -> bool:
         """True if a new plan with these events could be reserved now."""
@@ -412,6 +415,65 @@ def _book(entries: Entries, dataset: str) -> Book:
     return Book(terms, tuple(map(_reservation, entries.of(dataset, "reservation", "under"))), released)
 
 
+class Part(NamedTuple):
+    """Of which fit a plan is a part: its name, the mu of all its plans together, and the relation that it is of."""
+
+    fit: str
+    mu: float
+    relation: Relation
+
+
+class _Offers(NamedTuple):
+    """What a plan would be charged: by itself, with all that is to follow, and what follows by itself."""
+
+    own: Reservation
+    whole: Reservation | None = None
+    rest: Reservation | None = None
+
+
+def _offers(terms: Terms, asked: tuple[str, Events, float | None, str], within: Part | None) -> _Offers:
+    plan, events, delta, summary = asked
+    own = terms.price(plan, events, delta, summary)
+    mu = accounting.gaussian_mu(own.events, terms.relation)
+    if within is None or within.relation != terms.relation or mu is None or not 0 < mu <= within.mu * (1 + SLACK):
+        return _Offers(own)
+    own = replace(own, fit=within.fit, part=mu)
+    rest = math.sqrt(max(within.mu**2 - mu**2, 0.0))
+    all_of_it = terms.price(plan, (Gaussian(within.mu),), delta, f"{summary}, with all of its fit")
+    whole = replace(all_of_it, fit=within.fit, part=mu, whole=within.mu)
+    return _Offers(own, whole, terms.price(f"{plan} and more", (Gaussian(rest),), delta, ""))
+
+
+def _priced(line: Sequence[tuple[str, Book]], offers: Mapping[str, _Offers]) -> dict[str, Reservation]:
+    """What each account of a line is charged for a plan: nothing if its fit was charged, else its own cost.
+
+    Where the first plan of a fit leaves no room for the others, though all of them have room at once, all are charged
+    with it. That is decided before anything of the fit is released, so what was charged depends on no output.
+    """
+    own = {name: offers[name].own for name, _ in line}
+    known = line[0][1].of_fit(own[line[0][0]].fit)
+    if any(each.whole for each in known):
+        return {name: _free(each) for name, each in own.items()}
+    if known or any(offers[name].whole is None for name, _ in line) or _one_by_one(line, offers):
+        return own
+    return {name: each.whole for name, each in offers.items() if each.whole is not None}
+
+
+def _free(own: Reservation) -> Reservation:
+    """Of a plan whose fit was charged before."""
+    said = f"{own.summary}, charged with its fit"
+    return replace(own, events=(), cost=0.0, epsilon=0.0, delta=0.0, summary=said)
+
+
+def _one_by_one(line: Sequence[tuple[str, Book]], offers: Mapping[str, _Offers]) -> bool:
+    """Whether there is room for a plan, and after it for what follows."""
+    return all(
+        book.fits(offers[name].own) and book.after(offers[name].own).fits(rest)
+        for name, book in line
+        if (rest := offers[name].rest) is not None
+    )
+
+
 def _check_fits(name: str, book: Book, asked: Reservation) -> None:
     known = book.find(asked.plan)
     if known is not None:
@@ -438,11 +500,12 @@ def _said(terms: Terms) -> str:
     )
 
 
+_LEFT_OUT: Final = ("paid", "about", "account", "fit", "part", "whole")  # where there is nothing to say
+
+
 def _written(asked: Reservation) -> str:
     said = asdict(asked) | {"events": [event_to_json(e) for e in asked.events], "about": dict(asked.about)}
-    return json.dumps(
-        {name: value for name, value in said.items() if value or name not in ("paid", "about", "account")}
-    )
+    return json.dumps({name: value for name, value in said.items() if value or name not in _LEFT_OUT})
 
 
 def _terms(row: ledger_file.Row) -> Terms:

@@ -46,6 +46,9 @@ class Reservation:
 
     `paid` has what the account has paid, this plan included, for the kept rows that the plan uses. `about` is what was
     said of the plan, by name. `account` is the account below this one that the plan runs on, "" if it is this one.
+
+    `fit` names the fit that the plan is a part of, where a fit has several plans, and `part` is its own mu. With a
+    `whole` the plan was charged that mu, for itself and for all further plans of the fit, which are charged nothing.
     """
 
     plan: str
@@ -57,6 +60,14 @@ class Reservation:
     paid: tuple[Paid, ...] = ()
     about: tuple[tuple[str, str], ...] = ()
     account: str = ""
+    fit: str = ""
+    part: float = 0.0
+    whole: float = 0.0
+
+    @property
+    def covered(self) -> bool:
+        """Whether an earlier plan of the same fit was charged for this one."""
+        return bool(self.fit) and self.part > 0 and not self.events
 
 
 @dataclass(frozen=True)
@@ -213,8 +224,11 @@ class Book:
         Guarantee: if every plan is admitted by this rule, all their releases together are
         (epsilon, delta)-differentially private. The first plan of a "renyi" account is also admitted on its
         own exact epsilon: it depends on no output, and if it overfills the account no other plan follows. That is for
-        an account whose whole budget is released.
+        an account whose whole budget is released. What was charged for a fit as a whole covers plans of that fit, all
+        Gaussian, as long as the squares of their mu sum to its square.
         """
+        if asked.covered:
+            return self._covers(asked)
         after = self.after(asked)
         within = _at_most(after.cost(), self.available)
         if self.terms.composition == "basic":
@@ -222,6 +236,15 @@ class Book:
         if self.terms.composition == "renyi" and not self.reservations and self.available == self.terms.capacity:
             return within or _at_most(asked.epsilon, self.terms.epsilon)
         return within
+
+    def of_fit(self, name: str) -> tuple[Reservation, ...]:
+        """The plans of a fit that have been charged, or covered."""
+        return tuple(known for known in self.reservations if name and known.fit == name)
+
+    def _covers(self, asked: Reservation) -> bool:
+        known = self.of_fit(asked.fit)
+        whole = max((each.whole for each in known), default=0.0)
+        return whole > 0 and _at_most(math.fsum(each.part**2 for each in (*known, asked)), whole**2)
 
     def after(self, asked: Reservation) -> Book:
         """The book with one more plan in it."""
@@ -244,7 +267,7 @@ class Book:
             left = accounting.gaussian_epsilon(math.sqrt(rest), inside(terms.delta))
         else:
             spent = accounting.renyi_to_epsilon(cost, terms.fixed_order, inside(terms.delta))
-            if plans <= 1:
+            if sum(not known.covered for known in self.reservations) <= 1:
                 spent = min(spent, math.fsum(known.epsilon for known in self.reservations))
             # The Renyi divergence of a Gaussian release at this order is order * mu^2 / 2.
             left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), inside(terms.delta))
