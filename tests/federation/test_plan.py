@@ -147,6 +147,7 @@ def test_every_field_is_in_the_digest(small_plan: MakePlan) -> None:
         {"protects": "feature"},
         {"about": {"analyst": "anna"}},
         {"about": {"note": "anna"}},
+        {"within": {"name": "0" * 32, "mu": 0.5}},
         *({"releases": (release | {name: value},)} for name, value in _RELEASE_CHANGES.items()),
     ]
     assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format"}
