@@ -625,6 +625,16 @@ def test_an_unusable_ledger_is_told_to_the_holder_alone(
 # Policy.
 
 
+def test_a_limit_on_epsilon_is_on_all_of_a_fit(small_plan: MakePlan) -> None:
+    """Which may be charged with the first of its plans."""
+    plan = small_plan()
+    for mu, kind in ((0.05, "accept"), (5.0, "refuse")):
+        part = plan.model_copy(update={"within": {"name": "a" * 32, "mu": mu}})
+        answer = propose(party_of(policy=Policy(max_epsilon=3.0)), part)
+        assert answer.kind == kind
+    assert "the plan, with all of its fit, costs epsilon" in answer.text
+
+
 def test_a_limit_on_epsilon_is_on_what_the_plan_releases(small_plan: MakePlan) -> None:
     strict = party_of(policy=Policy(max_epsilon=1.0))
     assert propose(strict, small_plan(epsilon=1.0)).kind == "accept"

@@ -922,7 +922,7 @@ class TestFitsOfSeveralPlans:
         assert (balance.plans, balance.left) == (3, 0.0)
         assert balance.spent == pytest.approx(EPSILON)
         assert ledger.verify() == 4
-        for name, share, other in (("more", 1e-4, "fit"), ("others", 1e-4, "another"), ("alone", 1e-4, None)):
+        for name, share, other in (("more", 1e-4, "fit"), ("others", 1e-3, "another"), ("alone", 1e-3, None)):
             within = None if other is None else self.within(other)
             with pytest.raises(BudgetError):
                 account.reserve(name, self.part(share), delta=DELTA, within=within)
@@ -931,15 +931,39 @@ class TestFitsOfSeveralPlans:
         with pytest.raises(LedgerError, match="other events"):
             account.reserve("fit", self.part(0.4), delta=DELTA, within=self.within())
 
-    def test_only_gaussian_plans_of_the_relation_are_covered(self, ledger: Ledger) -> None:
+    def test_only_gaussian_plans_are_covered(self, ledger: Ledger) -> None:
         account = ledger.open("people", EPSILON, DELTA)
         account.reserve("ranges", self.part(0.02), within=self.within())
         for events in ([PoissonGaussian(0.01, 40.0, 3)], [*self.part(0.01), Selection(1e-6)]):
             with pytest.raises(BudgetError):
                 account.reserve("fit", events, within=self.within())
-        with pytest.raises(BudgetError):
-            account.reserve("fit", self.part(0.5), within=self.within(relation="replace-one"))
+        account.reserve("nothing", [Gaussian(0.0)], within=self.within())
         account.reserve("fit", self.part(0.98), within=self.within())
+        with pytest.raises(BudgetError, match="would cost more than was charged for all of it"):
+            account.reserve("more", self.part(1e-6), within=self.within())
+
+    def test_an_account_of_another_relation_has_room_for_the_whole_or_refuses_the_first(self, ledger: Ledger) -> None:
+        """A record that is replaced moves a sum twice as far."""
+
+        def moved(share: float) -> Callable[[Relation], list[Event]]:
+            return lambda relation: [Gaussian(math.sqrt(share) * self.MU * (2 if relation == "replace-one" else 1))]
+
+        twice = epsilon_of([Gaussian(2 * self.MU)], OWN, "replace-one")
+        account = ledger.open("people", twice * (1 + 1e-9), DELTA, relation="replace-one")
+        account.reserve("ranges", moved(0.02), within=self.within())
+        account.reserve("fit", moved(0.98), within=self.within())
+        assert account.balance().spent == pytest.approx(twice)
+        small = ledger.open("small", 0.99 * twice, DELTA, relation="replace-one")
+        with pytest.raises(BudgetError):
+            small.reserve("a", moved(0.02), within=self.within())
+        assert small.balance().spent == 0.0
+
+    def test_where_epsilons_add_a_fit_is_charged_as_a_whole(self, ledger: Ledger) -> None:
+        """How many plans follow the first is not known, and each costs more than its part."""
+        account = ledger.open("people", 1.3 * EPSILON, 3 * DELTA, composition="basic")
+        for plan, share in (("ranges", 0.02), ("fit", 0.58), ("errors", 0.4)):
+            account.reserve(plan, self.part(share), delta=DELTA, within=self.within())
+        assert account.balance().spent == pytest.approx(EPSILON)
 
     def test_where_there_is_room_each_plan_is_charged_by_itself(self, ledger: Ledger) -> None:
         account = ledger.open("people", 2 * EPSILON, DELTA)
@@ -968,7 +992,7 @@ class TestFitsOfSeveralPlans:
         with monkeypatch.context() as patch:
             patch.setattr("sottovoce.privacy.spending.Book._covers", lambda *_: True)
             patch.setattr("sottovoce.privacy.ledger._priced", lambda line, offers: {
-                name: replace(offers[name].own, events=(), cost=0.0, epsilon=0.0) for name, _ in line
+                name: replace(offers[name].own, events=(), cost=0.0, epsilon=0.0, covered=True) for name, _ in line
             })  # fmt: skip
             account.reserve("fit", self.part(0.9), within=self.within())
         with pytest.raises(LedgerError):

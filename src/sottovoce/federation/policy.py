@@ -9,8 +9,8 @@ from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.accounting import epsilon_of
-from sottovoce.privacy.events import Unbounded
-from sottovoce.privacy.relation import Relation, inside
+from sottovoce.privacy.events import Gaussian, Unbounded
+from sottovoce.privacy.relation import Relation, distance, inside
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,13 @@ class Policy:
         if math.isfinite(self.max_epsilon):
             delta = plan.delta if self.max_delta < 1 else min(plan.delta, 1 / plan.records)
             epsilon = epsilon_of(events, inside(delta), relation)
+            if plan.within is not None:  # the whole of it may be charged with this plan
+                mu = plan.within.mu * max(distance(relation) / distance(plan.relation), 1.0)
+                epsilon = max(epsilon, epsilon_of((Gaussian(mu),), inside(delta), relation))
             if not epsilon <= self.max_epsilon:
+                what = "the plan" if plan.within is None else "the plan, with all of its fit,"
                 return (
-                    f"the plan costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
+                    f"{what} costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
                     f"{self.max_epsilon:.4g}"
                 )
         return None

@@ -83,7 +83,7 @@ class Whole(Frozen):
     """A fit of several plans: its name, and the mu that all of them together have at most."""
 
     name: str = Field(min_length=16, max_length=64, pattern="^[0-9a-f]+$")
-    mu: float = Field(gt=0, le=1e6, allow_inf_nan=False)
+    mu: float = Field(gt=0, le=1e100, allow_inf_nan=False)
 
 
 class Plan(Problem, Design):

@@ -23,7 +23,7 @@ from sottovoce.errors import BudgetError, InputError, LedgerError
 from sottovoce.privacy import accounting, ledger_file
 from sottovoce.privacy.events import Gaussian, event_from_json, event_to_json
 from sottovoce.privacy.ledger_file import Entries, reading, writing
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.relation import Relation, distance
 from sottovoce.privacy.spending import (
     SLACK,
     Balance,
@@ -435,13 +435,17 @@ def _offers(terms: Terms, asked: tuple[str, Events, float | None, str], within: 
     plan, events, delta, summary = asked
     own = terms.price(plan, events, delta, summary)
     mu = accounting.gaussian_mu(own.events, terms.relation)
-    if within is None or within.relation != terms.relation or mu is None or not 0 < mu <= within.mu * (1 + SLACK):
+    if within is None or mu is None:
         return _Offers(own)
+    # To replace a record is to blank it, and to blank the new one.
+    most = within.mu * max(distance(terms.relation) / distance(within.relation), 1.0)
+    if mu > most * (1 + SLACK):
+        return _Offers(own)
+    most = max(most, mu)
     own = replace(own, fit=within.fit, part=mu)
-    rest = math.sqrt(max(within.mu**2 - mu**2, 0.0))
-    all_of_it = terms.price(plan, (Gaussian(within.mu),), delta, f"{summary}, with all of its fit")
-    whole = replace(all_of_it, fit=within.fit, part=mu, whole=within.mu)
-    return _Offers(own, whole, terms.price(f"{plan} and more", (Gaussian(rest),), delta, ""))
+    all_of_it = terms.price(plan, (Gaussian(most),), delta, f"{summary}, with all of its fit")
+    rest = terms.price(f"{plan} and more", (Gaussian(math.sqrt(most * most - mu * mu)),), delta, "")
+    return _Offers(own, replace(all_of_it, fit=within.fit, part=mu, whole=most), rest)
 
 
 def _priced(line: Sequence[tuple[str, Book]], offers: Mapping[str, _Offers]) -> dict[str, Reservation]:
@@ -462,11 +466,17 @@ def _priced(line: Sequence[tuple[str, Book]], offers: Mapping[str, _Offers]) -> 
 def _free(own: Reservation) -> Reservation:
     """Of a plan whose fit was charged before."""
     said = f"{own.summary}, charged with its fit"
-    return replace(own, events=(), cost=0.0, epsilon=0.0, delta=0.0, summary=said)
+    return replace(own, events=(), cost=0.0, epsilon=0.0, delta=0.0, summary=said, covered=True)
 
 
 def _one_by_one(line: Sequence[tuple[str, Book]], offers: Mapping[str, _Offers]) -> bool:
-    """Whether there is room for a plan, and after it for what follows."""
+    """Whether there is room for a plan, and after it for what follows.
+
+    Where epsilons and deltas add, each further plan costs more than a part of one, and nobody knows how many there are.
+    """
+    wholes = [(book, whole) for name, book in line if (whole := offers[name].whole) is not None]
+    if any(book.terms.composition == "basic" for book, _ in wholes) and all(book.fits(whole) for book, whole in wholes):
+        return False
     return all(
         book.fits(offers[name].own) and book.after(offers[name].own).fits(rest)
         for name, book in line
@@ -481,6 +491,8 @@ def _check_fits(name: str, book: Book, asked: Reservation) -> None:
             f"plan={asked.plan!r} is charged on account {name!r} already, for a run on account "
             f"{known.account or name!r}. A plan runs on one account: another run is another plan."
         )
+    if asked.covered and not book.fits(asked):
+        raise BudgetError(f"account {name!r}: the plans of this fit would cost more than was charged for all of it.")
     if not book.fits(asked):
         raise BudgetError(f"account {name!r}: {book.refusal(asked)}")
 
@@ -500,7 +512,7 @@ def _said(terms: Terms) -> str:
     )
 
 
-_LEFT_OUT: Final = ("paid", "about", "account", "fit", "part", "whole")  # where there is nothing to say
+_LEFT_OUT: Final = ("paid", "about", "account", "fit", "part", "whole", "covered")  # where there is nothing to say
 
 
 def _written(asked: Reservation) -> str:

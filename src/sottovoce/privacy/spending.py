@@ -48,7 +48,8 @@ class Reservation:
     said of the plan, by name. `account` is the account below this one that the plan runs on, "" if it is this one.
 
     `fit` names the fit that the plan is a part of, where a fit has several plans, and `part` is its own mu. With a
-    `whole` the plan was charged that mu, for itself and for all further plans of the fit, which are charged nothing.
+    `whole` the plan was charged that mu, for itself and for all further plans of the fit: these are `covered`, and
+    charged nothing.
     """
 
     plan: str
@@ -63,11 +64,7 @@ class Reservation:
     fit: str = ""
     part: float = 0.0
     whole: float = 0.0
-
-    @property
-    def covered(self) -> bool:
-        """Whether an earlier plan of the same fit was charged for this one."""
-        return bool(self.fit) and self.part > 0 and not self.events
+    covered: bool = False
 
 
 @dataclass(frozen=True)
@@ -243,8 +240,10 @@ class Book:
 
     def _covers(self, asked: Reservation) -> bool:
         known = self.of_fit(asked.fit)
-        whole = max((each.whole for each in known), default=0.0)
-        return whole > 0 and _at_most(math.fsum(each.part**2 for each in (*known, asked)), whole**2)
+        paid = (each for each in known if not each.covered and each.events == (Gaussian(each.whole),))
+        whole = max((each.whole for each in paid), default=0.0)
+        free = asked.cost == asked.whole == 0.0 and not asked.events
+        return free and whole > 0 and _at_most(math.fsum(each.part**2 for each in (*known, asked)), whole**2)
 
     def after(self, asked: Reservation) -> Book:
         """The book with one more plan in it."""
