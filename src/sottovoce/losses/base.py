@@ -176,6 +176,37 @@ class Loss(ABC):
 _REGISTRY: dict[str, type[Loss]] = {}
 _SEVERAL: dict[str, type[Loss]] = {}  # of several scores; an estimator chooses them, nobody names them
 
+
+class Wrapping(Loss):
+    """A loss that is made of another, `inner`, and goes by its name and parameters."""
+
+    inner: Loss
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """That of the inner loss."""
+        return self.inner.name
+
+    @property
+    def convex(self) -> bool:  # type: ignore[override]
+        """As the inner loss."""
+        return self.inner.convex
+
+    @property
+    def smooth(self) -> bool:  # type: ignore[override]
+        """As the inner loss."""
+        return self.inner.smooth
+
+    @property
+    def curvature_bound(self) -> float:
+        """That of the inner loss."""
+        return self.inner.curvature_bound
+
+    def parameters(self) -> dict[str, float]:
+        """Those of the inner loss."""
+        return self.inner.parameters()
+
+
 LossType = TypeVar("LossType", bound=Loss)
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce.losses.base import Loss, Vector
+from sottovoce.losses.base import Loss, Vector, Wrapping
 from sottovoce.losses.several import ClassesLoss
 
 LEAST = 0.25  # variance of the scores below which a kink would count as if all of them were on it
@@ -17,11 +17,12 @@ _DENSITY = np.exp(-_Z * _Z / 2) / np.exp(-_Z * _Z / 2).sum()
 
 
 @dataclass(frozen=True)
-class OneVsRest(ClassesLoss):
+class OneVsRest(Wrapping, ClassesLoss):
     """l(u, y) = sum_k inner(u_k, +1 if k is the class of y, else -1).
 
     Its minimum is that of the classes' own problems, each with the labels +1 and -1. Its curvature is a diagonal
-    matrix. A row of slopes is at most sqrt(classes) times as long as a slope, which the hinge attains at scores of 0.
+    matrix: no class's score bends another's. A row of slopes is at most sqrt(classes) times as long as a slope, which
+    the hinge attains at scores of 0.
     """
 
     inner: Loss
@@ -33,33 +34,9 @@ class OneVsRest(ClassesLoss):
         return self.classes
 
     @property
-    def name(self) -> str:  # type: ignore[override]
-        """That of the loss of two classes."""
-        return self.inner.name
-
-    @property
-    def convex(self) -> bool:  # type: ignore[override]
-        """As the loss of two classes."""
-        return self.inner.convex
-
-    @property
-    def smooth(self) -> bool:  # type: ignore[override]
-        """As the loss of two classes."""
-        return self.inner.smooth
-
-    @property
     def slope_bound(self) -> float:
         """Of a row: sqrt(classes) times that of a number."""
         return math.sqrt(self.outputs) * self.inner.slope_bound
-
-    @property
-    def curvature_bound(self) -> float:
-        """That of a number: no class's score bends another's."""
-        return self.inner.curvature_bound
-
-    def parameters(self) -> dict[str, float]:
-        """Those of the loss of two classes."""
-        return self.inner.parameters()
 
     def value(self, u: Vector, y: Vector) -> Vector:
         """The sum over the classes."""

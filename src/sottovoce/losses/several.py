@@ -38,16 +38,11 @@ class ClassesLoss(Loss):
         others, own = self.sides(u)
         squares = others * others
         lengths = np.sqrt(np.maximum(squares.sum(axis=1, keepdims=True) - squares + own * own, 0.0))
-        place = np.arange(len(y)), y.astype(np.int64)
-        others[place] = own[place]
-        return others, lengths
+        return _at_labels(others, own, y), lengths
 
     def derivative(self, u: Vector, y: Vector, out: Vector | None = None) -> Vector:  # noqa: ARG002
         """The rows l'(u, y)."""
-        others, own = self.sides(u)
-        place = np.arange(len(y)), y.astype(np.int64)
-        others[place] = own[place]
-        return others
+        return _at_labels(*self.sides(u), y)
 
     def mean_curvature(self, variance: float) -> float:  # noqa: ARG002
         """Not of one number: `mean_curvatures`."""
@@ -56,3 +51,10 @@ class ClassesLoss(Loss):
     def reweighted(self, shares: Vector) -> Vector:
         """The shares of the classes in the sum of the losses: those of the records, unless classes have weights."""
         return shares
+
+
+def _at_labels(others: Vector, own: Vector, y: Vector) -> Vector:
+    """`others`, with `own` in the places of the labels."""
+    place = np.arange(len(y)), y.astype(np.int64)
+    others[place] = own[place]
+    return others

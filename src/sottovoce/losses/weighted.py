@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.losses.base import Kind, Loss, Vector
+from sottovoce.losses.base import Kind, Loss, Vector, Wrapping
 from sottovoce.losses.several import ClassesLoss
 
 
 @dataclass(frozen=True)
-class Weighted(Loss):
+class Weighted(Wrapping):
     """l(u, y) = c_y inner(u, y), with weights 0 < c <= 1 in the order of the classes.
 
     So no slope and no curvature is larger than without weights, and every bound of the loss holds as it is. What
@@ -26,21 +26,6 @@ class Weighted(Loss):
     weighted: ClassVar[bool] = True
 
     @property
-    def name(self) -> str:  # type: ignore[override]
-        """That of the loss."""
-        return self.inner.name
-
-    @property
-    def convex(self) -> bool:  # type: ignore[override]
-        """As the loss."""
-        return self.inner.convex
-
-    @property
-    def smooth(self) -> bool:  # type: ignore[override]
-        """As the loss."""
-        return self.inner.smooth
-
-    @property
     def outputs(self) -> int:
         """As the loss."""
         return self.inner.outputs
@@ -49,15 +34,6 @@ class Weighted(Loss):
     def slope_bound(self) -> float:
         """That of the loss, at the weight 1."""
         return self.inner.slope_bound
-
-    @property
-    def curvature_bound(self) -> float:
-        """That of the loss, at the weight 1."""
-        return self.inner.curvature_bound
-
-    def parameters(self) -> dict[str, float]:
-        """Those of the loss."""
-        return self.inner.parameters()
 
     def value(self, u: Vector, y: Vector) -> Vector:
         """c_y times the loss."""

@@ -20,7 +20,18 @@ class ExactClassesNumbers(ExactNumbers, solver="gradient", form="exact-classes")
     """As of two classes."""
 
 
-class GradientClasses(PrivateGradient):
+class _Several(PrivateGradient):
+    """By the rule of two classes, each class's weights for themselves."""
+
+    several: ClassVar[bool] = True
+
+    def design(self, problem: Problem, options: Gradient) -> Design:
+        """That of two classes, if the penalty is a sum over the classes."""
+        check_penalty(problem)
+        return super().design(problem, options)
+
+
+class GradientClasses(_Several):
     """The same with a matrix W; a term x l'(x'W, y) of the sum is as long as the product of the two.
 
     Guarantee: as of two classes, with G the bound of a row of slopes (`proof.md`).
@@ -28,24 +39,12 @@ class GradientClasses(PrivateGradient):
 
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "gradient descent for several classes"
-    several: ClassVar[bool] = True
     numbers: ClassVar[type[GradientNumbers]] = ClassesNumbers
 
-    def design(self, problem: Problem, options: Gradient) -> Design:
-        """By the rule of two classes, each class's weights for themselves."""
-        check_penalty(problem)
-        return super().design(problem, options)
 
-
-class ExactGradientClasses(ExactGradient):
+class ExactGradientClasses(_Several, ExactGradient):
     """The same with a matrix W."""
 
     form: ClassVar[str] = "exact-classes"
     title: ClassVar[str] = "accelerated gradient descent for several classes, without privacy"
-    several: ClassVar[bool] = True
     numbers: ClassVar[type[GradientNumbers]] = ExactClassesNumbers
-
-    def design(self, problem: Problem, options: Gradient) -> Design:
-        """At most 1000 rounds, by default."""
-        check_penalty(problem)
-        return super().design(problem, options)
