@@ -3,9 +3,11 @@
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from sottovoce import algorithms, penalties
@@ -20,7 +22,7 @@ from sottovoce.lab.audit.catalogue import evaluation_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Event
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.relation import RELATIONS, Relation, either
 from sottovoce.queries.pricing import queries_of
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN, Local, local_identities
@@ -151,3 +153,23 @@ def told_to(query: Query, plan: Plan, rng: np.random.Generator) -> dict[str, np.
         if isinstance(wanted, Wholes):
             found[name] = np.rint(1e3 * found[name]).astype(np.int64)
     return found
+
+
+def moved_at_most(
+    query: Query, values: Callable[[Any], np.ndarray], mine: Any, theirs: Any, blank: Any
+) -> dict[Relation, float]:
+    """How far the values with a record move if it is blanked, and if it is replaced, in units of the sensitivity."""
+    here = values(mine)
+    others = {relation: values(either(relation, zero_out=blank, replace_one=theirs)) for relation in RELATIONS}
+    return {
+        relation: float(np.linalg.norm(here - there)) / query.sensitivity(relation)
+        for relation, there in others.items()
+    }
+
+
+def check_price_by_rows(central: Plan, rows: Plan) -> None:
+    """Both cost a whole epsilon of 1; by rows each party releases the same, and who sees the sum alone learns less."""
+    assert central.releases == rows.releases
+    assert epsilons_of(central)["coordinator"] == pytest.approx(1.0, rel=1e-3)
+    assert epsilons_of(rows)["coordinator"] == epsilons_of(central)["coordinator"] <= 1.0
+    assert epsilons_of(rows)["world"] < epsilons_of(central)["world"]

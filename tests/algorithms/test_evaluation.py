@@ -23,8 +23,8 @@ from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.losses import get
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.privacy.relation import RELATIONS, Relation, either
-from support import at, epsilons_of, query_of
+from sottovoce.privacy.relation import RELATIONS, Relation
+from support import at, epsilons_of, moved_at_most, query_of
 
 FEATURES, RECORDS = 3, 7
 NULL = (np.full(FEATURES, math.nan), 0.0)
@@ -96,10 +96,8 @@ def far(kind: str, rng: np.random.Generator) -> dict[Relation, float]:
             rows = [*records[:2], record, *records[3:]]
             return at(query, block_of(kind, np.array([row for row, _ in rows]), np.array([y for _, y in rows])))
 
-        here = sums(mine)
-        for relation in RELATIONS:
-            moved = np.linalg.norm(here - sums(either(relation, zero_out=NULL, replace_one=theirs)))
-            found[relation] = max(found[relation], float(moved) / query.sensitivity(relation))
+        for relation, moved in moved_at_most(query, sums, mine, theirs, NULL).items():
+            found[relation] = max(found[relation], moved)
     return found
 
 

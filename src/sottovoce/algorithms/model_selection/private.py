@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Solution, summed
+from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Solution, Weight, summed
 from sottovoce.algorithms.model_selection.queries import LossDifferences
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.door.query import Query
@@ -19,7 +19,6 @@ from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 
 Array = NDArray[np.float64]
-Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 
 MOST_MODELS = 64
 
