@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sottovoce.algorithms.base import check_penalty
 from sottovoce.algorithms.gradient.exact import ExactGradient, ExactNumbers
 from sottovoce.algorithms.gradient.private import GradientNumbers, PrivateGradient
-from sottovoce.plan.plan import Design
-from sottovoce.plan.problem import Problem
-from sottovoce.solvers import Gradient
 
 
 class ClassesNumbers(GradientNumbers, solver="gradient", form="classes"):
@@ -20,18 +16,7 @@ class ExactClassesNumbers(ExactNumbers, solver="gradient", form="exact-classes")
     """As of two classes."""
 
 
-class _Several(PrivateGradient):
-    """By the rule of two classes, each class's weights for themselves."""
-
-    several: ClassVar[bool] = True
-
-    def design(self, problem: Problem, options: Gradient) -> Design:
-        """That of two classes, if the penalty is a sum over the classes."""
-        check_penalty(problem)
-        return super().design(problem, options)
-
-
-class GradientClasses(_Several):
+class GradientClasses(PrivateGradient):
     """The same with a matrix W; a term x l'(x'W, y) of the sum is as long as the product of the two.
 
     Guarantee: as of two classes, with G the bound of a row of slopes (`proof.md`).
@@ -39,12 +24,14 @@ class GradientClasses(_Several):
 
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "gradient descent for several classes"
+    several: ClassVar[bool] = True
     numbers: ClassVar[type[GradientNumbers]] = ClassesNumbers
 
 
-class ExactGradientClasses(_Several, ExactGradient):
+class ExactGradientClasses(ExactGradient):
     """The same with a matrix W."""
 
     form: ClassVar[str] = "exact-classes"
     title: ClassVar[str] = "accelerated gradient descent for several classes, without privacy"
+    several: ClassVar[bool] = True
     numbers: ClassVar[type[GradientNumbers]] = ExactClassesNumbers

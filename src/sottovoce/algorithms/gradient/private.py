@@ -8,7 +8,17 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.algorithms.accelerated import prox_of
-from sottovoce.algorithms.base import WALK, Algorithm, Ask, Coordination, TailAverage, given, slope_bound, summed
+from sottovoce.algorithms.base import (
+    WALK,
+    Algorithm,
+    Ask,
+    Coordination,
+    TailAverage,
+    check_penalty,
+    given,
+    slope_bound,
+    summed,
+)
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -72,6 +82,8 @@ def shape_of(problem: Problem) -> tuple[int, ...]:
 
 def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
     """The query, the step and the rounds, where options do not say otherwise."""
+    if problem.scaled_loss.outputs > 1:
+        check_penalty(problem)
     query = gradient_sum(problem.dimension, slope_bound(problem, options), problem.scaled_loss)
     curvature = query.loss.curvature_bound
     step = given(options.step, 1 / curvature if math.isfinite(curvature) else 1.0)
