@@ -27,6 +27,7 @@ from sottovoce.privacy.mechanisms import (
     select,
     select_signed,
     selection_error,
+    wide_gaussian,
 )
 from sottovoce.privacy.randomness import SeededRandomness, words
 
@@ -259,7 +260,7 @@ def test_selection_has_exponential_probabilities() -> None:
     def accepts(counts: NDArray[np.int64], rate: float) -> bool:
         weights = np.exp(rate * scores)
         expected = weights / weights.sum() * counts.sum()
-        return stats.chisquare(counts, expected).pvalue > FALSE_ALARM
+        return stats.stats.chisquare(counts, expected).pvalue > FALSE_ALARM
 
     assert accepts(selection_counts(1.0, 10_000), 1.0)
     assert accepts(selection_counts(0.0, 10_000), 0.0)
@@ -582,7 +583,7 @@ def laplace_law(scores: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
 
 def accepts_noisy(found: list[int], law: NDArray[np.float64]) -> bool:
     counts = np.bincount(found, minlength=len(law))
-    return bool(stats.chisquare(counts, law * len(found)).pvalue > FALSE_ALARM)
+    return bool(stats.stats.chisquare(counts, law * len(found)).pvalue > FALSE_ALARM)
 
 
 @pytest.mark.parametrize("scale", [0.8, 4.0])
@@ -753,3 +754,72 @@ def test_poisson_high_precision_path_gives_the_same_sample(monkeypatch: pytest.M
 def test_poisson_refuses_impossible_arguments(count: int, rate: float) -> None:
     with pytest.raises(InputError, match=r"count=|rate="):
         poisson_sample(count, rate, SeededRandomness(1))
+
+
+class TestSumsOfNoises:
+    """Several rounded Gaussians add up to one, if each has enough steps of its lattice."""
+
+    @staticmethod
+    def masses(scale: float, reach: int) -> dict[int, mpmath.mpf]:
+        """The law of round(scale Z), each probability from the nearer tail."""
+        tail = [mpmath.ncdf(-(k - mpmath.mpf(1) / 2) / scale) for k in range(1, reach + 2)]
+        found = {k: tail[k - 1] - tail[k] for k in range(1, reach + 1)}
+        return {0: 1 - 2 * tail[0], **found, **{-k: mass for k, mass in found.items()}}
+
+    @staticmethod
+    def sums(first: dict[int, mpmath.mpf], second: dict[int, mpmath.mpf], lattice: int = 1) -> dict[int, mpmath.mpf]:
+        found: dict[int, mpmath.mpf] = {}
+        for j, p in first.items():
+            for k, q in second.items():
+                found[j + lattice * k] = found.get(j + lattice * k, mpmath.mpf(0)) + p * q
+        return found
+
+    @staticmethod
+    def wanted(variance: float, lattice: int, k: int) -> mpmath.mpf:
+        """P[round(sqrt(v) Z + lattice U) = k], by second differences of the integral of the normal law."""
+        sd = mpmath.sqrt(variance)
+
+        def integral(x: mpmath.mpf) -> mpmath.mpf:
+            return x * mpmath.ncdf(x / sd) + sd * mpmath.npdf(x / sd)
+
+        half, wide = mpmath.mpf(1) / 2, mpmath.mpf(lattice) / 2
+        ends = [(half + wide, 1), (wide - half, -1), (half - wide, -1), (-half - wide, 1)]
+        return mpmath.fsum(sign * integral(k + end) for end, sign in ends) / lattice
+
+    def variation(self, fine: float, coarse: float, lattice: int = 1) -> float:
+        with mpmath.workdps(120):
+            law = self.sums(self.masses(fine, int(18 * fine) + 6), self.masses(coarse, int(18 * coarse) + 6), lattice)
+            variance = fine**2 + (lattice * coarse) ** 2
+            return float(mpmath.fsum(abs(p - self.wanted(variance, lattice, k)) for k, p in law.items()) / 2)
+
+    @pytest.mark.parametrize("steps", [0.6, 0.8, 1.0, 1.5, 2.0])
+    def test_two_shares_are_as_far_from_one_gaussian_as_the_lemma_says(self, steps: float) -> None:
+        assert self.variation(steps, steps) == pytest.approx(
+            4 / math.pi**2 * math.exp(-((math.pi * steps) ** 2)), rel=0.03
+        )
+
+    def test_a_fine_level_must_reach_over_the_lattice_above_it(self) -> None:
+        assert self.variation(2.0, 3.0, lattice=8) > 0.1  # the low bits show
+        assert self.variation(12.0, 3.0, lattice=8) < 1e-9
+
+    @pytest.mark.parametrize("scale", [8.0, 2.0**20, 2.0**24, 2.0**24 + 1, 2.0**30, 2.0**39, 2.0**46, 2.0**52])
+    def test_wide_noise_has_its_scale_and_noisy_low_bits(self, scale: float) -> None:
+        size = 40_000
+        drawn = wide_gaussian(scale, size, SeededRandomness(7, "wide"))
+        spread = float(np.mean((drawn / scale) ** 2))
+        assert spread == pytest.approx(1 + (1 / 12) / scale**2, abs=6 * math.sqrt(2 / size))
+        if scale > 2.0**14:
+            low = np.bincount(drawn & 255, minlength=256)
+            assert stats.chisquare(low).pvalue > 1e-7
+            assert (
+                stats.chisquare(np.bincount((drawn << 3) & 255, minlength=256)).pvalue < 1e-100
+            )  # a coarse grid shows
+
+    def test_scales_per_entry_and_refusals(self) -> None:
+        scales = np.repeat([0.0, 100.0, 2.0**26, 2.0**45], 20_000)
+        drawn = wide_gaussian(scales, scales.size, SeededRandomness(3, "wide")).reshape(4, -1)
+        told = np.sqrt(np.mean(np.square(drawn.astype(float)), axis=1)) / [8.0, 100.0, 2.0**26, 2.0**45]
+        assert told == pytest.approx(1, abs=0.03)
+        for wrong in (-1.0, 2.0**52 * 1.01, math.nan):
+            with pytest.raises(InputError, match=r"between 0 and 2\^52 grid steps"):
+                wide_gaussian(wrong, 3, SeededRandomness(3, "wide"))

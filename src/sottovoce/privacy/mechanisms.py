@@ -30,6 +30,8 @@ from sottovoce.errors import InputError
 from sottovoce.privacy.randomness import Randomness, words
 
 MAX_SCALE = 2.0**40
+MAX_WIDE = 2.0**52
+LEAST_SHARE = 8.0  # grid steps from which a sum of rounded Gaussians is a rounded Gaussian
 
 Floats = NDArray[np.float64]
 
@@ -41,6 +43,8 @@ _FAR_TAIL = np.uint64(2**41)
 _EXTRA_BITS = 256
 _LARGEST = 2**62
 _CHUNK = 2**15
+
+_LATTICE, _LEVEL, _LAST = 2**14, 2.0**18, 2.0**24  # of wide noise: step and scale of a level, and the last one's most
 
 FEW = 2048  # candidates of a selection by Gumbel variables; more are drawn by their distribution function
 GUMBEL_ERROR = 2.0**-63  # of each candidate's probability: 64 bits are drawn
@@ -62,6 +66,29 @@ def rounded_gaussian(scale: float | ArrayLike, size: int, randomness: Randomness
     nothing.
     """
     return _rounded(scale, size, randomness, _gaussian_quantile, _gaussian_tail)
+
+
+def wide_gaussian(scale: float | ArrayLike, size: int, randomness: Randomness) -> NDArray[np.int64]:
+    """Gaussian noise of up to 2^52 grid steps, no less than ``scale``, on every integer: its low bits are noise too.
+
+    Levels on the lattices 1, 2^14, 2^28, ...: each but the last is a rounded Gaussian of 2^18 steps of its lattice, the
+    last has what is left of the variance.
+
+    Guarantee: adding it to an integer x, alone or with further such noises, is within 2^-390 in total variation of a
+    post-processing of the Gaussian mechanism with all their variance (``proofs/noise.md``, section 8). Scales below 8
+    are raised to 8.
+    """
+    wanted = np.maximum(_within(scale, size, MAX_WIDE) * (1 + 2.0**-40), LEAST_SHARE)
+    left, noise, lattice = np.broadcast_to(wanted, size).copy(), np.zeros(size, dtype=np.int64), 1
+    rest = np.arange(size)
+    while rest.size:
+        steps = left / lattice
+        last = steps <= _LAST
+        noise[rest] += lattice * rounded_gaussian(np.where(last, steps, _LEVEL), rest.size, randomness)
+        part = _LEVEL * lattice
+        left, rest = np.sqrt((left[~last] - part) * (left[~last] + part)), rest[~last]
+        lattice *= _LATTICE
+    return noise
 
 
 def rounded_laplace(scale: float | ArrayLike, size: int, randomness: Randomness) -> NDArray[np.int64]:
@@ -338,16 +365,22 @@ def _rounded(
 
 
 def _checked_scale(scale: float | ArrayLike, size: int) -> float | Floats:
+    return _within(scale, size, MAX_SCALE)
+
+
+def _within(scale: float | ArrayLike, size: int, largest: float) -> float | Floats:
     if not (is_whole(size) and size >= 0):
         raise InputError(f"size={size!r}: must be an integer >= 0; pass the number of values to draw.")
-    if isinstance(scale, float) and 0.0 <= scale <= MAX_SCALE:
+    if isinstance(scale, float) and 0.0 <= scale <= largest:
         return scale
     scales = np.asarray(scale, dtype=np.float64)
     if scales.ndim and scales.shape != (size,):
         raise InputError(f"scale of shape {scales.shape}: must be a number or {size} numbers, one per entry.")
-    if not ((scales >= 0) & (scales <= MAX_SCALE)).all():
-        worst = scales[~((scales >= 0) & (scales <= MAX_SCALE))].flat[0] if scales.ndim else scales
-        raise InputError(f"scale={float(worst)!r}: must be between 0 and 2^40 grid steps; use a coarser grid.")
+    if not ((scales >= 0) & (scales <= largest)).all():
+        worst = scales[~((scales >= 0) & (scales <= largest))].flat[0] if scales.ndim else scales
+        raise InputError(
+            f"scale={float(worst)!r}: must be between 0 and 2^{math.log2(largest):.0f} grid steps; use a coarser grid."
+        )
     return scales if scales.ndim else float(scales)
 
 
