@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.sealed import SEAL, Outgoing
+from sottovoce.door.outgoing import SEAL, Outgoing
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party

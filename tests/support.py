@@ -14,8 +14,8 @@ from sottovoce import algorithms, penalties
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block
 from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.outgoing import Outgoing
 from sottovoce.door.query import Query, Round, Wholes
-from sottovoce.door.sealed import Outgoing
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.party import Party
 from sottovoce.lab.audit.catalogue import evaluation_plan

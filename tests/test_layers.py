@@ -14,6 +14,7 @@ LAYERS = (
     ("data",),
     ("privacy",),
     ("plan",),
+    ("sealed",),
     ("door",),
     ("queries",),
     ("solvers",),

@@ -31,8 +31,8 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gate_module
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate, value_of
+from sottovoce.door.outgoing import PUBLIC_NAMES, Declared, Outgoing, Released, declare_public, reply
 from sottovoce.door.query import Choice, Query, Round, Walk
-from sottovoce.door.sealed import PUBLIC_NAMES, Declared, Outgoing, Released, declare_public, reply
 from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Gaussian, Selection, Unbounded

@@ -25,8 +25,8 @@ from sottovoce.door import noisy_rows as kept_rows
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate
 from sottovoce.door.noisy_rows import Copy, Stock, bill, digests_of, draw, name_of, recipe_of, row_event
+from sottovoce.door.outgoing import Kept, declare_public
 from sottovoce.door.query import Round
-from sottovoce.door.sealed import Kept, declare_public
 from sottovoce.errors import LeakError, LedgerError, RefusedError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release

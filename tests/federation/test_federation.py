@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.sealed import declare_public, reply
+from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
 from sottovoce.federation.coordinator import Coordinator, Message
 from sottovoce.federation.federation import Federation, as_account

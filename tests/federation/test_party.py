@@ -25,8 +25,8 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gate_module
 from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.outgoing import Outgoing
 from sottovoce.door.query import Query, Round
-from sottovoce.door.sealed import Outgoing
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import FAILED, Party, check_rows, label_values

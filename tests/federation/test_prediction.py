@@ -30,8 +30,8 @@ from sottovoce.algorithms.base import Coordination
 from sottovoce.app import model_file
 from sottovoce.data.block import Block, Layout
 from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.outgoing import disclose, reply
 from sottovoce.door.query import Plain, Query, Round
-from sottovoce.door.sealed import disclose, reply
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside, own_part, parts_of

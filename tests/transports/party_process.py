@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.sealed import SEAL, Outgoing, declare_public, reply
+from sottovoce.door.outgoing import SEAL, Outgoing, declare_public, reply
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import serve_party
 from sottovoce.transports.identity import Identity

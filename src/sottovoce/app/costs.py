@@ -15,7 +15,7 @@ import numpy as np
 
 from sottovoce.algorithms import Algorithm
 from sottovoce.door.frames import Frame, encode
-from sottovoce.door.sealed import declare_public, reply
+from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Receipt

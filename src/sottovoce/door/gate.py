@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.noisy_rows import draw
+from sottovoce.door.outgoing import SEAL, Kept, Released
 from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
-from sottovoce.door.sealed import SEAL, Kept, Released
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.mechanisms import (
     largest_signed,

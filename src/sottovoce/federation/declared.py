@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sottovoce.door.frames import decode
 from sottovoce.door.noisy_rows import NONE
-from sottovoce.door.sealed import Outgoing, declare_public, reply
+from sottovoce.door.outgoing import Outgoing, declare_public, reply
 from sottovoce.transports.identity import Identity
 
 

@@ -24,8 +24,8 @@ from sottovoce.data.readers import MISSING
 from sottovoce.door.frames import Frame, decode, peek
 from sottovoce.door.gate import Gate, fits
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
+from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
-from sottovoce.door.sealed import Declared, Outgoing, declare_public, reply
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation import limits
 from sottovoce.federation.models import Models, PartialModel, own_part

@@ -43,7 +43,7 @@ from scipy.special import expit
 
 from sottovoce.data.block import Matrix
 from sottovoce.door.frames import Frame
-from sottovoce.door.sealed import Disclosed, check_recipient, disclose
+from sottovoce.door.outgoing import Disclosed, check_recipient, disclose
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.federation.policy import Policy

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sottovoce.door.frames import peek
-from sottovoce.door.sealed import Outgoing
+from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.transports.identity import Identity
 
@@ -89,7 +89,7 @@ def answer(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
     if type(outgoing) is not Outgoing:
         raise LeakError(
             f"party {endpoint.name!r} tried to send {type(outgoing).__name__}; a wire takes only Outgoing,"
-            " which sottovoce.door.sealed.reply makes from released and declared values."
+            " which sottovoce.door.outgoing.reply makes from released and declared values."
         )
     if len(outgoing.data) > limit:
         raise WireError(

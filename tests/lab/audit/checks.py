@@ -41,8 +41,8 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate, value_of
+from sottovoce.door.outgoing import Released
 from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
-from sottovoce.door.sealed import Released
 from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy

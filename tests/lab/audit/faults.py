@@ -38,8 +38,8 @@ from sottovoce.door import gate as gates
 from sottovoce.door import noisy_rows as rows
 from sottovoce.door import query as queries
 from sottovoce.door.gate import Gate
+from sottovoce.door.outgoing import SEAL, Released
 from sottovoce.door.query import Query, Round
-from sottovoce.door.sealed import SEAL, Released
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import federation, models, party, prediction
 from sottovoce.lab.audit import games

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sottovoce.app.jobs import PartyJob
     from sottovoce.door.frames import Frame
-    from sottovoce.door.sealed import Outgoing
+    from sottovoce.door.outgoing import Outgoing
     from sottovoce.federation.party import Party
     from sottovoce.privacy.ledger import Account
     from sottovoce.transports.identity import Identity

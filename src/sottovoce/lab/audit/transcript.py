@@ -14,8 +14,8 @@ from sottovoce.algorithms import Solution
 from sottovoce.algorithms.evaluation import score_recipe
 from sottovoce.data.block import Block, Matrix
 from sottovoce.door.gate import Gate, value_of
+from sottovoce.door.outgoing import Released
 from sottovoce.door.query import Round
-from sottovoce.door.sealed import Released
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.queries.pricing import queries_of

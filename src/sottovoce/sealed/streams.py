@@ -1,0 +1,114 @@
+"""Keys, streams and boxes: what two ends of a run share, and nobody else.
+
+    pair key     HKDF-SHA256(X25519(i, j), purpose, digest of the plan, smaller name, larger name)
+    stream       AES-256 in counter mode under HMAC-SHA256(key, "stream", label): uniform words, one AES key a label
+    box          AES-256-GCM under HMAC-SHA256(key, "box", label, sender): unreadable, and unchanged or refused
+
+A label is a list that says all about the one use of a stream or a box; it is written as JSON, so that two different
+lists are two different labels. Both uses of a key start at the counter 0, under different AES keys. A box is made once
+and sent again, never made again: its AES key serves one message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from sottovoce.errors import RefusedError
+
+Words = NDArray[np.uint64]
+Label = Sequence[Any]
+
+PAIR: Final = "sottovoce sealed pair"  # between two parties
+DEALT: Final = "sottovoce dealt"  # between the dealer and a party
+TAG: Final = 16  # bytes that a box is longer than what is in it
+
+
+class RunKey:
+    """The private key of one end for one run."""
+
+    def __init__(self, private: bytes | None = None) -> None:
+        self._key = X25519PrivateKey.generate() if private is None else X25519PrivateKey.from_private_bytes(private)
+        self.public: str = self._key.public_key().public_bytes_raw().hex()
+
+    def __reduce__(self) -> Any:
+        raise RefusedError("a run key is neither copied nor pickled.")
+
+    def private_bytes(self) -> bytes:
+        """For the holder's own disk alone."""
+        return self._key.private_bytes_raw()
+
+    def shared(self, public: str, purpose: str, digest: bytes, names: tuple[str, str]) -> bytes:
+        """What this end shares with the one of that public key, for one purpose, plan and pair of names."""
+        try:
+            secret = self._key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
+        except ValueError:
+            raise RefusedError("a public key of the plan is none.") from None
+        info = _written([purpose, digest.hex(), *sorted(names)])
+        return HKDF(hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
+
+
+def stream(key: bytes, label: Label, count: int, kind: type[np.unsignedinteger[Any]] = np.uint64) -> NDArray[Any]:
+    """`count` words that look uniform to whoever lacks the key; the same for both ends, once for each label."""
+    own = hmac.digest(key, b"stream" + _written(label), "sha256")
+    size = count * np.dtype(kind).itemsize
+    data = Cipher(AES256(own), CTR(bytes(16))).encryptor().update(bytes(size))
+    return np.frombuffer(data, dtype=np.dtype(kind).newbyteorder("<")).astype(kind, copy=False)
+
+
+def box(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
+    """Data for whoever has the key, under a label that is used once by this sender."""
+    return AESGCM(_box_key(key, label, sender)).encrypt(bytes(12), data, _written(label))
+
+
+def unbox(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
+    """What was boxed; anything that was altered, cut, sent under another label or by another sender is refused."""
+    try:
+        return AESGCM(_box_key(key, label, sender)).decrypt(bytes(12), data, _written(label))
+    except InvalidTag:
+        raise RefusedError("a sealed message was altered, or is of another sender, round or run.") from None
+
+
+def masks(keys: Mapping[str, bytes], own: str, roster: Sequence[str], label: Label, count: int) -> Words:
+    """What `own` adds to its words so that they tell nothing, and the sum over the roster everything.
+
+    sum_{j > own} stream(k_j) - sum_{j < own} stream(k_j), modulo 2^64. `keys` are the pair keys by name.
+    """
+    total = np.zeros(count, dtype=np.uint64)
+    for other in roster:
+        if other > own:
+            total += stream(keys[other], label, count)
+        elif other < own:
+            total -= stream(keys[other], label, count)
+    return total
+
+
+def hash_of(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Of public arrays, by name, type and shape: what was asked. Private ones are never hashed so."""
+    said = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        said.update(_written([name, array.dtype.str, array.shape]) + array.tobytes())
+    return said.hexdigest()
+
+
+def _box_key(key: bytes, label: Label, sender: str) -> bytes:
+    return hmac.digest(key, b"box" + _written([list(label), sender]), "sha256")
+
+
+def _written(label: Label) -> bytes:
+    return json.dumps(list(label), separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
