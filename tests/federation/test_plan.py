@@ -403,7 +403,7 @@ def test_a_choice_costs_what_a_gaussian_of_its_spread_costs_in_zcdp() -> None:
         assert isinstance(event, Selection)
         assert event.rho == pytest.approx(0.6**2 / 2)
         # the choices of several parties carry each its own noise: nothing is divided
-        assert release.event(relation, parties=9) == event  # type: ignore[arg-type]
+        assert release.event(relation, noises=9) == event  # type: ignore[arg-type]
         once = release.event(relation, count=1)  # type: ignore[arg-type]
         assert isinstance(once, Selection)
         assert once.rho == pytest.approx(event.rho / 4)

@@ -112,7 +112,7 @@ def _compared(estimator: Any, prepared: Prepared, weights: Array, unit: float) -
             stacklevel=6,
         )
         return None
-    return found.model, estimator.plans_[-1].release("losses").std * math.sqrt(len(plan.parties))
+    return found.model, estimator.plans_[-1].release("losses").std * math.sqrt(plan.noises())
 
 
 def _path(estimator: Any, plan: Any, evidence: Evidence, alphas: Array) -> tuple[list[Array], Array]:

@@ -22,6 +22,7 @@ from sottovoce.plan.families import family
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
+from sottovoce.plan.sealing import check_sealing
 from sottovoce.privacy.guarantee import Unit
 
 ModelsOf = Literal["shared", "kept"]
@@ -97,6 +98,7 @@ class Plan(Problem, Design):
     kept: tuple[tuple[str, float], ...] = ()  # for each party: name and noise of rows that it has kept, ("", 0) if none
     about: About = About()  # who runs it on which data and what for
     within: Whole | None = None  # the fit that it is a part of, where a fit has several plans
+    keys: tuple[tuple[str, str], ...] = ()  # of sealed sums: the public key of each party and of a helper, for this run
 
     @classmethod
     def of(cls, problem: Problem, design: Design, **own: Any) -> Plan:
@@ -125,6 +127,7 @@ class Plan(Problem, Design):
                 "and the model would hold more than their sums."
             )
         self._check_kept()
+        check_sealing(self)
         if self.split == "columns":
             self._check_columns()
         return self
@@ -196,7 +199,7 @@ class Plan(Problem, Design):
 
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
-        left_out = {"about", *(name for name in ("class_weight", "within") if not getattr(self, name))}
+        left_out = {"about", *(name for name in ("class_weight", "within", "sealing", "keys") if not getattr(self, name))}
         fields = self.model_dump(mode="json", exclude=left_out)
         if self.about.texts():
             fields["about"] = self.about.texts()

@@ -21,6 +21,7 @@ from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.frozen import Count, Frozen
+from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import Relation, distance, inside
 
@@ -66,6 +67,7 @@ class Problem(Frozen):
     labels: Labels = "shared"  # by columns: who knows the labels
     label_party: int = Field(default=0, ge=0)  # by columns: the party that has them, and the column of the intercept
     layout: Layout = "rows"
+    sealing: Sealing | None = None  # how sums over the parties are opened; None: each party says its own, with noise
 
     @model_validator(mode="after")
     def _one_score_for_each_class(self) -> Self:
@@ -114,13 +116,22 @@ class Problem(Frozen):
     @functools.cached_property
     def mu(self) -> float:
         """The Gaussian budget of (epsilon, delta), less the samplers' share of delta."""
-        return mu_for(self.epsilon, inside(self.delta))
+        kept = 0.0 if self.sealing is None else self.sealing.reserve
+        return mu_for(self.epsilon, inside(self.delta)) * math.sqrt(1.0 - kept)
+
+    def noises(self, known: float = 1.0) -> float:
+        """The variance of a sum over the parties, in that of one release: each adds its own noise, or a share of it.
+
+        `known` is the K of a sealed sum (`Sealing`).
+        """
+        if self.sealing is not None:
+            return self.sealing.variance(len(self.parties), known)
+        return 1.0 if self.split == "columns" else float(len(self.parties))
 
     @functools.cached_property
     def signal(self) -> float:
         """N mu, less by what replace-one, and parties by rows that each add noise, cost: how far a mean is known."""
-        noises = len(self.parties) if self.split == "rows" else 1
-        return self.records * self.mu / (distance(self.relation) * math.sqrt(noises))
+        return self.records * self.mu / (distance(self.relation) * math.sqrt(self.noises()))
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:

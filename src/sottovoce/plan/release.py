@@ -162,8 +162,8 @@ class Release(Frozen):
         if not all(query.sensitivity(r) + extra <= self.charged(r) * (1 + 1e-12) for r in RELATIONS):
             raise LeakError(f"query {query.name!r} is more sensitive than the plan charged for; nothing was released.")
 
-    def event(self, relation: Relation, *, count: int | None = None, parties: int = 1) -> Event:
-        """What `count` of these releases cost; `parties` > 1: only the sum of that many equal noises is seen."""
+    def event(self, relation: Relation, *, count: int | None = None, noises: float = 1.0) -> Event:
+        """What `count` of these releases cost; `noises` > 1: only a sum is seen, with so many times the variance."""
         times = self.total if count is None else count * self.batches
         if self.mechanism == "derived":
             return Gaussian(mu=0.0)
@@ -171,7 +171,7 @@ class Release(Frozen):
             return Selection(rho=times * (self.charged(relation) / self.std) ** 2 / 2)
         if self.mechanism == "noisy-max" and self.std > 0.0:
             return Selection(rho=times * (2 * self.charged(relation) / self.std) ** 2 / 2)
-        std = self.std * math.sqrt(parties)
+        std = self.std * math.sqrt(noises)
         if std == 0.0:
             return Unbounded(reason=f"{self.query} is released without noise")
         if self.rate is not None and self.rate < 1.0:

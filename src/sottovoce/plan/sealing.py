@@ -11,14 +11,20 @@ K is 1, but where parties know a part of every record and its gradient: `Query.k
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
+from sottovoce.errors import RefusedError
 from sottovoce.plan.frozen import Frozen
+
+if TYPE_CHECKING:
+    from sottovoce.plan.plan import Plan
 
 COORDINATOR: Final = "coordinator"
 MOST_PARTIES: Final = {"rows": 256, "columns": 16}
+KEY: Final = re.compile("[0-9a-f]{64}")
 
 
 class Sealing(Frozen):
@@ -44,14 +50,41 @@ class Sealing(Frozen):
         """Of an opened sum with every party in it."""
         return parties * self.share(parties) + self.top_up(parties, known)
 
-    def left(
-        self, parties: int, shares: int, *, dealer: bool = False, absent: int = 0, known: float = 1.0, cap: float = 1.0
-    ) -> float:
-        """The variance that is left to whoever knows so many shares, and what the dealer added if it is the `dealer`.
+    def left(self, parties: int, shares: int, *, dealer: bool = False, known: float = 1.0, gone: int = 0) -> float:
+        """The variance that is left to whoever knows so many shares, and the top-up too if the `dealer` is with them.
 
-        0 where no honest party is left. `known` is the K of the sum, `cap` that of the adversary's own neighbours.
+        0 where no honest party is left. `known` is the K that the top-up was made for, `gone` who is not in the sum.
         """
-        honest = parties - absent - shares
-        if honest <= 0:
-            return 0.0
-        return (honest * self.share(parties) + (0.0 if dealer else self.top_up(parties, known))) / cap
+        honest = parties - gone - shares
+        top_up = 0.0 if dealer else self.top_up(parties, known)
+        return honest * self.share(parties) + top_up if honest > 0 else 0.0
+
+
+def check_sealing(plan: Plan) -> None:
+    """Refuse a plan whose sealed sums would leave some declared adversary less noise than was charged."""
+    sealing, parties = plan.sealing, len(plan.parties)
+    if sealing is None:
+        if plan.keys:
+            raise RefusedError("the plan has keys of sealed sums, and seals none.")
+        return
+    most = MOST_PARTIES.get(plan.split, 0)
+    if not 2 <= parties <= most:
+        raise RefusedError(f"the plan seals sums of {parties} parties; by rows 2 to 256 may, by columns 2 to 16.")
+    by_columns = plan.split == "columns"
+    if by_columns and (sealing.pooling or sealing.absent or sealing.spare):
+        raise RefusedError("by columns no party may pool with the dealer, or leave: pooling, absent and spare are 0.")
+    if sealing.spare and not sealing.absent:
+        raise RefusedError("spare releases are for sums without a party, and the plan has absent=0.")
+    if not (sealing.curious <= parties - 1 and parties - sealing.pooling - sealing.absent >= 1):
+        raise RefusedError(f"curious={sealing.curious} and pooling={sealing.pooling} leave no honest party.")
+    if sealing.dealer in plan.names:
+        raise RefusedError(f"{sealing.dealer!r} deals and is a party of the plan; the dealer holds no data.")
+    if plan.protects != "record" or any(r.mechanism != "gaussian" or r.std == 0.0 for r in plan.releases):
+        raise RefusedError("only sums with Gaussian noise, of records, can be sealed.")
+    if any(release.dropped or release.batches > 1 for release in plan.releases):
+        raise RefusedError("sealed sums have all of their bits, and one batch in a message.")
+    members = plan.names if sealing.dealer == COORDINATOR and not by_columns else (*plan.names, sealing.dealer)
+    if plan.keys:
+        names, keys = zip(*plan.keys, strict=True)
+        if names != members or len(set(keys)) < len(keys) or any(not KEY.fullmatch(key) for key in keys):
+            raise RefusedError("a plan of sealed sums has one public key, all different, of each of its members.")

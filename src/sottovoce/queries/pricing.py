@@ -67,7 +67,7 @@ class Pricing:
         """
         queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
         found = (self._event(plan, release, relation, queries, owed) for release in plan.releases)
-        return tuple(event for event in found if event is not None)
+        return (*(event for event in found if event is not None), *spare_events(plan, relation))
 
     def world_events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """What a record of `party` pays against the world, who sees the model alone.
@@ -80,12 +80,12 @@ class Pricing:
             query = queries[party][release.query]
             if query.world_sees == "nothing" or release.mechanism == "kept":
                 continue
-            if query.world_sees == "sum" and plan.split != "columns":
+            if query.world_sees == "sum" and (plan.split != "columns" or plan.sealing is not None):
                 uses = query.uses(plan, release.count)
-                found.append(release.event(relation, count=uses, parties=len(plan.parties)))
+                found.append(release.event(relation, count=uses, noises=plan.noises()))
             else:
                 found.append(self._event(plan, release, relation, queries, {}))
-        return tuple(event for event in found if event is not None)
+        return (*(event for event in found if event is not None), *spare_events(plan, relation))
 
     def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
         """What each adversary sees costs, at every delta: the worst party's."""
@@ -185,6 +185,20 @@ def missed_at(profiles: Mapping[str, Profile], delta: float, false_alarms: Seque
     return {name: found[profile] for name, profile in profiles.items()}
 
 
+def spare_events(plan: Plan, relation: Relation) -> tuple[Event, ...]:
+    """What the spare releases of sealed sums cost: each as much as the dearest, since it is not known which it will be.
+
+    Where all are Gaussian that is one of them; else each of them is counted.
+    """
+    if plan.sealing is None or plan.sealing.spare == 0:
+        return ()
+    found = [release.event(relation, count=plan.sealing.spare) for release in plan.releases]
+    gaussian = [event for event in found if isinstance(event, Gaussian)]
+    if len(gaussian) == len(found):
+        return (max(gaussian, key=lambda event: event.mu),)
+    return tuple(found)
+
+
 def together_event(queries: list[Query], release: Release, relation: Relation, times: int) -> Event:
     """What `times` values of all parties' answers cost, by the queries' own sensitivities, whatever a plan says."""
     if release.std == 0.0:
@@ -209,5 +223,5 @@ def _kept(plan: Plan) -> list[Release]:
 
 
 def _sharers(plan: Plan, party: str) -> tuple[str, ...]:
-    """The parties that have the same record: all of them by columns, else the one."""
-    return plan.names if plan.split == "columns" else (party,)
+    """The parties whose answers about a record add: all of them by columns, else the one; of a sealed sum it is one."""
+    return plan.names if plan.split == "columns" and plan.sealing is None else (party,)

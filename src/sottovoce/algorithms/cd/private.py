@@ -88,7 +88,7 @@ def rule(kind: type[CDNumbers], problem: Problem, options: CD, squares: tuple[fl
     """
     loss, dimension = problem.scaled_loss, problem.dimension
     regression = loss.kind == "regression"
-    r = problem.records * problem.mu / (distance(problem.relation) * dimension * math.sqrt(len(problem.parties)))
+    r = problem.records * problem.mu / (distance(problem.relation) * dimension * math.sqrt(problem.noises()))
     clip = max(1.0, 0.55 * r**0.25) if regression else 1.5
     signal = math.sqrt(loss.curvature_bound) * r / clip
     rounds = given(options.rounds, 1)

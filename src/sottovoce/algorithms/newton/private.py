@@ -69,8 +69,8 @@ class PrivateNewton(Algorithm):
             Release.at_mu(gram, 0, 1, math.sqrt(share) * problem.mu, problem.relation),
             Release.at_mu(gradient, 1, rounds, math.sqrt(1 - share) * problem.mu, problem.relation),
         )
-        parties = math.sqrt(len(problem.parties))
-        std_gram, std_gradient = (release.std * parties for release in releases)
+        known = {} if problem.sealing is None else {"gradient": gradient.known_part(problem)}
+        std_gram, std_gradient = (r.std * math.sqrt(problem.noises(known.get(r.query, 1.0))) for r in releases)
         damping = rule.damping(problem.dimension, problem.records, rounds, std_gram, std_gradient)
         numbers = NewtonNumbers(slope_bound=gradient.slope_bound, damping=damping)
         return Design(rounds=rounds, numbers=numbers, releases=releases)

@@ -69,8 +69,8 @@ class PrivateSGD(Algorithm):
         release = Release.of(query, 0, rounds, 0.0, 1.0, rate)
         if problem.private:
             release = sampled_release(problem, query, rate, rounds)
-            parties = 1 if schedule == "one-party" else len(problem.parties)
-            walk = release.std * math.sqrt(parties * rounds * problem.dimension) / (rate * problem.records)
+            noises = 1 if schedule == "one-party" else problem.noises()
+            walk = release.std * math.sqrt(noises * rounds * problem.dimension) / (rate * problem.records)
             step = min(step, WALK / walk)
         numbers = SGDNumbers(
             slope_bound=query.slope_bound, step=given(options.step, step), rate=rate, schedule=schedule

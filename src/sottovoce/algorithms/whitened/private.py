@@ -155,7 +155,7 @@ class Run:
     def noise(self, query: str) -> float:
         """The standard deviation of a mean over the records, all rounds of the query taken as one."""
         release = self.plan.release(query)
-        return release.std * math.sqrt(len(self.plan.parties) / release.count) / self.plan.records
+        return release.std * math.sqrt(self.plan.noises() / release.count) / self.plan.records
 
     def mean(self, query: str, **told: Array) -> Asking[float]:
         """A number of the records."""
