@@ -697,7 +697,7 @@ def test_a_noisy_maximum_costs_four_times_a_selection_of_its_scale() -> None:
         delta = (1.0 if relation == "zero-out" else 2.0) + 2.0**-12
         assert event.rho == pytest.approx(3 * (2 * delta / 5.0) ** 2 / 2)
         assert event.rho == pytest.approx(4 * usual.rho)
-        assert one.event(relation, parties=9) == event  # type: ignore[arg-type]
+        assert one.event(relation, noises=9) == event  # type: ignore[arg-type]
         sampled = Release.of(SignedScores(), 0, 3, 5.0, 2.0**-12, 0.01, "noisy-max")
         assert sampled.event(relation) == event  # type: ignore[arg-type]
         planned = Release.at_mu(SignedScores(), 0, 7, 0.3, relation, "noisy-max")  # type: ignore[arg-type]

@@ -452,7 +452,7 @@ def test_batches_cost_what_as_many_releases_cost(mechanism: Any, rate: float | N
         assert release.total == single.total == single.count == count * batches
         assert release.event(relation) == single.event(relation)
         assert release.event(relation, count=1) == single.event(relation, count=batches)
-        assert release.event(relation, parties=4) == single.event(relation, parties=4)
+        assert release.event(relation, noises=4) == single.event(relation, noises=4)
         assert release.times(7).batches == batches
 
 
@@ -466,11 +466,11 @@ def test_a_release_without_noise_has_no_price(mechanism: Any) -> None:
 def test_the_sum_of_equal_noises_costs_less() -> None:
     query = GramMatrix(3)
     release = Release.at_mu(query, 0, 4, 1.0, "zero-out")
-    for event in (release.event("zero-out", parties=4), release.event("zero-out", count=1)):
+    for event in (release.event("zero-out", noises=4), release.event("zero-out", count=1)):
         assert isinstance(event, Gaussian)
         assert event.mu == pytest.approx(0.5)
     sampled = Release.of(query, 0, 4, 10.0, 2.0**-10, 0.5)
-    summed = sampled.event("zero-out", parties=4)
+    summed = sampled.event("zero-out", noises=4)
     assert isinstance(summed, PoissonGaussian)
     assert summed.noise_multiplier == pytest.approx(2 * 10 / sampled.charged_zero_out)
 

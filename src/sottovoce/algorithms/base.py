@@ -90,6 +90,7 @@ class Algorithm(ABC):
     options: ClassVar[tuple[str, ...] | None] = None  # that this form takes; None: all of the solver's
     needs: ClassVar[tuple[Need, ...]] = ()  # of the loss
     layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
+    sealed: ClassVar[tuple[Split, ...]] = ()  # where its sums may be sealed: it uses nothing but sums over all parties
     resumes: ClassVar[bool] = True  # False if a party that was stopped in a run has lost what the run needs
     pricing: ClassVar[Pricing] = Pricing()  # a published form may have a true price of its own
 
@@ -104,6 +105,11 @@ class Algorithm(ABC):
     @abstractmethod
     def coordinate(self, plan: Plan) -> Coordination:
         """The coordinator's text: yields an `Ask`, is sent {party: value}, returns the weights."""
+
+    @classmethod
+    def serves(cls, split: Split, *, sealed: bool = False) -> bool:
+        """Whether it serves data split so, and with sealed sums."""
+        return split in (cls.sealed if sealed and not cls.published else () if sealed else cls.splits)
 
     @classmethod
     def check_loss(cls, loss: Loss) -> None:

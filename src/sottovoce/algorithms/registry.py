@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Algorithm
+from sottovoce.door.query import Query, everyone
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
 from sottovoce.plan.families import FAMILIES, family
-from sottovoce.plan.plan import Plan
+from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.events import Gaussian
+from sottovoce.privacy.relation import Relation, inside
 from sottovoce.privacy.trade_off import Profile
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at
 from sottovoce.solvers.auto import preferences
@@ -76,9 +79,11 @@ def kinds(plan: Plan) -> dict[str, str]:
     return {query.name: query.kind or query.name for query in of(plan).queries(plan, plan.names[0])}
 
 
-def mismatch(solver: str, loss: Loss, split: Split) -> str | None:
+def mismatch(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> str | None:
     """Why a solver cannot serve, whatever the rest of the problem, or None."""
-    serving = [form for form in forms(solver) if split in form.splits]
+    serving = [form for form in forms(solver) if form.serves(split, sealed=sealed)]
+    if sealed and not serving:
+        return f"solver={solver!r} uses more than sums over the parties, and only sums can be sealed"
     if serving and all(form.several != (loss.outputs > 1) for form in serving):
         return f"solver={solver!r} tells two classes apart, not {loss.outputs}"
     serving = [form for form in serving if form.several == (loss.outputs > 1)]
@@ -94,23 +99,24 @@ def mismatch(solver: str, loss: Loss, split: Split) -> str | None:
     return None
 
 
-def check(solver: str, loss: Loss, split: Split) -> None:
+def check(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> None:
     """Refuse a solver that is unknown or does not fit; the error lists those that do."""
     if solver not in SOLVERS:
-        fitting = _fitting(loss, split)
+        fitting = _fitting(loss, split, sealed=sealed)
         raise InputError(f"solver={solver!r} is unknown; for the loss {loss.name!r} and a {split} split: {fitting}.")
-    reason = mismatch(solver, loss, split)
+    reason = mismatch(solver, loss, split, sealed=sealed)
     if reason is not None:
-        raise InputError(f"{reason}; solvers that fit: {_fitting(loss, split)}.")
+        raise InputError(f"{reason}; solvers that fit: {_fitting(loss, split, sealed=sealed)}.")
 
 
-def _fitting(loss: Loss, split: Split) -> str:
-    return ", ".join(name for name in SOLVERS if mismatch(name, loss, split) is None) or "none yet"
+def _fitting(loss: Loss, split: Split, *, sealed: bool) -> str:
+    return ", ".join(name for name in SOLVERS if mismatch(name, loss, split, sealed=sealed) is None) or "none yet"
 
 
 def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm:
     """The first form of a solver that fits the problem and takes the options."""
-    check(solver, problem.scaled_loss, problem.split)
+    sealed = problem.sealing is not None
+    check(solver, problem.scaled_loss, problem.split, sealed=sealed)
     published = problem.calibration == "paper"
     if published and not any(form.published for form in forms(solver)):
         others = ", ".join(name for name in SOLVERS if any(form.published for form in forms(name)))
@@ -118,7 +124,7 @@ def find(solver: str, problem: Problem, options: Mapping[str, Any]) -> Algorithm
     if published and math.isinf(problem.epsilon):
         raise InputError("epsilon=inf: calibration='paper' needs a finite epsilon, such as 1.0.")
     for form in forms(solver):
-        fits = problem.split in form.splits and form.published == published
+        fits = form.serves(problem.split, sealed=sealed) and form.published == published
         fits = fits and form.several == (problem.scaled_loss.outputs > 1)
         fits = fits and (form.weighted or not problem.scaled_loss.weighted)
         fits = fits and (published or form.private in (None, math.isfinite(problem.epsilon)))
@@ -159,9 +165,45 @@ def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
 def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: str) -> Plan:
     """The plan of a problem by a form that was found, with what its design is told."""
     prepared = problem.changed(layout=form.layout)
-    plan = Plan.of(prepared, form.design(prepared, options), run=run, coin=coin, algorithm=form.name, form=form.form)
+    design = form.design(prepared, options)
+    if problem.sealing is not None:
+        prepared, design = with_sealing(form, prepared, options, design)
+    plan = Plan.of(prepared, design, run=run, coin=coin, algorithm=form.name, form=form.form)
     form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
     return plan
+
+
+def with_sealing(form: Algorithm, problem: Problem, options: Any, design: Design) -> tuple[Problem, Design]:
+    """A design whose sums can be sealed: of all their bits, and with room for the spare releases.
+
+    A spare release costs as much as the dearest one. Shares of mu^2 follow the budget, which the spare ones make
+    smaller: so it is designed again until there is room.
+    """
+    sealing = problem.sealing
+    if sealing is not None and sealing.spare:
+        for _ in range(8):
+            events = [release.event(problem.relation, count=1) for release in design.releases]
+            if not all(isinstance(event, Gaussian) for event in events):
+                raise InputError(f"spare={sealing.spare}: solver={form.name!r} samples, and has no spare releases.")
+            whole = mu_for(problem.epsilon, inside(problem.delta)) ** 2
+            reserve = sealing.spare * max(event.mu for event in events if isinstance(event, Gaussian)) ** 2 / whole
+            if reserve <= sealing.reserve:
+                break
+            sealing = sealing.changed(reserve=min(reserve * (1 + 2.0**-20), 0.99))
+            problem = problem.changed(sealing=sealing)
+            design = form.design(problem, options)
+    plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)
+    return problem, design.changed(releases=plain)
+
+
+def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> None:
+    """Refuse a plan that seals what is no sum over all parties."""
+    if plan.sealing is None:
+        return
+    for release in plan.releases:
+        query = queries[release.query]
+        if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
+            raise RefusedError(f"the plan seals {release.query!r} of {form.name}, which is no sum over all parties.")
 
 
 def choose(problem: Problem) -> str:
@@ -170,5 +212,6 @@ def choose(problem: Problem) -> str:
     signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
     a record stands above its noise. The constants come from `benchmarks/solvers.py`.
     """
-    found = preferences(problem)
-    return next((name for name in found if mismatch(name, problem.scaled_loss, problem.split) is None), found[0])
+    found, sealed = preferences(problem), problem.sealing is not None
+    fits = (name for name in found if mismatch(name, problem.scaled_loss, problem.split, sealed=sealed) is None)
+    return next(fits, found[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.noisy_rows import draw
-from sottovoce.door.outgoing import SEAL, Kept, Released
+from sottovoce.door.outgoing import SEAL, Kept, Released, Share
 from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.mechanisms import (
@@ -24,6 +25,7 @@ from sottovoce.privacy.mechanisms import (
     select_signed,
 )
 from sottovoce.privacy.randomness import Randomness
+from sottovoce.sealed.sums import Call, Noise, Sealer, label_of
 
 if TYPE_CHECKING:
     from sottovoce.data.block import Block
@@ -36,7 +38,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Gate:
-    """The door of one party for one plan. There is one way through it: `release`.
+    """The door of one party for one plan. There is one way through it: `release`, or `share` where sums are sealed.
 
     Guarantee: what leaves is `round(value / step) + round(std / step * Z)` on the grid `step`, or its first bits: a
     post-processing of the Gaussian mechanism at sensitivity Delta + step sqrt(entries); or the place of the largest
@@ -50,9 +52,17 @@ class Gate:
     """
 
     def __init__(
-        self, plan: Plan, randomness: Randomness, account: Account | None = None, keeper: Keeper | None = None
+        self,
+        plan: Plan,
+        randomness: Randomness,
+        account: Account | None = None,
+        keeper: Keeper | None = None,
+        sealer: Sealer | None = None,
     ) -> None:
         self._plan = plan.digest
+        self._problem = plan
+        self._sealer = sealer
+        self._sealed = plan.sealing is not None
         self._releases: Mapping[str, Release] = {release.query: release for release in plan.releases}
         self._records = plan.records
         self._randomness = randomness
@@ -65,11 +75,17 @@ class Gate:
         self._answers: Counter[str] = Counter()  # releases by query, without a ledger
         self.unreleased = False  # whether the last release failed on its way, or another process was first
         self._one_at_a_time = threading.Lock()
+        self._shares: dict[str, Share] = {}  # the last of each query, without a ledger
+        self._again = 0  # shares of sums that were asked before, of more parties
+        if sealer is not None and account is not None:
+            self._recall(sealer, account)
 
     def release(self, query: Query, round: Round) -> Released:
         """Let the answer to a query out, by the mechanism of the plan's release; the stored one if there is one."""
         with self._one_at_a_time:
             self.unreleased = False
+            if self._sealed:
+                raise LeakError(f"the plan seals its sums, and {query.name!r} would leave alone; nothing was released.")
             if not isinstance(query, Derived):
                 earlier = self._stored(query, round.number)
                 if earlier is not None:
@@ -84,6 +100,101 @@ class Gate:
             if release.dropped:
                 arrays = {name: _without_low_bits(grid, release.dropped) for name, grid in arrays.items()}
             return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered)
+
+    def share(self, query: Query, round: Round, call: Call) -> Share:
+        """A part of a sealed sum: the exact value, its share of the noise, and the masks of the roster.
+
+        Guarantee: what leaves looks uniform without the shares of all others in the roster; their sum is the Gaussian
+        mechanism with the plan's noise or more against every adversary that the plan declares (`sealed/proofs`). Each
+        (query, round, attempt) is answered once: asked again, alike, the same bytes leave and nothing is drawn; asked
+        for another roster or with other numbers it is refused. Attempts beyond the first are those that were reserved.
+        """
+        with self._one_at_a_time:
+            self.unreleased = False
+            sealer = self._sealer
+            if sealer is None:
+                raise LeakError(f"the plan seals no sums, and {query.name!r} is asked as one; nothing was released.")
+            label = label_of(query.name, round.number, call, round.told)
+            earlier = self._stored_share(query.name, round.number, call.attempt)
+            if earlier is not None:
+                if earlier.text != json.dumps(label):
+                    raise RefusedError(
+                        f"query {query.name!r} in round {round.number} was answered for another roster, or told other "
+                        "numbers; a share leaves once."
+                    )
+                return earlier
+            release = self._permitted(query, round.number, round.rows)
+            sealer.check(call)
+            self._check_attempt(query.name, round.number, call.attempt)
+            self.unreleased = True
+            round = round._replace(randomness=self._randomness)
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                values = self._whole_numbers(query, release, round)
+                words = sealer.sealed(values, noise_of(query, release, self._problem), label, self._randomness)
+            share = Share(query.name, round.number, words, json.dumps(label), seal=SEAL)
+            return self._store_share(share, sealer, call)
+
+    def _whole_numbers(self, query: Query, release: Release, round: Round) -> NDArray[np.int64]:
+        """The exact value on the grid of the release: what noise is added to."""
+        if release.std == 0.0 or release.mechanism != "gaussian" or query.world_sees != "sum":
+            raise LeakError(f"query {query.name!r} is no sum with noise, and cannot be sealed; nothing was released.")
+        (rows,) = self._drawn(release, round.rows)
+        round = round._replace(rows=rows)
+        if isinstance(query, Walk):
+            values: NDArray[Any] = query.walk(round, np.zeros(query.length, dtype=np.int64), release.step)
+        else:
+            values = np.rint(query.value(round) / release.step)
+        if values.shape != (query.length,):
+            raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")
+        return values.astype(np.int64)
+
+    def _check_attempt(self, query: str, number: int, attempt: int) -> None:
+        """Refuse to go back to an earlier attempt, and to give more shares again than were reserved."""
+        spare = 0 if self._problem.sealing is None else self._problem.sealing.spare
+        if attempt > spare or (attempt and self._again >= spare):
+            raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and they are used up.")
+        if any(self._stored_share(query, number, later) for later in range(attempt + 1, spare + 1)):
+            raise RefusedError(f"query {query!r} in round {number} was answered in a later attempt.")
+
+    def _stored_share(self, query: str, number: int, attempt: int) -> Share | None:
+        name = _attempt_name(query, attempt)
+        if self._account is None:
+            last = self._shares.get(name)
+            if last is None or number > last.round:
+                return None
+            if last.round == number:
+                return last
+            raise RefusedError(f"round {number} is over, and a party without a ledger keeps only its last release.")
+        data = self._account.stored(self._plan.hex(), number, name)
+        if data is None:
+            return None
+        frame = decode(data)
+        return Share(query, number, np.array(frame.arrays["sealed"]), frame.text, seal=SEAL)
+
+    def _store_share(self, share: Share, sealer: Sealer, call: Call) -> Share:
+        """Durably, before anybody sees it; the roster is kept with it."""
+        name = _attempt_name(share.query, call.attempt)
+        if self._account is None:
+            self._shares[name] = share
+            self._answers[share.query] += 1
+        else:
+            frame = Frame("answer", 0, self._plan, share.round, share.query, dict(share.arrays), share.text)
+            offered = encode(frame)
+            stored = self._account.release(self._plan.hex(), share.round, name, offered)
+            if stored != offered:  # another process was first
+                raise RefusedError(f"query {share.query!r} in round {share.round} was answered by another process.")
+        self.unreleased = False
+        self._again += call.attempt > 0
+        sealer.keep(call.roster)
+        return share
+
+    def _recall(self, sealer: Sealer, account: Account) -> None:
+        """After a restart: the rosters that were answered, and how many of the spare releases."""
+        for number, name in account.released(self._plan.hex()):
+            data = account.stored(self._plan.hex(), number, name)
+            if data is not None:
+                sealer.keep(json.loads(decode(data).text)[4])
+                self._again += name != decode(data).query
 
     def answers(self) -> Counter[str]:
         """How many releases of the plan have left, by query; with a ledger also those from before a restart."""
@@ -276,6 +387,16 @@ def split(query: Choice, values: NDArray[np.float64]) -> tuple[NDArray[np.float6
     if query.stays:
         return values[:-1], float(values[-1])
     return values, None
+
+
+def noise_of(query: Query, release: Release, plan: Plan) -> Noise:
+    """What a sealed sum of a query is released with."""
+    return Noise(release, query.noise_weights, query.known_part(plan))
+
+
+def _attempt_name(query: str, attempt: int) -> str:
+    """The name under which a share is stored: a query's own for the first attempt."""
+    return f"{query} (attempt {attempt + 1})" if attempt else query
 
 
 def _without_low_bits(grid: NDArray[np.int64], bits: int) -> NDArray[np.int64]:

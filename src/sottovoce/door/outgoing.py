@@ -1,8 +1,8 @@
 """What may leave a party, sealed: made in this folder alone, then neither changed nor copied.
 
 A wire accepts only `Outgoing`; an `Outgoing` is made only by `reply`; `reply` takes only what passed a
-`Gate` (`Released`), was declared public by name and with a reason (`Declared`), or is a prediction for a recipient that
-the holder allows (`Disclosed`).
+`Gate` (`Released`, or a `Share` of a sum that is opened with all others), was declared public by name and with a reason
+(`Declared`), or is a prediction for a recipient that the holder allows (`Disclosed`).
 """
 
 from __future__ import annotations
@@ -102,6 +102,23 @@ class Released(_Sealed):
         self._fill(query=query, round=round_, arrays=MappingProxyType(dict(arrays)))
 
 
+class Share(_Sealed):
+    """A party's part of a sealed sum: it tells nothing without the shares of all others in its roster.
+
+    It was charged for, and carries its share of the noise.
+    """
+
+    __slots__ = ("arrays", "query", "round", "text")
+    arrays: Mapping[str, NDArray[Any]]
+    query: str
+    round: int
+    text: str
+
+    def __init__(self, query: str, round_: int, words: NDArray[np.int64], text: str, *, seal: object) -> None:  # noqa: ARG002
+        words.setflags(write=False)
+        self._fill(query=query, round=round_, arrays=MappingProxyType({"sealed": words}), text=text)
+
+
 class Kept(_Sealed):
     """A party's prepared rows with their noise: records x columns, read-only. They stay with the party.
 
@@ -186,12 +203,12 @@ def disclose(name: str, value: NDArray[np.int64], *, recipient: str, allowed: Co
     return Disclosed(recipient, {name: value}, seal=SEAL)
 
 
-def reply(kind: str, request: Frame, content: Released | Disclosed | tuple[Declared, ...]) -> Outgoing:
-    """The frame that answers `request`, made of a released value, a disclosed one or of declared ones."""
+def reply(kind: str, request: Frame, content: Released | Share | Disclosed | tuple[Declared, ...]) -> Outgoing:
+    """The frame that answers `request`: a released value, a share of a sum, a disclosed value or declared ones."""
     arrays: Mapping[str, NDArray[Any]] = {}
     text = ""
     # a subclass could skip the seal
-    if type(content) is Released or type(content) is Disclosed:
+    if type(content) is Released or type(content) is Share or type(content) is Disclosed:
         if type(content) is Disclosed and content.recipient != request.query:
             raise LeakError(f"a prediction for {content.recipient!r} answers no request for another recipient.")
         arrays = content.arrays
@@ -199,7 +216,8 @@ def reply(kind: str, request: Frame, content: Released | Disclosed | tuple[Decla
         text = json.dumps({item.name: item.value for item in content})
     else:
         raise LeakError(
-            "a reply is made of a Released value, a Disclosed one or of Declared ones; pass the value through the gate."
+            "a reply is made of a Released value, a Share of a sum, a Disclosed value or Declared ones; pass the value "
+            "through the gate."
         )
     frame = Frame(
         kind=kind,

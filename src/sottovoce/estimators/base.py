@@ -398,7 +398,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         named = self._loss()
         loss = losses.get(named.name, **named.parameters)
         if self._solver_name != "auto":
-            algorithms.check(self._solver_name, loss, federation.split)
+            sealed = federation.secure and not self._without_privacy()
+            algorithms.check(self._solver_name, loss, federation.split, sealed=sealed)
         coordinator = federation.coordinator(
             insecure_seed=self.insecure_seed, without_privacy=runs and self._without_privacy()
         )
@@ -440,6 +441,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         plan = planned(form, problem, solver, federation, self.insecure_seed, within)
         if within is not None:
             check_gaussian(plan, form)
+        if plan.sealing is not None:
+            plan = coordinator.sealed(plan)
         if plan.keeps_rows and plan.private:
             plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
         return plan
@@ -535,6 +538,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             norms=norms,
             labels=federation.labels,
             label_party=federation.label_party,
+            sealing=federation.sealed() if private else None,
         )
 
     def _shares(self, records: int, features: int) -> dict[str, float]:  # noqa: ARG002

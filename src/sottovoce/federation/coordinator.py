@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.frames import Frame, encode
+from sottovoce.door.gate import noise_of
 from sottovoce.door.query import Query
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.federation import replies as checks
@@ -27,8 +28,10 @@ from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added,
 from sottovoce.federation.replies import Reply
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Balance, Receipt
+from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.queries.messages import rounds_of
 from sottovoce.queries.pricing import queries_of
+from sottovoce.sealed.sums import Call, Opener, label_of
 from sottovoce.transports.base import Transport
 
 Array = NDArray[np.float64]
@@ -49,9 +52,15 @@ class Coordinator:
     """One conversation with the parties of a transport."""
 
     def __init__(
-        self, transport: Transport, *, record: bool = False, receipts: dict[str, Receipt] | None = None
+        self,
+        transport: Transport,
+        *,
+        record: bool = False,
+        receipts: dict[str, Receipt] | None = None,
+        randomness: Randomness | None = None,
     ) -> None:
         self._transport = transport
+        self._randomness = randomness or SystemRandomness()  # of top-ups alone
         self.receipts = {} if receipts is None else receipts  # by party, the last one; shown to it at the next run
         self.budgets: dict[str, tuple[Balance, Balance]] = {}  # by party: before the first plan, and with the last
         self._serial = secrets.randbits(62)
@@ -73,6 +82,12 @@ class Coordinator:
         replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
         return tuple(replies[name].facts["kept_rows"] for name in parties)
 
+    def sealed(self, plan: Plan) -> Plan:
+        """The plan with the public keys that its parties made for it."""
+        replies = self._exchange(plan.names, Frame("hello", 0, query="seal", text=plan.run))
+        keys = tuple((name, replies[name].facts["public_key"]) for name in plan.names)
+        return plan.model_copy(update={"keys": keys})
+
     def check(self, plan: Plan) -> None:
         """Raise what a party would answer to a plan; nothing is charged."""
         self._propose(plan, plan.names, "check")
@@ -89,13 +104,15 @@ class Coordinator:
             self.check(plan)  # one refusal, and nobody has paid
         self._open(plan, parties)
         text, queries = form.coordinate(plan), _queries(form, plan)
+        opener = None if plan.sealing is None else Opener(plan, self._randomness)
         total = rounds_of(plan, form) if progress is not None and plan.private else 0
         round_ = 0
         ask = next(text)
         try:
             while True:
                 number = round_ if ask.round is None else ask.round
-                values = self._ask(plan, number, ask, {name: queries[name][ask.query] for name in ask.to or parties})
+                asked = {name: queries[name][ask.query] for name in ask.to or parties}
+                values = self._sum(opener, number, ask, asked) if opener else self._ask(plan, number, ask, asked)
                 self.asked[ask.query] += 1
                 round_ += 1
                 if progress is not None:
@@ -204,15 +221,33 @@ class Coordinator:
                     self._exchange([name], Frame("done", 0))
         return missing
 
-    def _ask(self, plan: Plan, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
+    def _sum(self, opener: Opener, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
+        """A sealed sum over the parties of the roster, the only value that a round of such a plan has."""
+        plan, query = opener.plan, next(iter(queries.values()))
+        call = Call(tuple(queries), said=tuple(ask.arrays))
+        said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays, call.text)
+        replies = self._answers(plan, said, ask, queries)
+        shares = {name: checks.share(name, query, replies[name]) for name in call.roster}
+        label = label_of(ask.query, number, call, ask.arrays)
+        value = opener.open(shares, noise_of(query, plan.release(ask.query), plan), label)
+        if self.transcript is not None:
+            self.transcript.append(Message(number, "sum", ask.query, value))
+        return {"sum": value}
+
+    def _answers(self, plan: Plan, said: Frame, ask: Ask, parties: Iterable[str]) -> dict[str, Reply]:
+        """The replies to an ask. Restarted parties are proposed the plan again, charged once, and asked again."""
         self.begun.add(plan.digest)
-        said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays)
-        replies = self._exchange(queries, said, ask.each)
+        replies = self._exchange(parties, said, ask.each)
         forgot = [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]
-        if forgot:  # restarted parties: propose again (charged once, by the plan's digest), then repeat the round
+        if forgot:
             self._open(plan, forgot)
             reminded = dataclasses.replace(said, arrays={**said.arrays, **ask.reminder})
             replies |= self._exchange(forgot, reminded, ask.each)
+        return replies
+
+    def _ask(self, plan: Plan, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
+        said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays)
+        replies = self._answers(plan, said, ask, queries)
         values: dict[str, Array] = {}
         for name, query in queries.items():
             told = {**said.arrays, **ask.each.get(name, {})}

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sottovoce.arguments import is_whole
 from sottovoce.data.block import is_sparse
 from sottovoce.data.bounds import party_norms
 from sottovoce.data.schema import Schema, columns_of
@@ -20,6 +21,7 @@ from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Predictions
 from sottovoce.plan.about import About
 from sottovoce.plan.problem import Labels, Split
+from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.ledger import Account, Ledger, Receipt
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
 from sottovoce.transports.base import Transport
@@ -42,6 +44,8 @@ class Federation:
         self.labels: Labels = "shared"
         self.label_party = 0
         self.norms: tuple[float, ...] | None = None
+        self.secure = False  # whether sums over the parties are sealed
+        self._sealing: dict[str, Any] = {}
         self.schema: Schema | None = None  # what made the features of parties of this process
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
@@ -81,8 +85,13 @@ class Federation:
         policy: Policy | None = None,
         record: bool = False,
         schema: Schema | None = None,
+        sums: Literal["plain", "secure"] = "plain",
     ) -> Federation:
-        """Each party has some people, nobody is in two: `parts` is a list of (X, y), or of tables with their schema."""
+        """Each party has some people, nobody is in two: `parts` is a list of (X, y), or of tables with their schema.
+
+        `sums="secure"`: only sums over all parties are opened, with little more noise than data in one place need
+        (`sealing`).
+        """
         names = _names(names, len(parts))
         pairs = [part if isinstance(part, tuple | list) or schema is None else (part, None) for part in parts]
         if not all(isinstance(part, tuple | list) and len(part) == 2 for part in pairs):
@@ -97,7 +106,8 @@ class Federation:
         widths = {X.shape[1] for X, _ in own}
         if len(widths) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
-        return cls("rows", InProcess(parties), parties=parties, record=record)._by(schema)
+        made = cls("rows", InProcess(parties), parties=parties, record=record)._by(schema)
+        return made._seal("sums", sums, "plain")
 
     @classmethod
     def by_columns(  # noqa: PLR0913
@@ -113,6 +123,7 @@ class Federation:
         policy: Policy | None = None,
         record: bool = False,
         schema: Schema | None = None,
+        products: Literal["none", "secure"] = "none",
     ) -> Federation:
         """Each party has some features of the same people, in the same order.
 
@@ -138,7 +149,7 @@ class Federation:
             for name, X, known, account, given in zip(names, rows, own, accounts, features, strict=True)
         ]
         made = cls("columns", InProcess(parties), parties=parties, record=record)
-        return made._by(schema).declare_columns(labels, label_party, norms)
+        return made._by(schema).declare_columns(labels, label_party, norms)._seal("products", products, "none")
 
     @classmethod
     def connect(  # noqa: PLR0913
@@ -150,6 +161,8 @@ class Federation:
         label_party: int = 0,
         norms: Sequence[float] | None = None,
         record: bool = False,
+        sums: Literal["plain", "secure"] = "plain",
+        products: Literal["none", "secure"] = "none",
     ) -> Federation:
         """Parties elsewhere, reached over a transport such as `GrpcCoordinator`.
 
@@ -164,7 +177,40 @@ class Federation:
             raise InputError(
                 "labels, label_party and norms are for split='columns'; by rows each party has its own labels."
             )
-        return cls(split, transport, record=record).declare_columns(labels, label_party, norms)
+        made = cls(split, transport, record=record).declare_columns(labels, label_party, norms)
+        if split == "rows":
+            return made._seal("sums", sums, "plain")
+        return made._seal("products", products, "none")
+
+    def _seal(self, name: str, value: str, other: str) -> Federation:
+        if value not in ("secure", other):
+            raise InputError(f"{name}={value!r} must be 'secure' or {other!r}.")
+        self.secure = value == "secure"
+        return self
+
+    def sealing(self, *, pooling: int = 0, curious: int | None = None, absent: int = 0, spare: int = 0) -> Federation:
+        """Against whom the noise of sealed sums is made, and who may leave in the middle of a run.
+
+        `pooling` parties may pool with the coordinator (by columns none), `curious` with one another (by default all
+        others). By rows `absent` parties may leave, and `spare` releases more are paid for so that sums can be asked
+        again without them.
+        """
+        if not self.secure:
+            raise InputError("sealing() is for federations with sums='secure' or products='secure'.")
+        given = {"pooling": pooling, "curious": curious, "absent": absent, "spare": spare}
+        for name, value in given.items():
+            if value is not None and not (is_whole(value) and value >= (1 if name == "curious" else 0)):
+                raise InputError(f"{name}={value!r} must be a whole number that is not negative.")
+        self._sealing = given
+        return self
+
+    def sealed(self) -> Sealing | None:
+        """The public numbers of sealed sums, or None where each party adds all of its noise."""
+        if not self.secure:
+            return None
+        curious = self._sealing.get("curious")
+        most = len(self.transport.parties) - 1
+        return Sealing(**{**self._sealing, "curious": most if curious is None else curious})
 
     def people(self, parts: Sequence[Any]) -> Federation:
         """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
@@ -243,7 +289,8 @@ class Federation:
                 SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, party.name)
             )
             party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.transport.parties))
-        return Coordinator(self.transport, record=self.record, receipts=self.receipts)
+        own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, COORDINATOR)
+        return Coordinator(self.transport, record=self.record, receipts=self.receipts, randomness=own)
 
     def raise_failure(self) -> None:
         """Raise what went wrong inside a party of this process: here its holder is the caller."""

@@ -19,18 +19,20 @@ from pydantic import ValidationError
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.evaluation import Evaluated, score_recipe
+from sottovoce.algorithms.registry import check_sums
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.readers import MISSING
 from sottovoce.door.frames import Frame, decode, peek
 from sottovoce.door.gate import Gate, fits
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
-from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
+from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
 from sottovoce.federation import limits
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
+from sottovoce.federation.run_keys import RunKeys
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
@@ -40,6 +42,7 @@ from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Paid
 from sottovoce.queries.pricing import answers_due, queries_of
+from sottovoce.sealed.sums import Call, Sealer
 from sottovoce.transports.identity import PLAN, Identity
 
 _log = logging.getLogger("sottovoce.holder")
@@ -98,6 +101,7 @@ class Party:
         self._identity: Identity | None = None
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
+        self._keys = RunKeys(None if account is None else account.path, name)
         self._one_at_a_time = threading.Lock()
         self.failure: Exception | None = None  # for the holder's eyes, in its own process
 
@@ -134,6 +138,7 @@ class Party:
             predict_for=predict_for,
             predict_training=True,
             approve_models=True,
+            sealed=True,
         )
         if self._run is not None and not self._run.plan.private:
             self._run = None  # what an interrupted run was allowed, the next one is not
@@ -236,6 +241,8 @@ class Party:
         """Public facts and, as the frame asks, the class labels, a public key, or which noisy rows there are."""
         if frame.query == "rows":
             return (self._offer(frame.text),)
+        if frame.query == "seal":
+            return (declare_public("public_key", self._keys.new(), reason="random, made to be told"),)
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
             facts += (
@@ -258,6 +265,7 @@ class Party:
                 self._keep_told(frame, kept.plan)
         else:
             self._run = None
+            self._keys.forget(frame.plan)
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
             if frame.plan and run is not None and fitted:
                 self._keep_model(run, frame)
@@ -279,8 +287,13 @@ class Party:
         reason = query.objection(run.plan, frame.round, frame.arrays)
         if reason is not None:
             raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
+        round = Round(run.plan, frame.round, frame.arrays, run.rows, run.memory)
+        released: Released | Share
         try:
-            released = run.gate.release(query, Round(run.plan, frame.round, frame.arrays, run.rows, run.memory))
+            if run.plan.sealing is None:
+                released = run.gate.release(query, round)
+            else:
+                released = run.gate.share(query, round, Call.read(frame.text))
         except ForgottenError:
             return reply("unknown-plan", frame, _acknowledged(False))
         finally:
@@ -376,6 +389,7 @@ class Party:
         keeper = self._keeper(plan, queries, recipe)
         if keeper is not None:
             keeper.check()
+        sealer = self._sealer(plan)
         if frame.query == "check":
             if self._account is not None:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
@@ -411,10 +425,15 @@ class Party:
                 about=plan.about.texts(),
                 within=part_of_fit(plan),
             )
-        gate = Gate(plan, self.randomness, self._account, keeper)
+        self._keys.keep(plan)
+        gate = Gate(plan, self.randomness, self._account, keeper, sealer)
         self._seen.add(plan.digest)
         self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows), started=alone)
         return self._signed(plan)
+
+    def _sealer(self, plan: Plan) -> Sealer | None:
+        """The own side of a plan's sealed sums; a plan that has another key for it is refused."""
+        return None if plan.sealing is None else Sealer(plan, self.name, self._keys.of(plan))
 
     def _signed(self, plan: Plan) -> tuple[Declared, ...]:
         """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""
@@ -510,7 +529,7 @@ class Party:
         try:
             form = algorithms.of(plan)
             form.check_loss(plan.scaled_loss)
-            if plan.layout != form.layout or plan.split not in form.splits:
+            if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.sealing is not None):
                 raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
             queries = queries_of(form, plan, self.name)
             for release in plan.releases:
@@ -523,6 +542,7 @@ class Party:
                     f"the plan has no release of {missing[0]!r}, which {plan.algorithm} cannot do without."
                 )
             limits.check_answers(plan, queries)
+            check_sums(form, plan, queries)
             form.pricing.check_served(form, plan, self.name)
             if plan.private:
                 form.pricing.check_samplers(form, plan, self._policy.relation or plan.relation, plan.delta)

@@ -24,6 +24,7 @@ class Policy:
     predicted for and never trained or evaluated on. Rows that may be trained on are predicted for only with
     `predict_training`. A model is used once its holder approved it (`sottovoce models approve`); with `approve_models`
     every one that a run left: for whoever trusts the coordinator.
+    `sealed` lets it take part in sealed sums, whose promise rests on more than noise.
     `tell_budget` lets the coordinator know, for its report, what the account had before a plan and has after it.
     """
 
@@ -38,9 +39,15 @@ class Policy:
     tell_budget: bool = False
     approve_models: bool = False
     trains: bool = True
+    sealed: bool = False
 
     def refuse(self, plan: Plan, form: Algorithm, party: str) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
+        if plan.sealing is not None and not self.sealed:
+            return (
+                "the plan seals its sums, whose promise rests on encryption and on who pools with whom; its holder can "
+                "allow that with Policy(sealed=True)"
+            )
         if self.bounds is not None and self.bounds not in (plan.bounds, plan.part(party).preparation.bounds):
             return "the plan's bounds are not the ones this party declared for its data"
         relation = self.relation or plan.relation

@@ -93,7 +93,18 @@ class Failed(Facts):
     error: Text
 
 
-_HELLO: Final[Mapping[str, type[Facts]]] = {"classes": WithClasses, "predict": WithKey, "rows": KeptRows}
+class RunKeyed(Facts):
+    """The public key of its sealed sums."""
+
+    public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+_HELLO: Final[Mapping[str, type[Facts]]] = {
+    "classes": WithClasses,
+    "predict": WithKey,
+    "rows": KeptRows,
+    "seal": RunKeyed,
+}
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by its kind
     "hello": ("facts",),
     "plan": ("accept",),
@@ -166,6 +177,16 @@ def answered(party: str, plan: Plan, query: Query, told: Told, reply: Reply) -> 
         shape = " x ".join(map(str, found.shape)) or "one"
         raise WireError(f"{_where(party, frame)} {shape} {found.dtype} numbers, which {reason}.")
     return value_of(frame.arrays, release.scale)
+
+
+def share(party: str, query: Query, reply: Reply) -> NDArray[np.int64]:
+    """A party's share of a sealed sum: as many words as the query has numbers."""
+    found = reply.frame.arrays.get("sealed")
+    if reply.frame.kind == "unknown-plan":
+        raise WireError(f"party {party!r} forgot the plan again that it had just accepted; its own log may say why.")
+    if found is None or len(reply.frame.arrays) > 1 or found.dtype != np.int64 or found.shape != (query.length,):
+        raise WireError(f"{_where(party, reply.frame)} something else than {query.length} words under 'sealed'.")
+    return found
 
 
 def _where(party: str, frame: Frame) -> str:

@@ -199,7 +199,8 @@ class Plan(Problem, Design):
 
     def to_json(self) -> str:
         """Canonical text: the same plan gives the same text everywhere."""
-        left_out = {"about", *(name for name in ("class_weight", "within", "sealing", "keys") if not getattr(self, name))}
+        optional = ("class_weight", "within", "sealing", "keys")
+        left_out = {"about", *(name for name in optional if not getattr(self, name))}
         fields = self.model_dump(mode="json", exclude=left_out)
         if self.about.texts():
             fields["about"] = self.about.texts()

@@ -326,6 +326,12 @@ class Account:
         with reading(self.path) as entries:
             return Counter(key.query for key in entries.keys("release", self.dataset, plan))
 
+    def released(self, plan: str) -> list[tuple[int, str]]:
+        """Round and query of every stored release under the plan."""
+        _check_name("plan", plan)
+        with reading(self.path) as entries:
+            return [(key.round, key.query) for key in entries.keys("release", self.dataset, plan)]
+
     def rows_of(self, recipe: str) -> Entry | None:
         """The last entry about kept rows of that recipe: which plan used them last, or that they were forgotten."""
         with reading(self.path) as entries:

@@ -31,7 +31,7 @@ WHY: Final[Mapping[str, str]] = {  # the rule below takes a solver
 def preferences(problem: Problem) -> tuple[str, ...]:
     """Solvers, best first."""
     if problem.split == "columns":
-        return _by_columns(problem)
+        return ("whitened", "newton", "gradient") if problem.sealing is not None else _by_columns(problem)
     loss, penalty, d = problem.scaled_loss, problem.regulariser.name, problem.dimension
     if loss.outputs > 1:
         return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")

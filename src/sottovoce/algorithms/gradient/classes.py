@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from sottovoce.algorithms.gradient.exact import ExactGradient, ExactNumbers
 from sottovoce.algorithms.gradient.private import GradientNumbers, PrivateGradient
+from sottovoce.plan.problem import Split
 
 
 class ClassesNumbers(GradientNumbers, solver="gradient", form="classes"):
@@ -25,6 +26,7 @@ class GradientClasses(PrivateGradient):
     form: ClassVar[str] = "classes"
     title: ClassVar[str] = "gradient descent for several classes"
     several: ClassVar[bool] = True
+    sealed: ClassVar[tuple[Split, ...]] = ("rows",)
     numbers: ClassVar[type[GradientNumbers]] = ClassesNumbers
 
 
