@@ -36,6 +36,7 @@ Label = Sequence[Any]
 PAIR: Final = "sottovoce sealed pair"  # between two parties
 DEALT: Final = "sottovoce dealt"  # between the dealer and a party
 TAG: Final = 16  # bytes that a box is longer than what is in it
+_ZEROS: Final = memoryview(bytes(2**18))
 
 
 class RunKey:
@@ -62,12 +63,25 @@ class RunKey:
         return HKDF(hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
 
 
-def stream(key: bytes, label: Label, count: int, kind: type[np.unsignedinteger[Any]] = np.uint64) -> NDArray[Any]:
-    """`count` words that look uniform to whoever lacks the key; the same for both ends, once for each label."""
+def stream(
+    key: bytes,
+    label: Label,
+    count: int,
+    kind: type[np.unsignedinteger[Any]] = np.uint64,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """`count` words that look uniform to whoever lacks the key; the same for both ends, once for each label.
+
+    `out`, contiguous and of that size and kind, is filled where it is given: new memory costs more than the words do.
+    """
     own = hmac.digest(key, b"stream" + _written(label), "sha256")
-    size = count * np.dtype(kind).itemsize
-    data = Cipher(AES256(own), CTR(bytes(16))).encryptor().update(bytes(size))
-    return np.frombuffer(data, dtype=np.dtype(kind).newbyteorder("<")).astype(kind, copy=False)
+    words = np.empty(count, dtype=np.dtype(kind).newbyteorder("<")) if out is None else out
+    left: Any = words.reshape(-1).view(np.uint8)
+    encryptor = Cipher(AES256(own), CTR(bytes(16))).encryptor()
+    for start in range(0, len(left), len(_ZEROS)):
+        piece = left[start : start + len(_ZEROS)]
+        encryptor.update_into(_ZEROS[: len(piece)], piece)
+    return words.astype(kind, copy=False)
 
 
 def box(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
