@@ -1,0 +1,179 @@
+"""What `whitened` by blocks of sealed columns costs against data in one place: `python benchmarks/blocks.py --only phishing`.
+
+Points: 0 is the model without privacy, 100 the constant model, as in `default.py`. The text of the form runs on exact
+sums, table look-ups and noise of the variance that opened sums have; nothing is sealed. Attributes are in M neighbouring
+groups, the last party holds the labels; delta 1e-5, zero-out. Beside it `newton`, with exact slopes and the same noise.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+import argparse
+import itertools
+import math
+import time
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from default import ends
+from numpy.typing import NDArray
+from peers.data import CASES, Case, dense
+from sealed.clear import Clear, parts_of
+
+import sottovoce as sv
+from sottovoce.algorithms.base import Algorithm
+from sottovoce.algorithms.newton.metric import RULES
+from sottovoce.algorithms.newton.private import PrivateNewton
+from sottovoce.algorithms.registry import plan_by
+from sottovoce.algorithms.whitened.blocks import BlockWhitened
+from sottovoce.data.bounds import Bounds
+from sottovoce.door.query import Query
+from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.problem import Named, Problem
+from sottovoce.queries.blocks import known_part, sealing_of
+from sottovoce.queries.gradient import GradientSum, clipped_derivative
+from sottovoce.solvers import Newton, Whitened
+
+Array = NDArray[np.float64]
+
+DELTA = 1e-5
+A9A = [5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41]  # columns of each attribute
+
+
+def by_attribute(case: Case) -> tuple[Case, list[int]]:
+    """The set with the columns of each attribute side by side, and how many each has."""
+    X = dense(case.X)
+    groups = [[column] for column in range(X.shape[1])]
+    if case.name == "a9a":
+        groups = [list(part) for part in np.split(np.arange(X.shape[1]), np.cumsum(A9A)[:-1])]
+    if case.name == "adult":
+        names = [name.split("=")[0] for name in sv.load("adult", split="train").feature_names]
+        groups = [[k for k, name in enumerate(names) if name == attribute] for attribute in dict.fromkeys(names)]
+    if case.name == "phishing":
+        groups = exclusive((X != 0).astype(np.int64))
+    order = [column for group in groups for column in group]
+    changed = replace(case, X=X[:, order], X_test=dense(case.X_test)[:, order])
+    return changed, [len(group) for group in groups]
+
+
+def exclusive(marks: NDArray[np.int64]) -> list[list[int]]:
+    """Pairs and triples of columns of which every record has one."""
+    left, groups = list(range(marks.shape[1])), list[list[int]]()
+    for size in (2, 3):
+        for group in itertools.combinations(left, size):
+            if set(group) <= set(left) and (marks[:50, list(group)].sum(axis=1) == 1).all():
+                if (marks[:, list(group)].sum(axis=1) == 1).all():
+                    groups.append(list(group))
+                    left = [column for column in left if column not in group]
+    return sorted(groups) + [[column] for column in left]
+
+
+def problem_of(case: Case, widths: list[int], parties: int, epsilon: float) -> Problem:
+    groups = np.array_split(np.arange(len(widths)), parties)
+    names = [f"p{place}" for place in range(parties)]
+    norms = [math.sqrt(len(group) / len(widths)) for group in groups]
+    label = {"label_bound": 1.0} if case.regression else {}
+    return Problem(
+        loss=Named(name="squared" if case.regression else "logistic"),
+        regulariser=Named(name="none"),
+        split="columns",
+        parties=tuple((name, len(case.y)) for name in names),
+        features=case.X.shape[1],
+        bounds=Bounds.declare(row_norm=1.0, **label),
+        epsilon=epsilon,
+        delta=DELTA,
+        classes=None if case.regression else (-1, 1),
+        columns=tuple(int(sum(widths[k] for k in group)) for group in groups),
+        norms=tuple(norms),
+        labels="held",
+        label_party=parties - 1,
+    )
+
+
+class SealedNewton(PrivateNewton):
+    """With the damping for noise of opened sums."""
+
+    def design(self, problem: Problem, options: Newton) -> Design:
+        design, parties, kind = super().design(problem, options), len(problem.parties), problem.scaled_loss.kind
+        sealing, known = sealing_of(problem), known_part(problem, row_shares(problem))
+        gram, gradient = design.releases
+        stds = gram.std * math.sqrt(sealing.variance(parties)), gradient.std * math.sqrt(sealing.variance(parties, known))
+        damping = RULES[kind].damping(problem.dimension, problem.records, design.rounds, *stds)
+        numbers = design.numbers.model_copy(update={"damping": damping})
+        return design.model_copy(update={"numbers": numbers})
+
+
+def row_shares(problem: Problem) -> Array:
+    """Of the square of a prepared row, by party."""
+    constant = problem.preparation.intercept_entry**2
+    shares = (1 - constant) * np.array(problem.norms) ** 2
+    shares[problem.label_party] += constant
+    return shares
+
+
+class ClearNewton(Clear):
+    """Gradients with exact slopes."""
+
+    def known(self, query: Query) -> float:
+        return known_part(self.plan, row_shares(self.plan)) if isinstance(query, GradientSum) else 1.0
+
+    def exact(self, query: Query, told: dict[str, Any], number: int) -> Array:
+        if not isinstance(query, GradientSum):
+            return super().exact(query, told, number)
+        term = clipped_derivative(query.loss, query.slope_bound, self.plan.preparation.bits)
+        return np.asarray(self.rows.T @ term(self.rows @ told["weights"], self.labels))
+
+
+FORMS: dict[str, tuple[Algorithm, Any, type[Clear]]] = {
+    "newton": (SealedNewton(), Newton(), ClearNewton),
+    "blocks": (BlockWhitened(), Whitened(), Clear),
+}
+
+
+def fitted(case: Case, plan: Plan, name: str, seed: int, noise: float) -> float:
+    form, _, kind = FORMS[name]
+    clear = kind(plan, form, parts_of(plan, dense(case.X), case.y), np.random.default_rng(seed), noise=noise)
+    coef, intercept = plan.unprepare(clear.run().weights)
+    return case.test(coef, intercept)[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[0.1, 1.0])
+    parser.add_argument("--parties", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=list(FORMS))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--noise", type=float, default=1.0, help="0 is none: what clips and tables cost")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print("| set | epsilon | " + " | ".join(f"M = {m}: {' / '.join(arguments.forms)}" for m in arguments.parties) + " |")
+    print("|---|---|" + "---|" * len(arguments.parties))
+    for name in arguments.only:
+        case, widths = by_attribute(CASES[name]())
+        best, constant = ends(case)
+        for epsilon in arguments.epsilon:
+            cells, began = [], time.perf_counter()
+            for parties in arguments.parties:
+                figures = []
+                for form in arguments.forms:
+                    algorithm, options, _ = FORMS[form]
+                    plan = plan_by(algorithm, problem_of(case, widths, parties, epsilon), options, run="0" * 16, coin="0")
+                    losses = [fitted(case, plan, form, seed, arguments.noise) for seed in range(arguments.runs)]
+                    points = 100 * (np.array(losses) - best) / (constant - best)
+                    figures.append(f"{points.mean():.1f} ± {points.std():.1f}")
+                cells.append(" / ".join(figures))
+            print(f"| {name} | {epsilon:g} | " + " | ".join(cells) + f" | {time.perf_counter() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+"""Blocks of columns: each party centres, whitens and cuts its own part of a row; slopes are looked up at joint scores.
+
+No party knows a whole row, so nobody can cut one. The matrices that whiten the parts are made of earlier releases and
+told to all; what they make of the rows stays with their holder. Sums are opened over all parties at once. Each is in
+units of what bounds a record's term: sensitivities do not depend on what was told. Proof: `algorithms/whitened/proof.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.data.bounds import LARGEST, SMALLEST
+from sottovoce.data.projection import CentredRows
+from sottovoce.door.query import Query, Reals, Round, Told, Wholes, misfit
+from sottovoce.errors import LeakError
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Problem
+from sottovoce.plan.sealing import Sealing
+from sottovoce.privacy.relation import Relation
+from sottovoce.queries.numbers import LabelSum, NumberSum
+from sottovoce.queries.projected import FINEST, POSITIVE, STEEPEST, Shape
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+BELOW = 1.0 - 2.0**-40  # what leaves room for floating point in a sum of the parties' shares of a number
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """r = f(z - shift y) - beta y at joint scores z, f by its values at the levels 0, 1, ... times `level`.
+
+    Levels repeat after W of them, or with the other sign if `symmetric`. Between levels a score is rounded at random,
+    so that the mean of r is the B-spline of the degree `order` with the nodes as coefficients.
+    """
+
+    nodes: Integers  # outputs x W, in units of 2^-bits
+    level: float
+    symmetric: bool
+    shift: float
+    beta: tuple[float, ...]
+    order: int = 3
+
+
+def through(values: Array, order: int, *, symmetric: bool) -> Array:
+    """The coefficients of the B-spline of degree 1 or 3 that has these values at its levels, which repeat."""
+    if order == 1:
+        return values
+    full = np.concatenate([values, -values], axis=-1) if symmetric else values
+    count = full.shape[-1]
+    weights = (2 + np.cos(2 * np.pi * np.arange(count // 2 + 1) / count)) / 3
+    return np.asarray(np.fft.irfft(np.fft.rfft(full) / weights, count)[..., : values.shape[-1]])
+
+
+def on_grid(values: Array, bits: int) -> Integers:
+    """Whole numbers of 2^-bits, rounded toward zero."""
+    return np.asarray(np.trunc(values * 2.0**bits), dtype=np.int64)
+
+
+class Blocks:
+    """Which columns belong together: those of each party, and the constant of the intercept by itself."""
+
+    def __init__(self, problem: Problem) -> None:
+        ends = np.cumsum((0, *problem.columns))
+        self.columns = [slice(int(start), int(stop)) for start, stop in zip(ends, ends[1:], strict=False)]
+        self.owners = list(range(len(problem.columns)))
+        if problem.fit_intercept:
+            self.columns.append(slice(problem.features, problem.features + 1))
+            self.owners.append(problem.label_party)
+        self.dimension, self.parties, self.constant = problem.dimension, len(problem.columns), problem.fit_intercept
+        self.shapes = [Shape(columns.stop - columns.start, "triangular") for columns in self.columns]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def takes(self) -> dict[str, Reals]:
+        """What a message has of the matrices P_b, one after the other, and of the means."""
+        entries = sum(shape.takes["projection"].shape[0] or 0 for shape in self.shapes)
+        return {
+            "projection": Wholes((entries,), -FINEST, FINEST),
+            "unit": Reals((len(self),), SMALLEST, STEEPEST / FINEST),
+            "means": Reals((self.dimension,), -1.0, 1.0),
+        }
+
+    def told(self, matrices: Sequence[Array], means: Array) -> dict[str, NDArray[Any]]:
+        """What is sent for lower triangular matrices and means."""
+        each = [shape.told(matrix) for shape, matrix in zip(self.shapes, matrices, strict=True)]
+        return {
+            "projection": np.concatenate([one["projection"] for one in each]),
+            "unit": np.concatenate([one["unit"] for one in each]),
+            "means": means,
+        }
+
+    def matrix(self, place: int, told: Told) -> Array:
+        """The P_b that was told."""
+        sizes = [shape.takes["projection"].shape[0] or 0 for shape in self.shapes]
+        start = sum(sizes[:place])
+        part = told["projection"][start : start + sizes[place]]
+        return self.shapes[place].matrix({"projection": part, "unit": told["unit"][place : place + 1]})
+
+    def of(self, party: int) -> list[int]:
+        """The places of a party's blocks, in the order of its columns."""
+        return [place for place, owner in enumerate(self.owners) if owner == party]
+
+    def shares(self, cuts: Array) -> Array:
+        """Of the square of a whole row's length, by party."""
+        return np.bincount(self.owners, weights=cuts**2, minlength=self.parties) / float(cuts @ cuts)
+
+
+def sealing_of(problem: Problem) -> Sealing:
+    """How sums are opened; all parties but one may pool where nothing is said."""
+    return getattr(problem, "sealing", None) or Sealing(curious=max(1, len(problem.parties) - 1))
+
+
+def known_part(problem: Problem, shares: Array) -> float:
+    """K: by how much the square of what a record moves is larger for parties that know a part of it.
+
+    They know the slopes' other factor, so the slope counts twice: once for the part that is blanked, once for theirs.
+    `shares` are those of the square of a row's length, by party. Under replace-one any change of a part is one of the
+    record: 1.
+    """
+    if problem.relation != "zero-out":
+        return 1.0
+    if problem.scaled_loss.kind == "classification":  # who has the label as well sees a slope move by half as much
+        shares = np.delete(shares, problem.label_party)
+    factor = 1.25 if problem.scaled_loss.kind == "classification" else 3.0
+    return 1.0 + factor * float(np.sort(shares)[::-1][: sealing_of(problem).curious].sum())
+
+
+class HeldLabels(LabelSum):
+    """sum_i y_i of the party that has the labels; the others add 0."""
+
+    def __init__(self, problem: Problem, party: str) -> None:
+        super().__init__(problem.dimension)
+        self.holds = party == problem.label_party_name
+
+    def value(self, round: Round) -> Array:
+        """The sum, exact on its grid."""
+        return super().value(round) if self.holds else np.zeros(1)
+
+
+class HeldResiduals(NumberSum):
+    """sum_i min(1, |m - y_i|) at a constant m, of the party that has the labels; the others add 0."""
+
+    name = "residual"
+    title: ClassVar[str] = "the mean size of the residuals"
+
+    def __init__(self, problem: Problem, party: str) -> None:
+        super().__init__(problem.dimension)
+        self.holds = party == problem.label_party_name
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The constant."""
+        return {"mean": Reals((1,))}
+
+    def numbers(self, round: Round) -> Array:
+        """Sizes of residuals."""
+        return np.abs(round.told["mean"][0] - round.rows.labels)
+
+    def value(self, round: Round) -> Array:
+        """The sum, exact on its grid."""
+        return super().value(round) if self.holds else np.zeros(1)
+
+
+class SquaredLengths(NumberSum):
+    """sum_i sum_b min(|P_b'(x_ib - m_b)|, R_b)^2 / sum_b R_b^2, each party its own blocks b; together at most 1.
+
+    Guarantee: all parties' numbers of a record add up to at most 1, and to 0 for one that is null at all of them.
+    """
+
+    name = "length"
+    title: ClassVar[str] = "the mean squared length of the whitened parts of a row"
+
+    def __init__(self, problem: Problem, party: str) -> None:
+        super().__init__(problem.dimension)
+        self.blocks, self.place = Blocks(problem), problem.names.index(party)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """P_b, m_b and R_b of all blocks."""
+        return {**self.blocks.takes, "radii": Reals((len(self.blocks),), SMALLEST, LARGEST)}
+
+    def numbers(self, round: Round) -> Array:
+        """The party's share; it keeps the whitened parts."""
+        told, radii = round.told, round.told["radii"]
+        parts = round.memory["parts"] = {}
+        total, start = np.zeros(len(round.rows)), 0
+        for place in self.blocks.of(self.place):
+            columns = self.blocks.columns[place]
+            width = columns.stop - columns.start
+            matrix = self.blocks.matrix(place, told)
+            part = CentredRows(round.rows, slice(start, start + width), matrix, told["means"][columns])
+            total += np.minimum(part.lengths, radii[place]) ** 2
+            parts[place], start = part, start + width
+        return np.asarray(total * (BELOW / float(radii @ radii)))
+
+
+class LookupQuery(Query):
+    """sum_i r_i R_i, r_i looked up at the joint score of a record and its label, R a matrix that parties have in parts.
+
+    Opened over all parties at once: no party has a value of its own. A message has the `weights` of the score.
+    """
+
+    matrix: ClassVar[Literal["rows", "whitened", "one"]]
+
+    @abstractmethod
+    def lookup(self, plan: Plan, told: Told) -> Lookup:
+        """The table, of public numbers."""
+
+    def known_part(self, plan: Plan, told: Told) -> float:  # noqa: ARG002
+        """K, of public numbers: the top-up of the opened sum is made for it."""
+        return 1.0
+
+    def value(self, round: Round) -> Array:  # noqa: ARG002
+        """None."""
+        raise LeakError(f"query {self.name!r} is opened over all parties; no party has a value of it.")
+
+
+class BlockGradient(LookupQuery):
+    """sum_i r_i Z_i, Z_i = (P_b'(x_ib - m_b) min(1, C_b / |.|) / C)_b, C^2 = sum_b C_b^2, r_i the slope in units of G.
+
+    For classes r = f(s - c y) - y / 2 with |f| <= 1/2, for numbers f(s - y) with |f| <= 1.
+    Guarantee: |r_i| <= 1 for any score, told f and rounding, and |Z_i| <= 1; so zero-out moves the sum by at most 1,
+    replace-one by 2. Edges: a part that is null is 0; a record without a label has y = 0.
+    """
+
+    name = "gradient"
+    title: ClassVar[str] = "gradients of the loss on whitened parts of rows"
+    matrix: ClassVar[Literal["rows", "whitened", "one"]] = "whitened"
+    bound = 1.0
+
+    def __init__(self, problem: Problem, party: str) -> None:
+        self.blocks, self.place = Blocks(problem), problem.names.index(party)
+        self.length, self.rounding_entries = problem.dimension, float(problem.dimension)
+        loss = problem.scaled_loss
+        self.classes = loss.kind == "classification"
+        self.wide = bool(self.classes and loss.curvature_bound <= 0.25)  # a slope that bends slowly needs few levels
+        self.words, self.order = (16, 3) if self.wide else (32, 1)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """Weights, f at its levels, what the label shifts, and C_b."""
+        most = 2.0**plan.preparation.bits / (2 if self.classes else 1)
+        told = {
+            "weights": Reals((self.length,)),
+            "nodes": Wholes((1, self.words), -most, most),
+            "level": POSITIVE,
+            "cuts": Reals((len(self.blocks),), SMALLEST, LARGEST),
+        }
+        return told | {"shift": Reals((1,))} if self.classes else told
+
+    def lookup(self, plan: Plan, told: Told) -> Lookup:  # noqa: ARG002
+        """As told."""
+        shift, beta = (float(told["shift"][0]), 0.5) if self.classes else (1.0, 0.0)
+        return Lookup(told["nodes"], float(told["level"][0]), True, shift, (beta,), self.order)
+
+    def known_part(self, plan: Plan, told: Told) -> float:
+        """By the parties' shares of C^2."""
+        return known_part(plan, self.blocks.shares(told["cuts"]))
+
+    def columns(self, round: Round) -> Integers:
+        """The party's columns of Z, in units of 2^-bits: made once, when C_b are told."""
+        parts, cuts = round.memory["parts"], round.told["cuts"]
+        unit = math.sqrt(float(cuts @ cuts))
+        return np.hstack([parts[place].cut(float(cuts[place]), unit) for place in self.blocks.of(self.place)])
+
+
+class LookupSum(LookupQuery):
+    """sum_i r_i, r_i within an interval (of vectors: a ball) of length 1 whatever the record is.
+
+    A record that is null at every party has an r_i too, that of the score 0. Guarantee: zero-out and replace-one move
+    it by at most 1, also for parties that know a part of the record: K = 1.
+    """
+
+    matrix: ClassVar[Literal["rows", "whitened", "one"]] = "one"
+    bound = 1.0
+    length = 1
+    rounding_entries = 1.0
+
+    def __init__(self, problem: Problem) -> None:
+        self.dimension = problem.dimension
+
+    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
+        """The length of the interval."""
+        return 1.0
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The weights of a score."""
+        return {"weights": Reals((self.dimension,))}
+
+
+class HalfScores(LookupSum):
+    """sum_i clip(s_i, -1, 1) / 2 of joint scores s."""
+
+    name = "score"
+    title: ClassVar[str] = "the mean score"
+    level, words = 0.25, 16
+
+    def lookup(self, plan: Plan, told: Told) -> Lookup:  # noqa: ARG002
+        """Degree 1: its kinks are on levels."""
+        values = np.minimum(self.level * np.arange(self.words), 1.0)[None, :] / 2
+        return Lookup(on_grid(values, plan.preparation.bits), self.level, True, 0.0, (0.0,), 1)
+
+
+class SquaredScores(LookupSum):
+    """sum_i min(1, s_i^2) of joint scores s."""
+
+    name = "square"
+    title: ClassVar[str] = "the mean square of the scores"
+    level, words = 0.25, 32
+
+    def lookup(self, plan: Plan, told: Told) -> Lookup:  # noqa: ARG002
+        """Degree 3 has a square without error."""
+        levels = np.arange(self.words)
+        values = np.minimum((self.level * np.minimum(levels, self.words - levels)) ** 2, 1.0)[None, :]
+        nodes = np.clip(through(values, 3, symmetric=False), 0.0, 1.0)
+        return Lookup(on_grid(nodes, plan.preparation.bits), self.level, False, 0.0, (0.0,), 3)
+
+
+class ScaleLookup(LookupSum):
+    """sum_i of derivatives by the slope and the intercept of the score, functions of joint score and label alone.
+
+    The label picks its half of the table: it shifts the score by a quarter of the period either way.
+    """
+
+    name = "rescale"
+    title: ClassVar[str] = "gradients of the slope and the intercept of the score"
+    level, words = 0.5, 64
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.length = 1 + problem.fit_intercept
+        self.rounding_entries = float(self.length)
+
+    @property
+    def shift(self) -> float:
+        """A quarter of the period."""
+        return self.level * self.words / 4
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """Weights, and the table."""
+        most = 2.0 ** (plan.preparation.bits - 1)
+        return {"weights": Reals((self.dimension,)), "nodes": Wholes((self.length, self.words), -most, most)}
+
+    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+        """No entry of the table is longer than 1/2."""
+        wrong = misfit(self.takes(plan, number), told)
+        if wrong is None and (told["nodes"] ** 2).sum(axis=0).max() > 4 ** (plan.preparation.bits - 1):
+            wrong = "needs 'nodes' that are no longer than 1/2"
+        return wrong
+
+    def lookup(self, plan: Plan, told: Told) -> Lookup:  # noqa: ARG002
+        """As told."""
+        return Lookup(told["nodes"], self.level, False, self.shift, (0.0,) * self.length, 3)

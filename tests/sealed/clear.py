@@ -1,0 +1,127 @@
+"""Sealed columns in the clear: what a run over sealed columns opens, from all parties' rows in one place.
+
+Every `Ask` of a coordinator's text is answered with the exact sum and noise of the variance that an opened sum has.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.algorithms.base import Algorithm, Ask, Solution
+from sottovoce.data.block import Block
+from sottovoce.door.query import Query, Round
+from sottovoce.plan.plan import Plan
+from sottovoce.queries.blocks import LookupQuery, sealing_of
+from sottovoce.queries.gram import GramMatrix
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+TURN = 2**16  # fine steps of a whole turn of levels
+
+
+def parts_of(plan: Plan, X: Array, y: Array) -> list[Block]:
+    """Every party's columns, cut to its norm, on the scale of the whole row; the constant is with the labels."""
+    ends, cut = np.cumsum((0, *plan.columns)), np.array(X, dtype=np.float64)
+    for start, stop, norm in zip(ends, ends[1:], plan.norms, strict=False):
+        cut[:, start:stop] *= np.minimum(1.0, norm / np.maximum(np.linalg.norm(cut[:, start:stop], axis=1), 1e-300))[:, None]
+    whole = Block.prepare(cut, y, plan.preparation)
+    rows, usable = np.asarray(whole.rows), whole.usable_rows
+    parts = []
+    for place, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
+        columns, holds = list(range(start, stop)), place == plan.label_party
+        if holds and plan.fit_intercept:
+            columns.append(plan.features)
+        labels = np.where(usable, whole.labels, 0.0) if holds else np.zeros(len(y))
+        parts.append(Block(np.ascontiguousarray(rows[:, columns]), labels, whole.bits, usable=usable.copy()))
+    return parts
+
+
+class Clear:
+    """All parties of a plan over sealed columns, in one place."""
+
+    def __init__(self, plan: Plan, form: Algorithm, parts: list[Block], rng: Any, *, noise: float = 1.0) -> None:
+        self.plan, self.form, self.parts, self.rng, self.noise = plan, form, parts, rng, noise
+        self.queries = [{q.name: q for q in form.queries(plan, party)} for party in plan.names]
+        self.memories = [form.remember(plan, part) for part in parts]
+        self.scale = 2.0**plan.preparation.bits
+        self.rows = self.joined([np.asarray(part.rows, dtype=np.float64) for part in parts])
+        self.labels = parts[plan.label_party].labels
+        self.white: Array | None = None
+        self.opened: list[tuple[str, dict[str, Any], Array]] = []
+
+    def joined(self, parts: list[Array]) -> Array:
+        """All columns in their order; the constant, the last of the party that has it, comes last."""
+        pieces = [part[:, :width] for part, width in zip(parts, self.plan.columns, strict=True)]
+        last = [parts[self.plan.label_party][:, -1:]] if self.plan.fit_intercept else []
+        return np.hstack([*pieces, *last])
+
+    def run(self) -> Solution:
+        """The coordinator's text to its end."""
+        text = self.form.coordinate(self.plan)
+        ask, number = next(text), 0
+        try:
+            while True:
+                answer = self.answer(ask, number)
+                number += 1
+                ask = text.send({"sum": answer})
+        except StopIteration as end:
+            return end.value if isinstance(end.value, Solution) else Solution(end.value)
+
+    def answer(self, ask: Ask, number: int) -> Array:
+        """One opened sum."""
+        query, told = self.queries[0][ask.query], dict(ask.arrays)
+        wrong = query.objection(self.plan, number, told)
+        assert wrong is None, wrong
+        exact = self.exact(query, told, number)
+        known = query.known_part(self.plan, told) if isinstance(query, LookupQuery) else self.known(query)
+        release, parties = self.plan.release(query.name), len(self.plan.parties)
+        std = release.std * math.sqrt(sealing_of(self.plan).variance(parties, known)) / query.noise_weights
+        opened = exact + self.noise * std * self.rng.standard_normal(exact.shape)
+        self.opened.append((ask.query, told, exact))
+        return np.asarray(opened)
+
+    def known(self, query: Query) -> float:  # noqa: ARG002
+        """K of a query without tables."""
+        return 1.0
+
+    def exact(self, query: Query, told: dict[str, Any], number: int) -> Array:
+        """The sum before noise."""
+        rounds = [Round(self.plan, number, told, part, memory) for part, memory in zip(self.parts, self.memories, strict=True)]
+        if isinstance(query, GramMatrix):
+            return np.asarray((self.rows.T @ self.rows)[query.places])
+        if not isinstance(query, LookupQuery):
+            return np.sum([own[query.name].value(one) for own, one in zip(self.queries, rounds, strict=True)], axis=0)
+        slopes = self.looked_up(query, told) / self.scale
+        if query.matrix == "one":
+            return slopes.sum(axis=1)
+        if query.matrix == "whitened" and self.white is None:
+            pieces = [own[query.name].columns(one) for own, one in zip(self.queries, rounds, strict=True)]
+            self.white = self.joined([piece / self.scale for piece in pieces])
+        return np.asarray((self.white if query.matrix == "whitened" else self.rows).T @ slopes[0])
+
+    def looked_up(self, query: LookupQuery, told: dict[str, Any]) -> Array:
+        """Whole numbers of 2^-bits, outputs x records."""
+        table, count = query.lookup(self.plan, told), len(self.labels)
+        words = table.nodes.shape[1]
+        levels = 2 * words if table.symmetric else words
+        fine = TURN // levels
+        ends = np.cumsum((0, *self.plan.columns))
+        total = np.zeros(count)
+        for place, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
+            own = self.rows[:, start:stop] @ told["weights"][start:stop]
+            if place == self.plan.label_party:
+                if self.plan.fit_intercept:
+                    own += self.rows[:, -1] * told["weights"][-1]
+                own -= table.shift * self.labels
+                own += table.level * (self.rng.random((table.order - 1, count)) - 0.5).sum(axis=0)
+            total += np.rint(own * fine / table.level)
+        total += self.rng.integers(0, fine, count)
+        level = (np.floor(total / fine) % levels).astype(np.int64)
+        sign = np.where(level < words, 1, -1)
+        found = table.nodes[:, level % words] * sign
+        return found - np.trunc(np.outer(table.beta, self.labels) * self.scale)
