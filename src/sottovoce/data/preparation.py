@@ -80,6 +80,8 @@ class ByNorm(Arrangement):
 
     def scale(self, recipe: Preparation) -> float:
         """sqrt(1 - constant^2) / norm."""
+        if recipe.whole is not None:
+            return recipe.whole
         norm = recipe.bounds.norm(recipe.features) or 1.0
         slack = 1.0 - (recipe.features + 8) * 2.0**-50
         return math.sqrt(1.0 - recipe.intercept_entry**2) * slack / norm
@@ -164,6 +166,8 @@ class Preparation:
     labelled: bool = True  # False at a holder of columns that does not know the labels
     units: bool | None = None  # whether rows and labels are in units of their bounds; None: in a private run
     centred: bool | None = None  # whether labels are centred; None: where the rows have the constant of the intercept
+    whole: float | None = None  # layout "rows", of a party that has a part of each: what the whole row is multiplied by
+    most_bits: int | None = None  # a coarser grid than the records need, where wide noise needs the room
 
     def __post_init__(self) -> None:
         if self.exact and not self.scaled:
@@ -189,7 +193,8 @@ class Preparation:
     @property
     def bits(self) -> int:
         """Bits of the grid of rows and derivatives."""
-        return exact_bits(self.records)
+        found = exact_bits(self.records)
+        return found if self.most_bits is None else min(found, self.most_bits)
 
     @property
     def intercept_entry(self) -> float:

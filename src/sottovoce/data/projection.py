@@ -121,7 +121,7 @@ class CentredRows:
         self.lengths = np.asarray(kernels.lengths_dense(self._rows))
 
     def cut(self, length: float, unit: float) -> NDArray[np.int64]:
-        """z min(1, C / |z|) / unit, C the length, as whole numbers of 2^-bits; no row is longer than C / unit."""
+        """Z min(1, C / |z|) / unit, C the length, as whole numbers of 2^-bits; no row is longer than C / unit."""
         room = 1.0 - (self._rows.shape[1] + 32) * 2.0**-50
         shares = room * (length / unit) / np.maximum(self.lengths, length)
         return np.trunc(self._rows * (shares * 2.0**self._bits)[:, None]).astype(np.int64)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.noisy_rows import draw
 from sottovoce.door.outgoing import SEAL, Kept, Released, Share
-from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
+from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Told, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.mechanisms import (
     largest_signed,
@@ -130,7 +130,7 @@ class Gate:
             round = round._replace(randomness=self._randomness)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 values = self._whole_numbers(query, release, round)
-                words = sealer.sealed(values, noise_of(query, release, self._problem), label, self._randomness)
+                words = sealer.sealed(values, noise_of(query, self._problem, round.told), label, self._randomness)
             share = Share(query.name, round.number, words, json.dumps(label), seal=SEAL)
             return self._store_share(share, sealer, call)
 
@@ -389,9 +389,9 @@ def split(query: Choice, values: NDArray[np.float64]) -> tuple[NDArray[np.float6
     return values, None
 
 
-def noise_of(query: Query, release: Release, plan: Plan) -> Noise:
+def noise_of(query: Query, plan: Plan, told: Told) -> Noise:
     """What a sealed sum of a query is released with."""
-    return Noise(release, query.noise_weights, query.known_part(plan))
+    return Noise(plan.release(query.name), query.noise_weights, query.known_part(plan, told))
 
 
 def _attempt_name(query: str, attempt: int) -> str:

@@ -241,7 +241,7 @@ class Query(ABC):
         """The largest weighted l2 distance between the values on two neighbours."""
         return distance(relation) * self.bound
 
-    def known_part(self, plan: Problem) -> float:  # noqa: ARG002
+    def known_part(self, plan: Problem, told: Told) -> float:  # noqa: ARG002
         """K: how much further, squared, a record moves a sealed sum for parties that know their own part of it."""
         return 1.0
 

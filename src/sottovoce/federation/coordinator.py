@@ -229,7 +229,7 @@ class Coordinator:
         replies = self._answers(plan, said, ask, queries)
         shares = {name: checks.share(name, query, replies[name]) for name in call.roster}
         label = label_of(ask.query, number, call, ask.arrays)
-        value = opener.open(shares, noise_of(query, plan.release(ask.query), plan), label)
+        value = opener.open(shares, noise_of(query, plan, ask.arrays), label)
         if self.transcript is not None:
             self.transcript.append(Message(number, "sum", ask.query, value))
         return {"sum": value}

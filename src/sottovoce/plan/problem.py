@@ -30,6 +30,7 @@ Label = bool | int | float | str
 Split = Literal["central", "rows", "columns"]
 Calibration = Literal["tight", "paper"]
 Labels = Literal["public", "shared", "held"]
+BELOW = 1.0 - 2.0**-39  # of a part's norm: so the squares of all parts are no more than that of the row
 ClassWeight = Annotated[float, Field(ge=SMALLEST, le=1.0, allow_inf_nan=False)]
 
 
@@ -161,6 +162,7 @@ class Problem(Frozen):
             self.layout,
             self.entry_scale,
             units=self.private or math.isfinite(self.epsilon),
+            most_bits=None if self.sealing is None else self.sealing.bits,
         )
 
     @functools.cached_property
@@ -190,9 +192,10 @@ class Problem(Frozen):
         place = self.names.index(party)
         start = sum(self.columns[:place])
         stop = start + self.columns[place]
-        constant = self.fit_intercept and (place == self.label_party or self.layout == "rows")
+        sealed = self.sealing is not None
+        constant = self.fit_intercept and (place == self.label_party or (self.layout == "rows" and not sealed))
         labelled = self.labels != "held" or place == self.label_party
-        norm = self.norms[place] if self.norms else None
+        norm = self.norms[place] * (BELOW if sealed else 1.0) if self.norms else None
         recipe = dataclasses.replace(
             self.preparation,
             bounds=self.bounds.part(start, stop, norm),
@@ -200,8 +203,20 @@ class Problem(Frozen):
             fit_intercept=constant,
             labelled=labelled,
             centred=self.fit_intercept,
+            whole=float(self.preparation.scale) if sealed and self.layout == "rows" else None,
         )
         return Part(start, stop, constant, recipe)
+
+    def row_shares(self) -> Array:
+        """By columns, of the square of a prepared row's bound: what each party's part may have, the constant with it."""
+        constant = self.preparation.intercept_entry**2
+        squares = [norm**2 for norm in self.norms] or [
+            float(np.sum(self.bounds.columns(self.features)[part.start : part.stop] ** 2))
+            for part in map(self.part, self.names)
+        ]
+        shares = (1 - constant) * np.array(squares) / math.fsum(squares)
+        shares[self.label_party] += constant
+        return np.asarray(shares)
 
     def unprepare(self, weights: Array) -> tuple[Array, Any]:
         """(coef, intercept) in the units of the raw features and labels; of several classes a row for each."""

@@ -36,6 +36,7 @@ class Sealing(Frozen):
     absent: int = Field(default=0, ge=0)  # parties that may leave in the middle
     spare: int = Field(default=0, ge=0, le=64)  # releases more, for rosters without them
     reserve: float = Field(default=0.0, ge=0.0, lt=1.0)  # share of mu^2 that is kept for the spare ones
+    bits: int | None = Field(default=None, ge=1, le=30)  # by columns: of the grid of rows and slopes, if fewer than fit
     ids: bool = False  # by columns: whether lists of identifiers are compared
 
     def share(self, parties: int) -> float:

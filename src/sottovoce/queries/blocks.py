@@ -8,9 +8,7 @@ units of what bounds a record's term: sensitivities do not depend on what was to
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,35 +16,19 @@ from numpy.typing import NDArray
 
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.projection import CentredRows
-from sottovoce.door.query import Query, Reals, Round, Told, Wholes, misfit
-from sottovoce.errors import LeakError
+from sottovoce.door.query import Reals, Round, Told, Wholes, misfit
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.relation import Relation
+from sottovoce.queries.joint import JointSum, known_part
 from sottovoce.queries.numbers import LabelSum, NumberSum
 from sottovoce.queries.projected import FINEST, POSITIVE, STEEPEST, Shape
+from sottovoce.sealed.tables import Lookup
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 BELOW = 1.0 - 2.0**-40  # what leaves room for floating point in a sum of the parties' shares of a number
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """r = f(z - shift y) - beta y at joint scores z, f by its values at the levels 0, 1, ... times `level`.
-
-    Levels repeat after W of them, or with the other sign if `symmetric`. Between levels a score is rounded at random,
-    so that the mean of r is the B-spline of the degree `order` with the nodes as coefficients.
-    """
-
-    nodes: Integers  # outputs x W, in units of 2^-bits
-    level: float
-    symmetric: bool
-    shift: float
-    beta: tuple[float, ...]
-    order: int = 3
 
 
 def through(values: Array, order: int, *, symmetric: bool) -> Array:
@@ -113,26 +95,6 @@ class Blocks:
     def shares(self, cuts: Array) -> Array:
         """Of the square of a whole row's length, by party."""
         return np.bincount(self.owners, weights=cuts**2, minlength=self.parties) / float(cuts @ cuts)
-
-
-def sealing_of(problem: Problem) -> Sealing:
-    """How sums are opened; all parties but one may pool where nothing is said."""
-    return getattr(problem, "sealing", None) or Sealing(curious=max(1, len(problem.parties) - 1))
-
-
-def known_part(problem: Problem, shares: Array) -> float:
-    """K: by how much the square of what a record moves is larger for parties that know a part of it.
-
-    They know the slopes' other factor, so the slope counts twice: once for the part that is blanked, once for theirs.
-    `shares` are those of the square of a row's length, by party. Under replace-one any change of a part is one of the
-    record: 1.
-    """
-    if problem.relation != "zero-out":
-        return 1.0
-    if problem.scaled_loss.kind == "classification":  # who has the label as well sees a slope move by half as much
-        shares = np.delete(shares, problem.label_party)
-    factor = 1.25 if problem.scaled_loss.kind == "classification" else 3.0
-    return 1.0 + factor * float(np.sort(shares)[::-1][: sealing_of(problem).curious].sum())
 
 
 class HeldLabels(LabelSum):
@@ -202,28 +164,7 @@ class SquaredLengths(NumberSum):
         return np.asarray(total * (BELOW / float(radii @ radii)))
 
 
-class LookupQuery(Query):
-    """sum_i r_i R_i, r_i looked up at the joint score of a record and its label, R a matrix that parties have in parts.
-
-    Opened over all parties at once: no party has a value of its own. A message has the `weights` of the score.
-    """
-
-    matrix: ClassVar[Literal["rows", "whitened", "one"]]
-
-    @abstractmethod
-    def lookup(self, plan: Plan, told: Told) -> Lookup:
-        """The table, of public numbers."""
-
-    def known_part(self, plan: Plan, told: Told) -> float:  # noqa: ARG002
-        """K, of public numbers: the top-up of the opened sum is made for it."""
-        return 1.0
-
-    def value(self, round: Round) -> Array:  # noqa: ARG002
-        """None."""
-        raise LeakError(f"query {self.name!r} is opened over all parties; no party has a value of it.")
-
-
-class BlockGradient(LookupQuery):
+class BlockGradient(JointSum):
     """sum_i r_i Z_i, Z_i = (P_b'(x_ib - m_b) min(1, C_b / |.|) / C)_b, C^2 = sum_b C_b^2, r_i the slope in units of G.
 
     For classes r = f(s - c y) - y / 2 with |f| <= 1/2, for numbers f(s - y) with |f| <= 1.
@@ -260,7 +201,7 @@ class BlockGradient(LookupQuery):
         shift, beta = (float(told["shift"][0]), 0.5) if self.classes else (1.0, 0.0)
         return Lookup(told["nodes"], float(told["level"][0]), True, shift, (beta,), self.order)
 
-    def known_part(self, plan: Plan, told: Told) -> float:
+    def known_part(self, plan: Problem, told: Told) -> float:
         """By the parties' shares of C^2."""
         return known_part(plan, self.blocks.shares(told["cuts"]))
 
@@ -271,7 +212,7 @@ class BlockGradient(LookupQuery):
         return np.hstack([parts[place].cut(float(cuts[place]), unit) for place in self.blocks.of(self.place)])
 
 
-class LookupSum(LookupQuery):
+class LookupSum(JointSum):
     """sum_i r_i, r_i within an interval (of vectors: a ball) of length 1 whatever the record is.
 
     A record that is null at every party has an r_i too, that of the score 0. Guarantee: zero-out and replace-one move

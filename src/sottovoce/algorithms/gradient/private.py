@@ -23,7 +23,8 @@ from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
-from sottovoce.queries.gradient import GradientSum, gradient_sum
+from sottovoce.queries.gradient import GradientSum
+from sottovoce.queries.joint import gradient_sum
 from sottovoce.solvers import Gradient
 
 
@@ -57,7 +58,7 @@ class PrivateGradient(Algorithm):
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The gradient sum."""
-        return (gradient_sum(plan.dimension, plan.numbers.slope_bound, plan.scaled_loss),)
+        return (gradient_sum(plan, plan.numbers.slope_bound),)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend; return the mean of the second half of the iterates."""
@@ -85,10 +86,15 @@ def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
     """The query, the step and the rounds, where options do not say otherwise."""
     if problem.scaled_loss.outputs > 1:
         check_penalty(problem)
-    query = gradient_sum(problem.dimension, slope_bound(problem, options), problem.scaled_loss)
+    query = gradient_sum(problem, slope_bound(problem, options))
     curvature = query.loss.curvature_bound
     step = given(options.step, 1 / curvature if math.isfinite(curvature) else 1.0)
     if not problem.private:
         return query, step, given(options.rounds, 1000)
-    walk = step * query.slope_bound * math.sqrt(problem.noises() * problem.dimension) / problem.mu
+    walk = (
+        step
+        * query.slope_bound
+        * math.sqrt(problem.noises(query.known_part(problem, {})) * problem.dimension)
+        / problem.mu
+    )
     return query, step, given(options.rounds, min(1000, max(10, round(WALK * problem.records / walk))))

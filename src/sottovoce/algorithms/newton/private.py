@@ -27,8 +27,8 @@ from sottovoce.penalties.quadratic import Metric, Quadratic
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
-from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.joint import gradient_sum
 from sottovoce.solvers import Newton
 
 SOFTENING = 0.1  # of the damping: enough where a path leaves the weights at which gradients were asked
@@ -62,7 +62,7 @@ class PrivateNewton(Algorithm):
 
     def design(self, problem: Problem, options: Newton) -> Design:
         """The rule above; it needs no tuning."""
-        gradient = GradientSum(problem.dimension, slope_bound(problem, options), problem.scaled_loss)
+        gradient = gradient_sum(problem, slope_bound(problem, options))
         gram, rule = GramMatrix(problem.dimension), RULES[gradient.loss.kind]
         share = given(options.gram_share, rule.gram_share)
         rounds = limited("rounds", given(options.rounds, 64), 2, MOST_ROUNDS)
@@ -70,16 +70,16 @@ class PrivateNewton(Algorithm):
             Release.at_mu(gram, 0, 1, math.sqrt(share) * problem.mu, problem.relation),
             Release.at_mu(gradient, 1, rounds, math.sqrt(1 - share) * problem.mu, problem.relation),
         )
-        known = {} if problem.sealing is None else {"gradient": gradient.known_part(problem)}
-        std_gram, std_gradient = (r.std * math.sqrt(problem.noises(known.get(r.query, 1.0))) for r in releases)
+        known = (1.0, gradient.known_part(problem, {}))
+        noises = (math.sqrt(problem.noises(each)) for each in known)
+        std_gram, std_gradient = (release.std * noise for release, noise in zip(releases, noises, strict=True))
         damping = rule.damping(problem.dimension, problem.records, rounds, std_gram, std_gradient)
         numbers = NewtonNumbers(slope_bound=gradient.slope_bound, damping=damping)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The Gram matrix and the gradient sum."""
-        gradient = GradientSum(plan.dimension, plan.numbers.slope_bound, plan.scaled_loss)
-        return gradient, GramMatrix(plan.dimension)
+        return gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Steps in the metric of the released Gram matrix; the mean of the second half of the iterates."""

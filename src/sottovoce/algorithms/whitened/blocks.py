@@ -40,11 +40,10 @@ from sottovoce.queries.blocks import (
     ScaleLookup,
     SquaredLengths,
     SquaredScores,
-    known_part,
     on_grid,
-    sealing_of,
 )
 from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.joint import known_part
 from sottovoce.solvers import Whitened
 from sottovoce.solvers.auto import NEWTON_FEATURES
 
@@ -72,8 +71,11 @@ class BlockWhitened(Algorithm):
 
     name: ClassVar[str] = "whitened"
     form: ClassVar[str] = "blocks"
-    title: ClassVar[str] = "whitened descent by blocks of columns: sealed products, gradients of whitened parts, a rescale"
-    splits: ClassVar[tuple[Split, ...]] = ("columns",)
+    title: ClassVar[str] = (
+        "whitened descent by blocks of columns: sealed products, gradients of whitened parts, a rescale"
+    )
+    splits: ClassVar[tuple[Split, ...]] = ()
+    sealed: ClassVar[tuple[Split, ...]] = ("columns",)
     resumes: ClassVar[bool] = False
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
 
@@ -137,9 +139,8 @@ class BlockRun(Run):
 
     def noise(self, query: str, known: float = 1.0) -> float:
         """The standard deviation of a mean over the records, all rounds of the query taken as one."""
-        release, parties = self.plan.release(query), len(self.plan.parties)
-        opened = sealing_of(self.plan).variance(parties, known)
-        return release.std * math.sqrt(opened / release.count) / self.plan.records
+        release = self.plan.release(query)
+        return release.std * math.sqrt(self.plan.noises(known) / release.count) / self.plan.records
 
     def units(self) -> Asking[tuple[Units, Array]]:
         """And where to start: for numbers at the mean label, in units of the mean absolute residual there."""
