@@ -16,14 +16,17 @@ from sottovoce.losses import Loss
 from sottovoce.plan.families import FAMILIES, family
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
+from sottovoce.plan.release import Release
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Gaussian
+from sottovoce.privacy.mechanisms import MAX_WIDE
 from sottovoce.privacy.relation import Relation, inside
 from sottovoce.privacy.trade_off import Profile
-from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at
+from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, queries_of
 from sottovoce.solvers.auto import preferences
 
 SOLVERS = FAMILIES  # by name
+WIDEST, FEWEST_BITS = 4.0, 6  # the largest K of a sealed sum, and the fewest bits that rows and slopes may have
 
 
 def forms(solver: str) -> tuple[Algorithm, ...]:
@@ -169,6 +172,8 @@ def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: 
     if problem.sealing is not None:
         prepared, design = with_sealing(form, prepared, options, design)
     plan = Plan.of(prepared, design, run=run, coin=coin, algorithm=form.name, form=form.form)
+    if problem.sealing is not None and problem.split == "columns":
+        plan = on_the_ring(form, plan, options)
     form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
     return plan
 
@@ -194,6 +199,35 @@ def with_sealing(form: Algorithm, problem: Problem, options: Any, design: Design
             design = form.design(problem, options)
     plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)
     return problem, design.changed(releases=plain)
+
+
+def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
+    """A plan over sealed columns whose sums are opened on the grid of products.
+
+    Where noise is too wide for its sampler on a grid so fine, rows and slopes have fewer bits.
+    """
+    sealing, parties = plan.sealing, len(plan.parties)
+    if sealing is None:
+        return plan
+    bits, too_wide = plan.preparation.bits, 0.0
+    releases, queries = list[Release](), queries_of(form, plan, plan.names[0])
+    for release in plan.releases:
+        query = queries[release.query]
+        step = query.joint_step(bits) or release.step
+        releases.append(Release.of(query, release.first, release.count, release.std, step))
+        part = max(sealing.share(parties), sealing.top_up(parties, WIDEST))
+        scale = release.std * math.sqrt(part) / step / float(np.min(query.noise_weights))
+        too_wide = max(too_wide, scale / MAX_WIDE)
+    if too_wide <= 1.0:
+        return plan.model_copy(update={"releases": tuple(releases)})
+    fewer = bits - math.ceil(math.log2(too_wide) / 2)
+    if fewer < FEWEST_BITS:
+        raise InputError(
+            f"epsilon={plan.epsilon:g} with {plan.records} records: noise would drown everything; take a larger "
+            "epsilon, or more records."
+        )
+    problem = plan.changed_problem(sealing=sealing.changed(bits=fewer))
+    return plan_by(form, problem, options, run=plan.run, coin=plan.coin)
 
 
 def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> None:

@@ -33,6 +33,7 @@ KINDS: Final = (
     "done",
     "error",
     "predict",
+    "seal",
 )
 
 _MAGIC: Final = b"sotv"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from collections import Counter
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.noisy_rows import draw
-from sottovoce.door.outgoing import SEAL, Kept, Released, Share
+from sottovoce.door.outgoing import SEAL, Kept, Masked, Released, Share
 from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Told, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.mechanisms import (
@@ -25,7 +26,8 @@ from sottovoce.privacy.mechanisms import (
     select_signed,
 )
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed.sums import Call, Noise, Sealer, label_of
+from sottovoce.sealed.streams import Label
+from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Sealer, label_of
 
 if TYPE_CHECKING:
     from sottovoce.data.block import Block
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from sottovoce.privacy.ledger import Account
 
 Arrays = dict[str, NDArray[Any]]
+Own = Callable[[], NDArray[np.int64]]  # what a party has by itself of a sum, on its grid
 
 
 class Gate:
@@ -76,6 +79,9 @@ class Gate:
         self.unreleased = False  # whether the last release failed on its way, or another process was first
         self._one_at_a_time = threading.Lock()
         self._shares: dict[str, Share] = {}  # the last of each query, without a ledger
+        self._labels: set[str] = set()  # of masks: each is used once
+        self._masked: dict[str, tuple[str, str, Masked, NDArray[Any]]] = {}  # the last of each name
+        self._group: Masked | None = None
         self._again = 0  # shares of sums that were asked before, of more parties
         if sealer is not None and account is not None:
             self._recall(sealer, account)
@@ -101,7 +107,44 @@ class Gate:
                 arrays = {name: _without_low_bits(grid, release.dropped) for name, grid in arrays.items()}
             return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered)
 
-    def share(self, query: Query, round: Round, call: Call) -> Share:
+    def masked(
+        self, name: str, label: Label, told: str, make: Callable[[], NDArray[Any]]
+    ) -> tuple[Masked, NDArray[Any]]:
+        """What the other parties may read of this party's words: less a pad, and in a box. And the padded words.
+
+        Guarantee: a pad is used once. Asked again alike, the same box leaves; by other numbers it is refused. `make`
+        gives the words, and nobody sees them before the pad is off. `told` is the hash of what was asked.
+        """
+        with self._one_at_a_time:
+            sealer = self._sealer
+            if not isinstance(sealer, ColumnSealer) or not sealer.group:
+                raise LeakError(f"{name!r} has no key to leave under; nothing was released.")
+            asked = json.dumps([name, *label])
+            known = self._masked.get(name)
+            if known is not None and known[0] == asked:
+                if known[1] != told:
+                    raise RefusedError(f"{name!r} was masked for other numbers, and a mask is used once.")
+                return known[2], known[3]
+            if asked in self._labels:
+                raise RefusedError(f"{name!r} was masked before, and a mask is used once.")
+            self._labels.add(asked)
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                padded, box = sealer.masked(label, make())
+            found = Masked(name, {"boxed": box}, seal=SEAL)
+            self._masked[name] = asked, told, found, padded
+            return found, padded
+
+    def group(self) -> Masked:
+        """The key of the parties' boxes, in a box for each of them."""
+        if not isinstance(self._sealer, ColumnSealer) or not self._sealer.holder:
+            raise RefusedError("the holder of the labels makes the key of the parties, and nobody else.")
+        if self._group is None:
+            self._group = Masked("group", self._sealer.group_boxes(), seal=SEAL)
+        return self._group
+
+    def share(
+        self, query: Query, round: Round, call: Call, product: Callable[[Own], NDArray[np.int64]] | None = None
+    ) -> Share:
         """A part of a sealed sum: the exact value, its share of the noise, and the masks of the roster.
 
         Guarantee: what leaves looks uniform without the shares of all others in the roster; their sum is the Gaussian
@@ -129,10 +172,25 @@ class Gate:
             self.unreleased = True
             round = round._replace(randomness=self._randomness)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-                values = self._whole_numbers(query, release, round)
+                values = (
+                    self._whole_numbers(query, release, round)
+                    if product is None
+                    else self._product(query, release, round, product)
+                )
                 words = sealer.sealed(values, noise_of(query, self._problem, round.told), label, self._randomness)
             share = Share(query.name, round.number, words, json.dumps(label), seal=SEAL)
             return self._store_share(share, sealer, call)
+
+    def _product(
+        self, query: Query, release: Release, round: Round, product: Callable[[Own], NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
+        """A share of a sum over columns: `product` makes it, of what a party has by itself or of what it was sent."""
+        if release.std == 0.0 or release.mechanism != "gaussian" or self._problem.split != "columns":
+            raise LeakError(f"query {query.name!r} is no sum over columns with noise; nothing was released.")
+        values = product(functools.partial(self._whole_numbers, query, release, round))
+        if values.shape != (query.length,) or values.dtype != np.int64:
+            raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")
+        return values
 
     def _whole_numbers(self, query: Query, release: Release, round: Round) -> NDArray[np.int64]:
         """The exact value on the grid of the release: what noise is added to."""

@@ -119,6 +119,32 @@ class Share(_Sealed):
         self._fill(query=query, round=round_, arrays=MappingProxyType({"sealed": words}), text=text)
 
 
+# What a party may send to the other parties under a pad and in a box, and why each tells nobody else anything.
+MASKED_NAMES: Final[Mapping[str, str]] = {
+    "group": "a random key of the holder of the labels, in a box for each other party",
+    "columns": "whole numbers less a stream that no reader has, once a plan",
+    "whitened": "whole numbers less a stream that no reader has, once a plan",
+    "scores": "whole numbers less a stream that no reader has, once a round",
+    "slopes": "whole numbers less a stream that no reader has, once a round",
+    "ids": "a hash of the list of identifiers by the key of the parties",
+}
+
+
+class Masked(_Sealed):
+    """What the other parties of a plan may read: padded words in a box. The coordinator passes it on."""
+
+    __slots__ = ("arrays", "name")
+    arrays: Mapping[str, NDArray[Any]]
+    name: str
+
+    def __init__(self, name: str, boxes: Mapping[str, NDArray[np.int64]], *, seal: object) -> None:  # noqa: ARG002
+        if name not in MASKED_NAMES:
+            raise LeakError(f"name={name!r} is nothing that leaves under a pad; nothing was released.")
+        for array in boxes.values():
+            array.setflags(write=False)
+        self._fill(name=name, arrays=MappingProxyType(dict(boxes)))
+
+
 class Kept(_Sealed):
     """A party's prepared rows with their noise: records x columns, read-only. They stay with the party.
 
@@ -203,12 +229,12 @@ def disclose(name: str, value: NDArray[np.int64], *, recipient: str, allowed: Co
     return Disclosed(recipient, {name: value}, seal=SEAL)
 
 
-def reply(kind: str, request: Frame, content: Released | Share | Disclosed | tuple[Declared, ...]) -> Outgoing:
-    """The frame that answers `request`: a released value, a share of a sum, a disclosed value or declared ones."""
+def reply(kind: str, request: Frame, content: Released | Share | Masked | Disclosed | tuple[Declared, ...]) -> Outgoing:
+    """The frame that answers `request`: something released, shared, masked or disclosed, or what was declared."""
     arrays: Mapping[str, NDArray[Any]] = {}
     text = ""
     # a subclass could skip the seal
-    if type(content) is Released or type(content) is Share or type(content) is Disclosed:
+    if type(content) in (Released, Share, Masked, Disclosed):
         if type(content) is Disclosed and content.recipient != request.query:
             raise LeakError(f"a prediction for {content.recipient!r} answers no request for another recipient.")
         arrays = content.arrays

@@ -241,6 +241,10 @@ class Query(ABC):
         """The largest weighted l2 distance between the values on two neighbours."""
         return distance(relation) * self.bound
 
+    def joint_step(self, bits: int) -> float | None:  # noqa: ARG002
+        """The grid on which sealed columns open it, rows and slopes having so many bits; None: that of its release."""
+        return None
+
     def known_part(self, plan: Problem, told: Told) -> float:  # noqa: ARG002
         """K: how much further, squared, a record moves a sealed sum for parties that know their own part of it."""
         return 1.0

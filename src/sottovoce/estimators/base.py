@@ -672,7 +672,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         named = {query: kind for each in self.plans_ for query, kind in algorithms.kinds(each).items()}
         kinds = Counter[str]()
         for query, count in coordinator.uplink.items():
-            kinds[named[query]] += count
+            kinds[named.get(query, query)] += count
         up, down = _counts(wire.communication)
         self.communication_ = Communication(up - before[0], down - before[1], coordinator.asked.total(), dict(kinds))
         self.transcript_ = coordinator.transcript

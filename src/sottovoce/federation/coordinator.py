@@ -26,16 +26,19 @@ from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
 from sottovoce.federation.replies import Reply
+from sottovoce.federation.sealed_columns import ColumnSums, LocalDeals
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.queries.messages import rounds_of
 from sottovoce.queries.pricing import queries_of
+from sottovoce.sealed.streams import RunKey
 from sottovoce.sealed.sums import Call, Opener, label_of
 from sottovoce.transports.base import Transport
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
+Each = Mapping[str, Mapping[str, NDArray[Any]]]
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Coordinator:
         self.missing: dict[str, str] = {}  # by party: why it has no part of the last run's model
         self.transcript: list[Message] | None = [] if record else None
         self._signatures: dict[str, str] = {}
+        self._deal_key = RunKey()
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
@@ -85,8 +89,11 @@ class Coordinator:
     def sealed(self, plan: Plan) -> Plan:
         """The plan with the public keys that its parties made for it."""
         replies = self._exchange(plan.names, Frame("hello", 0, query="seal", text=plan.run))
-        keys = tuple((name, replies[name].facts["public_key"]) for name in plan.names)
-        return plan.model_copy(update={"keys": keys})
+        keys = [(name, replies[name].facts["public_key"]) for name in plan.names]
+        if plan.split == "columns" and plan.sealing is not None:
+            self._deal_key = RunKey()
+            keys.append((plan.sealing.dealer, self._deal_key.public))
+        return plan.model_copy(update={"keys": tuple(keys)})
 
     def check(self, plan: Plan) -> None:
         """Raise what a party would answer to a plan; nothing is charged."""
@@ -105,6 +112,7 @@ class Coordinator:
         self._open(plan, parties)
         text, queries = form.coordinate(plan), _queries(form, plan)
         opener = None if plan.sealing is None else Opener(plan, self._randomness)
+        columns = self._columns(opener) if opener is not None and plan.split == "columns" else None
         total = rounds_of(plan, form) if progress is not None and plan.private else 0
         round_ = 0
         ask = next(text)
@@ -112,7 +120,10 @@ class Coordinator:
             while True:
                 number = round_ if ask.round is None else ask.round
                 asked = {name: queries[name][ask.query] for name in ask.to or parties}
-                values = self._sum(opener, number, ask, asked) if opener else self._ask(plan, number, ask, asked)
+                if columns is not None:
+                    values = {"sum": columns.sum(number, ask, asked)}
+                else:
+                    values = self._sum(opener, number, ask, asked) if opener else self._ask(plan, number, ask, asked)
                 self.asked[ask.query] += 1
                 round_ += 1
                 if progress is not None:
@@ -221,6 +232,18 @@ class Coordinator:
                     self._exchange([name], Frame("done", 0))
         return missing
 
+    def _columns(self, opener: Opener) -> ColumnSums:
+        """The sums of sealed columns, once the parties have what they need of one another."""
+        plan = opener.plan
+
+        def exchange(parties: Iterable[str], said: Frame, each: Each) -> dict[str, Reply]:
+            self.begun.add(plan.digest)
+            return self._exchange(parties, said, each)
+
+        columns = ColumnSums(plan, exchange, LocalDeals(plan, self._deal_key, self._randomness), opener)
+        columns.set_up()
+        return columns
+
     def _sum(self, opener: Opener, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """A sealed sum over the parties of the roster, the only value that a round of such a plan has."""
         plan, query = opener.plan, next(iter(queries.values()))
@@ -272,8 +295,8 @@ class Coordinator:
             requests = dict.fromkeys(parties, frame_of({}))
         found: dict[str, Reply] = {}
         for name, data in self._transport.exchange(requests).items():
-            if said.kind == "ask":
-                self.uplink[said.query] += len(data)
+            if said.kind in ("ask", "seal"):
+                self.uplink[said.query or "columns"] += len(data)
             reply = found[name] = checks.checked(name, said, data, alone=len(self._transport.parties) == 1)
             if self.transcript is not None and reply.facts:
                 self.transcript.append(Message(said.round, name, reply.frame.kind, reply.facts))

@@ -33,6 +33,7 @@ from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
 from sottovoce.federation.run_keys import RunKeys
+from sottovoce.federation.sealed_columns import ColumnRun
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
@@ -42,7 +43,7 @@ from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Paid
 from sottovoce.queries.pricing import answers_due, queries_of
-from sottovoce.sealed.sums import Call, Sealer
+from sottovoce.sealed.sums import Call, ColumnSealer, Sealer
 from sottovoce.transports.identity import PLAN, Identity
 
 _log = logging.getLogger("sottovoce.holder")
@@ -60,6 +61,7 @@ class _Run:
     rows: Block
     gate: Gate
     memory: Any  # what the algorithm keeps at the holder between rounds
+    columns: ColumnRun | None = None  # where columns are sealed
     started: bool = False  # whether every party of the plan is known to have charged it
 
 
@@ -197,6 +199,8 @@ class Party:
             return self._end(frame)
         elif frame.kind == "ask":
             return self._asked(frame)
+        elif frame.kind == "seal":
+            return self._stage(frame)
         else:
             raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
         return reply("accept", frame, _acknowledged(True))
@@ -284,14 +288,19 @@ class Party:
         query = run.queries.get(frame.query)
         if query is None or not self._turn(run.plan, query, frame.round):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
-        reason = query.objection(run.plan, frame.round, frame.arrays)
+        told = frame.arrays
+        if run.columns is not None:
+            told = {name: array for name, array in told.items() if name in Call.read(frame.text).said}
+        reason = query.objection(run.plan, frame.round, told)
         if reason is not None:
             raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
-        round = Round(run.plan, frame.round, frame.arrays, run.rows, run.memory)
+        round = Round(run.plan, frame.round, told, run.rows, run.memory)
         released: Released | Share
         try:
             if run.plan.sealing is None:
                 released = run.gate.release(query, round)
+            elif run.columns is not None:
+                released = run.columns.share(query, round, frame)
             else:
                 released = run.gate.share(query, round, Call.read(frame.text))
         except ForgottenError:
@@ -304,6 +313,20 @@ class Party:
                     run.memory = run.form.remember(run.plan, run.rows)
                     self._run = run
         return reply("answer", frame, released)
+
+    def _stage(self, frame: Frame) -> Outgoing:
+        """A message between the parties of a plan over sealed columns, as it passes the coordinator."""
+        run = self._run
+        if run is None or run.plan.digest != frame.plan:
+            return reply("unknown-plan", frame, _acknowledged(False))
+        if not run.started or run.columns is None:
+            raise RefusedError(f"{self.name} has no run over sealed columns that has started under this plan.")
+        query = run.queries.get(frame.query)
+        if query is not None and not self._turn(run.plan, query, frame.round):
+            raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
+        round = Round(run.plan, frame.round, frame.arrays, run.rows, run.memory)
+        masked = run.columns.stage(frame, query, round)
+        return reply("accept", frame, _acknowledged(True)) if masked is None else reply("answer", frame, masked)
 
     def _turn(self, plan: Plan, query: Query, number: int) -> bool:
         """Whether the plan has this party answer the query in that round."""
@@ -428,12 +451,18 @@ class Party:
         self._keys.keep(plan)
         gate = Gate(plan, self.randomness, self._account, keeper, sealer)
         self._seen.add(plan.digest)
-        self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows), started=alone)
+        columns = None
+        if isinstance(sealer, ColumnSealer):
+            columns = ColumnRun(plan, sealer, rows, gate, self.randomness)
+        self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows), columns, started=alone)
         return self._signed(plan)
 
     def _sealer(self, plan: Plan) -> Sealer | None:
         """The own side of a plan's sealed sums; a plan that has another key for it is refused."""
-        return None if plan.sealing is None else Sealer(plan, self.name, self._keys.of(plan))
+        if plan.sealing is None:
+            return None
+        kind = ColumnSealer if plan.split == "columns" else Sealer
+        return kind(plan, self.name, self._keys.of(plan))
 
     def _signed(self, plan: Plan) -> tuple[Declared, ...]:
         """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""

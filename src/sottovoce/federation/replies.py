@@ -109,6 +109,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by it
     "hello": ("facts",),
     "plan": ("accept",),
     "ask": ("answer", "unknown-plan"),
+    "seal": ("answer", "accept", "unknown-plan"),
     "predict": ("answer",),
     "done": ("done", "unknown-plan"),
 }

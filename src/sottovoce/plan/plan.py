@@ -154,6 +154,11 @@ class Plan(Problem, Design):
         if self.bounds.row_norm is not None:
             party_norms(self.bounds.row_norm, self.columns, self.norms)
 
+    def changed_problem(self, **fields: Any) -> Problem:
+        """The problem of the plan with other fields."""
+        own = {name: getattr(self, name) for name in Problem.model_fields}
+        return Problem(**own | fields)
+
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Plan:  # noqa: ARG002
         """A changed plan is a new plan: checked, and with a digest of its own."""
         return Plan.model_validate(self.model_dump() | dict(update or {}))

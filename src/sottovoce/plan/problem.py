@@ -208,7 +208,7 @@ class Problem(Frozen):
         return Part(start, stop, constant, recipe)
 
     def row_shares(self) -> Array:
-        """By columns, of the square of a prepared row's bound: what each party's part may have, the constant with it."""
+        """By columns: what each party's part may have of the square of a row's bound, the constant with it."""
         constant = self.preparation.intercept_entry**2
         squares = [norm**2 for norm in self.norms] or [
             float(np.sum(self.bounds.columns(self.features)[part.start : part.stop] ** 2))

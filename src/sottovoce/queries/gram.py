@@ -46,6 +46,10 @@ class GramMatrix(Query):
         """1, or sqrt 2."""
         return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
+    def joint_step(self, bits: int) -> float | None:
+        """That of products of entries."""
+        return float(4.0**-bits)
+
     def value(self, round: Round) -> Array:
         """The upper triangle, row by row."""
         check_norm(round.rows)

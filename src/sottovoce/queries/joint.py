@@ -40,6 +40,10 @@ class JointSum(Query):
     def lookup(self, plan: Plan, told: Told) -> Lookup:
         """The table, of public numbers."""
 
+    def joint_step(self, bits: int) -> float | None:
+        """That of a slope times an entry, or of slopes alone."""
+        return float(2.0**-bits if self.matrix == "one" else 4.0**-bits)
+
     def value(self, round: Round) -> Array:  # noqa: ARG002
         """None."""
         raise LeakError(f"query {self.name!r} is opened over all parties; no party has a value of it.")

@@ -23,6 +23,7 @@ from sottovoce.sealed.pads import (
     COLUMNS,
     CORRECTION,
     GRAM,
+    OWN,
     SLOPES,
     TABLE,
     Piece,
@@ -110,6 +111,10 @@ class Columns:
             raise LeakError(f"an entry of the matrix {name!r} is beyond 2^bits with bits={self.bits}.")
         self._matrices[name] = _Matrix(integers, known)
 
+    def has(self, matrix: str) -> bool:
+        """Whether a matrix was added."""
+        return matrix in self._matrices
+
     def columns(self, matrix: str = ROWS, piece: Piece | None = None) -> Words:
         """D_m, (records, own columns): padded with the stream "columns" it is E_m."""
         start, stop = piece or (0, self.records)
@@ -144,6 +149,10 @@ class Columns:
         triangle = total[np.triu_indices(rows.width)]
         triangle += self._share(correction, [GRAM, 0], triangle.shape)
         return triangle.view(np.uint64)
+
+    def own(self, round: int, values: Signed, correction: Words | None = None) -> Words:
+        """A share of a sum of what each party has by itself; the sum over the parties has the noise dealt."""
+        return (values + self._share(correction, [OWN, round], values.shape)).view(np.uint64)
 
     def scores(  # noqa: PLR0913  # one message
         self,

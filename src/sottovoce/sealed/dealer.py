@@ -25,6 +25,7 @@ from sottovoce.sealed.pads import (
     COLUMNS,
     CORRECTION,
     GRAM,
+    OWN,
     SCORES,
     SLOPES,
     TABLE,
@@ -68,6 +69,11 @@ class Dealer:
             total[place, place.stop :] = ring.cross(pads[:, place], pads[:, place.stop :])
         triangle = total[np.triu_indices(len(total))]
         return self.names[0], self._rest(triangle, noise, [GRAM, 0], self.names[0])
+
+    def own(self, round: int, noise: NDArray[np.int64]) -> tuple[str, Words]:
+        """(who gets it, noise less the others' shares), for a sum of what each party has by itself."""
+        receiver = self.names[round % len(self.names)]
+        return receiver, self._rest(np.zeros(len(noise), dtype=np.int64), noise, [OWN, round], receiver)
 
     def lookup(
         self, round: int, lookup: Lookup, matrix: str = ROWS, noise: Noise = 0, *, piece: Piece | None = None

@@ -18,6 +18,7 @@ _BLOCK: Final = 2**17  # words of a table that are made at a time
 COLUMNS: Final = "columns"  # pads a party's columns: A_m
 SCORES: Final = "scores"  # pads its scores, of 16 bits: a_m
 SLOPES: Final = "slopes"  # pads its shares of the slopes: rho_m
+OWN: Final = "own"  # its share of the dealer's noise on a sum of what each party has by itself
 GRAM: Final = "gram"  # its share of the dealer's A'A
 TABLE: Final = "table"  # its share of the dealer's table
 CORRECTION: Final = "correction"  # its share of the dealer's A'rho

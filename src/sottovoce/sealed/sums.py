@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed.streams import PAIR, Label, RunKey, hash_of, masks
+from sottovoce.sealed.streams import DEALT, PAIR, Label, RunKey, box, hash_of, masks, stream, unbox
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
@@ -120,6 +121,56 @@ class Sealer:
         return ((values + drawn).view(np.uint64) + mask).view(np.int64)
 
 
+class ColumnSealer(Sealer):
+    """The same by columns, with what pads and boxes are made of: the seed shared with the dealer, the group's key."""
+
+    def __init__(self, plan: Plan, name: str, key: RunKey) -> None:
+        super().__init__(plan, name, key)
+        dealer = self.sealing.dealer
+        self.seed = key.shared(dict(plan.keys)[dealer], DEALT, plan.digest, (name, dealer))
+        self.holder = name == plan.label_party_name
+        self.group = secrets.token_bytes(32) if self.holder else b""  # the others are sent it
+
+    def group_boxes(self) -> dict[str, NDArray[np.int64]]:
+        """The key of the group for each other party, by its place."""
+        places = {name: str(place) for place, name in enumerate(self._parties)}
+        boxes = {name: box(key, ["group"], self.name, self.group) for name, key in self._keys.items()}
+        return {places[name]: packed_box(data) for name, data in boxes.items()}
+
+    def open_group(self, sender: str, words: NDArray[Any]) -> None:
+        """Take the key of the group from the box of the holder."""
+        self.group = unbox(self._keys[sender], ["group"], sender, unpacked_box(words))
+
+    def masked(self, label: Label, words: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """(words less their pad, the box of them for the group)."""
+        padded = words.ravel() - stream(self.seed, label, words.size, words.dtype.type)
+        return padded.reshape(words.shape), packed_box(box(self.group, label, self.name, padded.tobytes()))
+
+    def opened(self, label: Label, sender: str, words: NDArray[Any], kind: type[Any] = np.uint64) -> NDArray[Any]:
+        """The padded words of another party."""
+        return np.frombuffer(unbox(self.group, label, sender, unpacked_box(words)), dtype=kind)
+
+    def dealt(self, label: Label, words: NDArray[Any]) -> NDArray[np.uint64]:
+        """What the dealer sent to this party alone."""
+        data = unbox(self.seed, label, self.sealing.dealer, unpacked_box(words))
+        return np.frombuffer(data, dtype=np.uint64)
+
+
+def packed_box(data: bytes) -> NDArray[np.int64]:
+    """A box as whole numbers: its length, then its bytes."""
+    words = np.zeros(1 + -(-len(data) // 8), dtype="<i8")
+    words[0] = len(data)
+    words[1:].view(np.uint8)[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    return words
+
+
+def unpacked_box(words: NDArray[Any]) -> bytes:
+    """The box of such numbers, or a refusal."""
+    if words.dtype != np.int64 or words.ndim != 1 or len(words) < 1 or not 0 <= int(words[0]) <= 8 * (len(words) - 1):
+        raise RefusedError("a sealed message was altered, or is of another sender, round or run.")
+    return np.ascontiguousarray(words[1:]).tobytes()[: int(words[0])]
+
+
 class Opener:
     """The coordinator's side: adds all shares of a label, and its own top-up, once."""
 
@@ -139,7 +190,7 @@ class Opener:
             total += words.view(np.uint64)
         opened = total.view(np.int64)
         top_up = sealing.top_up(parties, noise.known)
-        if top_up > 0.0 and sealing.dealer == COORDINATOR:
+        if top_up > 0.0 and sealing.dealer == COORDINATOR and self.plan.split == "rows":  # by columns it was dealt
             opened = opened + wide_gaussian(noise.steps(top_up), size, self._randomness)
         release, most = noise.release, float(np.max(noise.steps(sealing.variance(parties, noise.known))))
         reach = self.plan.records * release.charged_zero_out / release.step + 64 * most

@@ -91,10 +91,6 @@ def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
     step = given(options.step, 1 / curvature if math.isfinite(curvature) else 1.0)
     if not problem.private:
         return query, step, given(options.rounds, 1000)
-    walk = (
-        step
-        * query.slope_bound
-        * math.sqrt(problem.noises(query.known_part(problem, {})) * problem.dimension)
-        / problem.mu
-    )
+    noises = problem.noises(query.known_part(problem, {}))
+    walk = step * query.slope_bound * math.sqrt(noises * problem.dimension) / problem.mu
     return query, step, given(options.rounds, min(1000, max(10, round(WALK * problem.records / walk))))
