@@ -65,9 +65,9 @@ class _Matrix:
 class Columns:
     """What one party computes from its columns, the other parties' masked ones and what it is dealt.
 
-    `rows` are integers in units of 2^-bits, of norm at most 2^bits over all parties; a null row is of zeros. `labels` are
-    the holder's, cut to [-1, 1]; NaN marks a null record, whose label counts as 0. `seed` is what the party shares with
-    the dealer. That a label of a stream is used once is the gate's duty: this class computes whatever it is asked.
+    `rows` are integers in units of 2^-bits, of norm at most 2^bits over all parties; a null row is of zeros. `labels`
+    are the holder's, cut to [-1, 1]; NaN marks a null record, whose label counts as 0. `seed` is what the party shares
+    with the dealer. That a label of a stream is used once is the gate's duty: this class computes whatever it is asked.
     """
 
     def __init__(  # noqa: PLR0913  # one party's part of a plan
@@ -193,7 +193,7 @@ class Columns:
     ) -> Words:
         """r_m, (records, outputs): a share of what is looked up; with the pad "slopes" it is e_m.
 
-        `deltas` are those of all parties, `table` what this party was dealt, None for those who make theirs from the seed.
+        `deltas` are those of all parties, `table` what this party was dealt, None for those who make theirs.
         """
         lookup, piece = self._looked(round), piece or (0, self.records)
         outputs, width = lookup.nodes.shape
@@ -201,7 +201,7 @@ class Columns:
         for words in self._of_all(deltas):
             total += _like(words, np.uint16, total.shape)
         if table is None:
-            found, spare = np.empty((len(total), outputs), dtype=np.int64), np.empty(0, dtype=np.uint64)
+            found, spare = np.empty((len(total), outputs), dtype=np.int64), np.empty((0, 0, 0), dtype=np.uint64)
             for start, stop in blocks(len(total), lookup.nodes.size):
                 shape = (stop - start, outputs, width)
                 spare = spare if spare.shape == shape else np.empty(shape, dtype=np.uint64)
@@ -225,15 +225,14 @@ class Columns:
     ) -> Words:
         """A share of D'r, (outputs, columns), or for the matrix "one" of sum_i r_i, (outputs,).
 
-        `slopes` are the e of all parties, `correction` as for the Gram matrix. The sum over parties and pieces is D'r and
-        the noise dealt.
+        `slopes` are the e of all parties (for "one" its own is enough), `correction` is as for the Gram matrix. The sum
+        over parties and pieces is D'r and the noise dealt.
         """
         lookup, piece = self._looked(round), piece or (0, self.records)
         shape = (piece[1] - piece[0], lookup.outputs)
         rho = _signed(stream(self._seed, label(SLOPES, round, piece), shape[0] * shape[1]), shape)
         if matrix == ONE:
-            self._of_all(slopes)
-            total = (_signed(slopes[self.name], shape) + rho).sum(axis=0)
+            total: Signed = (_signed(slopes[self.name], shape) + rho).sum(axis=0)
         else:
             kept = self._matrix(matrix, complete=True)
             e = np.zeros(shape, dtype=np.int64)
@@ -241,18 +240,15 @@ class Columns:
                 e += _signed(words, shape)
             total = ring.weighted_rows(kept.masked[piece[0] : piece[1]], rho)
             total[:, kept.places[self.name]] += ring.weighted_rows(kept.own[piece[0] : piece[1]], e)
-        return (total + self._share(correction, [*label(CORRECTION, round, piece), matrix], total.shape)).view(
-            np.uint64
-        )
+        total += self._share(correction, [*label(CORRECTION, round, piece), matrix], total.shape)
+        return total.view(np.uint64)
 
     def _dithers(self, lookup: Lookup, dithers: Randomness, piece: Piece) -> Scores:
         """`order` - 1 numbers of one level each, around 0; the low bits of the masks are one more."""
         start, stop = piece
         count, most = lookup.order - 1, (1 << lookup.fine) - 1
-        drawn = (
-            np.frombuffer(dithers.bytes(2 * count * (stop - start)), dtype="<u2").reshape(count, stop - start) & most
-        )
-        total = drawn.sum(axis=0, dtype=np.int64) - count * most // 2
+        drawn = np.frombuffer(dithers.bytes(2 * count * (stop - start)), dtype="<u2") & most
+        total = drawn.reshape(count, stop - start).sum(axis=0, dtype=np.int64) - count * most // 2
         return np.where(self._null[start:stop], 0, total).astype(np.uint16)
 
     def _share(self, dealt: Words | None, of: list[Any], shape: tuple[int, ...]) -> Signed:
