@@ -194,6 +194,9 @@ class Outgoing(_Sealed):
         self._fill(data=data)
 
 
+LEAVES: Final = (Released, Share, Masked, Disclosed)  # a subclass could skip the seal
+
+
 def declare_public(name: str, value: Any, *, reason: str) -> Declared:
     """Let a public value out, by name and with a reason.
 
@@ -233,8 +236,7 @@ def reply(kind: str, request: Frame, content: Released | Share | Masked | Disclo
     """The frame that answers `request`: something released, shared, masked or disclosed, or what was declared."""
     arrays: Mapping[str, NDArray[Any]] = {}
     text = ""
-    # a subclass could skip the seal
-    if type(content) in (Released, Share, Masked, Disclosed):
+    if isinstance(content, Released | Share | Masked | Disclosed) and type(content) in LEAVES:
         if type(content) is Disclosed and content.recipient != request.query:
             raise LeakError(f"a prediction for {content.recipient!r} answers no request for another recipient.")
         arrays = content.arrays

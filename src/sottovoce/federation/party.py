@@ -397,9 +397,10 @@ class Party:
         if self._run is not None and self._run.plan.digest == plan.digest:
             return self._signed(plan)
         self._check_trains(plan)
-        if plan.digest in self._seen and self._account is None:
+        if plan.digest in self._seen and (self._account is None or (plan.sealing and plan.split == "columns")):
             raise RefusedError(
-                "this plan was run before, and a party without a ledger does not remember what it released."
+                "this plan was run before, and a party without a ledger, or over sealed columns, does not remember what "
+                "it released."
             )
         recipe = self._recipe(plan)
         alone = plan.names == (self.name,)
@@ -419,36 +420,9 @@ class Party:
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
             return _acknowledged(True)
         rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
-        if self._account is not None:
-            summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
-            line = self._account.line()
-            cost, paid = charge_of(form, plan, self.name, line[0][1])
-            try:
-                for terms in (book.terms for _, book in line):
-                    # Of several plans on an account each has the part of the samplers' share that it has of the budget.
-                    several = terms.composition != "basic"
-                    part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
-                    delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
-                    form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
-            except InputError as error:
-                raise RefusedError(f"{self.name} refuses: {error}") from None
-            given = Counter[str]() if form.resumes else self._account.answers(plan.digest.hex())
-            told = plan.split == "columns" and plan.models == "shared"  # the one thing left may be the model
-            if given and not (told and self._answered_all(form, plan, given)):
-                raise RefusedError(
-                    f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
-                    "between rounds is lost; what was released stays charged. Start a new fit."
-                )
-            self._account.reserve(
-                plan.digest.hex(),
-                cost,
-                delta=plan.delta,
-                summary=summary,
-                paid=paid,
-                about=plan.about.texts(),
-                within=part_of_fit(plan),
-            )
+        self._charge(form, plan)
         self._keys.keep(plan)
+        self._keys.forget_others(plan)
         gate = Gate(plan, self.randomness, self._account, keeper, sealer)
         self._seen.add(plan.digest)
         columns = None
@@ -456,6 +430,39 @@ class Party:
             columns = ColumnRun(plan, sealer, rows, gate, self.randomness)
         self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows), columns, started=alone)
         return self._signed(plan)
+
+    def _charge(self, form: Algorithm, plan: Plan) -> None:
+        """Reserve the plan's whole cost, durably, if this party has a ledger; what cannot go on is refused first."""
+        if self._account is None:
+            return
+        summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
+        line = self._account.line()
+        cost, paid = charge_of(form, plan, self.name, line[0][1])
+        try:
+            for terms in (book.terms for _, book in line):
+                # Of several plans on an account each has the part of the samplers' share that it has of the budget.
+                several = terms.composition != "basic"
+                part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
+                delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
+                form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
+        except InputError as error:
+            raise RefusedError(f"{self.name} refuses: {error}") from None
+        given = Counter[str]() if form.resumes else self._account.answers(plan.digest.hex())
+        told = plan.split == "columns" and plan.models == "shared"  # the one thing left may be the model
+        if given and not (told and self._answered_all(form, plan, given)):
+            raise RefusedError(
+                f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
+                "between rounds is lost; what was released stays charged. Start a new fit."
+            )
+        self._account.reserve(
+            plan.digest.hex(),
+            cost,
+            delta=plan.delta,
+            summary=summary,
+            paid=paid,
+            about=plan.about.texts(),
+            within=part_of_fit(plan),
+        )
 
     def _sealer(self, plan: Plan) -> Sealer | None:
         """The own side of a plan's sealed sums; a plan that has another key for it is refused."""

@@ -56,6 +56,11 @@ class RunKeys:
         if not path.exists():
             write_durably(path, self.of(plan).private_bytes().hex().encode(), mode=0o600)
 
+    def forget_others(self, plan: Plan) -> None:
+        """Another plan was accepted: what was told for earlier ones is of no more use here."""
+        own = dict(plan.keys).get(self._party)
+        self._known = {public: key for public, key in self._known.items() if public == own}
+
     def forget(self, digest: bytes) -> None:
         """The run of a plan is over, or all are."""
         self._known.clear()

@@ -1,6 +1,6 @@
 """Sums over the records of parties that have columns: who says what, in which order.
 
-    set-up     the holder of the labels sends each other party the key of their boxes; each party sends its masked columns
+    set-up     the holder of the labels sends the others the key of their boxes; each party sends its masked columns
     a sum      of what each party has by itself: one share of each
     products   shares of the Gram matrix, from the masked columns and what the dealer dealt
     a look-up  masked scores, then masked slopes, then shares of the sum
@@ -149,7 +149,7 @@ class ColumnRun:
         return stages[asked.name](query, frame, asked)
 
     def share(self, query: Query, round: Round, frame: Frame) -> Share:
-        """This party's part of a sum."""
+        """A party's part of a sum."""
         call = Call.read(frame.text)
         told = {name: array for name, array in frame.arrays.items() if name in call.said}
         sent = {name: array for name, array in frame.arrays.items() if name not in call.said}
@@ -212,9 +212,9 @@ class ColumnRun:
 
     def _looked_up(self, current: _Lookup, number: int, piece: Piece, sent: Arrays) -> NDArray[np.uint64]:
         """A share of what is looked up at all parties' scores."""
-        others = self._opened(label(SCORES, number, piece), sent, np.uint16)
-        deltas = {**others, self._sealer.name: current.delta}
-        return self._engine.slopes(number, deltas, current.table, piece=piece)  # type: ignore[arg-type]
+        deltas: dict[str, Any] = self._opened(label(SCORES, number, piece), sent, np.uint16)
+        deltas[self._sealer.name] = current.delta
+        return self._engine.slopes(number, deltas, current.table, piece=piece)
 
     def _more(self, query: JointSum, frame: Frame, asked: Stage) -> None:
         """A piece of the records that is not the last: its part of the sum waits here."""
@@ -230,10 +230,10 @@ class ColumnRun:
         if matrix == ONE:
             words = self._looked_up(current, number, piece, sent)
             pad = stream(self._sealer.seed, label(SLOPES, number, piece), words.size).reshape(words.shape)
-            slopes = {self._sealer.name: words - pad}
+            slopes: dict[str, Any] = {self._sealer.name: words - pad}
         else:
-            others = self._opened(label(SLOPES, number, piece), sent)
-            slopes = {**others, self._sealer.name: current.slopes}  # type: ignore[dict-item]
+            slopes = self._opened(label(SLOPES, number, piece), sent)
+            slopes[self._sealer.name] = current.slopes
         found = self._engine.gradient(number, slopes, dealt, matrix, piece=piece)
         return found if alone else found + current.total
 
@@ -343,7 +343,8 @@ class ColumnSums:
 
     def __init__(self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener) -> None:
         self._plan, self._exchange, self._deals, self._opener = plan, exchange, deals, opener
-        self._order, self._gram = places_of(plan), None
+        self._order = places_of(plan)
+        self._gram: Array | None = None
         self._white = False
 
     def set_up(self) -> None:
@@ -359,8 +360,8 @@ class ColumnSums:
         if isinstance(query, GramMatrix):
             dealt = {name: {DEALT_WORDS: words} for name, words in self._deals.gram(query).items()}
             value = self._opened(number, ask.query, queries, told, dealt)
-            self._gram = query.matrix(value)[np.ix_(self._order, self._order)]
-            return np.asarray(self._gram[query.places])
+            gram = self._gram = query.matrix(value)[np.ix_(self._order, self._order)]
+            return np.asarray(gram[query.places])
         if not isinstance(query, JointSum):
             dealt = {name: {DEALT_WORDS: words} for name, words in self._deals.own(number, query, told).items()}
             return self._opened(number, ask.query, queries, told, dealt)
@@ -403,9 +404,8 @@ class ColumnSums:
     ) -> Array:
         query = next(iter(queries.values()))
         call = Call(self._plan.names, said=tuple(told))
-        replies = self._exchange(
-            self._plan.names, Frame("ask", 0, self._plan.digest, number, name, told, call.text), each
-        )
+        said = Frame("ask", 0, self._plan.digest, number, name, told, call.text)
+        replies = self._exchange(self._plan.names, said, each)
         shares = {party: share(party, query, replies[party]) for party in call.roster}
         return self._opener.open(shares, noise_of(query, self._plan, told), label_of(name, number, call, told))
 

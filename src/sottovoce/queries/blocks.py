@@ -7,6 +7,7 @@ units of what bounds a record's term: sensitivities do not depend on what was to
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -51,7 +52,7 @@ class Blocks:
 
     def __init__(self, problem: Problem) -> None:
         ends = np.cumsum((0, *problem.columns))
-        self.columns = [slice(int(start), int(stop)) for start, stop in zip(ends, ends[1:], strict=False)]
+        self.columns = [slice(int(start), int(stop)) for start, stop in itertools.pairwise(ends)]
         self.owners = list(range(len(problem.columns)))
         if problem.fit_intercept:
             self.columns.append(slice(problem.features, problem.features + 1))
