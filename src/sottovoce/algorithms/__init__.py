@@ -18,6 +18,7 @@ from sottovoce.algorithms.registry import (
     missed,
     of,
     plan_by,
+    serves,
     titles,
 )
 
@@ -39,5 +40,6 @@ __all__ = [
     "missed",
     "of",
     "plan_by",
+    "serves",
     "titles",
 ]

@@ -102,6 +102,11 @@ def mismatch(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> 
     return None
 
 
+def serves(solver: str, loss: Loss, *, sealed: bool) -> bool:
+    """Whether a solver serves columns so."""
+    return solver in SOLVERS and mismatch(solver, loss, "columns", sealed=sealed) is None
+
+
 def check(solver: str, loss: Loss, split: Split, *, sealed: bool = False) -> None:
     """Refuse a solver that is unknown or does not fit; the error lists those that do."""
     if solver not in SOLVERS:
@@ -167,6 +172,8 @@ def make_plan(problem: Problem, solver: Any, *, run: str, coin: str) -> Plan:
 
 def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: str) -> Plan:
     """The plan of a problem by a form that was found, with what its design is told."""
+    if problem.sealing is not None and not form.serves(problem.split, sealed=True):
+        problem = problem.changed(sealing=None)  # what is bought beside a fit and is no sum
     prepared = problem.changed(layout=form.layout)
     design = form.design(prepared, options)
     if problem.sealing is not None:

@@ -40,11 +40,14 @@ from sottovoce.federation.prediction import COORDINATOR
 from sottovoce.files import write_data
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
+from sottovoce.plan.sealing import MOST_PARTIES
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.calibration import mu_for, part_of
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.relation import Relation, checked, inside
+from sottovoce.queries.joint import looked_up
 from sottovoce.solvers import SOLVERS, Options, by_name
+from sottovoce.solvers.auto import NEWTON_FEATURES
 from sottovoce.transports.base import Communication
 
 Array = NDArray[np.float64]
@@ -399,7 +402,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         loss = losses.get(named.name, **named.parameters)
         if self._solver_name != "auto":
             sealed = federation.secure and not self._without_privacy()
-            algorithms.check(self._solver_name, loss, federation.split, sealed=sealed)
+            if not (federation.undecided and algorithms.serves(self._solver_name, loss, sealed=True)):
+                algorithms.check(self._solver_name, loss, federation.split, sealed=sealed)
         coordinator = federation.coordinator(
             insecure_seed=self.insecure_seed, without_privacy=runs and self._without_privacy()
         )
@@ -408,6 +412,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 facts = coordinator.facts(classes=self._asks_for_classes)
             names = common_names(facts, federation.split) if own_names is None else own_names
             problem = self._problem(federation, facts, names, named)
+            if federation.undecided:
+                federation.seal_where_allowed(coordinator, self._unsealed(problem))
+                problem = problem.changed(sealing=federation.sealed())
             if self.alpha == "auto":
                 check_auto(self, problem)
             warn_of(problem, frames + 1)
@@ -422,6 +429,21 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 first = planned(ranges.FORM, ranged, tuple(columns), federation, self.insecure_seed, within)
                 purchase = ranges.Purchase(columns, first, problem, solver)
         return Prepared(federation, coordinator, form, plan, names if own_names is None else None, (), purchase)
+
+    def _unsealed(self, problem: Problem) -> str | None:
+        """Why a fit over columns is better not sealed, from public numbers; None if it may be."""
+        parties, loss, name = len(problem.parties), problem.scaled_loss, self._solver_name
+        if not problem.private:
+            return "nothing is protected"
+        if problem.calibration != "tight":
+            return "a paper's calibration was asked for"
+        if name != "auto" and algorithms.mismatch(name, loss, "columns") is None:
+            return f"solver={name!r} was asked for"
+        if not 2 <= parties <= MOST_PARTIES["columns"]:
+            return f"{parties} parties, and 2 to {MOST_PARTIES['columns']} can be sealed"
+        if problem.features > NEWTON_FEATURES:
+            return f"{problem.features} features, and products of at most {NEWTON_FEATURES} are made"
+        return None if looked_up(problem) else f"slopes of {loss.name!r} with these classes cannot be looked up"
 
     @property
     def _whole(self) -> Whole:

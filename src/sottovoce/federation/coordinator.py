@@ -95,6 +95,14 @@ class Coordinator:
             keys.append((plan.sealing.dealer, self._deal_key.public))
         return plan.model_copy(update={"keys": tuple(keys)})
 
+    def refusal_to_seal(self) -> str | None:
+        """Why a party takes no part in sealed sums, or None; nothing is charged."""
+        try:
+            self._exchange(self._transport.parties, Frame("hello", 0, query="seal"))
+        except RefusedError as error:
+            return str(error)
+        return None
+
     def check(self, plan: Plan) -> None:
         """Raise what a party would answer to a plan; nothing is charged."""
         self._propose(plan, plan.names, "check")

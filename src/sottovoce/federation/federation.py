@@ -45,6 +45,8 @@ class Federation:
         self.label_party = 0
         self.norms: tuple[float, ...] | None = None
         self.secure = False  # whether sums over the parties are sealed
+        self.why = ""  # by columns, where it was left open: why they are, or are not
+        self.undecided = False  # whether it was left open
         self._sealing: dict[str, Any] = {}
         self.schema: Schema | None = None  # what made the features of parties of this process
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
@@ -123,7 +125,7 @@ class Federation:
         policy: Policy | None = None,
         record: bool = False,
         schema: Schema | None = None,
-        products: Literal["none", "secure"] = "none",
+        products: Literal["auto", "none", "secure"] = "auto",
     ) -> Federation:
         """Each party has some features of the same people, in the same order.
 
@@ -132,6 +134,10 @@ class Federation:
         row; by default they follow the number of columns. A person is in every party, so each party's ledger is charged
         what all of them release. `y=None`: people to predict for, whose labels nobody knows; with a schema, which is of
         the columns of all parties together, the label column of the tables.
+
+        `products="secure"`: only sums over the whole table are opened (`sealing`). `"none"`: each party adds noise to
+        all that it says, which costs far more accuracy. "auto" takes the first where every party's policy and the model
+        allow it.
         """
         names = _names(names, len(parts))
         accounts = _accounts(ledgers, len(parts))
@@ -149,7 +155,7 @@ class Federation:
             for name, X, known, account, given in zip(names, rows, own, accounts, features, strict=True)
         ]
         made = cls("columns", InProcess(parties), parties=parties, record=record)
-        return made._by(schema).declare_columns(labels, label_party, norms)._seal("products", products, "none")
+        return made._by(schema).declare_columns(labels, label_party, norms)._seal("products", products, "none", "auto")
 
     @classmethod
     def connect(  # noqa: PLR0913
@@ -162,7 +168,7 @@ class Federation:
         norms: Sequence[float] | None = None,
         record: bool = False,
         sums: Literal["plain", "secure"] = "plain",
-        products: Literal["none", "secure"] = "none",
+        products: Literal["auto", "none", "secure"] = "auto",
     ) -> Federation:
         """Parties elsewhere, reached over a transport such as `GrpcCoordinator`.
 
@@ -180,13 +186,19 @@ class Federation:
         made = cls(split, transport, record=record).declare_columns(labels, label_party, norms)
         if split == "rows":
             return made._seal("sums", sums, "plain")
-        return made._seal("products", products, "none")
+        return made._seal("products", products, "none", "auto")
 
-    def _seal(self, name: str, value: str, other: str) -> Federation:
-        if value not in ("secure", other):
-            raise InputError(f"{name}={value!r} must be 'secure' or {other!r}.")
-        self.secure = value == "secure"
+    def _seal(self, name: str, value: str, *others: str) -> Federation:
+        if value not in ("secure", *others):
+            raise InputError(f"{name}={value!r} must be 'secure' or {' or '.join(map(repr, others))}.")
+        self.secure, self.undecided = value == "secure", value == "auto"
         return self
+
+    def seal_where_allowed(self, coordinator: Coordinator, reason: str | None) -> None:
+        """By columns, where it was left open: sums are sealed unless there is a `reason` not to, or a party refuses."""
+        reason = reason or coordinator.refusal_to_seal()
+        self.secure = reason is None
+        self.why = f"each party adds its own noise: {reason}" if reason else "sealed: every party allows it"
 
     def sealing(self, *, pooling: int = 0, curious: int | None = None, absent: int = 0, spare: int = 0) -> Federation:
         """Against whom the noise of sealed sums is made, and who may leave in the middle of a run.
@@ -195,7 +207,7 @@ class Federation:
         others). By rows `absent` parties may leave, and `spare` releases more are paid for so that sums can be asked
         again without them.
         """
-        if not self.secure:
+        if not self.secure and not self.undecided:
             raise InputError("sealing() is for federations with sums='secure' or products='secure'.")
         given = {"pooling": pooling, "curious": curious, "absent": absent, "spare": spare}
         for name, value in given.items():

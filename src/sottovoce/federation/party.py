@@ -246,6 +246,8 @@ class Party:
         if frame.query == "rows":
             return (self._offer(frame.text),)
         if frame.query == "seal":
+            if not self._policy.sealed:
+                raise RefusedError(f"{self.name} takes no part in sealed sums; its holder can allow Policy(sealed=True).")
             return (declare_public("public_key", self._keys.new(), reason="random, made to be told"),)
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":

@@ -104,6 +104,15 @@ def known_part(problem: Problem, shares: Array) -> float:
     return 1.0 + (1.25 if classes else 3.0) * min(pooled, 1.0)
 
 
+def looked_up(problem: Problem) -> bool:
+    """Whether the slopes of a problem can be looked up at sealed scores."""
+    try:
+        slope_lookup(problem.scaled_loss, max(problem.scaled_loss.lipschitz(), 1.0), 20)
+    except InputError:
+        return False
+    return not problem.class_weight
+
+
 def gradient_sum(problem: Problem, slope_bound: float) -> GradientSum:
     """The gradient of a problem's loss: of rows in one place or of a party, or of sealed columns."""
     loss, dimension = problem.scaled_loss, problem.dimension
