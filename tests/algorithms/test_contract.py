@@ -390,9 +390,6 @@ def served_cost(form: Algorithm, plan: Plan, release: Release, relation: Relatio
     return factor * widest.uses(plan, sum(times.values())) * (moved / release.std) ** 2
 
 
-FEW = {"rounds": 12}  # where a fit need not arrive
-
-
 class ModelContract:
     """What the estimator of a solver keeps; `options` are the solver's, `base` what the problem cannot do without."""
 
@@ -432,15 +429,6 @@ class ModelContract:
         return best
 
 
-KEPT: dict[type, Any] = {}  # the fit of a class in one place without noise, which several splits are held against
-
-
-def exact_in_one_place(contract: type[ModelContract], X: Any, y: np.ndarray) -> Any:
-    if contract not in KEPT:
-        KEPT[contract] = contract().model(epsilon=math.inf, options=contract.exact).fit(X, y)
-    return KEPT[contract]
-
-
 class RowsContract(ModelContract):
     """Data in one place, and split by rows."""
 
@@ -464,7 +452,7 @@ class RowsContract(ModelContract):
             with pytest.raises(InputError, match=refusal):
                 self.model().fit(sv.Federation.by_rows(self.parts(classification, parties)))
             return
-        central = exact_in_one_place(type(self), *classification)
+        central = self.model(epsilon=math.inf, options=self.exact).fit(*classification)
         federation = sv.Federation.by_rows(self.parts(classification, parties))
         split = self.model(epsilon=math.inf, options=self.exact).fit(federation)
         np.testing.assert_allclose(split.coef_, central.coef_, rtol=0, atol=self.apart)
@@ -478,8 +466,8 @@ class RowsContract(ModelContract):
 
     def test_dense_equals_sparse_bit_for_bit(self, classification: Any) -> None:
         X, y = classification
-        dense = self.model(epsilon=1.0, insecure_seed=3, options=FEW).fit(X, y)
-        sparse = self.model(epsilon=1.0, insecure_seed=3, options=FEW).fit(sp.csc_matrix(X), y)
+        dense = self.model(epsilon=1.0, insecure_seed=3).fit(X, y)
+        sparse = self.model(epsilon=1.0, insecure_seed=3).fit(sp.csc_matrix(X), y)
         np.testing.assert_array_equal(dense.coef_, sparse.coef_)
 
     def test_a_private_fit_learns(self, classification: Any) -> None:
@@ -506,13 +494,12 @@ class RowsContract(ModelContract):
         assert report.epsilon == report.coordinator.epsilon == report.parties.epsilon
 
     def test_same_seed_same_model_other_seed_other_model(self, classification: Any) -> None:
-        models = [self.model(epsilon=1.0, insecure_seed=seed, options=FEW) for seed in (1, 1, 2)]
-        one, two, three = (model.fit(*classification).coef_ for model in models)
+        one, two, three = (self.model(epsilon=1.0, insecure_seed=seed).fit(*classification).coef_ for seed in (1, 1, 2))
         np.testing.assert_array_equal(one, two)
         assert not np.allclose(one, three)
 
     def test_fresh_noise_without_a_seed(self, classification: Any) -> None:
-        one, two = (self.model(epsilon=1.0, options=FEW).fit(*classification).coef_ for _ in range(2))
+        one, two = (self.model(epsilon=1.0).fit(*classification).coef_ for _ in range(2))
         assert not np.allclose(one, two)
 
     def test_penalties_and_sets_are_kept(self, classification: Any) -> None:
