@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 
-.PHONY: demo test check golden docs gallery bench clean
+.PHONY: demo test check style types golden docs gallery bench clean
+
+# Packages are installed without bytecode. Where none may be written, every process of a test compiles them anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 demo: $(RUN)
 	$(BIN)/sottovoce demo
@@ -14,9 +17,14 @@ test: $(DEV) check
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 check: $(DEV)
+	$(MAKE) --jobs=2 types style
+
+types: $(DEV)
+	$(BIN)/mypy
+
+style: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/vulture
 	$(BIN)/pytest --doctest-modules src -q
 

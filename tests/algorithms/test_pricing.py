@@ -24,7 +24,7 @@ from sottovoce.privacy.events import Unbounded
 from sottovoce.queries.pricing import Pricing, queries_of
 from support import events_of
 
-FACTORS = (2, 50, 0)
+FACTORS = (2, 5, 0)  # few enough that all rounds are asked for
 STRANGE = (-1, math.nan, math.inf, 1e300, 1e-300)
 
 
@@ -150,10 +150,14 @@ def fenced(plan: Plan, tmp_path: Path) -> None:
     priced = not any(isinstance(event, Unbounded) for event in events_of(plan))
     # a plan of ours is served in full, so the harness sees all there is; no account pays for what has no price
     assert serving.check(holders, plan.to_json()) == ((len(plan.parties), answers_of(plan)) if priced else (0, 0))
-    accepted = 0
+    accepted, tried = 0, {plan.to_json()}
     for what, fields in tampered(plan):
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+        if text in tried:  # a party alone has no others whose records could be multiplied
+            continue
+        tried.add(text)
         try:
-            accepted += serving.check(holders, json.dumps(fields))[1] > 0
+            accepted += serving.check(holders, text)[1] > 0
         except AssertionError as error:
             raise AssertionError(f"{what}: {error}") from None
     assert (accepted > 0) == priced

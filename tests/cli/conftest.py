@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from processes import Program
 from sottovoce.app.cli import app
 from sottovoce.privacy.ledger import Ledger
 
@@ -102,15 +101,10 @@ def open_ledger(folder: Path) -> Callable[..., Ledger]:
 @pytest.fixture
 def start() -> Iterator:
     """Start a command as a process; what still runs at the end is killed."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Program] = []
 
-    def run(*arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sottovoce", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def run(*arguments: object) -> Program:
+        process = Program("-m", "sottovoce", *arguments, read=True)
         started.append(process)
         return process
 

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from processes import Program
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
@@ -28,7 +26,7 @@ class Sites:
         create_authority(folder)
         for name in ("coordinator", *names):
             issue(folder, name)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Program] = {}
         self.wire = GrpcCoordinator("localhost:0", names, Credentials.load(folder, "coordinator"), timeout=60.0)
 
     def save(self, name: str, **arrays: np.ndarray) -> None:
@@ -38,9 +36,8 @@ class Sites:
     def start(self, name: str, *, ledger: bool) -> None:
         """A holder's process; with a ledger its policy allows epsilon 2 and no run without noise."""
         data, address = self.folder / f"{name}.npz", f"localhost:{self.wire.port}"
-        command = [sys.executable, str(PROGRAM), name, str(data), address, str(self.folder)]
-        command += [str(self.folder / f"{name}.db")] if ledger else []
-        self.processes[name] = subprocess.Popen(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+        kept = [self.folder / f"{name}.db"] if ledger else []
+        self.processes[name] = Program(PROGRAM, name, data, address, self.folder, *kept)
 
     def stop(self) -> None:
         """The end of the wire and of all processes."""

@@ -760,8 +760,9 @@ def drain(party: Party, fields: dict[str, Any]) -> str:
         queries = {}
     digest = bytes(32) if plan is None else plan.digest
     first = send(party, "plan", plan=digest, text=text)
+    some = (-1, 0, 1, 5, 2**31 - 1)  # a plan that was refused is not known, in whatever round
     for _ in range(2):
-        for round_ in (*range(-4, 30), 10**6, 2**31 - 1):
+        for round_ in (*range(-4, 30), 10**6, 2**31 - 1) if first.kind == "accept" else some:
             for query in {**dict.fromkeys(QUERIES), **queries}:
                 told = told_of(plan, queries[query], round_) if plan and query in queries else WEIGHTS
                 send(party, "ask", plan=digest, round=round_, query=query, arrays=told)

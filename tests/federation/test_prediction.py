@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import sottovoce as sv
+from processes import Program
 from sottovoce import algorithms
 from sottovoce import solvers as options_module
 from sottovoce.algorithms import Algorithm, Ask, Solution
@@ -812,11 +811,8 @@ def test_remote_parties_predict_for_new_people_after_a_restart(recipient: str, s
         assert process.wait(20) == 0  # the holders of the training are gone; what they kept lies beside their ledgers
     for name, part in zip(NAMES, split(new), strict=True):
         sites.save(f"{name}-new", X=part)
-        command = [str(PROGRAM), name, str(sites.folder / f"{name}-new.npz"), f"localhost:{sites.wire.port}"]
-        command += [str(sites.folder), str(sites.folder / f"{name}.db"), recipient]
-        sites.processes[name] = subprocess.Popen(
-            [sys.executable, *command], env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-        )
+        where = (sites.folder / f"{name}-new.npz", f"localhost:{sites.wire.port}", sites.folder)
+        sites.processes[name] = Program(PROGRAM, name, *where, sites.folder / f"{name}.db", recipient)
     sites.wire.wait_for_parties(30)
     expected = fitted.decision_function(new)
     with pytest.raises(RefusedError, match=r"anna has a model .* not approved\. .*sottovoce models approve"):

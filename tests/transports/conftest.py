@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from processes import Program
 from sottovoce.door.frames import MAX_BYTES
 from sottovoce.transports.certificates import create_authority, issue
 
 SCRIPT = Path(__file__).with_name("party_process.py")
-StartParty = Callable[..., "subprocess.Popen[str]"]
+StartParty = Callable[..., Program]
 
 
 @pytest.fixture(scope="session")
@@ -39,15 +38,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def starter(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartParty]:
     """Starts a party as a process of its own; what still runs at the end is killed."""
     folder = tmp_path_factory.mktemp("markers")
-    started: list[subprocess.Popen[str]] = []
+    started: list[Program] = []
 
-    def start(name: str, port: int, *, markers: Path = folder, limit: int = MAX_BYTES) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), certificates, name, f"localhost:{port}", markers, str(limit)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def start(name: str, port: int, *, markers: Path = folder, limit: int = MAX_BYTES) -> Program:
+        process = Program(SCRIPT, certificates, name, f"localhost:{port}", markers, limit, read=True)
         started.append(process)
         return process
 

@@ -21,13 +21,14 @@ from typing import Any
 import grpc
 import pytest
 
+from processes import Program
 from sottovoce.door.frames import Frame, decode, encode, peek
 from sottovoce.errors import InputError, WireError
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 
 serials = itertools.count(1)
-StartParty = Callable[..., "subprocess.Popen[str]"]
+StartParty = Callable[..., Program]
 Open = Callable[..., GrpcCoordinator]
 # Seconds after which what should have happened has not: a failing test ends instead of hanging.
 PATIENCE = 60.0
@@ -135,7 +136,7 @@ def serve_silent(name: str, port: int, credentials: Credentials, **options: Any)
         timer.cancel()
 
 
-def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
+def finished(process: Program) -> tuple[int | None, str]:
     output, _ = process.communicate(timeout=PATIENCE)
     return process.returncode, output
 
