@@ -17,10 +17,9 @@ from sottovoce.plan.families import FAMILIES, family
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
-from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.mechanisms import MAX_WIDE
-from sottovoce.privacy.relation import Relation, inside
+from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, queries_of
 from sottovoce.solvers.auto import preferences
@@ -197,11 +196,11 @@ def with_sealing(form: Algorithm, problem: Problem, options: Any, design: Design
             events = [release.event(problem.relation, count=1) for release in design.releases]
             if not all(isinstance(event, Gaussian) for event in events):
                 raise InputError(f"spare={sealing.spare}: solver={form.name!r} samples, and has no spare releases.")
-            whole = mu_for(problem.epsilon, inside(problem.delta)) ** 2
-            reserve = sealing.spare * max(event.mu for event in events if isinstance(event, Gaussian)) ** 2 / whole
-            if reserve <= sealing.reserve:
+            dearest = max(event.mu for event in events if isinstance(event, Gaussian))
+            spare = sealing.spare * (dearest / problem.mu) ** 2
+            if spare / (1 + spare) <= sealing.reserve:
                 break
-            sealing = sealing.changed(reserve=min(reserve * (1 + 2.0**-20), 0.99))
+            sealing = sealing.changed(reserve=spare / (1 + spare) * (1 + 2.0**-20))
             problem = problem.changed(sealing=sealing)
             design = form.design(problem, options)
     plain = tuple(release.model_copy(update={"dropped": 0}) for release in design.releases)

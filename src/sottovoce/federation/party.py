@@ -247,7 +247,7 @@ class Party:
             return (self._offer(frame.text),)
         if frame.query == "seal":
             if not self._policy.sealed:
-                raise RefusedError(f"{self.name} takes no part in sealed sums; its holder can allow Policy(sealed=True).")
+                raise RefusedError(f"{self.name} takes no part in sealed sums; its holder can, by Policy(sealed=True).")
             return (declare_public("public_key", self._keys.new(), reason="random, made to be told"),)
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
@@ -401,8 +401,8 @@ class Party:
         self._check_trains(plan)
         if plan.digest in self._seen and (self._account is None or (plan.sealing and plan.split == "columns")):
             raise RefusedError(
-                "this plan was run before, and a party without a ledger, or over sealed columns, does not remember what "
-                "it released."
+                "this plan was run before, and a party without a ledger, or with sealed columns, does not remember what it "
+                "released."
             )
         recipe = self._recipe(plan)
         alone = plan.names == (self.name,)

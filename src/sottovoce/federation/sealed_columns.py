@@ -232,8 +232,7 @@ class ColumnRun:
             pad = stream(self._sealer.seed, label(SLOPES, number, piece), words.size).reshape(words.shape)
             slopes: dict[str, Any] = {self._sealer.name: words - pad}
         else:
-            slopes = self._opened(label(SLOPES, number, piece), sent)
-            slopes[self._sealer.name] = current.slopes
+            slopes = {**self._opened(label(SLOPES, number, piece), sent), self._sealer.name: current.slopes}
         found = self._engine.gradient(number, slopes, dealt, matrix, piece=piece)
         return found if alone else found + current.total
 
