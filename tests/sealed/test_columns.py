@@ -16,6 +16,7 @@ from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.privacy.mechanisms import wide_gaussian
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.sealed import pads
 from sottovoce.sealed.columns import ONE, ROWS, Columns
 from sottovoce.sealed.pads import COLUMNS, CORRECTION, SCORES, SLOPES, label
 from sottovoce.sealed.ring import check_room
@@ -76,6 +77,17 @@ def test_pieces_and_further_matrices_open_the_same_kind_of_sum() -> None:
         np.testing.assert_array_equal(gradient, run.seen["r"].T @ exact + noise)
     total = opened(run.round(2, weights, logistic(), matrix=ONE, pieces=pieces, noise=np.array([3])))
     np.testing.assert_array_equal(total, run.seen["r"].sum(axis=0) + 3)
+
+
+def test_columns_in_many_frames_open_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pads, "FRAME", 8 * 7 * 12)
+    rows = some_rows(50, 7, BITS)
+    run = Run(rows, some_labels(50), [1, 4, 2], BITS).exchange()
+    assert pads.column_pieces(50, run.widths) == ((0, 10), (10, 20), (20, 30), (30, 40), (40, 50))
+    assert pads.round_pieces(50, 3, 16) == tuple((5 * part, 5 * part + 5) for part in range(10))
+    np.testing.assert_array_equal(opened(run.gram_shares()), (rows.T @ rows)[np.triu_indices(7)])
+    gradient = opened(run.round(0, np.ones(7), logistic(), pieces=pads.round_pieces(50, 3, 16)))
+    np.testing.assert_array_equal(gradient, run.seen["r"].T @ rows)
 
 
 def test_the_gram_matrix_of_prepared_parts_is_the_central_one_bit_for_bit() -> None:

@@ -17,7 +17,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed.columns import ONE
 from sottovoce.sealed.pads import SCORES, label
 from sottovoce.sealed.streams import stream
-from sottovoce.sealed.tables import Lookup, fitted_nodes, slope_lookup
+from sottovoce.sealed.tables import Lookup, fitted_nodes, slope_lookup, widening
 
 BITS = 15
 LOSSES = [losses.get(name) for name in ("logistic", "hinge", "smoothed_hinge", "huber", "squared")]
@@ -159,6 +159,12 @@ def test_a_table_that_is_none_is_refused(change: dict[str, Any], said: str) -> N
     Lookup(**fields)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=said):
         Lookup(**(fields | change))  # type: ignore[arg-type]
+
+
+def test_levels_are_further_apart_for_large_scores() -> None:
+    lookup = slope_lookup(losses.get("logistic"), 1.0, BITS)
+    spreads = [0.0, 13 / 6, 2.2, 26 / 3, 8.7, 52 / 3, 17.4, 1e9]
+    assert [widening(lookup, spread) for spread in spreads] == [1, 1, 2, 2, 4, 4, 8, 8]
 
 
 # How far a record moves a gradient

@@ -31,6 +31,7 @@ Function = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 WIDENINGS: Final = (1, 2, 4, 8)
 MOST_LEVELS: Final = 1024
 MOST_ORDER: Final = 5
+_SPARE, _FAR, _NEAR = 3, 6.0, 3.0  # levels at the end of a table, where slopes fall; deviations of scores
 _POINTS = 32  # of a level, at which a fit is compared
 
 
@@ -84,6 +85,18 @@ class Lookup:
         """What the outputs of a record can be, as a norm: | max_k |f_k| 2^-bits + |beta| |."""
         largest = np.abs(self.nodes).max(axis=1) * 2.0**-bits + np.abs(self.beta)
         return float(np.sqrt(largest @ largest))
+
+
+def widening(lookup: Lookup, spread: float) -> int:
+    """How far apart levels are to be, as a factor, at scores of this deviation: they have to stay within the table.
+
+    Levels of 2 h cost little, and are taken as soon as 6 deviations do not fit; those of 4 h and 8 h are so coarse that
+    slopes are too flat and weights too large, so they are taken where 3 deviations would not fit.
+    """
+    reach = lookup.level * (lookup.nodes.shape[1] - _SPARE)
+    if reach >= _FAR * spread:
+        return WIDENINGS[0]
+    return next((factor for factor in WIDENINGS[1:] if factor * reach >= _NEAR * spread), WIDENINGS[-1])
 
 
 @lru_cache(maxsize=64)
