@@ -401,8 +401,8 @@ class Party:
         self._check_trains(plan)
         if plan.digest in self._seen and (self._account is None or (plan.sealing and plan.split == "columns")):
             raise RefusedError(
-                "this plan was run before, and a party without a ledger, or with sealed columns, does not remember what it "
-                "released."
+                "this plan was run before, and a party without a ledger, or with sealed columns, does not remember what "
+                "it released."
             )
         recipe = self._recipe(plan)
         alone = plan.names == (self.name,)

@@ -21,11 +21,9 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.queries import gradient
 from sottovoce.queries.gradient import GradientSum
-from sottovoce.sealed.tables import WIDENINGS, Lookup, slope_lookup
+from sottovoce.sealed.tables import WIDENINGS, Lookup, slope_lookup, widening
 
 Array = NDArray[np.float64]
-
-MARGIN, DEVIATIONS = 3.0, 6.0  # of a table's range: levels to spare, and deviations of the scores within it
 
 
 class JointSum(Query):
@@ -79,14 +77,11 @@ class JointGradient(JointSum, GradientSum):
         return known_part(plan, plan.row_shares())
 
     def widened(self, plan: Plan, weights: Array, gram: Array | None) -> int:
-        """How far apart levels are: within the table are 6 deviations of the scores, by an opened Gram matrix."""
+        """How far apart levels are, by the spread of the scores that an opened Gram matrix says."""
         table = slope_lookup(self.loss, self.slope_bound, plan.preparation.bits)
         if gram is None:
             return 1
-        spread = math.sqrt(max(float(weights @ gram @ weights), 0.0) / plan.records)
-        reach = table.level * table.nodes.shape[1]
-        fits = (factor for factor in WIDENINGS if factor * reach - MARGIN * factor * table.level >= DEVIATIONS * spread)
-        return next(fits, WIDENINGS[-1])
+        return widening(table, math.sqrt(max(float(weights @ gram @ weights), 0.0) / plan.records))
 
 
 def known_part(problem: Problem, shares: Array) -> float:

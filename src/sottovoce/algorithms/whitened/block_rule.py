@@ -160,7 +160,7 @@ class Coordinates:
         return float(self._moments.values @ self._moments.into(self.back @ point) ** 2)
 
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-        """w = B u; with a penalty the least 1/2 |w - B u|^2 + penalty, in the metric H^-1/2 R V diag(.) V'R' H^-1/2."""
+        """W = B u; with a penalty the least 1/2 |w - B u|^2 + penalty, in the metric H^-1/2 R V diag(.) V'R' H^-1/2."""
         free = self.back @ point
         if regulariser.is_none:
             return np.asarray(free)
@@ -217,7 +217,7 @@ class Slope:
         return min(max(0.25 / self.loss.curvature_bound, 0.25), 1.0)
 
     def __call__(self, u: Array) -> Array:
-        """f."""
+        """F."""
         if self.loss.kind == "regression":
             return np.clip(u / self.most, -1.0, 1.0)
         return np.sign(u) * (self._size(self.shift - np.abs(u)) - 0.5)
