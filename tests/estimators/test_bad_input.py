@@ -419,7 +419,7 @@ class TestFederations:
         self, data: Any, account: sv.Account, solver: str
     ) -> None:
         federation = sv.Federation.by_columns(
-            [data.X[:, :2], data.X[:, 2:]], data.y, ledgers=[account, None], record=True
+            [data.X[:, :2], data.X[:, 2:]], data.y, ledgers=[account, None], record=True, products="none"
         )
         model = sv.PrivateRidge(**bounds(sv.PrivateRidge) | {"solver": solver})
         with pytest.raises(sv.InputError, match=f"'{solver}' does not serve data split by columns"):

@@ -220,7 +220,9 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
     for release in plan.releases:
         query = queries[release.query]
         step = query.joint_step(bits) or release.step
-        releases.append(Release.of(query, release.first, release.count, release.std, step))
+        finer = Release.of(query, release.first, release.count, release.std, step)  # rounds less, and costs less
+        std = release.std * finer.charged(plan.relation) / release.charged(plan.relation)
+        releases.append(Release.of(query, release.first, release.count, std, step))
         part = max(sealing.share(parties), sealing.top_up(parties, WIDEST))
         scale = release.std * math.sqrt(part) / step / float(np.min(query.noise_weights))
         too_wide = max(too_wide, scale / MAX_WIDE)
