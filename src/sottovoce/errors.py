@@ -72,7 +72,12 @@ class WireError(SottovoceError):
 
     When: on any exchange; what was released before stays charged. What to do: see that all parties run, that their
     certificates are of one authority, and that the timeout is long enough. A new fit is a new plan and is charged anew.
+    `parties` are those that did not answer, where it is that; else there is none.
     """
+
+    def __init__(self, text: str = "", parties: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.parties = tuple(parties)
 
 
 class LeakError(SottovoceError):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 import plans
 import sottovoce as sv
@@ -28,10 +27,11 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import COORDINATOR, Request, added, masked_of, public_key, scores_of
+from sottovoce.federation.prediction import COORDINATOR, Request, added, masked_of, scores_of
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.queries.pricing import queries_of
+from sottovoce.sealed.streams import RunKey
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, Local, local_identities
 from sottovoce.transports.in_process import InProcess
@@ -215,12 +215,12 @@ class Attack:
             assert list(answered(self.party, self.plan))
         arrays = {"coef": SPELLING, "intercept": np.zeros(1)}
         self.kept = send(self.party, "done", self.plan.digest, arrays=arrays)
-        self.key = X25519PrivateKey.generate()
+        self.key = RunKey()
 
     def predict(self, signed: str) -> Frame:
         """Ask for the scores, with the coordinator's key as that of b and this text as b's signature."""
         own = json.loads(send(self.party, "hello", query="predict").text)
-        keys = {"a": own["public_key"], "b": public_key(self.key)}
+        keys = {"a": own["public_key"], "b": self.key.public}
         signed_by = {"a": own["signature"], "b": signed}
         self.request = Request.new(self.plan.digest, self.recipient, keys, signed_by)
         return send(self.party, "predict", self.plan.digest, query=self.recipient, text=self.request.text)
@@ -249,9 +249,9 @@ def test_rows_of_the_training_do_not_leave_through_predictions(recipient: str) -
     other = local_identities(NAMES)["b"]
     for signed in (
         "",
-        other.sign(PREDICTION_KEY, bytes.fromhex(public_key(trusted.key))),
+        other.sign(PREDICTION_KEY, bytes.fromhex(trusted.key.public)),
         trusted.known["b"].sign(PREDICTION_KEY, bytes(32)),
-        trusted.known["b"].sign(PLAN, bytes.fromhex(public_key(trusted.key))),
+        trusted.known["b"].sign(PLAN, bytes.fromhex(trusted.key.public)),
     ):
         assert "the signature of b" in said(trusted.predict(signed))
 
@@ -263,7 +263,7 @@ def test_rows_of_the_training_do_not_leave_through_predictions(recipient: str) -
 def test_without_the_fences_the_rows_are_read(recipient: str) -> None:
     """Negative control: where b itself signs the coordinator's key and the holder approves, the columns are there."""
     attack = Attack(recipient, asks=True, approve_models=True)
-    answer = attack.predict(attack.known["b"].sign(PREDICTION_KEY, bytes.fromhex(public_key(attack.key))))
+    answer = attack.predict(attack.known["b"].sign(PREDICTION_KEY, bytes.fromhex(attack.key.public)))
     np.testing.assert_array_equal(attack.columns(answer), data()[0]["a"])
 
 

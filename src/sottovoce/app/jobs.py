@@ -439,6 +439,10 @@ class PartyJob(_File):
         default_factory=PolicyTable, description="a table with max_epsilon, max_delta, predict_for"
     )
     bounds: BoundsTable | None = Field(None, description="the bounds that a plan must have, if any")
+    peers: dict[str, str] = Field(
+        default_factory=dict,
+        description='the pins of other parties\' certificates, north = "sha256:...", as `sottovoce pin` prints them',
+    )
     schema_table: SchemaTable | None = Field(None, alias="schema", description=_SCHEMA)
 
     @property

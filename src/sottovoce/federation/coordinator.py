@@ -72,6 +72,8 @@ class Coordinator:
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
         self.missing: dict[str, str] = {}  # by party: why it has no part of the last run's model
         self.transcript: list[Message] | None = [] if record else None
+        self.left: dict[str, int] = {}  # of sealed sums: who left, and in which round
+        self._away: set[str] = set()
         self._signatures: dict[str, str] = {}
         self._deal_key = RunKey()
 
@@ -118,6 +120,7 @@ class Coordinator:
         if len(parties) > 1:
             self.check(plan)  # one refusal, and nobody has paid
         self._open(plan, parties)
+        self._away = set()
         text, queries = form.coordinate(plan), _queries(form, plan)
         opener = None if plan.sealing is None else Opener(plan, self._randomness)
         columns = self._columns(opener) if opener is not None and plan.split == "columns" else None
@@ -178,7 +181,11 @@ class Coordinator:
     def dismiss(self) -> None:
         """Say that there is nothing more to ask: a party that serves over a network then ends its connection."""
         with contextlib.suppress(WireError):
-            self._exchange(self._transport.parties, Frame("done", 0))
+            self._exchange(self._there(self._transport.parties), Frame("done", 0))
+
+    def _there(self, parties: Iterable[str]) -> list[str]:
+        """Without those who left in this run: an exchange would wait for them."""
+        return [name for name in parties if name not in self._away]
 
     def _propose(self, plan: Plan, parties: Iterable[str], query: str = "") -> dict[str, Reply]:
         each = {name: {RECEIPT: packed(receipt)} for name, receipt in self.receipts.items()}
@@ -216,7 +223,7 @@ class Coordinator:
         said, missing = Frame("done", 0, plan.digest), dict[str, str]()
         if plan.split != "columns":
             with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
-                replies = self._exchange(plan.names, said)
+                replies = self._exchange(self._there(plan.names), said)
                 self._keep_receipts(replies)
                 if forgot := [name for name, reply in replies.items() if reply.frame.kind != "done"]:
                     self._exchange(forgot, Frame("done", 0))
@@ -255,9 +262,16 @@ class Coordinator:
     def _sum(self, opener: Opener, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """A sealed sum over the parties of the roster, the only value that a round of such a plan has."""
         plan, query = opener.plan, next(iter(queries.values()))
-        call = Call(tuple(queries), said=tuple(ask.arrays))
-        said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays, call.text)
-        replies = self._answers(plan, said, ask, queries)
+        call = Call(opener.roster.of(queries), said=tuple(ask.arrays))
+        replies: dict[str, Reply] = {}
+        while not replies:
+            said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays, call.text)
+            try:
+                replies = self._answers(plan, said, ask, call.roster)
+            except WireError as error:
+                self._away |= set(error.parties)
+                call = opener.roster.without(call, error, number)
+                self.left |= opener.roster.left
         shares = {name: checks.share(name, query, replies[name]) for name in call.roster}
         label = label_of(ask.query, number, call, ask.arrays)
         value = opener.open(shares, noise_of(query, plan, ask.arrays), label)

@@ -271,7 +271,7 @@ class Party:
                 self._keep_told(frame, kept.plan)
         else:
             self._run = None
-            self._keys.forget(frame.plan)
+            self._keys.forget()
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
             if frame.plan and run is not None and fitted:
                 self._keep_model(run, frame)
@@ -424,7 +424,6 @@ class Party:
         rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
         self._charge(form, plan)
         self._keys.keep(plan)
-        self._keys.forget_others(plan)
         gate = Gate(plan, self.randomness, self._account, keeper, sealer)
         self._seen.add(plan.digest)
         columns = None

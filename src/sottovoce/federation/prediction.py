@@ -1,7 +1,7 @@
 """Joint prediction over columns: each party scores its own columns, and only one recipient learns the sums.
 
 A party answers with its partial scores hidden by pads. Every two parties share a secret (X25519) from which both derive
-one pad for one request (HKDF, then AES in counter mode); one adds it and the other subtracts it, modulo 2^128.
+one pad for one request (`sealed/streams.py`); one adds it and the other subtracts it, modulo 2^128.
 
     answer_m = s_m + sum_{k > m} pad_mk - sum_{k < m} pad_km,        sum_m answer_m = sum_m s_m
 
@@ -25,7 +25,6 @@ of the score hides the scores of the others, but for a share of |sum| 2^-71.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import secrets
@@ -34,10 +33,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 from scipy.special import expit
 
@@ -48,10 +43,12 @@ from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.federation.policy import Policy
 from sottovoce.plan.plan import Plan
+from sottovoce.sealed.streams import RunKey, Words, stream
 from sottovoce.transports.identity import PREDICTION_KEY, Identity
 
 Array = NDArray[np.float64]
-Words = NDArray[np.uint64]  # one whole number modulo 2^128 for each person: the low word, then the high one
+
+PAIR: Final = "sottovoce prediction pair"  # what two parties share for the predictions by one model
 
 COORDINATOR: Final = "coordinator"  # the recipient that is no party: whoever asks
 MASKED: Final = "masked"
@@ -96,12 +93,13 @@ class Predictor:
         self._party = party
         self._feature_names = feature_names
         self._given: dict[bytes, PartialModel] = {}
-        self._key = X25519PrivateKey.generate()
+        self._key = RunKey()
+        self._blur = secrets.token_bytes(32)
 
     @property
     def public_key(self) -> str:
         """What the other parties need for the pads; a new one for every party object."""
-        return public_key(self._key)
+        return self._key.public
 
     @property
     def signature(self) -> str:
@@ -137,7 +135,7 @@ class Predictor:
         request, people = Request.read(frame, model.plan), int(rows.shape[0])
         request.check_signatures(self._party, self.identity)
         with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-            scores = words_of(model.scores(rows), request.blur(self._party, self._key, people))
+            scores = words_of(model.scores(rows), request.blur(self._blur, people))
             own = added(scores, request.pads(self._party, self._key, people))
         if request.recipient != self._party:
             return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
@@ -236,38 +234,31 @@ class Request:
                 )
             identity.verify(other, PREDICTION_KEY, bytes.fromhex(public), signature)
 
-    def pads(self, party: str, key: X25519PrivateKey, people: int) -> Words:
+    def pads(self, party: str, key: RunKey, people: int) -> Words:
         """What a party adds to its scores: the sum of its pads with all others, each with its sign."""
-        if self.keys[party] != public_key(key):
+        if self.keys[party] != key.public:
             raise RefusedError("the request has another public key for this party than its own; ask for it again.")
         total = np.zeros((people, 2), dtype=np.uint64)
         for other, public in self.keys.items():
             if other == party:
                 continue
-            try:
-                secret = key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
-            except ValueError:
-                raise RefusedError("the request has a public key that is none.") from None
-            pad = self._pad(secret, sorted((party, other)), people)
+            pad = self._pad(key.shared(public, PAIR, self.digest, (party, other)), people)
             total = added(total, pad if party < other else negated(pad))
         return total
 
-    def blur(self, party: str, key: X25519PrivateKey, people: int) -> Words:
-        """What a party says in the place of scores that it has not: random numbers below 2^(64 + 51) of its own.
+    def blur(self, key: bytes, people: int) -> Words:
+        """What a party says in the place of scores that it has not: random numbers below 2^(64 + 51) by its own key.
 
         A request that is repeated has the same ones: new ones would show whose record cannot be used.
         """
-        blur = np.array(self._pad(key.private_bytes_raw(), [party], people))
+        blur = np.array(self._pad(key, people))
         blur[:, 1] >>= np.uint64(64 - _UNUSABLE + 1)
         return blur
 
-    def _pad(self, secret: bytes, owners: list[str], people: int) -> Words:
-        """A pad is of one request: all that was said of it goes into the key."""
-        said = json.dumps([self.digest.hex(), self.recipient, self.text, owners]).encode()
-        info = b"sottovoce prediction" + hashlib.sha256(said).digest()
-        key = HKDF(hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
-        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(16 * people))
-        return np.frombuffer(stream, dtype="<u8").reshape(people, 2)
+    def _pad(self, key: bytes, people: int) -> Words:
+        """A pad is of one request: all that was said of it goes into the label."""
+        label = ["pad", self.digest.hex(), self.recipient, self.text]
+        return stream(key, label, 2 * people).reshape(people, 2)
 
 
 def masked_of(frame: Frame, people: int) -> Words:
@@ -276,11 +267,6 @@ def masked_of(frame: Frame, people: int) -> Words:
     if found is None or found.dtype != np.int64 or found.shape != (people, 2):
         raise WireError(f"a message of a prediction has no scores of {people} people.")
     return found.view(np.uint64)
-
-
-def public_key(key: X25519PrivateKey) -> str:
-    """The public key as a text."""
-    return key.public_key().public_bytes_raw().hex()
 
 
 def words_of(scores: Array, blur: Words | None = None) -> Words:

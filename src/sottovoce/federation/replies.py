@@ -21,11 +21,12 @@ from sottovoce.door.gate import value_of
 from sottovoce.door.query import Choice, Query, Told, Wholes
 from sottovoce.errors import BudgetError, LedgerError, RefusedError, WireError
 from sottovoce.federation.limits import MOST_COLUMNS
-from sottovoce.federation.prediction import MASKED, Words, masked_of
+from sottovoce.federation.prediction import MASKED, masked_of
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Label
 from sottovoce.plan.release import Release
+from sottovoce.sealed.streams import Words
 from sottovoce.transports.identity import LONGEST
 
 Array = NDArray[np.float64]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -11,19 +13,23 @@ from sottovoce.files import write_durably
 from sottovoce.plan.plan import Plan
 from sottovoce.sealed.streams import RunKey
 
+_log = logging.getLogger("sottovoce.holder")
+
 MOST_OFFERED: Final = 8  # keys that were told, and whose plan has not come
 
 
 class RunKeys:
-    """Keys that this party has told, by public key; beside a ledger those of accepted plans, so that it can go on.
+    """Keys that this party has told, by public key; beside a ledger that of the accepted plan, so that it can go on.
 
-    By columns no run goes on after a restart, and no key is written.
+    A key lasts until the run is over or another plan is accepted: then nobody, not even its holder, can read what the
+    others sealed with it. By columns no run goes on after a restart, and no key is written.
     """
 
     def __init__(self, ledger: Path | None, party: str) -> None:
         self._folder = None if ledger is None else ledger.with_name(f"{ledger.name}.sealed")
         self._party = party
         self._known: dict[str, RunKey] = {}
+        self._used = ""  # the key of the accepted plan
 
     def new(self) -> str:
         """The public key of a new one."""
@@ -48,28 +54,37 @@ class RunKeys:
         return self._known[public]
 
     def keep(self, plan: Plan) -> None:
-        """Write the key of an accepted plan, for its holder alone."""
-        if plan.sealing is None or self._folder is None or plan.split == "columns":
-            return
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        path = self._path(self._folder, plan.digest)
-        if not path.exists():
-            write_durably(path, self.of(plan).private_bytes().hex().encode(), mode=0o600)
+        """Write the key of an accepted plan, for its holder alone; that of the plan before it is deleted."""
+        if self._used != (used := dict(plan.keys).get(self._party, "")):
+            self._known.pop(self._used, None)
+            self._used = used
+        kept = plan.sealing is not None and plan.split == "rows"
+        self._delete(but=plan.digest if kept else b"")
+        if kept and self._folder is not None:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            path = self._path(self._folder, plan.digest)
+            if not path.exists():
+                write_durably(path, self.of(plan).private_bytes().hex().encode(), mode=0o600)
 
-    def forget_others(self, plan: Plan) -> None:
-        """Another plan was accepted: what was told for earlier ones is of no more use here."""
-        own = dict(plan.keys).get(self._party)
-        self._known = {public: key for public, key in self._known.items() if public == own}
-
-    def forget(self, digest: bytes) -> None:
-        """The run of a plan is over, or all are."""
+    def forget(self) -> None:
+        """The run is over: so are all keys."""
         self._known.clear()
-        if self._folder is not None and digest:
-            with contextlib.suppress(OSError):
-                self._path(self._folder, digest).unlink()
+        self._used = ""
+        self._delete()
+
+    def _delete(self, but: bytes = b"") -> None:
+        """Keys of this party on disk, also one that a killed process was writing, less that of one plan."""
+        if self._folder is not None:
+            for path in self._folder.glob(f"*.{self._ending}*"):
+                try:
+                    if path != self._path(self._folder, but):
+                        path.unlink(missing_ok=True)
+                except OSError as error:
+                    _log.error("%s of a run that is over cannot be deleted (%s); delete it.", path, error.strerror)
 
     def _path(self, folder: Path, digest: bytes) -> Path:
-        return folder / f"{digest.hex()}.{self._party_name()}.key"
+        return folder / f"{digest.hex()}.{self._ending}"
 
-    def _party_name(self) -> str:
-        return self._party.encode().hex()[:64]
+    @property
+    def _ending(self) -> str:
+        return f"{hashlib.sha256(self._party.encode()).hexdigest()[:32]}.key"

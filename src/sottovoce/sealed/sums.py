@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -171,11 +171,44 @@ def unpacked_box(words: NDArray[Any]) -> bytes:
     return np.ascontiguousarray(words[1:]).tobytes()[: int(words[0])]
 
 
+class Roster:
+    """The parties that the sums of a run are over. Who left is not asked again, and `left` says in which round it did.
+
+    An incomplete sum tells nothing, so nothing is repaired: it is asked again without them, which is another release.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.left: dict[str, int] = {}
+        self._again = 0
+
+    def of(self, parties: Iterable[str]) -> tuple[str, ...]:
+        """Those of the parties that are still there."""
+        return tuple(name for name in parties if name not in self.left)
+
+    def without(self, call: Call, error: WireError, number: int) -> Call:
+        """The next attempt, of fewer parties; the error with what it cost where noise or spare releases lack."""
+        sealing, gone = self.plan.sealing, [name for name in error.parties if name in call.roster]
+        if sealing is None or not gone:
+            raise error
+        if len(self.left) + len(gone) > sealing.absent or self._again >= sealing.spare:
+            raise WireError(
+                f"{error} The run ends in round {number}: {', '.join([*self.left, *gone])} left, and the plan has "
+                f"absent={sealing.absent} and spare={sealing.spare}, of which {self._again} are used. The plan's whole "
+                f"cost, epsilon {self.plan.epsilon:g} at delta {self.plan.delta:g}, stays spent; the sum of this round "
+                "was not opened. Start a new fit, with sealing(absent=, spare=) if parties may leave.",
+                gone,
+            )
+        self.left |= dict.fromkeys(gone, number)
+        self._again += 1
+        return Call(self.of(call.roster), call.attempt + 1, call.said)
+
+
 class Opener:
     """The coordinator's side: adds all shares of a label, and its own top-up, once."""
 
     def __init__(self, plan: Plan, randomness: Randomness) -> None:
-        self.plan, self._randomness = plan, randomness
+        self.plan, self.roster, self._randomness = plan, Roster(plan), randomness
         self._opened: set[str] = set()
 
     def open(self, shares: Mapping[str, NDArray[np.int64]], noise: Noise, label: Label) -> NDArray[np.float64]:

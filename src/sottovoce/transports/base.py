@@ -69,7 +69,8 @@ class Transport(Protocol):
         """Send one request to each named party and wait for one reply from each.
 
         Every request to a party must carry a serial that it has not seen: a reply is the answer to the
-        request with its serial, and a reply with any other serial is never delivered.
+        request with its serial, and a reply with any other serial is never delivered. A `WireError` of parties that
+        did not answer names them (`WireError.parties`); all others were asked.
         """
         ...
 

@@ -10,11 +10,12 @@ A party needs `authority.pem`, `revoked.pem` where there is one and its own two 
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,6 +40,7 @@ _CURVE_BITS: Final = 256
 _AUTHORITY_DAYS: Final = 3650
 # Clocks differ: a certificate is valid from a little before it was made.
 _CLOCK_SLACK: Final = timedelta(minutes=5)
+_PIN: Final = re.compile("sha256:[0-9a-f]{64}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -129,6 +131,26 @@ def check_other_end(certificate: bytes, mine: Credentials, name: str) -> PublicK
     if shown.serial_number in _revoked_serials(mine.revoked, authority):
         raise InputError(f"the certificate of {name!r} (serial {shown.serial_number:x}) was revoked by its authority.")
     return shown.public_key()
+
+
+def pin_of(key: PublicKeyTypes) -> str:
+    """The pin of a public key: SHA-256 of its SubjectPublicKeyInfo, the same in every certificate of it."""
+    form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    return f"sha256:{hashlib.sha256(key.public_bytes(*form)).hexdigest()}"
+
+
+def pin_in(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Name and pin of a certificate's file."""
+    found = _certificate(_read(Path(path)), str(path))
+    return _common_name(found), pin_of(found.public_key())
+
+
+def check_pins(pins: Mapping[str, str]) -> None:
+    """Refuse pins that can be those of no key."""
+    for name, pin in pins.items():
+        check_name(name)
+        if not _PIN.fullmatch(pin):
+            raise InputError(f"peers.{name}={pin!r} is no pin; `sottovoce pin {name}.pem` prints it: sha256:...")
 
 
 def check_name(name: str) -> None:
@@ -374,8 +396,7 @@ def _key(pem: bytes, what: str) -> PrivateKeyTypes:
 
 
 def _same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
-    form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    return one.public_bytes(*form) == other.public_bytes(*form)
+    return pin_of(one) == pin_of(other)
 
 
 def _common_name(certificate: x509.Certificate) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
@@ -12,7 +13,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.transports.certificates import COORDINATOR, Credentials, check_other_end, own_pem, private_key
+from sottovoce.transports.certificates import (
+    COORDINATOR,
+    Credentials,
+    check_other_end,
+    check_pins,
+    own_pem,
+    pin_of,
+    private_key,
+)
 from sottovoce.transports.identity import parts_of, signed_bytes, wrong
 
 _PSS: Final = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
@@ -23,10 +32,13 @@ class Certified:
     """An end with a certificate: it signs with the certificate's key, and knows others by theirs.
 
     Guarantee: `verify` returns only for a signature by the key of a party's certificate, of the authority that this end
-    trusts, valid now and not revoked, whose common name is exactly the name.
+    trusts, valid now and not revoked, whose common name is exactly the name. Where `pins` has the name, its key is the
+    one pinned: whoever has the authority's key can make certificates of any name, and none with a pinned key.
     """
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, pins: Mapping[str, str] | None = None) -> None:
+        self._pins = dict(pins or {})
+        check_pins(self._pins)
         self._credentials = credentials
         self._name = credentials.name
         self._key = private_key(credentials)
@@ -46,7 +58,16 @@ class Certified:
             key = check_other_end(said["certificate"].encode(), self._credentials, name)
         except InputError as error:
             raise RefusedError(f"the signature of {name} has no certificate to go by: {error}") from None
+        if self._pins.get(name, pin := pin_of(key)) != pin:
+            raise RefusedError(
+                f"the certificate of {name} has the key {pin}, and another one is pinned for {name}: ask its holder "
+                "which is right before you change the pin."
+            )
         _check(key, name, said["signature"], signed_bytes(name, purpose, message))
+
+    def pinned(self, name: str) -> bool:
+        """Whether the key of that name is pinned; the own one is known."""
+        return name in self._pins or name == self._name
 
 
 def _signed(key: PrivateKeyTypes, data: bytes) -> bytes:

@@ -263,12 +263,14 @@ class GrpcCoordinator:
             return replies
         self._require_open()
         if left := [name for name in missing if pending[name].party_left]:
-            raise WireError(f"{_quoted(left)} ended the connection instead of answering; its own log says why.")
+            ended = f"{_quoted(left)} ended the connection instead of answering; its own log says why."
+            raise WireError(ended, left)
         absent = [name for name in missing if name not in self._connections]
         raise WireError(
             f"waited {self._timeout:g} s for an answer of {_quoted(missing)}"
             f" ({_quoted(absent) + ' not connected' if absent else 'connected'});"
-            " see what the party is doing, or give the wire a longer timeout."
+            " see what the party is doing, or give the wire a longer timeout.",
+            missing,
         )
 
     def _serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -387,14 +389,15 @@ def serve_party(  # noqa: PLR0913
     give_up_after: float = 60.0,
     limit: int = MAX_BYTES,
     on_change: Callable[[str], None] | None = None,
+    pins: Mapping[str, str] | None = None,
 ) -> None:
     """The party's end: connect to the coordinator at `address` and answer its requests until it says done.
 
-    The endpoint signs, and knows others, by `credentials`. Returns after the endpoint has answered a "done" frame with
-    "done" (one that lacks what it should end with asks for it), or soon after `stop` is set. A lost connection is
-    opened again, at once and then at growing intervals; `WireError` is raised when there was none for
-    `give_up_after` seconds, at the first loss with `reconnect=False`, and at once when the coordinator
-    refuses this party. An error of the endpoint ends the connection and is raised here: the coordinator
+    The endpoint signs, and knows others, by `credentials`, and by the `pins` of their keys (`pin_of`). Returns after the
+    endpoint has answered a "done" frame with "done" (one that lacks what it should end with asks for it), or soon after
+    `stop` is set. A lost connection is opened again, at once and then at growing intervals; `WireError` is raised when
+    there was none for `give_up_after` seconds, at the first loss with `reconnect=False`, and at once when the
+    coordinator refuses this party. An error of the endpoint ends the connection and is raised here: the coordinator
     learns that the party left, and nothing of the error.
 
     `on_change` is told, in words and once each, that there is a connection, that it was lost, and why there is none;
@@ -405,7 +408,7 @@ def serve_party(  # noqa: PLR0913
     been lost with a connection); the wire passes on both, and it is the endpoint that answers the second
     with the stored bytes of the first.
     """
-    endpoint.identify(Certified(credentials))
+    endpoint.identify(Certified(credentials, pins))
     lost_at, pause, tell = time.monotonic(), _FIRST_PAUSE, _Telling(endpoint.name, on_change)
     while True:
         session = _Session(endpoint, limit, lambda: tell(f"connected to {address}, waiting for what it asks"))

@@ -34,6 +34,10 @@ class Identity(Protocol):
         """Raise `RefusedError` unless `text` is what `name` signed for that purpose and that message."""
         ...
 
+    def pinned(self, name: str) -> bool:
+        """Whether this end knows the key of `name` by itself, and not by the word of an authority."""
+        ...
+
 
 class Local:
     """A party of one process, known to the others of its wire by a table of keys that is made with the wire."""
@@ -57,6 +61,10 @@ class Local:
             self._known[name].verify(bytes.fromhex(said["signature"]), data)
         except (ValueError, InvalidSignature):
             raise wrong(name) from None
+
+    def pinned(self, name: str) -> bool:
+        """Whoever is on the wire: the table is this process's own."""
+        return name in self._known
 
 
 def local_identities(names: Iterable[str]) -> dict[str, Local]:

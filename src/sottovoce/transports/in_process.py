@@ -14,7 +14,8 @@ class InProcess:
     """A transport whose parties are objects of this process, asked one after the other.
 
     Guarantee: what the coordinator sees is what it would see over a network, byte for byte. An error that an
-    endpoint raises reaches the caller as it is: there is one process, hence one trust boundary.
+    endpoint raises reaches the caller as it is: there is one process, hence one trust boundary. One that raises a
+    `ConnectionError` is gone, as over a network: the others are asked, and then a `WireError` names it.
     """
 
     def __init__(self, endpoints: Iterable[Endpoint], *, limit: int = MAX_BYTES) -> None:
@@ -34,14 +35,20 @@ class InProcess:
         if self._closed:
             raise WireError("the wire is closed; open a new one.")
         serials = check_requests(self.parties, messages, self._limit)
-        replies: dict[str, bytes] = {}
+        replies, gone = dict[str, bytes](), list[str]()
         for name, message in messages.items():
             self.communication.downlink_bytes += len(message)
-            reply = answer(self._endpoints[name], message, self._limit)
+            try:
+                reply = answer(self._endpoints[name], message, self._limit)
+            except ConnectionError:
+                gone.append(name)
+                continue
             if peek(reply)[1] != serials[name]:
                 raise WireError(f"party {name!r} sent the answer to another request, which was dropped.")
             self.communication.uplink_bytes += len(reply)
             replies[name] = reply
+        if gone:
+            raise WireError(f"no answer of {', '.join(map(repr, gone))}: not connected.", gone)
         return replies
 
     def close(self) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
@@ -46,7 +45,7 @@ from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import COORDINATOR, Request, public_key
+from sottovoce.federation.prediction import COORDINATOR, Request
 from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
 from sottovoce.lab.audit.transcript import Asked, Message, Side, Transcript
 from sottovoce.plan.plan import Plan
@@ -60,6 +59,7 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
+from sottovoce.sealed.streams import RunKey
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, local_identities
 from support import events_of, give_scores, handle
 
@@ -1107,7 +1107,7 @@ def earned(case: Case) -> None:
         kept = party.predictor.models.get(plan.digest)
         assert (kept is not None) == asked, "a model is kept that nobody earned"
     assert kept is not None
-    keys = {each: public_key(X25519PrivateKey.generate()) for each in plan.names}
+    keys = {each: RunKey().public for each in plan.names}
     keys[name] = json.loads(send("hello", query="predict").text)["public_key"]
     texts = {each: known[each].sign(PREDICTION_KEY, bytes.fromhex(key)) for each, key in keys.items()}
     wrong = local_identities(plan.names)

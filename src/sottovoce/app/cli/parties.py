@@ -93,6 +93,25 @@ def revoke(
     out().print(f"give {folder / certificates.REVOKED}.pem to everybody, and start them again", soft_wrap=True)
 
 
+def pin(
+    certificates: Annotated[
+        list[Path], typer.Argument(metavar="CERTIFICATE...", help="Files such as north.pem.", show_default=False)
+    ],
+) -> None:
+    """Print the pins of certificates: the SHA-256 of their public keys, as lines of the table [peers] of a party file.
+
+    A party that has pinned another takes no signature by another key in that name, whoever issued the certificate. Get
+    a pin from its holder, by another way than from the coordinator.
+
+    - `sottovoce pin certs/north.pem`
+    """
+    from sottovoce.transports.certificates import pin_in
+
+    for path in certificates:
+        name, found = pin_in(path)
+        out().print(f'{name} = "{found}"', soft_wrap=True, markup=False, highlight=False)
+
+
 def party(
     job: Annotated[Path | None, typer.Option(help="A party file in TOML; or use the options below.")] = None,
     name: Annotated[str | None, typer.Option(help="The party's name, as in its certificate.")] = None,
@@ -122,8 +141,9 @@ def party(
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
     A party file has the tables [party] (name, file, label, ledger, account), [federation] (coordinator, certificates)
-    and, if wanted, [policy] (max_epsilon, max_delta), [bounds] and [schema] (of this party's columns). Without a label
-    every column is a feature: that is for data split by columns where another party holds the labels.
+    and, if wanted, [policy] (max_epsilon, max_delta), [peers] (pins of other parties), [bounds] and [schema] (of this
+    party's columns). Without a label every column is a feature: that is for data split by columns where another party
+    holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
     prediction, and the ledger tells where the party's part of the model is; you approve it with
@@ -211,7 +231,15 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     say(f"connecting to {job.federation.coordinator}; Ctrl-C stops")
     endpoint = _Announced(holder, say, account, results)
     while not stop.is_set():
-        serve_party(endpoint, job.federation.coordinator, credentials, stop=stop, give_up_after=patience, on_change=say)
+        serve_party(
+            endpoint,
+            job.federation.coordinator,
+            credentials,
+            stop=stop,
+            give_up_after=patience,
+            on_change=say,
+            pins=job.peers,
+        )
         if once:
             break
         stop.wait(_REST)
