@@ -212,7 +212,11 @@ class Coordinator:
             self._signatures[name] = reply.facts.get("signature", "")
         if len(plan.names) > 1:
             told = json.dumps({name: self._signatures[name] for name in plan.names})
-            self._exchange(parties, Frame("plan", 0, plan.digest, query="start", text=told))
+            start = Frame("plan", 0, plan.digest, query="start", text=told)
+            replies = self._exchange(parties, start)
+            if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
+                self._propose(plan, forgot)  # restarted since it signed: charged once, and its signature holds
+                self._exchange(forgot, start)
 
     def _end(self, plan: Plan, shared: Mapping[str, Mapping[str, Array]]) -> dict[str, str]:
         """Say that the run is over; by party, why it has no part of the model, where it should.

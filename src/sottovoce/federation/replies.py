@@ -109,6 +109,7 @@ _HELLO: Final[Mapping[str, type[Facts]]] = {
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by its kind
     "hello": ("facts",),
     "plan": ("accept",),
+    "start": ("accept", "unknown-plan"),
     "ask": ("answer", "unknown-plan"),
     "seal": ("answer", "accept", "unknown-plan"),
     "predict": ("answer",),
@@ -143,7 +144,8 @@ def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Rep
         who = "" if alone or told["refused"].startswith(party) else f"{party}: "
         raise _REFUSALS.get(told["error"], RefusedError)(who + told["refused"])
     last = said.kind == "predict" and MASKED in said.arrays  # to the recipient, which has nothing to tell
-    if frame.kind not in (("accept",) if last else _KINDS[said.kind]):
+    asked = "start" if said.kind == "plan" and said.query == "start" else said.kind
+    if frame.kind not in (("accept",) if last else _KINDS[asked]):
         raise WireError(f"party {party!r} answered {said.kind!r} with a frame of the kind {frame.kind!r}.")
     if frame.kind == "answer":
         if frame.text:

@@ -41,7 +41,12 @@ class Sealing(Frozen):
 
     def share(self, parties: int) -> float:
         """a: the variance of one party's noise."""
-        return 1.0 / (parties - self.pooling - self.absent)
+        honest = parties - self.pooling - self.absent
+        if honest < 1:
+            raise RefusedError(
+                f"pooling={self.pooling} and absent={self.absent} leave no honest party of {parties}; lower one of them."
+            )
+        return 1.0 / honest
 
     def top_up(self, parties: int, known: float = 1.0) -> float:
         """tau: the variance that the dealer adds."""
@@ -76,8 +81,9 @@ def check_sealing(plan: Plan) -> None:
         raise RefusedError("by columns no party may pool with the dealer, or leave: pooling, absent and spare are 0.")
     if sealing.spare and not sealing.absent:
         raise RefusedError("spare releases are for sums without a party, and the plan has absent=0.")
-    if not (sealing.curious <= parties - 1 and parties - sealing.pooling - sealing.absent >= 1):
-        raise RefusedError(f"curious={sealing.curious} and pooling={sealing.pooling} leave no honest party.")
+    sealing.share(parties)
+    if sealing.curious > parties - 1:
+        raise RefusedError(f"curious={sealing.curious} leave no honest party of {parties}; at most {parties - 1} may.")
     if sealing.dealer in plan.names:
         raise RefusedError(f"{sealing.dealer!r} deals and is a party of the plan; the dealer holds no data.")
     if plan.protects != "record" or any(r.mechanism != "gaussian" or r.std == 0.0 for r in plan.releases):

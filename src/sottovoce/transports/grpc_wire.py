@@ -393,7 +393,7 @@ def serve_party(  # noqa: PLR0913
 ) -> None:
     """The party's end: connect to the coordinator at `address` and answer its requests until it says done.
 
-    The endpoint signs, and knows others, by `credentials`, and by the `pins` of their keys (`pin_of`). Returns after the
+    The endpoint signs, and knows others, by `credentials`, and by `pins` of their keys (`pin_of`). Returns after the
     endpoint has answered a "done" frame with "done" (one that lacks what it should end with asks for it), or soon after
     `stop` is set. A lost connection is opened again, at once and then at growing intervals; `WireError` is raised when
     there was none for `give_up_after` seconds, at the first loss with `reconnect=False`, and at once when the

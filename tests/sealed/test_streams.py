@@ -1,0 +1,124 @@
+"""Keys, streams, boxes: what two ends share, what cancels, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from sottovoce.errors import RefusedError
+from sottovoce.sealed import streams
+from sottovoce.sealed.streams import DEALT, PAIR, RunKey, box, hash_of, masks, stream, unbox
+
+DIGEST = bytes(range(32))
+KEY = bytes(range(32, 64))
+LABEL = ["sum", "gradient", 3, 0, ["a", "b"], "00"]
+
+
+def test_two_ends_share_one_secret_for_one_purpose_plan_and_pair_of_names() -> None:
+    one, other, third = RunKey(), RunKey(), RunKey()
+    mine = one.shared(other.public, PAIR, DIGEST, ("a", "b"))
+    assert mine == other.shared(one.public, PAIR, DIGEST, ("b", "a"))
+    assert len(mine) == 32
+    others = {
+        one.shared(other.public, DEALT, DIGEST, ("a", "b")),
+        one.shared(other.public, PAIR, DIGEST[::-1], ("a", "b")),
+        one.shared(other.public, PAIR, DIGEST, ("a", "c")),
+        one.shared(third.public, PAIR, DIGEST, ("a", "b")),
+    }
+    assert len(others | {mine}) == 5
+    assert RunKey(one.private_bytes()).public == one.public
+    with pytest.raises(RefusedError, match="neither copied nor pickled"):
+        pickle.dumps(one)
+
+
+@pytest.mark.parametrize("public", ["00" * 32, "01" + "00" * 31, "00" * 31, "zz" * 32, ""])
+def test_a_public_key_that_is_none_is_refused(public: str) -> None:
+    """Also those of small order, with which every secret is 0."""
+    with pytest.raises(RefusedError, match="a public key of the plan is none"):
+        RunKey().shared(public, PAIR, DIGEST, ("a", "b"))
+
+
+def test_a_stream_is_aes_in_counter_mode_under_a_key_of_its_label() -> None:
+    written = b'["sum","gradient",3,0,["a","b"],"00"]\n'
+    own = hmac.new(KEY, b"stream" + written, hashlib.sha256).digest()
+    data = Cipher(algorithms.AES(own), modes.CTR(bytes(16))).encryptor().update(bytes(80))
+    assert stream(KEY, LABEL, 10).tobytes() == data
+    assert stream(KEY, LABEL, 3).tolist() == stream(KEY, LABEL, 10)[:3].tolist()
+
+
+def test_other_labels_are_other_streams() -> None:
+    labels: list[list[Any]] = [
+        LABEL,
+        [*LABEL[:3], 1, *LABEL[4:]],
+        [*LABEL[:4], ["a"], "00"],
+        [*LABEL[:4], ["a,b"], "00"],
+        [*LABEL[:4], ['a","b'], "00"],
+        [*LABEL[:5], "01"],
+        ["sum", "gradient", "3", 0, ["a", "b"], "00"],
+    ]
+    assert len({stream(KEY, label, 4).tobytes() for label in labels}) == len(labels)
+    assert len({stream(key, LABEL, 4).tobytes() for key in (KEY, KEY[::-1], bytes(32))}) == 3
+
+
+@pytest.mark.parametrize("parties", [2, 3, 8])
+def test_masks_cancel_over_the_roster_and_over_nothing_less(parties: int) -> None:
+    names = [f"p{number}" for number in range(parties)]
+    keys: dict[str, dict[str, bytes]] = {name: {} for name in names}
+    for one, other in itertools.combinations(names, 2):
+        keys[one][other] = keys[other][one] = hashlib.sha256(f"{one} {other}".encode()).digest()
+    each = [masks(keys[name], name, names, LABEL, 5) for name in names]
+    assert not np.sum(each, axis=0).any()
+    for size in range(1, parties):
+        for some in itertools.combinations(each, size):
+            assert np.all(np.sum(some, axis=0) != 0)  # by chance with 5 x 2^-64
+    smaller = [masks(keys[name], name, names[1:], LABEL, 5) for name in names[1:]]
+    assert not np.sum(smaller, axis=0).any()
+
+
+def opens(data: bytes, label: list[Any], sender: str, key: bytes = KEY) -> bool:
+    try:
+        return unbox(key, label, sender, data) == b"sixteen bytes..."
+    except RefusedError as error:
+        assert str(error) == "a sealed message was altered, or is of another sender, round or run."
+        return False
+
+
+def test_a_box_that_was_altered_cut_replayed_or_swapped_is_refused() -> None:
+    sent = box(KEY, LABEL, "a", b"sixteen bytes...")
+    assert opens(sent, LABEL, "a")
+    assert len(sent) == 16 + streams.TAG
+    altered = [sent[:k] + bytes([sent[k] ^ 1]) + sent[k + 1 :] for k in range(len(sent))]
+    cut = [sent[:-1], sent[1:], sent + b"\0", b"", sent[:15]]
+    assert not any(opens(data, LABEL, "a") for data in altered + cut)
+    assert not opens(sent, [*LABEL[:2], 4, *LABEL[3:]], "a")  # of another round
+    assert not opens(sent, LABEL, "b")
+    assert not opens(sent, LABEL, "a", KEY[::-1])
+
+
+def test_without_its_label_a_box_could_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault that the test above is there for."""
+    monkeypatch.setattr(streams, "_written", lambda _: b"")
+    assert opens(box(KEY, LABEL, "a", b"sixteen bytes..."), ["another"], "b")
+
+
+def test_what_was_asked_is_hashed_by_name_type_shape_and_value() -> None:
+    array = np.arange(6.0)
+    said: list[dict[str, Any]] = [
+        {},
+        {"w": array},
+        {"v": array},
+        {"w": array.reshape(2, 3)},
+        {"w": array.reshape(3, 2)},
+        {"w": array.astype(np.int64)},
+        {"w": -array},
+        {"w": array, "v": array},
+    ]
+    assert len({hash_of(arrays) for arrays in said}) == len(said)
+    assert hash_of({"a": array, "b": array * 2}) == hash_of({"b": array * 2, "a": array})
