@@ -129,16 +129,8 @@ def main(folder: Path, kills: int, seed: int, noise: str) -> dict[str, Any]:
         process.kill()
         process.join()
     left = sum(1 for name in NAMES for _ in (folder / f"{name}.db.sealed").glob("*"))
-    return {
-        "kills": kills,
-        "fits": fits,
-        "failed": failed,
-        "unlike": unlike,
-        "strange": strange,
-        "keys": left,
-        "resumed": wire.resumed,
-        **result,
-    }
+    ended = {"fits": fits, "failed": failed, "unlike": unlike, "strange": strange, "resumed": wire.resumed}
+    return {"kills": kills, "keys": left, **ended, **result}
 
 
 def judged(accounts: dict[str, Any], told: dict[tuple[str, str, int, str], list[bytes]]) -> dict[str, int]:

@@ -41,7 +41,7 @@ def opened(plan: Any, shares: dict[str, Any], *, attempt: int = 0, weights: floa
     label = label_of("gradient", 0, Call(tuple(shares), attempt, ("weights",)), {"weights": np.full(3, weights)})
     opener = other.get("opener") or Opener(plan, SeededRandomness(1))
     query = query_of(plan, "gradient")
-    value = opener.open(shares, noise_of(query, plan.release("gradient"), plan), label)
+    value = opener.open(shares, noise_of(query, plan, {}), label)
     return value / plan.release("gradient").step
 
 
@@ -75,7 +75,7 @@ class TestOpened:
         with pytest.raises(LeakError, match="opened once"):
             opened(plan, shares, opener=opener)
         label = label_of("gradient", 0, Call(plan.names), {})
-        noise = noise_of(query_of(plan, "gradient"), plan.release("gradient"), plan)
+        noise = noise_of(query_of(plan, "gradient"), plan, {})
         with pytest.raises(LeakError, match="one share of each party in its roster"):
             Opener(plan, SeededRandomness(1)).open({name: shares[name] for name in plan.names[1:]}, noise, label)
 
@@ -84,7 +84,7 @@ class TestOpened:
         plan, keys = made(3)
         sealers = [holder.sealer for holder in holders(plan, keys).values()]
         values, label = np.full(50_000, 12345), ["sum", "gradient", 0, 0, list(plan.names), ""]
-        noise = noise_of(query_of(plan, "gradient"), plan.release("gradient"), plan)._replace(weights=1.0)
+        noise = noise_of(query_of(plan, "gradient"), plan, {})._replace(weights=1.0)
         shares = [sealer.sealed(values, noise, label, SeededRandomness(3, sealer.name)) for sealer in sealers]
 
         def chi_square(sum_: np.ndarray, shift: int) -> float:
@@ -245,11 +245,9 @@ def federation(parties: int, ledgers: Any = None, **numbers: int) -> sv.Federati
     return made_.sealing(**numbers) if numbers else made_
 
 
-def model(rounds: int = ROUNDS, **parameters: Any) -> sv.PrivateLogisticRegression:
-    solver = by_name("newton", rounds=rounds)
-    return sv.PrivateLogisticRegression(
-        epsilon=5.0, delta=1e-5, row_norm=1.0, classes=(0, 1), solver=solver, **parameters
-    )
+def model() -> sv.PrivateLogisticRegression:
+    solver = by_name("newton", rounds=ROUNDS)
+    return sv.PrivateLogisticRegression(epsilon=5.0, delta=1e-5, row_norm=1.0, classes=(0, 1), solver=solver)
 
 
 @contextlib.contextmanager

@@ -86,8 +86,7 @@ def opens(data: bytes, label: list[Any], sender: str, key: bytes = KEY) -> bool:
     try:
         return unbox(key, label, sender, data) == b"sixteen bytes..."
     except RefusedError as error:
-        assert str(error) == "a sealed message was altered, or is of another sender, round or run."
-        return False
+        return str(error) != "a sealed message was altered, or is of another sender, round or run."
 
 
 def test_a_box_that_was_altered_cut_replayed_or_swapped_is_refused() -> None:

@@ -44,7 +44,7 @@ class Sealing(Frozen):
         honest = parties - self.pooling - self.absent
         if honest < 1:
             raise RefusedError(
-                f"pooling={self.pooling} and absent={self.absent} leave no honest party of {parties}; lower one of them."
+                f"pooling={self.pooling} and absent={self.absent} leave no honest party of {parties}; lower one."
             )
         return 1.0 / honest
 
