@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from typer.testing import CliRunner
 
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app.cli import app
 from sottovoce.app.cli.parties import _Announced
+from sottovoce.app.jobs import load_party_job
 from sottovoce.errors import InputError
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
@@ -55,3 +59,20 @@ def test_a_certificate_that_is_replaced_is_named_and_revoked_if_asked(tmp_path: 
     assert "revoked: north, serial" in revoked.stdout
     with pytest.raises(InputError, match="was revoked"):
         Credentials.load(folder, "north")
+
+
+def test_a_pin_is_printed_as_a_party_file_has_it(tmp_path: Path) -> None:
+    run, folder = CliRunner(), tmp_path / "certs"
+    run.invoke(app, ["certificates", str(folder), "north", "south"])
+    printed = run.invoke(app, ["pin", str(folder / "north.pem"), str(folder / "south.pem")]).stdout
+    party = '[party]\nname = "west"\nfile = "west.csv"\nledger = "west.db"\n'
+    where = '[federation]\ncoordinator = "localhost:7443"\ncertificates = "certs"\n'
+    job = tmp_path / "west.toml"
+    job.write_text(f"{party}{where}[peers]\n{printed}", encoding="utf-8")
+    peers = load_party_job(job).peers
+    key = Credentials.load(folder, "north").certificate
+    public = x509.load_pem_x509_certificate(key).public_key()
+    form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    assert list(peers) == ["north", "south"]
+    assert peers["north"] == f"sha256:{hashlib.sha256(public.public_bytes(*form)).hexdigest()}"
+    assert run.invoke(app, ["pin", str(folder / "north.key")]).exit_code != 0

@@ -1,0 +1,192 @@
+"""Sealed sums over gRPC with mutual TLS: a party that hangs, pins, and processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sottovoce as sv
+from sottovoce.door.frames import decode
+from sottovoce.door.outgoing import Outgoing
+from sottovoce.errors import InputError, RefusedError, WireError
+from sottovoce.federation.coordinator import Coordinator
+from sottovoce.solvers import by_name
+from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
+from sottovoce.transports.certified import Certified
+from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.identity import local_identities
+from summing import data_of
+
+NAMES = ("north", "south", "east")
+PROGRAM = Path(__file__).parent.parent / "programs" / "kill_sealed.py"
+
+
+class Hanging(sv.Party):
+    """Answers nothing from a round on, until it is let go on."""
+
+    until: threading.Event | None = None
+    late: list[int]
+
+    def handle(self, request: bytes) -> Outgoing:
+        frame = decode(request)
+        if self.until is not None and frame.kind == "ask" and frame.round >= 2:
+            self.until.wait(30)
+            self.late.append(frame.round)
+        return super().handle(request)
+
+
+class Ends:
+    """A wire, and parties in threads at their ends of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.stop = folder, threading.Event()
+        create_authority(folder)
+        for name in ("coordinator", *NAMES):
+            issue(folder, name)
+        self.credentials = Credentials.load(folder, "coordinator")
+        self.wire = GrpcCoordinator("localhost:0", NAMES, self.credentials, timeout=60.0)
+        self.threads: list[threading.Thread] = []
+        self.parties = {name: self.party(name, place) for place, name in enumerate(NAMES)}
+
+    def party(self, name: str, place: int) -> Hanging:
+        party = Hanging(name, *data_of(place), policy=sv.Policy(sealed=True))
+        party.late = []
+        return party
+
+    def serve(self, pins: dict[str, dict[str, str]] | None = None) -> sv.Federation:
+        for name, party in self.parties.items():
+            arguments = {"stop": self.stop, "pins": (pins or {}).get(name)}
+            address, own = f"localhost:{self.wire.port}", Credentials.load(self.folder, name)
+            thread = threading.Thread(target=serve_party, args=(party, address, own), kwargs=arguments, daemon=True)
+            thread.start()
+            self.threads.append(thread)
+        self.wire.wait_for_parties(30.0)
+        return sv.Federation.connect(self.wire, sums="secure", record=True)
+
+    def end(self) -> None:
+        self.stop.set()
+        self.wire.close()
+        for thread in self.threads:
+            thread.join(10.0)
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[Ends]:
+    made = Ends(tmp_path)
+    yield made
+    made.end()
+
+
+def model() -> sv.PrivateLogisticRegression:
+    solver = by_name("newton", rounds=4)
+    return sv.PrivateLogisticRegression(epsilon=5.0, delta=1e-5, row_norm=1.0, classes=(0, 1), solver=solver)
+
+
+@pytest.fixture
+def coordinators(monkeypatch: pytest.MonkeyPatch) -> list[Coordinator]:
+    """Those that were made, in order."""
+    found: list[Coordinator] = []
+    plain = Coordinator.__init__
+
+    def init(self: Coordinator, *arguments: Any, **named: Any) -> None:
+        plain(self, *arguments, **named)
+        found.append(self)
+
+    monkeypatch.setattr(Coordinator, "__init__", init)
+    return found
+
+
+def test_a_run_goes_on_without_a_party_that_hangs_and_its_late_answer_is_not_used(
+    ends: Ends, coordinators: list[Coordinator]
+) -> None:
+    federation = ends.serve().sealing(absent=1, spare=1)
+    hanging = ends.parties["south"]
+    hanging.until = threading.Event()
+    ends.wire._timeout = 1.0
+    plain = ends.wire.exchange
+
+    def exchange(messages: Any) -> dict[str, bytes]:
+        asked = decode(next(iter(messages.values())))
+        if hanging.until is not None and asked.round == 3:  # two rounds on it wakes, and answers the old question
+            hanging.until.set()
+            for _ in range(100):
+                if hanging.late:
+                    break
+                threading.Event().wait(0.02)
+        return plain(messages)
+
+    ends.wire.exchange = exchange  # type: ignore[method-assign]
+    fitted = model().fit(federation)
+    (coordinator,) = [each for each in coordinators if each.left]
+    assert coordinator.left == {"south": 2}
+    assert hanging.late == [2]
+    assert [message.round for message in fitted.transcript_ if message.sender == "sum"] == [0, 1, 2, 3, 4]
+
+
+def test_without_spare_releases_the_wire_names_who_did_not_answer(ends: Ends) -> None:
+    federation = ends.serve()
+    ends.parties["south"].until = until = threading.Event()
+    ends.wire._timeout = 1.0
+    with pytest.raises(
+        WireError, match=r"waited 1 s .* round 2: south left.* epsilon 5 at delta 1e-05, stays"
+    ) as error:
+        model().fit(federation)
+    until.set()
+    assert error.value.parties == ("south",)
+
+
+class TestPins:
+    @pytest.fixture
+    def pins(self, ends: Ends) -> dict[str, str]:
+        return dict(pin_in(ends.folder / f"{name}.pem") for name in NAMES)
+
+    def test_parties_that_pinned_one_another_fit(self, ends: Ends, pins: dict[str, str]) -> None:
+        assert set(pins) == set(NAMES)
+        federation = ends.serve(dict.fromkeys(NAMES, pins))
+        assert model().fit(federation).coef_.shape == (1, 3)
+
+    def test_a_certificate_that_the_authority_made_for_another_key_is_refused(
+        self, ends: Ends, pins: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing was answered: whoever has the authority's key could have taken the place of a party."""
+        issue(ends.folder, "south")  # by whoever has authority.key
+        assert pin_in(ends.folder / "south.pem") != ("south", pins["south"])
+        federation = ends.serve({"north": pins})
+        monkeypatch.setattr(sv.Party, "_asked", lambda *_: pytest.fail("something was asked"))
+        with pytest.raises(RefusedError, match=r"north: the certificate of south has the key sha256:.* another one is"):
+            model().fit(federation)
+
+    def test_who_is_pinned(self, ends: Ends, pins: dict[str, str]) -> None:
+        own = Credentials.load(ends.folder, "north")
+        assert not Certified(own).pinned("south")
+        some = Certified(own, {"south": pins["south"]})
+        assert [some.pinned(name) for name in NAMES] == [True, True, False]
+        here = local_identities(NAMES)["north"]
+        assert [here.pinned(name) for name in (*NAMES, "west")] == [True, True, True, False]
+        with pytest.raises(InputError, match=r"peers.south='sha256:12' is no pin; `sottovoce pin south.pem`"):
+            Certified(own, {"south": "sha256:12"})
+
+
+def test_killed_parties_go_on_and_what_they_told_is_what_they_stored(tmp_path: Path) -> None:
+    """Four kills here; the program takes any number, and with its noise off compares the models."""
+    run = subprocess.run(
+        [sys.executable, str(PROGRAM), str(tmp_path), "4", "11", "on"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    seen = json.loads(run.stdout)
+    assert seen["strange"] == []
+    assert seen["told"] > 0
+    faults = ("unlike", "two_answers_to_one_question", "not_what_is_stored", "released_before_the_charge", "keys")
+    assert {name: seen[name] for name in faults} == dict.fromkeys(faults, 0)
