@@ -178,7 +178,7 @@ def plan_by(form: Algorithm, problem: Problem, options: Any, *, run: str, coin: 
     if problem.sealing is not None:
         prepared, design = with_sealing(form, prepared, options, design)
     plan = Plan.of(prepared, design, run=run, coin=coin, algorithm=form.name, form=form.form)
-    if problem.sealing is not None and problem.split == "columns":
+    if problem.sealing is not None:
         plan = on_the_ring(form, plan, options)
     form.pricing.check_samplers(form, plan, plan.relation, plan.delta)
     return plan
@@ -208,9 +208,10 @@ def with_sealing(form: Algorithm, problem: Problem, options: Any, design: Design
 
 
 def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
-    """A plan over sealed columns whose sums are opened on the grid of products.
+    """A plan whose sealed sums are opened on the grid on which they are exact.
 
-    Where noise is too wide for its sampler on a grid so fine, rows and slopes have fewer bits.
+    So no party rounds its part, and without noise the sum is that of data in one place, bit for bit. Where noise is too
+    wide for its sampler on a grid so fine, rows and slopes have fewer bits.
     """
     sealing, parties = plan.sealing, len(plan.parties)
     if sealing is None:
@@ -220,10 +221,13 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
     for release in plan.releases:
         query = queries[release.query]
         step = query.joint_step(bits) or release.step
-        finer = Release.of(query, release.first, release.count, release.std, step)  # rounds less, and costs less
-        std = release.std * finer.charged(plan.relation) / release.charged(plan.relation)
-        releases.append(Release.of(query, release.first, release.count, std, step))
-        part = max(sealing.share(parties), sealing.top_up(parties, WIDEST))
+        times = (release.first, release.count)
+        finer = Release.of(query, *times, release.std, step, release.rate)  # rounds less, and costs less
+        charged = "zero-out" if release.rate is not None else plan.relation
+        std = release.std * finer.charged(charged) / release.charged(charged)
+        releases.append(Release.of(query, *times, std, step, release.rate))
+        widest = WIDEST if plan.split == "columns" else 1.0
+        part = max(sealing.share(parties), sealing.top_up(parties, widest))
         scale = release.std * math.sqrt(part) / step / float(np.min(query.noise_weights))
         too_wide = max(too_wide, scale / MAX_WIDE)
     if too_wide <= 1.0:

@@ -242,7 +242,7 @@ class Query(ABC):
         return distance(relation) * self.bound
 
     def joint_step(self, bits: int) -> float | None:  # noqa: ARG002
-        """The grid on which sealed columns open it, rows and slopes having so many bits; None: that of its release."""
+        """The grid on which it is exact, rows and slopes having so many bits; None: each party rounds its part."""
         return None
 
     def known_part(self, plan: Problem, told: Told) -> float:  # noqa: ARG002

@@ -41,6 +41,10 @@ class GradientSum(Query):
         """The weights."""
         return {"weights": Reals((self.length,))}
 
+    def joint_step(self, bits: int) -> float | None:
+        """That of a slope times an entry."""
+        return float(2.0 ** (math.ceil(math.log2(self.slope_bound)) - 2 * bits))
+
     def value(self, round: Round) -> Array:
         """One pass over the rows."""
         check_norm(round.rows)
