@@ -415,6 +415,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             if federation.undecided:
                 federation.seal_where_allowed(coordinator, self._unsealed(problem))
                 problem = problem.changed(sealing=federation.sealed())
+            if federation.norms is None and self._schema is None:
+                warn_of_norms(problem, frames + 1)
             if self.alpha == "auto":
                 check_auto(self, problem)
             warn_of(problem, frames + 1)
@@ -931,6 +933,24 @@ def warn_of(problem: Problem, frames: int) -> None:
             f"N mu is {problem.signal:.2g}; below {LITTLE:g} no model is far better than one that says the same of "
             f"everybody. About {math.ceil(problem.records * LITTLE / problem.signal)} records would do, or "
             f"epsilon={enough:.2g}.",
+            UserWarning,
+            stacklevel=frames,
+        )
+
+
+def warn_of_norms(problem: Problem, frames: int) -> None:
+    """Of sealed columns whose parts are cut to shares of a row norm that follow nothing but the number of columns."""
+    if problem.sealing is None or not problem.norms:
+        return
+    widths = [problem.bounds.columns(problem.features)[p.start : p.stop] for p in map(problem.part, problem.names)]
+    cut = [name for name, w, b in zip(problem.names, widths, problem.norms, strict=True) if np.linalg.norm(w) > b]
+    if cut:
+        shares = ", ".join(f"{name} {norm:.3g}" for name, norm in zip(problem.names, problem.norms, strict=True))
+        warnings.warn(
+            f"row_norm={problem.bounds.row_norm:g} is shared among the parties by their numbers of columns ({shares}): "
+            f"a row with more than that at {', '.join(cut)} is cut there, though it may be short as a whole. Declare "
+            "norms=[...] of the federation by attributes (of one-hot codes count the ones), a schema, or feature_ranges "
+            "without a row_norm, which cuts nothing.",
             UserWarning,
             stacklevel=frames,
         )
