@@ -949,8 +949,8 @@ def warn_of_norms(problem: Problem, frames: int) -> None:
         warnings.warn(
             f"row_norm={problem.bounds.row_norm:g} is shared among the parties by their numbers of columns ({shares}): "
             f"a row with more than that at {', '.join(cut)} is cut there, though it may be short as a whole. Declare "
-            "norms=[...] of the federation by attributes (of one-hot codes count the ones), a schema, or feature_ranges "
-            "without a row_norm, which cuts nothing.",
+            "norms=[...] of the federation by attributes (of one-hot codes count the ones), a schema, or "
+            "feature_ranges without a row_norm, which cuts nothing.",
             UserWarning,
             stacklevel=frames,
         )
