@@ -185,14 +185,14 @@ def missed_at(profiles: Mapping[str, Profile], delta: float, false_alarms: Seque
     return {name: found[profile] for name, profile in profiles.items()}
 
 
-def spare_events(plan: Plan, relation: Relation) -> tuple[Event, ...]:
+def spare_events(plan: Plan, relation: Relation, *, noises: float = 1.0) -> tuple[Event, ...]:
     """What the spare releases of sealed sums cost: each as much as the dearest, since it is not known which it will be.
 
-    Where all are Gaussian that is one of them; else each of them is counted.
+    Where all are Gaussian that is one of them; else each of them is counted. `noises` as of `Release.event`.
     """
     if plan.sealing is None or plan.sealing.spare == 0:
         return ()
-    found = [release.event(relation, count=plan.sealing.spare) for release in plan.releases]
+    found = [release.event(relation, count=plan.sealing.spare, noises=noises) for release in plan.releases]
     gaussian = [event for event in found if isinstance(event, Gaussian)]
     if len(gaussian) == len(found):
         return (max(gaussian, key=lambda event: event.mu),)
