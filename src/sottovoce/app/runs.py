@@ -492,10 +492,14 @@ def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -
     """The job's parties on a wire and, by columns, who knows the labels and the parties' bounds."""
     federation, table = Federation(job.split, transport, parties=parties), job.columns
     federation.about = job.about
-    if table is None:
-        return federation
-    norms = None if table.norms is None else [table.norms[party] for party in job.parties]
-    return federation.declare_columns(table.labels, job.parties.index(job.label_party), norms)
+    if table is not None:
+        norms = None if table.norms is None else [table.norms[party] for party in job.parties]
+        federation.declare_columns(table.labels, job.parties.index(job.label_party), norms)
+    sealed = job.federation
+    if sealed is not None and sealed.sealed:
+        federation.secure = True
+        federation.sealing(pooling=sealed.pooling, curious=sealed.curious, absent=sealed.absent, spare=sealed.spare)
+    return federation
 
 
 def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say) -> Transport:
