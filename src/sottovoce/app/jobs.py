@@ -241,8 +241,10 @@ class TrainingTable(FederationTable):
     sums: Literal["plain", "secure"] = Field(
         "plain", description='by rows: "secure" (only sums over all parties are opened) or "plain"'
     )
-    products: Literal["none", "secure"] = Field(
-        "none", description='by columns: "secure" (only sums over all columns are opened) or "none"'
+    products: Literal["auto", "none", "secure"] = Field(
+        "auto",
+        description='by columns: "secure" (only sums over the whole table are opened), "none" (each party adds noise '
+        'to all that it says) or "auto" (sealed where every party and the model allow it)',
     )
     helper: str | None = Field(
         None, min_length=1, description="of sealed sums: the name of the helper that deals; default: the coordinator"
@@ -255,11 +257,6 @@ class TrainingTable(FederationTable):
     spare: Whole = Field(
         0, description="of sealed sums by rows: how many sums may be asked again without those who left, from 0"
     )
-
-    @property
-    def sealed(self) -> bool:
-        """Whether only sums over the parties are opened."""
-        return "secure" in (self.sums, self.products)
 
 
 class ColumnsTable(_Table):
@@ -585,28 +582,32 @@ def _check_parties(job: Job, key: str, table: object) -> None:
 
 def _check_sealing(job: Job, table: TrainingTable) -> None:
     """Sealed sums are of several parties, by rows or by columns as the job is; their numbers are for them alone."""
-    by_columns = job.columns is not None
-    if (table.sums if by_columns else table.products) == "secure":
-        key, split, other = ("sums", "columns", "products") if by_columns else ("products", "rows", "sums")
+    own, other, split = ("products", "sums", "columns") if job.columns is not None else ("sums", "products", "rows")
+    if (value := getattr(table, other)) != TrainingTable.model_fields[other].default:
         raise InputError(
-            f'{job.path}: federation.{key} = "secure" does not go with data split by {split}; there it is '
-            f'{other} = "secure".'
+            f"{job.path}: federation.{other} = {value!r} does not go with data split by {split}; there it is "
+            f'{own} = "secure".'
         )
     numbers = {key: getattr(table, key) for key in ("helper", "pooling", "curious", "absent", "spare")}
     given = {key: value for key, value in numbers.items() if value != TrainingTable.model_fields[key].default}
-    if not table.sealed:
+    if getattr(table, own) in ("plain", "none"):
         if given:
             key, value = next(iter(given.items()))
             raise InputError(
-                f"{job.path}: federation.{key} = {value!r} is for sealed sums; set "
-                f'{"products" if by_columns else "sums"} = "secure" too, or leave it out.'
+                f'{job.path}: federation.{key} = {value!r} is for sealed sums; set {own} = "secure" too, or leave it '
+                "out."
             )
         return
+    _check_pools(job, table, given)
+
+
+def _check_pools(job: Job, table: TrainingTable, given: Mapping[str, Any]) -> None:
+    """Somebody is left to rely on, and a dealer that holds data is nobody's."""
     parties = len(table.parties)
-    if parties < 2:
+    if parties < 2 and "secure" in (table.sums, table.products):
         raise InputError(f"{job.path}: federation.parties has one party, and sums are sealed over two or more.")
     for key in ("pooling", "absent", "spare"):
-        if by_columns and key in given:
+        if job.columns is not None and key in given:
             raise InputError(
                 f"{job.path}: federation.{key} = {given[key]!r} is for data split by rows; by columns a dealer that "
                 "pools with a party reads every column, and no party may leave. Leave it out."
@@ -616,7 +617,7 @@ def _check_sealing(job: Job, table: TrainingTable) -> None:
             f"{job.path}: federation.helper = {table.helper!r} is a party or the coordinator; a helper holds no data "
             "and has a name and a certificate of its own."
         )
-    if table.pooling + table.absent >= parties or (table.curious or 1) >= parties:
+    if given and (table.pooling + table.absent >= parties or (table.curious or 1) >= parties):
         raise InputError(
             f"{job.path}: federation.pooling = {table.pooling}, absent = {table.absent} and curious = {table.curious} "
             f"leave none of {parties} parties to rely on; lower them."
