@@ -19,6 +19,7 @@ from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Receipt
+from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.messages import messages_of, rounds_of
 from sottovoce.queries.pricing import queries_of
@@ -133,8 +134,9 @@ def sealed_columns(plan: Plan, form: Algorithm) -> SealedColumns:
     matrices = {"rows"}
     for release in plan.releases:
         query = queries[release.query]
-        if not isinstance(query, JointSum):
+        if isinstance(query, GramMatrix):
             dealt += release.count * 4 * columns * (columns + 1)
+        if not isinstance(query, JointSum):
             continue
         matrices |= {query.matrix} - {"one"}
         outputs, levels = _table(plan, query)
