@@ -88,7 +88,7 @@ def test_one_party_seals_nothing_and_evaluations_have_no_such_keys(write_job, fo
 
 
 def test_a_helper_that_cannot_be_reached_is_never_left_out_in_silence(write_job) -> None:
-    with pytest.raises(InputError, match="federation.helper = 'notary'"):
+    with pytest.raises(InputError, match=r"federation\.helper = 'notary'"):
         planned(load_job(write_job(data=None, more=f'{FEDERATION}sums = "secure"\nhelper = "notary"\n')))
 
 
@@ -103,7 +103,7 @@ def test_a_holder_decides_in_its_file(tmp_path) -> None:
     path.write_text(f"{text}[policy]\nsealed = true\nmax_epsilon_pooled = 4.0\n")
     assert (load_party_job(path).policy.sealed, load_party_job(path).policy.max_epsilon_pooled) == (True, 4.0)
     path.write_text(f"{text}[policy]\nsealed = 1\n")
-    with pytest.raises(InputError, match="policy.sealed = 1 is not allowed: give true: take part in sealed sums"):
+    with pytest.raises(InputError, match=r"policy\.sealed = 1 is not allowed: give true: take part in sealed sums"):
         load_party_job(path)
 
 

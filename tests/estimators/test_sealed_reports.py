@@ -139,9 +139,9 @@ def test_the_words_of_rows_are_these() -> None:
     one, seven = (at(plan, x) for x in (7 / 8, 1 / 8))
     assert report.world.if_broken == (
         f"If the coordinator pools with 1 party, or is run by one, epsilon is {one:.4g}; with all 7 others "
-        f"{seven:.4g}. A party that adds no noise counts as one that pools. If the encryption is broken, who recorded the messages "
-        f"has the sums of each party apart, at epsilon {seven:.4g}. The promise holds as long as the encryption does, "
-        "also against who records messages today."
+        f"{seven:.4g}. A party that adds no noise counts as one that pools. If the encryption is broken, who recorded "
+        f"the messages has the sums of each party apart, at epsilon {seven:.4g}. The promise holds as long as the "
+        "encryption does, also against who records messages today."
     )
     assert "pinned)" in assumed(plan, pinned=True)[2]
     assert "authority)" in assumed(plan, pinned=False)[2]

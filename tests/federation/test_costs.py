@@ -140,11 +140,8 @@ def test_sealed_rows_take_what_the_plan_says(parties: int) -> None:
     solver = sv.solvers.Newton(rounds=3)
     fitted = sv.PrivateLogisticRegression(1.0, entry_bound=0.5, classes=(0, 1), solver=solver).fit(federation)
     told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
-    assert (told.rounds, told.uplink_bytes, told.downlink_bytes) == (
-        done.rounds,
-        done.uplink_bytes,
-        done.downlink_bytes,
-    )
+    assert (told.rounds, told.uplink_bytes) == (done.rounds, done.uplink_bytes)
+    assert told.downlink_bytes == done.downlink_bytes
     assert told.dealt_bytes is None
 
 
