@@ -239,3 +239,15 @@ def test_a_policy_that_limits_pools_refuses_sealed_columns_and_counts_plain_plan
     form = algorithms.of(plain)
     assert sv.Policy(max_epsilon_pooled=1.0, max_delta=1e-5).refuse(plain, form, "party-1") is None
     assert "all other parties" in str(sv.Policy(max_epsilon_pooled=0.9).refuse(plain, form, "party-1"))
+
+
+def test_the_worlds_promise_does_not_count_on_those_who_may_leave() -> None:
+    plan = planned(rows(4, absent=1, spare=1))
+    report = privacy_report(plan, seeded=False)
+    assert report.world.epsilon == report.pooled()["world"]
+    sealing = plan.sealing
+    assert sealing is not None
+    assert sealing.left(4, 0, gone=1) < plan.noises()
+    assert report.world.epsilon == pytest.approx(at(plan, sealing.left(4, 0, gone=1)))
+    whole = planned(rows(4))
+    assert privacy_report(whole, seeded=False).world.epsilon == pytest.approx(at(whole, whole.noises()))

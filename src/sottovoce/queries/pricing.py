@@ -72,8 +72,12 @@ class Pricing:
     def world_events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """What a record of `party` pays against the world, who sees the model alone.
 
-        By rows a sum over the parties carries every party's noise. What the model does not tell costs nothing here.
+        By rows a sum over the parties carries every party's noise; a sealed one that of those who may not leave. What
+        the model does not tell costs nothing here.
         """
+        noises, sealing = plan.noises(), plan.sealing
+        if sealing is not None:
+            noises = sealing.left(len(plan.parties), 0, gone=sealing.absent)
         queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
         found: list[Event | None] = []
         for release in plan.releases:
@@ -82,10 +86,10 @@ class Pricing:
                 continue
             if query.world_sees == "sum" and (plan.split != "columns" or plan.sealing is not None):
                 uses = query.uses(plan, release.count)
-                found.append(release.event(relation, count=uses, noises=plan.noises()))
+                found.append(release.event(relation, count=uses, noises=noises))
             else:
                 found.append(self._event(plan, release, relation, queries, {}))
-        return (*(event for event in found if event is not None), *spare_events(plan, relation))
+        return (*(event for event in found if event is not None), *spare_events(plan, relation, noises=noises))
 
     def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
         """What each adversary sees costs, at every delta: the worst party's."""
