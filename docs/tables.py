@@ -115,6 +115,9 @@ def _keys(kind: type[BaseModel]) -> str:
         inner = [each for each in types_of(field.annotation) if isinstance(each, type) and issubclass(each, BaseModel)]
         title = f"[[{name}]]" if "tuple" in str(field.annotation) else f"[{name}]"
         needed = ", needed" if field.is_required() else ""
+        if not inner:  # names of the reader's own
+            made.append(f"### `{title}`{needed}\n\nBy name, {field.description}.\n")
+            continue
         lines = [(f"`{key}`", _left_out(own), own.description or "") for key, own in inner[0].model_fields.items()]
         if inner[0].model_config.get("extra") == "allow":
             lines.append(("others", "", _OTHERS[name]))

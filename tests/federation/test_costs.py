@@ -131,3 +131,27 @@ def test_without_privacy_nothing_is_foretold(name: str) -> None:
     options |= {"radius": 1.0} if name == "frank-wolfe" else {}
     plan = sv.PrivateLogisticRegression(solver=name, **options).plan(sv.Federation.central(*people(40, 0)))
     assert cost_of(plan, algorithms.of(plan)) == Cost(None, None, None, None)
+
+
+@pytest.mark.parametrize("parties", [2, 5])
+def test_sealed_rows_take_what_the_plan_says(parties: int) -> None:
+    X, y = people(60, 7)
+    federation = sv.Federation.by_rows([(X[k::parties], y[k::parties]) for k in range(parties)], sums="secure")
+    solver = sv.solvers.Newton(rounds=3)
+    fitted = sv.PrivateLogisticRegression(1.0, entry_bound=0.5, classes=(0, 1), solver=solver).fit(federation)
+    told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
+    assert (told.rounds, told.uplink_bytes) == (done.rounds, done.uplink_bytes)
+    assert told.downlink_bytes == done.downlink_bytes
+    assert told.dealt_bytes is None
+
+
+def test_sealed_columns_take_what_the_formulas_say() -> None:
+    X, y = people(4000, 8)
+    federation = sv.Federation.by_columns([X[:, :1], X[:, 1:]], y, products="secure")
+    solver = sv.solvers.Newton(rounds=2)
+    fitted = sv.PrivateLogisticRegression(1.0, entry_bound=0.5, classes=(0, 1), solver=solver).fit(federation)
+    told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
+    assert told.uplink_bytes == pytest.approx(done.uplink_bytes, rel=0.02)
+    assert told.downlink_bytes == pytest.approx(done.downlink_bytes, rel=0.02)
+    assert told.dealt_bytes == 4 * 4 * 5 + 2 * 8 * (16 * 4000 + 4)
+    assert Cost(1, 1, 1, 1.0) + Cost(1, 2, 3, 1.0, 5) == Cost(2, 3, 4, 2.0, 5)

@@ -148,6 +148,10 @@ def test_every_field_is_in_the_digest(small_plan: MakePlan) -> None:
         {"about": {"analyst": "anna"}},
         {"about": {"note": "anna"}},
         {"within": {"name": "0" * 32, "mu": 0.5}},
+        {"sealing": {"curious": 1}},
+        {"sealing": {"curious": 1}, "keys": (("anna", "0" * 64), ("ben", "1" * 64))},
+        {"sealing": {"curious": 1}, "keys": (("anna", "0" * 64), ("ben", "2" * 64))},
+        {"sealing": {"curious": 1, "pooling": 1}},
         *({"releases": (release | {name: value},)} for name, value in _RELEASE_CHANGES.items()),
     ]
     assert {key for change in changes for key in change} == set(Plan.model_fields) - {"format"}

@@ -292,6 +292,7 @@ class TestLeaving:
         with gone(some._parties[2], 2) as asked:
             fitted = model().fit(some)
         assert coordinator.left == {"p02": 2}
+        assert fitted.privacy_.left == (("p02", "round 2"),)
         assert found == [(0, 0, 4), (1, 0, 4), (2, 0, 4), (2, 1, 3), (3, 0, 3)]
         assert [frame.kind for frame in asked] == ["ask"]  # it is asked nothing more, not even told of the end
         sums_ = [message.payload for message in fitted.transcript_ if message.sender == "sum"]

@@ -16,8 +16,10 @@ from sottovoce.algorithms.registry import (
     make_plan,
     mismatch,
     missed,
+    noises,
     of,
     plan_by,
+    pooled,
     serves,
     titles,
 )
@@ -38,8 +40,10 @@ __all__ = [
     "make_plan",
     "mismatch",
     "missed",
+    "noises",
     "of",
     "plan_by",
+    "pooled",
     "serves",
     "titles",
 ]

@@ -21,6 +21,7 @@ from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.mechanisms import MAX_WIDE
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile
+from sottovoce.queries import pooling
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, queries_of
 from sottovoce.solvers.auto import preferences
 
@@ -60,6 +61,17 @@ def epsilons(plan: Plan, relation: Relation | None = None, *, beside: Sequence[P
 def missed(plan: Plan, false_alarms: Sequence[float], *, beside: Sequence[Plan] = ()) -> dict[str, NDArray[np.float64]]:
     """The least share of misses of the best test for a record, against each adversary, at these false alarms."""
     return missed_at(_profiles((plan, *beside), plan.relation), plan.delta, false_alarms)
+
+
+def pooled(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
+    """The epsilon of a plan of sealed sums, with plans beside it, against those who pool, by name."""
+    return pooling.curve([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
+
+
+def noises(plan: Plan) -> dict[str, float]:
+    """By title of each sealed sum: the deviation of its noise over that of data in one place."""
+    named = titles(plan)
+    return {named[query]: noise for query, noise in pooling.noises(of(plan), plan).items()}
 
 
 def _profiles(plans: tuple[Plan, ...], relation: Relation) -> dict[str, Profile]:

@@ -106,7 +106,7 @@ def sections(model: PrivateLinearModel, told: Told | None) -> list[Section]:
         declared.append(f"Bought with a part of the fit's budget, and not declared: {bought}.")
     return [
         Section("What it is", (Table(("", ""), tuple(identity), numbers=False),)),
-        Section("What it promises", (*promises, "This rests on:", List(report.assumptions))),
+        Section("What it promises", (*promises, *report.remarks(), "This rests on:", List(report.assumptions))),
         Section("What was declared of the data, and is public", tuple(declared)),
         Section("How good it is", tuple(_evaluation(told))),
         Section("Coefficients", tuple(_coefficients(model))),
@@ -127,7 +127,8 @@ def _evaluation(told: Told | None) -> Iterable[str | Table | List | Picture]:
     elif (both := told.get("with_fit")) is not None:
         yield (
             "The test people are declared to be those of the fit. Fit and evaluation together promise "
-            f"epsilon = {float(both['epsilon']):.4g}, delta = {both['delta']:.3g}."
+            f"epsilon = {float(both['epsilon']):.4g}, delta = {both['delta']:.3g}"
+            f"{'; the fit ' + told['fit_mark'] if told.get('fit_mark') else ''}."
         )
     if not told["complete"]:
         yield "Some test records could not be used (missing cells, or labels that were not declared)."

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Receipt
+from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.joint import JointSum
 from sottovoce.queries.messages import messages_of, rounds_of
+from sottovoce.queries.pricing import queries_of
+from sottovoce.sealed.sums import Call
 
 _PATIENCE: Final = 0.02  # seconds for each of the two measurements
 _ENTRIES: Final = 1 << 17
@@ -27,6 +31,8 @@ _MESSAGE: Final = 2e-4  # seconds to make, check and read one message
 _TRIES: Final = 3
 _SIGNATURE: Final = json.dumps({"signature": "0" * 128})  # of a party in one process
 _CERTIFIED: Final = json.dumps({"certificate": 11 * f"{0:060}\n", "signature": f"{0:0142}"})  # of an elliptic curve
+_PRODUCT: Final = 4e-10  # seconds of a multiplication of sealed words, and of a record's look-up at each role
+_LOOKUP: Final = 2.5e-7
 _SYNCS: Final = 4  # a durable commit of a ledger waits for the disk about so often
 
 
@@ -34,18 +40,22 @@ _SYNCS: Final = 4  # a durable commit of a ledger waits for the disk about so of
 class Cost:
     """Rounds and bytes, and a rough time; all None without privacy, where the run stops when it has converged.
 
-    Rounds and bytes are exact or, where the data decide what is sent, what the run takes at most.
+    Rounds and bytes are exact or, where the data decide what is sent, what the run takes at most; of sealed columns
+    bytes are by formula. Of the downlink `dealt_bytes` are a dealer's random numbers.
     """
 
     rounds: int | None
     uplink_bytes: int | None
     downlink_bytes: int | None
     seconds: float | None
+    dealt_bytes: int | None = None
 
     def __add__(self, other: Cost) -> Cost:
         """Of two plans, one after the other; what is asked between them is not in it."""
-        pairs = zip(astuple(self), astuple(other), strict=True)
-        return Cost(*(None if None in pair else sum(pair) for pair in pairs))
+        own, others = astuple(self), astuple(other)
+        sums = [None if None in pair else sum(pair) for pair in zip(own[:-1], others[:-1], strict=True)]
+        dealt = [each for each in (own[-1], others[-1]) if each is not None]
+        return Cost(*sums, *([sum(dealt)] if dealt else []))
 
 
 def cost_of(  # noqa: PLR0913
@@ -89,12 +99,67 @@ def cost_of(  # noqa: PLR0913
     for query, several in messages_of(plan, form).items():
         for each in several:
             messages += each.count
-            downlink += each.count * len(encode(Frame("ask", 0, plan.digest, 0, query, each.told)))
+            call = "" if plan.sealing is None else Call(plan.names, said=tuple(each.told)).text
+            downlink += each.count * len(encode(Frame("ask", 0, plan.digest, 0, query, each.told, call)))
             uplink += each.count * len(encode(Frame("answer", 0, plan.digest, 0, query, each.answer)))
-    seconds = _computing(plan) + messages * _MESSAGE
+    seconds, dealt = _computing(plan) + messages * _MESSAGE, None
+    if plan.sealing is not None and plan.split == "columns":
+        words = sealed_columns(plan, form)
+        uplink, downlink, dealt = uplink + words.up, downlink + words.down + words.dealt, words.dealt
+        seconds += words.seconds
     if ledger_folders:
         seconds += messages / parties * sum(_SYNCS * _sync_seconds(folder) for folder in ledger_folders)
-    return Cost(rounds_of(plan, form), uplink, downlink, seconds)
+    return Cost(rounds_of(plan, form), uplink, downlink, seconds, dealt)
+
+
+class SealedColumns(NamedTuple):
+    """Bytes of boxes and dealt words of all parties together, and seconds of all roles, of a plan of sealed columns."""
+
+    up: int
+    down: int
+    dealt: int
+    seconds: float
+
+
+def sealed_columns(plan: Plan, form: Algorithm) -> SealedColumns:
+    """What travels in boxes and is dealt besides the shares, for N records, d columns and M parties.
+
+    columns       8 N d up, 8 N d (M - 1) down, once for each matrix
+    Gram matrix   4 d (d + 1) dealt
+    a look-up     M (2 N + 8 N o) up, M - 1 times as much down, 8 W o N + 8 m dealt: o numbers a record, m in the sum
+    """
+    records, columns, parties = plan.records, plan.dimension, len(plan.parties)
+    queries = queries_of(form, plan, plan.names[0])
+    up = down = dealt = looked = 0
+    matrices = {"rows"}
+    for release in plan.releases:
+        query = queries[release.query]
+        if isinstance(query, GramMatrix):
+            dealt += release.count * 4 * columns * (columns + 1)
+        if not isinstance(query, JointSum):
+            continue
+        matrices |= {query.matrix} - {"one"}
+        outputs, levels = _table(plan, query)
+        boxes = parties * (2 * records + (0 if query.matrix == "one" else 8 * records * outputs))
+        up += release.count * boxes
+        down += release.count * boxes * (parties - 1)
+        dealt += release.count * 8 * (levels * outputs * records + query.length)
+        looked += release.count
+    up += len(matrices) * 8 * records * columns
+    down += len(matrices) * 8 * records * columns * (parties - 1)
+    products = records * columns * (columns + looked * (parties + 1))
+    return SealedColumns(up, down, dealt, products * _PRODUCT + looked * records * (parties + 1) * _LOOKUP)
+
+
+def _table(plan: Plan, query: JointSum) -> tuple[int, int]:
+    """How many numbers are looked up for a record, and at how many levels."""
+    told = query.takes(plan, 0)
+    if "nodes" in told:
+        outputs, levels = told["nodes"].example().shape
+        return int(outputs), int(levels)
+    example = {name: wanted.example() for name, wanted in told.items()}
+    nodes = query.lookup(plan, example | ({"widen": np.ones(1, dtype=np.int64)} if "widen" in told else {})).nodes
+    return int(nodes.shape[0]), int(nodes.shape[1])
 
 
 def _told(request: Frame, plan: Plan, place: int) -> Frame:

@@ -37,6 +37,7 @@ ESTIMATORS: Final[Mapping[str, str]] = {
 Range = tuple[float, float]
 _SCHEMA: Final = "a table with label, identifiers and columns, or with file"
 Count = Annotated[int, Field(strict=True, ge=1)]
+Whole = Annotated[int, Field(strict=True, ge=0)]
 
 
 class _Table(BaseModel):
@@ -234,6 +235,30 @@ class FederationTable(_Table):
         return self.features.get(party) if isinstance(self.features, dict) else self.features
 
 
+class TrainingTable(FederationTable):
+    """Parties elsewhere, which connect to this coordinator, and whether only sums over them are opened."""
+
+    sums: Literal["plain", "secure"] = Field(
+        "plain", description='by rows: "secure" (only sums over all parties are opened) or "plain"'
+    )
+    products: Literal["auto", "none", "secure"] = Field(
+        "auto",
+        description='by columns: "secure" (only sums over the whole table are opened), "none" (each party adds noise '
+        'to all that it says) or "auto" (sealed where every party and the model allow it)',
+    )
+    helper: str | None = Field(
+        None, min_length=1, description="of sealed sums: the name of the helper that deals; default: the coordinator"
+    )
+    pooling: Whole = Field(0, description="of sealed sums by rows: how many parties may pool with the dealer, from 0")
+    curious: Count | None = Field(
+        None, description="of sealed sums: how many parties may pool with one another, at least 1; default: all others"
+    )
+    absent: Whole = Field(0, description="of sealed sums by rows: how many parties may leave in the middle, from 0")
+    spare: Whole = Field(
+        0, description="of sealed sums by rows: how many sums may be asked again without those who left, from 0"
+    )
+
+
 class ColumnsTable(_Table):
     """The parties have some columns each, of the same people in the same order."""
 
@@ -291,7 +316,7 @@ class Job(_File):
     schema_table: SchemaTable | None = Field(None, alias="schema", description=_SCHEMA)
     data: SourceTable | None = Field(None, description="a table with file and label")
     party: tuple[PartyTable, ...] = Field((), description="tables [[party]] with name, file and label")
-    federation: FederationTable | None = Field(None, description="a table with listen, certificates and parties")
+    federation: TrainingTable | None = Field(None, description="a table with listen, certificates and parties")
     columns: ColumnsTable | None = Field(None, description="a table with labels, label_party and norms, all optional")
     output: OutputTable = Field(default_factory=OutputTable, description="a table of paths")
     about: About = Field(default_factory=About, description="a table with dataset, purpose, analyst and note")
@@ -428,6 +453,12 @@ class PolicyTable(_Table):
     approve_models: bool = Field(
         False, strict=True, description="true: use models that nobody approved, for a coordinator that is trusted"
     )
+    sealed: bool = Field(
+        False, strict=True, description="true: take part in sealed sums, whose promise rests on more than noise"
+    )
+    max_epsilon_pooled: float = Field(
+        math.inf, gt=0, description="the most that a plan may cost against the coordinator with all other parties"
+    )
 
 
 class PartyJob(_File):
@@ -478,6 +509,8 @@ def load_job(path: Path) -> Job:
         raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
     for key in ("records", "features"):
         _check_parties(job, f"federation.{key}", getattr(job.federation, key, None))
+    if job.federation is not None:
+        _check_sealing(job, job.federation)
     if job.columns is not None:
         _check_columns(job, job.columns)
     elif job.federation is not None and isinstance(job.federation.features, dict):
@@ -544,6 +577,54 @@ def _check_parties(job: Job, key: str, table: object) -> None:
         raise InputError(
             f"{job.path}: {key} names {', '.join(table)} where the parties are {', '.join(job.parties)}; "
             "give each party's number."
+        )
+
+
+def _check_sealing(job: Job, table: TrainingTable) -> None:
+    """Sealed sums are of several parties, by rows or by columns as the job is; their numbers are for them alone."""
+    own, other, split = ("products", "sums", "columns") if job.columns is not None else ("sums", "products", "rows")
+    if (value := getattr(table, other)) != TrainingTable.model_fields[other].default:
+        raise InputError(
+            f"{job.path}: federation.{other} = {value!r} does not go with data split by {split}; there it is "
+            f'{own} = "secure".'
+        )
+    numbers = {key: getattr(table, key) for key in ("helper", "pooling", "curious", "absent", "spare")}
+    given = {key: value for key, value in numbers.items() if value != TrainingTable.model_fields[key].default}
+    if getattr(table, own) in ("plain", "none"):
+        if given:
+            key, value = next(iter(given.items()))
+            raise InputError(
+                f'{job.path}: federation.{key} = {value!r} is for sealed sums; set {own} = "secure" too, or leave it '
+                "out."
+            )
+        return
+    _check_pools(job, table, given)
+
+
+def _check_pools(job: Job, table: TrainingTable, given: Mapping[str, Any]) -> None:
+    """Somebody is left to rely on, and a dealer that holds data is nobody's."""
+    parties = len(table.parties)
+    if parties < 2 and "secure" in (table.sums, table.products):
+        raise InputError(f"{job.path}: federation.parties has one party, and sums are sealed over two or more.")
+    for key in ("pooling", "absent", "spare"):
+        if job.columns is not None and key in given:
+            raise InputError(
+                f"{job.path}: federation.{key} = {given[key]!r} is for data split by rows; by columns a dealer that "
+                "pools with a party reads every column, and no party may leave. Leave it out."
+            )
+    if table.helper in (*table.parties, "coordinator"):
+        raise InputError(
+            f"{job.path}: federation.helper = {table.helper!r} is a party or the coordinator; a helper holds no data "
+            "and has a name and a certificate of its own."
+        )
+    if given and (table.pooling + table.absent >= parties or (table.curious or 1) >= parties):
+        raise InputError(
+            f"{job.path}: federation.pooling = {table.pooling}, absent = {table.absent} and curious = {table.curious} "
+            f"leave none of {parties} parties to rely on; lower them."
+        )
+    if table.spare and not table.absent:
+        raise InputError(
+            f"{job.path}: federation.spare = {table.spare} is for sums without parties that left; set absent too."
         )
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from sottovoce.app.page import document
+from sottovoce.app.texts import rests_of, sealed_balance
 from sottovoce.privacy.ledger import Account, Entry, Ledger
 
 
@@ -21,6 +22,9 @@ def ledger_page(ledger: Ledger) -> str:
         charges = [entry for entry in history if entry.kind in ("reservation", "under")]
         sections += [f"<h2>Account {escape(account.dataset)}</h2>", _plot(account, history[0], charges)]
         sections.append(_charges(charges))
+        if rests := account.balance().rests_on:
+            marked = sum(bool(entry.details.get("rests_on")) for entry in charges)
+            sections.append(f"<p><b>{escape(sealed_balance(marked, rests))}</b></p>")
     receipt = accounts[0].receipt()
     said = (
         f"{number:,} entries, each chained to the one before it; the receipt of the last is "
@@ -112,11 +116,12 @@ def _charges(charges: Sequence[Entry]) -> str:
         about = dict(entry.details.get("about", {}))
         texts = [about[name] for name in ("dataset", "purpose", "note") if name in about]
         on = [f"on account {entry.details['account']}"] if entry.kind == "under" else []
+        run = "; ".join([entry.details["summary"], *rests_of(entry.details), *on])
         rows.append(
             f'<tr><td class="number">{entry.number}</td>'
             f'<td style="white-space:nowrap">{escape(entry.written[:10])}</td>'
             f"<td>{escape(about.get('analyst', ''))}</td><td>{escape('; '.join(texts))}</td>"
-            f"<td>{escape('; '.join([entry.details['summary'], *on]))}<br><code>{escape(entry.plan[:12])}</code></td>"
+            f"<td>{escape(run)}<br><code>{escape(entry.plan[:12])}</code></td>"
             f'<td class="number">{entry.details["epsilon"]:.4g}</td></tr>'
         )
     return (

@@ -25,7 +25,7 @@ from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
 from sottovoce.files import write_text
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
+from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Receipt
 from sottovoce.solvers import Options, by_name
 from sottovoce.transports.base import Communication
@@ -189,18 +189,10 @@ def _restore(content: ModelFile) -> PrivateLinearModel:
     model.plan_, model.plans_ = plan, (plan, *content.beside)
     model.charged_as_ = content.charged_as
     model.receipts_ = {name: Receipt.read(text) for name, text in content.receipts.items()}
-    model.privacy_ = _report(content.privacy)
+    model.privacy_ = PrivacyReport.from_dict(content.privacy)
     model.communication_ = Communication(**content.communication)  # type: ignore[arg-type]
     model.missing_parts_ = content.missing_parts
     return model
-
-
-def _report(content: Mapping[str, Any]) -> PrivacyReport:
-    return PrivacyReport(
-        **{name: Guarantee.from_dict(content["against"][name]) for name in VIEWS},
-        assumptions=tuple(content["assumptions"]),
-        public=content["public"],
-    )
 
 
 def _not_a_model(path: Path, why: str) -> InputError:

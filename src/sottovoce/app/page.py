@@ -132,7 +132,7 @@ def page(model: PrivateLinearModel, occasion: Occasion = NOTHING_SAID, *, title:
 {subject}
 <p class="soft">{escape(name)} by the solver <code>{escape(plan.algorithm)}</code>, {escape(_split(plan))}</p>
 <div class="numbers">
-{_number(_epsilon(weakest), f"epsilon{' of a feature' * (weakest.unit == 'feature')}, against everybody")}
+{_number(_epsilon(weakest), _named(weakest))}
 {_world(report)}
 {_number(f"{weakest.delta:g}", "delta")}
 {_number(f"{plan.records:,}", "records")}
@@ -196,10 +196,29 @@ def _person(report: PrivacyReport, plan: Plan) -> str:
         f"and sees one that would be false for {100 * SIGN:g} of 100 people or more. Then they may believe it so far, "
         f"and no further:</li></ul>{suspicions(guarantee)}"
         f"<p>Rarer signs can say more, and come more rarely: one that is false for 1 of 1,000 people makes 10% at most "
-        f"{rare}.</p>"
+        f"{rare}.</p>{_conditions(guarantee)}"
         "<p class='soft'>It is no promise that nothing is learned about people like you: what the model shows of all "
         "of them it would show without you. Who trained it and what for, which features were used, who may learn what, "
         "and what the promise rests on: all that is below.</p>"
+    )
+
+
+def _named(guarantee: Guarantee) -> str:
+    """What the number of the weakest guarantee is called."""
+    if guarantee.unit == "feature":
+        return "epsilon of a feature, against everybody"
+    sealed = f"; {guarantee.mark}" if guarantee.promises and guarantee.computational else ""
+    return f"epsilon, against everybody{sealed}"
+
+
+def _conditions(guarantee: Guarantee) -> str:
+    """What a promise of sealed sums rests on, for a person."""
+    if not guarantee.computational:
+        return ""
+    items = "".join(f"<li>{escape(text)}</li>" for text in guarantee.assumes)
+    return (
+        "<p><b>This promise rests on encryption, and on who works with whom.</b> It holds against anybody who cannot "
+        f"break the encryption, and only if</p><ul>{items}</ul><p>{escape(guarantee.if_broken)}</p>"
     )
 
 
@@ -211,7 +230,8 @@ def _chance(probability: float) -> str:
 def _world(report: PrivacyReport) -> str:
     """The world's epsilon, where it is smaller than that against everybody."""
     smaller = report.world.promises and report.world.epsilon < report.weakest.epsilon * (1 - 1e-6)
-    return _number(_epsilon(report.world), "epsilon, against who sees the model alone") if smaller else ""
+    mark = f"; {report.world.mark}" if report.world.computational else ""
+    return _number(_epsilon(report.world), f"epsilon, against who sees the model alone{mark}") if smaller else ""
 
 
 def _adversaries(report: PrivacyReport, plan: Plan) -> Iterable[str]:
@@ -220,6 +240,8 @@ def _adversaries(report: PrivacyReport, plan: Plan) -> Iterable[str]:
     views: Iterable[Adversary] = ("world",) if plan.split == "central" else VIEWS
     for view in views:
         yield _adversary(report.against(view))
+    if report.pooling:
+        yield _pooled(report)
     curves: dict[str, Guarantee] = {}
     for view in reversed(tuple(views)):
         guarantee = report.against(view)
@@ -247,6 +269,21 @@ def _adversaries(report: PrivacyReport, plan: Plan) -> Iterable[str]:
         f"<table><tr><th>With false alarms of</th>{head}</tr>{rows}</table>"
         '<p class="soft">In the table: what is found at most, rounded up. Who guesses finds as much as they accept '
         "false alarms.</p>"
+    )
+
+
+def _pooled(report: PrivacyReport) -> str:
+    """Those who pool, what is left of the promise against them, and what the sums' noise is."""
+    rows = "".join(
+        f'<tr><td>{escape(name)}</td><td class="number">'
+        f"{f'{epsilon:.4g}' if math.isfinite(epsilon) else '<b class=void>in the clear</b>'}</td></tr>"
+        for name, epsilon in report.pooled().items()
+    )
+    told = "".join(f"<p>{escape(remark)}</p>" for remark in report.remarks()[1:])
+    return (
+        "<h4>Those who pool what they have</h4><p>Sums are sealed: each party adds a share of the noise. Who pools "
+        "knows several shares, and less noise is left against them.</p>"
+        f'<table><tr><th>Who pools</th><th class="number">Epsilon</th></tr>{rows}</table>{told}'
     )
 
 
@@ -289,6 +326,8 @@ def _budget(plan: Plan, occasion: Occasion) -> str:
         )
     head = '<tr><th>Party</th><th class="number">Epsilon in all, at delta</th><th class="number">Left before</th>'
     told = f'<table>{head}<th class="number">Left now</th><th>Used</th></tr>{"".join(rows)}</table>' if rows else ""
+    if rests := tuple(dict.fromkeys(text for _, _, after in occasion.ledgers for text in after.rests_on)):
+        told += f"<p>What is spent rests on sealed sums too: it holds if {escape('; if '.join(rests))}.</p>"
     missing = [party for party in plan.names if party not in {name for name, _, _ in occasion.ledgers}]
     if missing and plan.split == "central":
         told += "<p class='soft'>No ledger is known here.</p>"
@@ -358,6 +397,11 @@ def _rows_of(plan: Plan) -> list[str]:
 def _what_left(plan: Plan) -> str:
     """Whether sums alone left, or numbers about single people too."""
     people = _about_people(plan)
+    if plan.sealing is not None:
+        return (
+            "These are sums over the people of all parties, and only they were opened. What left a single party was "
+            "sealed. The noise of the table is what is charged for; the sums have more."
+        )
     if people:
         return (
             f"<b>Numbers about single people left too, with noise on each: {', '.join(map(escape, people))}.</b> "

@@ -195,6 +195,12 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
     seeded = model.insecure_seed is not None
     run = _prepared(job, model.set_params(insecure_seed=None), federation, facts)
     run = replace(run, notes=(*notes, *run.notes))
+    if federation.undecided and job.federation is not None:
+        note = (
+            "products is left open, and nobody was asked: this is as if every party took part in sealed sums "
+            "(policy.sealed); if one does not, each adds noise to all that it says"
+        )
+        run = replace(run, notes=(*run.notes, note))
     if run.plan.keeps_rows and run.plan.private:
         note = "rows that the parties have kept from an earlier fit would cost less; here nobody was asked for them"
         run = replace(run, notes=(*run.notes, note))
@@ -492,10 +498,28 @@ def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -
     """The job's parties on a wire and, by columns, who knows the labels and the parties' bounds."""
     federation, table = Federation(job.split, transport, parties=parties), job.columns
     federation.about = job.about
-    if table is None:
-        return federation
-    norms = None if table.norms is None else [table.norms[party] for party in job.parties]
-    return federation.declare_columns(table.labels, job.parties.index(job.label_party), norms)
+    if table is not None:
+        norms = None if table.norms is None else [table.norms[party] for party in job.parties]
+        federation.declare_columns(table.labels, job.parties.index(job.label_party), norms)
+    _seal(job, federation)
+    return federation
+
+
+def _seal(job: Job, federation: Federation) -> None:
+    """Whether only sums over the parties are opened, and against whom their noise is; parties here: as it suits."""
+    table = job.federation
+    if job.split == "columns":
+        federation._seal("products", "auto" if table is None else table.products, "none", "auto")
+    elif table is not None:
+        federation._seal("sums", table.sums, "plain")
+    if table is None or not (federation.secure or federation.undecided):
+        return
+    if table.helper is not None:
+        raise InputError(
+            f"{job.path}: federation.helper = {table.helper!r}: this version reaches no helper over a wire; leave it "
+            "out, and the coordinator deals, apart from all parties."
+        )
+    federation.sealing(pooling=table.pooling, curious=table.curious, absent=table.absent, spare=table.spare)
 
 
 def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say) -> Transport:

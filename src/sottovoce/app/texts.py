@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 _FORMULA: Final = ("=", "+", "-", "@")  # with what a spreadsheet takes a cell for a formula
 _TURNS: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -52,6 +53,21 @@ def cell(text: str) -> str:
     except ValueError:
         return f"'{made}"
     return made
+
+
+def rests_of(details: Mapping[str, Any]) -> list[str]:
+    """The mark of a charge, by its details in a ledger, whose promise rests on more than noise; none of any other."""
+    rests = details.get("rests_on", ())
+    return [f"rests on sealed sums: {rests[0]}"] if rests else []
+
+
+def sealed_balance(plans: int, rests: Sequence[str]) -> str:
+    """What is to be said of an account with so many plans of sealed sums, which assume this."""
+    return (
+        f"{plans} of its plans {'rests' if plans == 1 else 'rest'} on sealed sums. What is spent holds against anybody "
+        f"who cannot break the encryption, and if {'; if '.join(rests)}. It lasts as long as these do, and what is "
+        "left of the budget repairs none of them."
+    )
 
 
 def _acts(letter: str) -> bool:

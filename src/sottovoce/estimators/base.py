@@ -691,6 +691,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if prepared.names is not None:
             self._keep_names(prepared.names)
         self._after(prepared, solution)
+        if coordinator.left:
+            left = tuple((name, f"round {number}") for name, number in coordinator.left.items())
+            self.privacy_ = replace(self.privacy_, left=left)
         self.budgets_ = dict(coordinator.budgets)
         self.receipts_ = {name: coordinator.receipts[name] for name in plan.names if name in coordinator.receipts}
         named = {query: kind for each in self.plans_ for query, kind in algorithms.kinds(each).items()}

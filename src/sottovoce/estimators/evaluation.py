@@ -72,6 +72,7 @@ class Evaluation:
     confusion: tuple[tuple[Metric, ...], ...] = ()
     model: str = ""
     with_fit: tuple[float, float] | None = None
+    fit_mark: str = ""  # what the promise of the fit rests on besides noise
 
     def __getitem__(self, name: str) -> Metric:
         return self.metrics[name]
@@ -107,6 +108,7 @@ class Evaluation:
             "records": self.plan_.records,
             "people": self.plan_.numbers.people,
             "with_fit": None if self.with_fit is None else dict(zip(("epsilon", "delta"), self.with_fit, strict=True)),
+            **({"fit_mark": self.fit_mark} if self.fit_mark else {}),
             "model": self.model,
             "plan": self.plan_.digest.hex(),  # its name in the ledgers
             "privacy": self.privacy_.to_dict(),
@@ -114,12 +116,15 @@ class Evaluation:
 
     def __str__(self) -> str:
         lines = [f"{self.plan_.records} test records, epsilon={self.privacy_.epsilon:.4g}, delta={self.plan_.delta:g}"]
+        if own := self.privacy_.weakest.mark:
+            lines[0] += f" ({own})"
         lines += [f"{plots.title_of(name)}: {_told(metric)}" for name, metric in self.metrics.items()]
         for label, found in self.by_class.items():
             lines += [f"{name} of {label}: {_told(metric)}" for name, metric in found.items()]
         if self.with_fit is not None:
             epsilon, delta = self.with_fit
             both = "no promise" if math.isinf(epsilon) else f"epsilon={epsilon:.4g}, delta={delta:.3g}"
+            both += f"; the fit {self.fit_mark}" if self.fit_mark else ""
             lines.append(f"the people are those of the fit, and fit and evaluation add up: together {both}")
         if not self.complete:
             lines.append("some records could not be used (missing cells, or labels that were not declared)")
@@ -211,7 +216,8 @@ def evaluate(  # noqa: PLR0913
         solution, _ = coordinator.run(plan, form)
     found = estimated(plan, solution.model, seeded=insecure_seed is not None)
     found = replace(found, privacy_=_after(model, found.privacy_, people), model=model.charged_as_)
-    found = replace(found, with_fit=_with_fit(model, found) if people == "same" else None)
+    if people == "same":
+        found = replace(found, with_fit=_with_fit(model, found), fit_mark=model.privacy_.weakest.mark)
     if not (federation.counted or found.privacy_.weakest.void or epsilon == math.inf):
         repeats.note(repeats.marks_of(test.rows), found.privacy_.weakest, 3)
     return found

@@ -67,7 +67,7 @@ class RegularisationPath:
         ax.invert_xaxis()
         ax.set_xlabel("alpha")
         ax.set_ylabel("loss, less the fit's")
-        ax.set_title(f"one fit and a choice, epsilon = {self.privacy.epsilon:.3g}")
+        ax.set_title(f"one fit and a choice, {self._promise}")
         return ax
 
     def plot(self, ax: Any = None) -> Any:
@@ -80,10 +80,15 @@ class RegularisationPath:
         ax.invert_xaxis()
         ax.set_xlabel("alpha")
         ax.set_ylabel("coefficient")
-        ax.set_title(f"one fit, epsilon = {self.privacy.epsilon:.3g}")
+        ax.set_title(f"one fit, {self._promise}")
         if self.coefs.shape[1] <= 12:
             ax.legend(fontsize="small")
         return ax
+
+    @property
+    def _promise(self) -> str:
+        mark = self.privacy.weakest.mark
+        return f"epsilon = {self.privacy.epsilon:.3g}" + (f"\n{mark}" if mark else "")
 
     @property
     def _span(self) -> str:

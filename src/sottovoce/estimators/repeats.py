@@ -91,6 +91,8 @@ def note(marks: set[int], guarantee: Guarantee, frames: int, *, cloned: bool = F
             "this is a private fit without a ledger of an estimator that was cloned: each further one on the same "
             f"people adds its epsilon={guarantee.epsilon:.4g}."
         )
+    if guarantee.computational:
+        said += f" This one {guarantee.mark}."
     if worker:
         said += " It is in a worker process (n_jobs), and fits in other processes come on top: no process has the sum."
     if cloned:

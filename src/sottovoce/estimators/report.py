@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from sottovoce import algorithms
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.guarantee import FALSE_ALARMS, Guarantee, PrivacyReport
+from sottovoce.plan.sealed_words import assumed, broken, parties_text
+from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.privacy.guarantee import FALSE_ALARMS, VIEWS, Guarantee, PrivacyReport
 
 # What is assumed by what is so of a plan, in the order in which a report says it.
 ASSUMPTIONS: Final[Mapping[tuple[str, object], str]] = {
@@ -53,12 +55,24 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     return tuple(text for (what, value), text in ASSUMPTIONS.items() if so[what] == value)
 
 
-def privacy_report(plan: Plan, *, seeded: bool, beside: Sequence[Plan] = ()) -> PrivacyReport:
-    """The true guarantee of a plan, and of plans beside it on the same people, computed from what they release."""
+def privacy_report(
+    plan: Plan,
+    *,
+    seeded: bool,
+    beside: Sequence[Plan] = (),
+    left: Sequence[tuple[str, str]] = (),
+    pinned: bool | None = None,
+) -> PrivacyReport:
+    """The true guarantee of a plan, and of plans beside it on the same people, computed from what they release.
+
+    Of sealed sums `left` has who left the run and when, and `pinned` says how the parties' keys are known.
+    """
     void = (
         "The noise came from a known seed (insecure_seed), so anyone who knows it can subtract it." if seeded else None
     )
     missed = algorithms.missed(plan, FALSE_ALARMS, beside=beside)
+    sealed = next((each for each in (plan, *beside) if each.sealing is not None), None)
+    curve = {} if sealed is None else algorithms.pooled(plan, beside=beside)
     guarantees = {
         name: Guarantee(
             epsilon=epsilon,
@@ -70,6 +84,7 @@ def privacy_report(plan: Plan, *, seeded: bool, beside: Sequence[Plan] = ()) -> 
             unit=plan.protects,
             result="evaluation" if plan.algorithm == "evaluation" else "model",
             trade_off=tuple(zip(FALSE_ALARMS, missed[name].tolist(), strict=True)),
+            **({} if sealed is None else sealed_words(sealed, name, curve, pinned)),
         )
         for name, epsilon in algorithms.epsilons(plan, beside=beside).items()
     }
@@ -86,4 +101,26 @@ def privacy_report(plan: Plan, *, seeded: bool, beside: Sequence[Plan] = ()) -> 
             "solver": plan.algorithm,
             "rounds": plan.rounds,
         },
+        pooling=curve,
+        noises={} if sealed is None else algorithms.noises(sealed),
+        left=tuple(left),
     )
+
+
+def sealed_words(plan: Plan, adversary: str, curve: Mapping[str, float], pinned: bool | None = None) -> dict[str, Any]:
+    """What a guarantee says more where its plan seals sums: against whom, what it assumes, and what breaks it."""
+    sealing = plan.sealing
+    assert sealing is not None, "a sealed plan"  # noqa: S101
+    words: dict[str, Any] = {
+        "computational": True,
+        "assumes": assumed(plan, pinned=pinned),
+        "if_broken": broken(plan, curve),
+        "knows_part": adversary == "parties" and plan.split == "columns",
+    }
+    if adversary == "parties" and sealing.curious < len(plan.parties) - 1:
+        words["view"] = VIEWS["parties"].replace("all other parties together", f"any {parties_text(sealing.curious)}")
+    if adversary == "coordinator":
+        words["view"] = "the coordinator, who sees every sealed message, who sent it, and the sums"
+        if sealing.dealer == COORDINATOR and sealing.pooling:
+            words["view"] += f", with {parties_text(sealing.pooling)} at most that pool with it"
+    return words

@@ -37,6 +37,7 @@ from sottovoce.federation.sealed_columns import ColumnRun
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
+from sottovoce.plan.sealed_words import assumed
 from sottovoce.privacy.events import Event
 from sottovoce.privacy.ledger import Account, Ledger, Part, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
@@ -220,7 +221,7 @@ class Party:
         book = self._account.book()
         others = tuple(known for known in book.reservations if known.plan != frame.plan.hex())
         balances = (dataclasses.replace(book, reservations=others).balance(), book.balance())
-        numbers = [float(number) for balance in balances for number in dataclasses.astuple(balance)]
+        numbers = [float(number) for balance in balances for number in dataclasses.astuple(balance)[:8]]
         return (declare_public("budget", numbers, reason="the holder tells it"),)
 
     def _check_receipt(self, frame: Frame) -> None:
@@ -463,6 +464,7 @@ class Party:
             paid=paid,
             about=plan.about.texts(),
             within=part_of_fit(plan),
+            rests_on=assumed(plan),
         )
 
     def _sealer(self, plan: Plan) -> Sealer | None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealed_words import dealer_of
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Gaussian, Unbounded
 from sottovoce.privacy.relation import Relation, distance, inside
+from sottovoce.queries.pooling import Pool, pooled_epsilon
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Policy:
     predicted for and never trained or evaluated on. Rows that may be trained on are predicted for only with
     `predict_training`. A model is used once its holder approved it (`sottovoce models approve`); with `approve_models`
     every one that a run left: for whoever trusts the coordinator.
-    `sealed` lets it take part in sealed sums, whose promise rests on more than noise.
+    `sealed` lets it take part in sealed sums, whose promise rests on more than noise; `max_epsilon_pooled` limits what
+    a plan costs against the coordinator (or the helper that tops up) with all other parties; by columns that is all.
     `tell_budget` lets the coordinator know, for its report, what the account had before a plan and has after it.
     """
 
@@ -40,6 +43,7 @@ class Policy:
     approve_models: bool = False
     trains: bool = True
     sealed: bool = False
+    max_epsilon_pooled: float = math.inf
 
     def refuse(self, plan: Plan, form: Algorithm, party: str) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
@@ -56,8 +60,8 @@ class Policy:
             return None if self.allow_without_privacy else "the plan releases values without noise"
         if plan.delta > self.max_delta:
             return f"the plan's delta {plan.delta:.3g} is above this party's limit {self.max_delta:.3g}"
+        delta = plan.delta if self.max_delta < 1 else min(plan.delta, 1 / plan.records)
         if math.isfinite(self.max_epsilon):
-            delta = plan.delta if self.max_delta < 1 else min(plan.delta, 1 / plan.records)
             epsilon = epsilon_of(events, inside(delta), relation)
             if plan.within is not None:  # the whole of it may be charged with this plan
                 mu = plan.within.mu * max(distance(relation) / distance(plan.relation), 1.0)
@@ -68,4 +72,24 @@ class Policy:
                     f"{what} costs epsilon {epsilon:.4g} at delta {delta:.3g}, above this party's limit "
                     f"{self.max_epsilon:.4g}"
                 )
-        return None
+        return self._refuse_pooled(plan, form, relation, delta)
+
+    def _refuse_pooled(self, plan: Plan, form: Algorithm, relation: Relation, delta: float) -> str | None:
+        """The reason to refuse what is left where everybody else pools, or None."""
+        if math.isinf(self.max_epsilon_pooled):
+            return None
+        everybody = Pool(len(plan.parties) - 1, dealer=True)
+        epsilon = pooled_epsilon([(form, plan, form.pricing)], relation, everybody, delta)
+        if plan.within is not None:
+            share = 1.0 if plan.sealing is None else plan.sealing.share(len(plan.parties))
+            mu = plan.within.mu * max(distance(relation) / distance(plan.relation), 1.0) / math.sqrt(share)
+            epsilon = max(epsilon, epsilon_of((Gaussian(mu),), inside(delta), relation))
+        if epsilon <= self.max_epsilon_pooled:
+            return None
+        costs = f"epsilon {epsilon:.4g} at delta {delta:.3g}" if math.isfinite(epsilon) else "everything"
+        who = "all other parties" if plan.sealing is None else f"{dealer_of(plan.sealing)} with all other parties"
+        return (
+            f"against {who} the plan costs {costs}, above this party's limit max_epsilon_pooled="
+            f"{self.max_epsilon_pooled:.4g}; give shares of the noise for more that pool (sealing(pooling=...), by "
+            "rows), or raise the limit"
+        )

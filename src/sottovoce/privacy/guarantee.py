@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -39,6 +40,11 @@ class Guarantee:
 
     `trade_off` has pairs (a, f): every test for the record that raises a false alarm with probability a misses with
     probability f at least. It says more than epsilon and delta, which follow from the whole curve.
+
+    A `computational` guarantee holds against who cannot break encryption, as long as what it `assumes` is so; what
+    happens otherwise is in `if_broken`, and both are in its sentence, always. `view` says who the adversary is where
+    that is not all of `VIEWS`; an adversary that `knows_part` has its own columns of every record, and the promise is
+    about the rest of it.
     """
 
     epsilon: float
@@ -50,6 +56,23 @@ class Guarantee:
     unit: Unit = "record"
     trade_off: tuple[tuple[float, float], ...] = ()
     result: Literal["model", "evaluation"] = "model"  # what the world sees
+    assumes: tuple[str, ...] = ()
+    computational: bool = False
+    if_broken: str = ""
+    view: str = ""
+    knows_part: bool = False
+
+    def __post_init__(self) -> None:
+        if self.computational != bool(self.assumes) or self.computational != bool(self.if_broken):
+            raise InputError(
+                f"computational={self.computational!r}: a guarantee that encryption carries names what it assumes, and "
+                "what happens if that does not hold (if_broken); any other guarantee has neither."
+            )
+
+    @property
+    def mark(self) -> str:
+        """What stands beside a number of this guarantee where there is no room for its sentence; "" if noise is all."""
+        return f"rests on sealed sums: {self.assumes[0]}" if self.computational else ""
 
     @property
     def promises(self) -> bool:
@@ -62,7 +85,7 @@ class Guarantee:
 
     def sentence(self) -> str:
         """The promise in plain words."""
-        view = VIEWS[self.adversary]
+        view = self.view or VIEWS[self.adversary]
         if self.result == "evaluation":
             view = view.replace("the final model", "the evaluation")
         if self.void is not None:
@@ -71,6 +94,8 @@ class Guarantee:
             text = f"Against {view}: NO PROMISE. Nothing limits what the view reveals of a record."
         else:
             about, changed = ("a person", f"that person's record {CHANGES[self.relation]}")
+            if self.knows_part:
+                changed = f"the rest of {changed}"
             if self.unit == "feature":
                 about, changed = ("a feature of one party", "that feature's column had been blank or any other")
             text = (
@@ -87,12 +112,18 @@ class Guarantee:
             text += " NO PROMISE is made to a person: records are not protected."
         if self.claimed_epsilon is not None:
             text += f" The published formula claims epsilon = {self.claimed_epsilon:.4g}."
+        if self.computational and math.isfinite(self.epsilon):
+            conditions = "; if ".join(self.assumes)
+            text += (
+                f" This holds against anybody who cannot break the encryption, and if {conditions}. {self.if_broken}"
+            )
         return text
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts; the trade-off by the rate of false alarms."""
+        optional = ("assumes", "computational", "if_broken", "view", "knows_part")
         return {
-            **asdict(self),
+            **{name: value for name, value in asdict(self).items() if value or name not in optional},
             "trade_off": {f"{false_alarms:g}": missed for false_alarms, missed in self.trade_off},
             "sentence": self.sentence(),
         }
@@ -102,7 +133,8 @@ class Guarantee:
         """The guarantee that `to_dict` wrote; an infinite epsilon may be the text "inf"."""
         fields = {key: value for key, value in said.items() if key != "sentence"}
         curve = tuple((float(false_alarms), missed) for false_alarms, missed in said["trade_off"].items())
-        return cls(**{**fields, "epsilon": float(said["epsilon"]), "trade_off": curve})
+        assumes = tuple(said.get("assumes", ()))
+        return cls(**{**fields, "epsilon": float(said["epsilon"]), "trade_off": curve, "assumes": assumes})
 
 
 def percent(share: float) -> str:
@@ -113,13 +145,24 @@ def percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """What a fit promises, against each adversary, and what that rests on."""
+    """What a fit promises, against each adversary, and what that rests on.
+
+    Of sealed sums: `pooling` has the epsilon against those who pool, by name, `noises` the noise of each sum over that
+    of data in one place, and `left` who left the run and when.
+    """
 
     world: Guarantee
     coordinator: Guarantee
     parties: Guarantee
     assumptions: tuple[str, ...] = ()
     public: Mapping[str, Any] = field(default_factory=dict)
+    pooling: Mapping[str, float] = field(default_factory=dict)
+    noises: Mapping[str, float] = field(default_factory=dict)
+    left: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.pooling and not all(self.against(adversary).computational for adversary in VIEWS):
+            raise InputError("pooling: a report of sealed sums has guarantees that name what they assume (assumes).")
 
     def against(self, adversary: Adversary) -> Guarantee:
         """The guarantee against the world, the coordinator or the parties."""
@@ -130,9 +173,12 @@ class PrivacyReport:
 
     @property
     def weakest(self) -> Guarantee:
-        """The guarantee that holds against all three; a void one is weaker than any number."""
+        """The guarantee that holds against all three; a void one is weaker than any number.
+
+        Of two with one epsilon the computational one is weaker.
+        """
         each = (self.world, self.coordinator, self.parties)
-        return max(each, key=lambda guarantee: (guarantee.void is not None, guarantee.epsilon))
+        return max(each, key=lambda each: (each.void is not None, each.epsilon, each.computational))
 
     @property
     def epsilon(self) -> float:
@@ -154,8 +200,39 @@ class PrivacyReport:
         """What the paper would print; only for `calibration="paper"`."""
         return self.weakest.claimed_epsilon
 
+    def pooled(self) -> dict[str, float]:
+        """The epsilon against those who pool, by name, such as "coordinator and 1 party"; empty if nothing is sealed.
+
+        Without sealed sums every party adds all of its noise, and who pools learns no more of the others.
+        """
+        return dict(self.pooling)
+
+    def remarks(self) -> tuple[str, ...]:
+        """What a report of sealed sums says besides its sentences, a line each: the curve, the noise, who left."""
+        lines = []
+        if self.pooling:
+            lines.append("Epsilon against those who pool: " + "; ".join(self._curve()) + ".")
+        if self.noises:
+            each = "; ".join(f"{name} {noise:.3g}" for name, noise in self.noises.items())
+            lines.append(f"Noise of the sum over that of data in one place: {each}.")
+        if self.left:
+            lines.append("Left the run: " + "; ".join(f"{party} ({when})" for party, when in self.left) + ".")
+        return tuple(lines)
+
+    def _curve(self) -> Iterable[str]:
+        """A few points of the curve: one party, half of them, all but one."""
+        kinds: dict[str, list[str]] = {}
+        for name in self.pooling:
+            if re.search("part(y|ies)$", name):
+                kinds.setdefault(re.sub("[0-9]+ part(y|ies)$", "", name), []).append(name)
+        for names in kinds.values():
+            for place in sorted({0, (len(names) - 1) // 2, len(names) - 1}):
+                epsilon = self.pooling[names[place]]
+                yield f"{names[place]} {'infinite (in the clear)' if math.isinf(epsilon) else f'{epsilon:.4g}'}"
+
     def __str__(self) -> str:
         lines = [self.against(adversary).sentence() for adversary in VIEWS]
+        lines += self.remarks() if self.weakest.void is None else ()
         if self.assumptions:
             lines.append("This rests on: " + "; ".join(self.assumptions) + ".")
         return "\n".join(lines)
@@ -171,7 +248,21 @@ class PrivacyReport:
             "against": {name: self.against(name).to_dict() for name in VIEWS},
             "assumptions": list(self.assumptions),
             "public": dict(self.public),
+            **({"pooling": dict(self.pooling), "noises": dict(self.noises)} if self.pooling else {}),
+            **({"left": [list(each) for each in self.left]} if self.left else {}),
         }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> PrivacyReport:
+        """The report that `to_dict` wrote; an infinite epsilon may be the text "inf"."""
+        return cls(
+            **{name: Guarantee.from_dict(said["against"][name]) for name in VIEWS},
+            assumptions=tuple(said["assumptions"]),
+            public=said["public"],
+            pooling={name: float(epsilon) for name, epsilon in said.get("pooling", {}).items()},
+            noises={name: float(noise) for name, noise in said.get("noises", {}).items()},
+            left=tuple((str(party), str(when)) for party, when in said.get("left", ())),
+        )
 
     def to_json(self) -> str:
         """The report as JSON; an infinite epsilon is the text "inf"."""

@@ -228,6 +228,7 @@ class Account:
         paid: Sequence[Paid] = (),
         about: Mapping[str, str] | None = None,
         within: Part | None = None,
+        rests_on: Sequence[str] = (),
     ) -> Reservation:
         """Charge a plan's whole cost, durably, before its first release.
 
@@ -235,7 +236,8 @@ class Account:
         them. `delta` is the plan's own; only "basic" accounts use it, and they need it. `paid` notes for which kept
         rows the account has then paid; `about` says who runs the plan and what for. `within` is the fit that the plan
         is a part of: if the account has room for all of it at once but not for its plans one after the other, the first
-        of them is charged for all.
+        of them is charged for all. `rests_on` is what the plan assumes besides its noise: the balance says it from then
+        on.
 
         Guarantee: when this returns the cost is on disk, here and on every account above, and a crash leaves it spent.
         What would overspend one of them raises `BudgetError` and charges nothing. The same plan again is charged once;
@@ -255,9 +257,9 @@ class Account:
                 for name, book in line:
                     _check_fits(name, book, prices[name])
                 for name, _ in reversed(line[1:]):
-                    charge = replace(prices[name], about=said, account=self.dataset)
+                    charge = replace(prices[name], about=said, account=self.dataset, rests_on=tuple(rests_on))
                     entries.append("under", name, plan, details=_written(charge))
-                charged = replace(prices[self.dataset], paid=tuple(paid), about=said)
+                charged = replace(prices[self.dataset], paid=tuple(paid), about=said, rests_on=tuple(rests_on))
                 entries.append("reservation", self.dataset, plan, details=_written(charged))
         known = charged if row is None else _reservation(row)
         if (known.fit, known.part) != (asked.fit, asked.part) or (not asked.fit and known.events != asked.events):
@@ -518,7 +520,8 @@ def _said(terms: Terms) -> str:
     )
 
 
-_LEFT_OUT: Final = ("paid", "about", "account", "fit", "part", "whole", "covered")  # where there is nothing to say
+# Where there is nothing to say.
+_LEFT_OUT: Final = ("paid", "about", "account", "fit", "part", "whole", "covered", "rests_on")
 
 
 def _written(asked: Reservation) -> str:
@@ -543,6 +546,7 @@ def _reservation(row: ledger_file.Row) -> Reservation:
         "events": tuple(map(event_from_json, details["events"])),
         "paid": tuple(Paid(**note) for note in details.get("paid", ())),
         "about": tuple(details.get("about", {}).items()),
+        "rests_on": tuple(map(str, details.get("rests_on", ()))),
     }
     return Reservation(**details | read)
 

@@ -50,6 +50,8 @@ class Reservation:
     `fit` names the fit that the plan is a part of, where a fit has several plans, and `part` is its own mu. With a
     `whole` the plan was charged that mu, for itself and for all further plans of the fit: these are `covered`, and
     charged nothing.
+
+    `rests_on` is what the plan assumes besides its noise, where sums are sealed: the first text says who is apart.
     """
 
     plan: str
@@ -65,6 +67,7 @@ class Reservation:
     part: float = 0.0
     whole: float = 0.0
     covered: bool = False
+    rests_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,8 @@ class Balance:
 
     `left` is the largest plan of Gaussian releases that would fit. `spent` and `left` do not add up to
     `total`, since composition is not a sum; `share`, the used part of the budget, does add up over plans, and
-    `released` is the part of the budget that may be used by now.
+    `released` is the part of the budget that may be used by now. `rests_on` is all that the plans assume besides noise:
+    what is spent holds as long as that does, and no budget that is left repairs it.
     """
 
     total: float
@@ -183,6 +187,7 @@ class Balance:
     share: float
     plans: int
     released: float = 1.0
+    rests_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -270,9 +275,12 @@ class Book:
                 spent = min(spent, math.fsum(known.epsilon for known in self.reservations))
             # The Renyi divergence of a Gaussian release at this order is order * mu^2 / 2.
             left = accounting.gaussian_epsilon(math.sqrt(2 * rest / terms.fixed_order), inside(terms.delta))
-        return Balance(
-            terms.epsilon, spent, left, terms.delta, delta_left, share, plans, self.available / terms.capacity
-        )
+        released, rests_on = self.available / terms.capacity, self.rests_on()
+        return Balance(terms.epsilon, spent, left, terms.delta, delta_left, share, plans, released, rests_on)
+
+    def rests_on(self) -> tuple[str, ...]:
+        """What the plans assume besides their noise, all of them together, each text once."""
+        return tuple(dict.fromkeys(text for known in self.reservations for text in known.rests_on))
 
     def refusal(self, asked: Reservation) -> str:
         """Why a plan that does not fit was refused, and what would fit."""

@@ -72,8 +72,12 @@ class Pricing:
     def world_events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """What a record of `party` pays against the world, who sees the model alone.
 
-        By rows a sum over the parties carries every party's noise. What the model does not tell costs nothing here.
+        By rows a sum over the parties carries every party's noise; a sealed one that of those who may not leave. What
+        the model does not tell costs nothing here.
         """
+        noises, sealing = plan.noises(), plan.sealing
+        if sealing is not None:
+            noises = sealing.left(len(plan.parties), 0, gone=sealing.absent)
         queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
         found: list[Event | None] = []
         for release in plan.releases:
@@ -82,10 +86,10 @@ class Pricing:
                 continue
             if query.world_sees == "sum" and (plan.split != "columns" or plan.sealing is not None):
                 uses = query.uses(plan, release.count)
-                found.append(release.event(relation, count=uses, noises=plan.noises()))
+                found.append(release.event(relation, count=uses, noises=noises))
             else:
                 found.append(self._event(plan, release, relation, queries, {}))
-        return (*(event for event in found if event is not None), *spare_events(plan, relation))
+        return (*(event for event in found if event is not None), *spare_events(plan, relation, noises=noises))
 
     def profiles(self, form: Form, plan: Plan, relation: Relation) -> dict[str, Profile]:
         """What each adversary sees costs, at every delta: the worst party's."""
@@ -185,14 +189,14 @@ def missed_at(profiles: Mapping[str, Profile], delta: float, false_alarms: Seque
     return {name: found[profile] for name, profile in profiles.items()}
 
 
-def spare_events(plan: Plan, relation: Relation) -> tuple[Event, ...]:
+def spare_events(plan: Plan, relation: Relation, *, noises: float = 1.0) -> tuple[Event, ...]:
     """What the spare releases of sealed sums cost: each as much as the dearest, since it is not known which it will be.
 
-    Where all are Gaussian that is one of them; else each of them is counted.
+    Where all are Gaussian that is one of them; else each of them is counted. `noises` as of `Release.event`.
     """
     if plan.sealing is None or plan.sealing.spare == 0:
         return ()
-    found = [release.event(relation, count=plan.sealing.spare) for release in plan.releases]
+    found = [release.event(relation, count=plan.sealing.spare, noises=noises) for release in plan.releases]
     gaussian = [event for event in found if isinstance(event, Gaussian)]
     if len(gaussian) == len(found):
         return (max(gaussian, key=lambda event: event.mu),)

@@ -113,6 +113,10 @@ def show_comparison(previews: Sequence[Preview], epsilons: Sequence[float], cons
         for charge in shown.charges:
             if charge.refusal:
                 console.print(f"refused by {charge.party} at {at:g}: {charge.refusal}")
+    if first.report.weakest.computational:
+        for shown, at in zip(previews, epsilons, strict=True):
+            weakest = shown.report.weakest
+            console.print(f"at {at:g} it {weakest.mark}. {weakest.if_broken}", soft_wrap=True)
     voids = [shown.report.weakest.void for shown in previews if shown.report.weakest.void is not None]
     for note in dict.fromkeys([*voids, *(note for shown in previews for note in shown.notes)]):
         console.print(f"note: {note}")

@@ -111,6 +111,8 @@ def show_promises(report: PrivacyReport, console: Console, *, central: bool = Fa
     for view in VIEWS:
         if view == "world" or not central:
             grid.add_row("-", report.against(view).sentence())
+    for remark in report.remarks():
+        grid.add_row("-", remark)
     if report.assumptions:
         grid.add_row("-", f"This rests on: {'; '.join(report.assumptions)}.")
     console.print(grid)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.app.cli.console import AsJson, bar, out, print_json, table
+from sottovoce.app.texts import rests_of, sealed_balance
 
 if TYPE_CHECKING:
     from sottovoce.privacy.ledger import Account, Entry
@@ -177,6 +178,10 @@ def show(path: LedgerPath, as_json: AsJson = False) -> None:
         )
     console.print(listing)
     console.print("spent and left are epsilons; they do not add up to the total, since costs compose better than sums.")
+    for account in accounts:
+        if rests := account.balance().rests_on:
+            marked = sum(bool(known.rests_on) for known in account.book().reservations)
+            console.print(f"{account.dataset}: {sealed_balance(marked, rests)}", soft_wrap=True)
 
 
 @app.command()
@@ -244,7 +249,8 @@ def _what(entry: Entry) -> str:
     """A charge in words: the run, on which account below, and what was said about it."""
     about = _about(entry)
     who = [f"on {entry.details['account']}"] if entry.kind == "under" else []
-    return "; ".join([entry.details["summary"], *who, *(about[name] for name in ABOUT if name in about)])
+    said = (about[name] for name in ABOUT if name in about)
+    return "; ".join([entry.details["summary"], *rests_of(entry.details), *who, *said])
 
 
 @app.command()

@@ -179,6 +179,7 @@ _REST = 1.5  # seconds after a training: by then its coordinator has closed, and
 def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
     from sottovoce.app import sources
+    from sottovoce.app.texts import sealed_balance
     from sottovoce.federation.policy import Policy
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import Credentials
@@ -203,6 +204,8 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         predict_training=job.policy.predict_training,
         tell_budget=job.policy.tell_budget,
         approve_models=job.policy.approve_models,
+        sealed=job.policy.sealed,
+        max_epsilon_pooled=job.policy.max_epsilon_pooled,
         trains=job.policy.predict_training or not job.predict_for,
     )
     results = None if source.predictions is None else job.resolve(source.predictions)
@@ -228,6 +231,8 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     elif not source.has_label:
         say("no label: every column is a feature, and only a plan in which another party holds the labels is served")
     say(f"ledger {account.path}: epsilon {account.balance().left:.4g} left" if account else "no ledger")
+    if account and (rests := account.balance().rests_on):
+        say(sealed_balance(sum(bool(known.rests_on) for known in account.book().reservations), rests))
     say(f"connecting to {job.federation.coordinator}; Ctrl-C stops")
     endpoint = _Announced(holder, say, account, results)
     while not stop.is_set():
@@ -269,6 +274,7 @@ class _Announced:
         from sottovoce import algorithms
         from sottovoce.door.frames import decode, peek
         from sottovoce.plan.plan import Plan
+        from sottovoce.plan.sealed_words import assumed, broken
         from sottovoce.privacy.accounting import epsilon_of
         from sottovoce.privacy.relation import inside
 
@@ -284,6 +290,9 @@ class _Announced:
             cost = f"{plan.algorithm}, costs epsilon {epsilon:.4g} at delta {plan.delta:g}, {plan.relation}"
             left = f"; epsilon {self._account.balance().left:.4g} is left" if self._account else ""
             self._say(f"agreed to plan {asked.plan.hex()[:12]} ({cost}){left}")
+            if rests := assumed(plan):
+                self._say(f"its promise rests on sealed sums, and holds if {'; if '.join(rests)}")
+                self._say(broken(plan, algorithms.pooled(plan)))
         elif kind == "refuse":
             self._say(f"refused: {json.loads(decode(outgoing.data).text)['refused']}")
         elif kind == "done":

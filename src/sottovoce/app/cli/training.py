@@ -148,9 +148,7 @@ def fit(
 
 def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:
     """The guarantee, the releases, the cost and the ledgers of a plan; `remarks` adds refusals and notes."""
-    from sottovoce.app.costs import readable_size
-
-    made, cost = shown.plan, shown.cost
+    made = shown.plan
     show_problem(made, console)
     console.print("\nGuarantee", style="bold")
     show_promises(shown.report, console, central=made.split == "central")
@@ -164,14 +162,7 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
             console.print()
             console.print(listing)
     console.print()
-    if cost.rounds is None:
-        console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
-    else:
-        console.print(
-            f"Cost: {cost.rounds} rounds, {readable_size(cost.uplink_bytes or 0)} from the parties, "
-            f"{readable_size(cost.downlink_bytes or 0)} to them, {seconds_text(cost.seconds or 0.0)} of computing "
-            "on this machine"
-        )
+    _show_cost(shown, console)
     if shown.charges:
         listing = table(*CHARGE_COLUMNS, title="Ledgers, in epsilon")
         for row in charge_rows(shown, console):
@@ -188,6 +179,37 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
         console.print(f"refused by {who}: {refusal}")
     for note in shown.notes:
         console.print(f"note: {note}")
+
+
+def _show_cost(shown: Preview, console: Console) -> None:
+    """Rounds, bytes and time."""
+    from sottovoce.app.costs import readable_size
+
+    cost = shown.cost
+    if cost.rounds is None:
+        console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
+        return
+    console.print(
+        f"Cost: {cost.rounds} rounds, {readable_size(cost.uplink_bytes or 0)} from the parties, "
+        f"{readable_size(cost.downlink_bytes or 0)} to them, {seconds_text(cost.seconds or 0.0)} of computing "
+        "on this machine"
+    )
+    if shown.plan.sealing is not None:
+        console.print(_sealed_bytes(shown), soft_wrap=True)
+
+
+def _sealed_bytes(shown: Preview) -> str:
+    """What each party sends and gets where sums are sealed, and what of it is dealt."""
+    from sottovoce.app.costs import readable_size
+    from sottovoce.plan.sealed_words import dealer_of
+
+    cost, sealing, parties = shown.cost, shown.plan.sealing, len(shown.plan.parties)
+    each = [readable_size(round((total or 0) / parties)) for total in (cost.uplink_bytes, cost.downlink_bytes)]
+    said = f"Sealed: a party sends {each[0]} and gets {each[1]}, in the mean"
+    if cost.dealt_bytes and sealing is not None:
+        share = readable_size(round(cost.dealt_bytes / parties))
+        said += f"; {share} of what it gets is dealt by {dealer_of(sealing)}, {readable_size(cost.dealt_bytes)} in all"
+    return said
 
 
 def show_problem(made: Plan, console: Console) -> None:
@@ -209,6 +231,8 @@ def release_title(made: Plan, plans: Sequence[Plan]) -> str:
     from sottovoce import algorithms
 
     title = "What leaves all parties together, at most" if made.split == "columns" else "What leaves each party"
+    if made.sealing is not None:
+        title = "What is opened: sums over all parties, with this noise against everybody covered, and more in all"
     if len(plans) == 1:
         return title
     share = made.mu**2 / sum(each.mu**2 for each in plans)
@@ -262,6 +286,10 @@ def show_summary(
         f"{readable_size(said.downlink_bytes)} to them"
     )
     console.print(f"promise against everybody: {promise}")
+    if weakest.promises and weakest.computational:
+        console.print(f"which {weakest.mark}; {'; '.join(weakest.assumes[1:])}. {weakest.if_broken}", soft_wrap=True)
+        for remark in report.remarks():
+            console.print(remark, soft_wrap=True)
     for party, rest in left.items():
         console.print(f"ledger of {party}: epsilon {rest:.4g} left")
     for key, path in paths.items():

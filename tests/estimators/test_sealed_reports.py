@@ -1,0 +1,253 @@
+"""What a report says of sealed sums: the epsilon of those who pool, what is assumed, and what happens otherwise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce import algorithms
+from sottovoce.app.card import as_markdown, sections
+from sottovoce.app.page import page
+from sottovoce.estimators import privacy_report
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealed_words import COMPUTING, assumed
+from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
+from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
+from sottovoce.privacy.relation import inside
+from sottovoce.queries.pooling import Pool, left_to
+from support import events_of
+
+RNG = np.random.default_rng(3)
+X = RNG.uniform(-1, 1, (160, 4))
+Y = (X[:, 0] > 0).astype(int)
+MODEL = {"entry_bound": 1.0, "classes": (0, 1)}
+
+
+def rows(parties: int, **sealing: Any) -> sv.Federation:
+    made = sv.Federation.by_rows([(X[k::parties], Y[k::parties]) for k in range(parties)], sums="secure")
+    return made.sealing(**sealing)
+
+
+def columns(**sealing: Any) -> sv.Federation:
+    parts = [X[:, :1], X[:, 1:2], X[:, 2:]]
+    return sv.Federation.by_columns(parts, Y, products="secure").sealing(**sealing)
+
+
+def planned(federation: sv.Federation, solver: Any = None, **more: Any) -> Plan:
+    chosen = solver or sv.solvers.Newton(rounds=3)
+    return sv.PrivateLogisticRegression(1.0, solver=chosen, **MODEL, **more).plan(federation)
+
+
+def at(plan: Plan, left: float) -> float:
+    """Epsilon of a plan of Gaussian sums, of mu / sqrt(left)."""
+    mu = gaussian_mu(events_of(plan), plan.relation)
+    assert mu is not None
+    return gaussian_epsilon(mu / math.sqrt(left), inside(plan.delta))
+
+
+@pytest.mark.parametrize("parties", [2, 8, 50])
+def test_the_curve_is_that_of_the_variance_left(parties: int) -> None:
+    plan = planned(rows(parties))
+    found = privacy_report(plan, seeded=False).pooled()
+    others = "1 party" if parties == 2 else f"{parties - 1} parties"
+    table = {
+        "world": 2 - 1 / parties,
+        "coordinator": 1.0,
+        f"any {others}": 1.0,
+        f"coordinator and {others}": 1 / parties,
+    }
+    assert {name: found[name] for name in table} == pytest.approx({name: at(plan, x) for name, x in table.items()})
+    assert len(found) == 2 * parties
+    for j in range(2, parties):
+        assert found[f"coordinator and {j} parties"] == pytest.approx(at(plan, 1 - j / parties))
+        assert found[f"any {j} parties"] == pytest.approx(at(plan, 2 - (1 + j) / parties))
+
+
+@pytest.mark.parametrize(
+    ("sealing", "view", "others", "pooled"),
+    [({"pooling": 3}, "with 3 parties at most", 1.0, 4), ({"curious": 2}, "any 2 parties", 6 / 8, 1)],
+)
+def test_numbers_of_the_sealing_move_the_curve_and_the_words(
+    sealing: dict[str, int], view: str, others: float, pooled: int
+) -> None:
+    plan = planned(rows(8, **sealing))
+    report = privacy_report(plan, seeded=False)
+    share = 1 / (8 - sealing.get("pooling", 0))
+    assert view in report.against("coordinator" if "pooling" in sealing else "parties").sentence()
+    assert report.pooled()[f"coordinator and {pooled} part{'y' if pooled == 1 else 'ies'}"] == pytest.approx(
+        at(plan, (8 - pooled) * share)
+    )
+    left = share + max(0.0, 1 - max(1, 8 - sealing.get("curious", 7)) * share)
+    assert report.pooled()["any 7 parties"] == pytest.approx(at(plan, left))
+    assert (left >= 1 - 1e-12) == (others == 1.0)
+
+
+def test_parties_that_leave_are_not_counted_on_and_spare_sums_cost_the_pools_as_well() -> None:
+    plan = planned(rows(4, absent=1, spare=2))
+    found = privacy_report(plan, seeded=False).pooled()
+    assert found["coordinator"] == pytest.approx(at(plan, 1.0))
+    assert found["coordinator and 3 parties"] == pytest.approx(at(plan, 1 / 3))
+
+
+def test_samples_are_accounted_with_the_noise_that_is_left() -> None:
+    found = privacy_report(planned(rows(4), sv.solvers.SGD(rounds=3, rate=0.2)), seeded=False).pooled()
+    assert pytest.approx(found["any 3 parties"], rel=1e-3) == 1.0
+    assert found["coordinator"] < found["coordinator and 1 party"] < found["coordinator and 3 parties"] < math.inf
+
+
+def test_by_columns_a_dealer_with_a_party_has_everything() -> None:
+    report = privacy_report(planned(columns()), seeded=False)
+    found = report.pooled()
+    assert math.isinf(found["coordinator and 1 party"])
+    assert found["any 2 parties"] == pytest.approx(report.parties.epsilon)
+    assert found["any 1 party"] < found["any 2 parties"]
+    assert "it can read that party's and every other party's columns" in report.world.if_broken
+    assert "infinite (in the clear)" in str(report)
+
+
+def test_by_columns_more_pooling_than_the_noise_was_made_for_costs_the_parties_part_of_a_row_too() -> None:
+    plan = planned(columns(curious=1))
+    (gradient,) = (query for query in algorithms.of(plan).queries(plan, plan.names[0]) if query.name == "gradient")
+    made_for = gradient.known_part(plan, {})
+    sealing = plan.sealing
+    assert sealing is not None
+    wide = gradient.known_part(plan.model_copy(update={"sealing": sealing.changed(curious=2)}), {})
+    assert 1 < made_for < wide
+    assert left_to(plan, gradient, Pool(1, dealer=False), "zero-out") == pytest.approx(1.0)
+    expected = (1 / 3 + sealing.top_up(3, made_for)) / wide
+    assert left_to(plan, gradient, Pool(2, dealer=False), "zero-out") == pytest.approx(expected)
+
+
+def test_the_words_of_rows_are_these() -> None:
+    plan = planned(rows(8))
+    report = privacy_report(plan, seeded=False)
+    for view in VIEWS:
+        made = report.against(view)
+        assert made.computational
+        assert made.assumes == assumed(plan)
+    assert assumed(plan) == (
+        "the coordinator pools with no party, and is run by none",
+        "the parties and the coordinator follow the protocol",
+        "each party has the right public keys of the others (vouched for by the authority, or pinned), and the parties "
+        "of the plan are organisations, not several names of one",
+        COMPUTING,
+    )
+    one, seven = (at(plan, x) for x in (7 / 8, 1 / 8))
+    assert report.world.if_broken == (
+        f"If the coordinator pools with 1 party, or is run by one, epsilon is {one:.4g}; with all 7 others "
+        f"{seven:.4g}. A party that adds no noise counts as one that pools. If the encryption is broken, who recorded "
+        f"the messages has the sums of each party apart, at epsilon {seven:.4g}. The promise holds as long as the "
+        "encryption does, also against who records messages today."
+    )
+    assert "pinned)" in assumed(plan, pinned=True)[2]
+    assert "authority)" in assumed(plan, pinned=False)[2]
+    assert privacy_report(plan, seeded=False, left=[("party-2", "gradient, round 3")]).left
+
+
+def test_the_parties_of_sealed_columns_are_told_of_the_rest_of_a_record() -> None:
+    report = privacy_report(planned(columns()), seeded=False)
+    assert "the rest of that person's record had been left blank" in report.parties.sentence()
+    assert "the rest of" not in report.coordinator.sentence()
+    assert "the rest of" not in report.world.sentence()
+
+
+def test_a_helper_is_named_and_takes_the_coordinator_out() -> None:
+    plan = planned(rows(8))
+    assert plan.sealing is not None
+    helped = plan.model_copy(update={"sealing": plan.sealing.changed(dealer="notary"), "keys": ()})
+    report = privacy_report(helped, seeded=False)
+    assert assumed(helped)[0] == "the helper 'notary' pools with no party, and is run by none"
+    assert "the coordinator and the helper follow" in assumed(helped)[1]
+    found = report.pooled()
+    assert found["coordinator and 7 parties"] == pytest.approx(at(plan, 1.0))
+    assert found["helper and 7 parties"] == pytest.approx(at(plan, 1 / 8))
+    assert found["helper"] == pytest.approx(at(plan, 1.0))
+
+
+def test_plans_that_seal_nothing_say_nothing_of_it() -> None:
+    plain = sv.Federation.by_rows([(X[:80], Y[:80]), (X[80:], Y[80:])])
+    report = privacy_report(planned(plain), seeded=False)
+    assert not report.weakest.computational
+    assert not report.pooled()
+    assert "encryption" not in str(report)
+    assert assumed(planned(plain)) == ()
+
+
+def texts_of(model: Any) -> dict[str, str]:
+    """Everything that prints the epsilon of a fit."""
+    return {
+        "report": str(model.privacy_),
+        "json": model.privacy_.to_json(),
+        "page": page(model),
+        "card": as_markdown("card", sections(model, None), ""),
+        "sentence": model.privacy_.weakest.sentence(),
+    }
+
+
+def says(text: str, made: Guarantee) -> bool:
+    """Whether a text has all that a guarantee assumes, and what happens if it fails."""
+    plain = text.replace("&#x27;", "'").replace("\\", "")
+    return all(each in plain for each in (*made.assumes, made.if_broken)) and made.computational
+
+
+def test_no_epsilon_of_a_sealed_fit_is_printed_without_what_it_rests_on() -> None:
+    fitted = sv.PrivateLogisticRegression(1.0, solver=sv.solvers.Newton(rounds=2), **MODEL).fit(rows(3))
+    weakest = fitted.privacy_.weakest
+    assert {name for name, text in texts_of(fitted).items() if not says(text, weakest)} == set()
+    assert "rests on sealed sums: the coordinator pools with no party" in page(fitted).split("</header>")[0]
+
+    # A report that dropped what it assumes would be found by each of these.
+    careless = {
+        view: Guarantee.from_dict(
+            {key: value for key, value in fitted.privacy_.against(view).to_dict().items() if key not in DROPPED}
+        )
+        for view in VIEWS
+    }
+    fitted.privacy_ = PrivacyReport(**careless, assumptions=fitted.privacy_.assumptions)
+    assert {name for name, text in texts_of(fitted).items() if says(text, weakest)} == set()
+
+
+DROPPED = ("assumes", "computational", "if_broken", "view")
+
+
+def test_a_policy_limits_what_is_left_against_all_others() -> None:
+    plan = planned(rows(8))
+    form, pooled = algorithms.of(plan), privacy_report(plan, seeded=False).pooled()["coordinator and 7 parties"]
+
+    def refusal(**policy: Any) -> str | None:
+        return sv.Policy(**policy).refuse(plan, form, "party-1")
+
+    assert "Policy(sealed=True)" in str(refusal())
+    assert refusal(sealed=True) is None
+    assert refusal(sealed=True, max_delta=1e-5, max_epsilon=1.0, max_epsilon_pooled=pooled * 1.001) is None
+    assert f"against the coordinator with all other parties the plan costs epsilon {pooled:.4g}" in str(
+        refusal(sealed=True, max_delta=1e-5, max_epsilon_pooled=pooled * 0.999)
+    )
+    braver = planned(rows(8, pooling=7))
+    assert sv.Policy(sealed=True, max_delta=1e-5, max_epsilon_pooled=1.001).refuse(braver, form, "party-1") is None
+
+
+def test_a_policy_that_limits_pools_refuses_sealed_columns_and_counts_plain_plans_as_they_are() -> None:
+    plan = planned(columns())
+    refusal = sv.Policy(sealed=True, max_epsilon_pooled=100.0).refuse(plan, algorithms.of(plan), "party-1")
+    assert "against the coordinator with all other parties the plan costs everything" in str(refusal)
+    plain = planned(sv.Federation.by_rows([(X[:80], Y[:80]), (X[80:], Y[80:])]))
+    form = algorithms.of(plain)
+    assert sv.Policy(max_epsilon_pooled=1.0, max_delta=1e-5).refuse(plain, form, "party-1") is None
+    assert "all other parties" in str(sv.Policy(max_epsilon_pooled=0.9).refuse(plain, form, "party-1"))
+
+
+def test_the_worlds_promise_does_not_count_on_those_who_may_leave() -> None:
+    plan = planned(rows(4, absent=1, spare=1))
+    report = privacy_report(plan, seeded=False)
+    assert report.world.epsilon == report.pooled()["world"]
+    sealing = plan.sealing
+    assert sealing is not None
+    assert sealing.left(4, 0, gone=1) < plan.noises()
+    assert report.world.epsilon == pytest.approx(at(plan, sealing.left(4, 0, gone=1)))
+    whole = planned(rows(4))
+    assert privacy_report(whole, seeded=False).world.epsilon == pytest.approx(at(whole, whole.noises()))
