@@ -328,8 +328,8 @@ class Deals(Protocol):
 class LocalDeals:
     """The dealer in this process: the coordinator's own, or a helper's.
 
-    Guarantee: what has a label is dealt once. Asked again, the last boxes are given again and nothing is drawn; by other
-    numbers, or for an earlier label, it is refused.
+    Guarantee: what has a label is dealt once. Asked again, the last boxes are given again and nothing is drawn; by
+    other numbers, or for an earlier label, it is refused.
     """
 
     def __init__(self, plan: Plan, key: RunKey, randomness: Randomness) -> None:
