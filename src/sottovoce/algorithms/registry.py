@@ -22,6 +22,7 @@ from sottovoce.privacy.mechanisms import MAX_WIDE
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile
 from sottovoce.queries import pooling
+from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, queries_of
 from sottovoce.solvers.auto import preferences
 
@@ -262,6 +263,16 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
         query = queries[release.query]
         if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
             raise RefusedError(f"the plan seals {release.query!r} of {form.name}, which is no sum over all parties.")
+        step = query.joint_step(plan.preparation.bits) if plan.split == "columns" else None
+        if step is not None and release.step != step:
+            raise RefusedError(
+                f"the plan opens {release.query!r} on the grid {release.step!r}, and products of sealed columns are "
+                f"whole numbers of {step!r}: its noise would be another than was charged."
+            )
+        if isinstance(query, GramMatrix) and plan.split == "columns" and release.count > 1:
+            raise RefusedError(
+                f"the plan opens {release.query!r} of sealed columns {release.count} times; once is all."
+            )
 
 
 def choose(problem: Problem) -> str:

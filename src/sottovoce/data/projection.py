@@ -124,7 +124,10 @@ class CentredRows:
         """Z min(1, C / |z|) / unit, C the length, as whole numbers of 2^-bits; no row is longer than C / unit."""
         room = 1.0 - (self._rows.shape[1] + 32) * 2.0**-50
         shares = room * (length / unit) / np.maximum(self.lengths, length)
-        return np.trunc(self._rows * (shares * 2.0**self._bits)[:, None]).astype(np.int64)
+        found = np.trunc(self._rows * (shares * 2.0**self._bits)[:, None])
+        if not np.all((found**2).sum(axis=1) <= (2.0**self._bits * length / unit) ** 2):
+            raise LeakError("a whitened part of a row is longer than it was cut to; nothing was released.")
+        return found.astype(np.int64)
 
 
 def short_rows(block: Block, projection: Array, weights: Array) -> Iterator[tuple[Array, Array, Array, Array]]:

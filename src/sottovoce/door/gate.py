@@ -157,6 +157,8 @@ class Gate:
             sealer = self._sealer
             if sealer is None:
                 raise LeakError(f"the plan seals no sums, and {query.name!r} is asked as one; nothing was released.")
+            if not set(query.takes(self._problem, round.number)) <= set(call.said):
+                raise RefusedError(f"query {query.name!r} in round {round.number} is asked with all that it takes.")
             label = label_of(query.name, round.number, call, round.told)
             earlier = self._stored_share(query.name, round.number, call.attempt)
             if earlier is not None:
@@ -187,6 +189,8 @@ class Gate:
         """A share of a sum over columns: `product` makes it, of what a party has by itself or of what it was sent."""
         if release.std == 0.0 or release.mechanism != "gaussian" or self._problem.split != "columns":
             raise LeakError(f"query {query.name!r} is no sum over columns with noise; nothing was released.")
+        if query.joint_step(self._problem.preparation.bits) not in (None, release.step):
+            raise LeakError(f"query {query.name!r} has another grid than its noise; nothing was released.")
         values = product(functools.partial(self._whole_numbers, query, release, round))
         if values.shape != (query.length,) or values.dtype != np.int64:
             raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")

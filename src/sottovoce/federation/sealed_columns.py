@@ -11,6 +11,7 @@ once; a holder that was stopped in the middle has lost the run. Proof: `sealed/p
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from sottovoce.privacy.randomness import Randomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointGradient, JointSum
 from sottovoce.sealed.columns import ONE, ROWS, Columns
-from sottovoce.sealed.dealer import Dealer
+from sottovoce.sealed.dealer import Dealer, receiver_of
 from sottovoce.sealed.pads import COLUMNS, SCORES, SLOPES, Piece, column_pieces, label, round_pieces
 from sottovoce.sealed.streams import DEALT, RunKey, box, hash_of, stream
 from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Opener, label_of, packed_box
@@ -111,6 +112,8 @@ class _Lookup:
     query: JointSum
     number: int
     told: Told
+    pieces: tuple[Piece, ...]
+    added: int = 0  # pieces whose part of the sum waits here
     table: NDArray[np.uint64] | None = None
     delta: NDArray[Any] | None = None  # this party's, masked
     slopes: NDArray[Any] | None = None
@@ -128,6 +131,8 @@ class ColumnRun:
         self._engine = Columns(sealer.name, plan.names, widths_of(plan), integers, labels, sealer.seed, bits)
         self._plan, self._sealer, self._gate, self._randomness = plan, sealer, gate, randomness
         self._lookup: _Lookup | None = None
+        self._pieces = column_pieces(plan.records, widths_of(plan))
+        self._shaped = ""  # hash of what the whitened columns were made by
 
     def stage(self, frame: Frame, query: Query | None, round: Round) -> Masked | None:
         """What a message of the protocol is answered with; None where it only brings something."""
@@ -137,7 +142,8 @@ class ColumnRun:
         if asked.name in (COLUMNS, WHITENED):
             return self._columns(asked, query, round, frame.arrays)
         if asked.name == "receive":
-            matrix = self._matrix(frame.query)
+            matrix = ROWS if frame.query == "" else WHITENED
+            _check_piece(asked.piece, self._pieces)
             others = self._opened(label(COLUMNS, matrix, asked.piece), frame.arrays)
             self._engine.receive_columns(others, matrix, asked.piece)
             return None
@@ -156,42 +162,51 @@ class ColumnRun:
         round = round._replace(told=told)
 
         def product(own: Own) -> Wholes:
+            number = round.number
             if isinstance(query, GramMatrix):
-                return self._engine.gram(self._dealt("gram", 0, sent)).view(np.int64)
+                return self._engine.gram(self._dealt("gram", 0, 0, sent)).view(np.int64)
             if not isinstance(query, JointSum):
-                return self._engine.own(round.number, own(), self._dealt("own", round.number, sent)).view(np.int64)
-            piece = self._pieces(self._current(query, round.number))[-1]
-            return self._part(query, round.number, piece, sent).ravel().view(np.int64)
+                return self._engine.own(number, own(), self._dealt("own", number, number, sent)).view(np.int64)
+            current = self._current(query, number)
+            if hash_of(current.told) != hash_of(told):
+                raise RefusedError(f"query {query.name!r} in round {number} was told other numbers before.")
+            part = self._part(current, current.pieces[-1], sent)
+            return np.asarray(part + current.total).ravel().view(np.int64)
 
         return self._gate.share(query, round, call, product)
 
     def _columns(self, asked: Stage, query: Query | None, round: Round, arrays: Arrays) -> Masked:
         if "group" in arrays:
             self._sealer.open_group(self._plan.label_party_name, arrays["group"])
+        _check_piece(asked.piece, self._pieces)
+        told = {name: array for name, array in arrays.items() if name in asked.said}
         matrix = ROWS
         if asked.name == WHITENED:
             matrix = WHITENED
+            if not isinstance(query, JointSum) or query.matrix != WHITENED:
+                raise RefusedError("the plan has no query of whitened columns.")
+            self._check_told(query, round.number, told)
             if not self._engine.has(WHITENED):
-                if query is None or not hasattr(query, "columns"):
-                    raise RefusedError("the plan has no query of whitened columns.")
-                told = {name: array for name, array in arrays.items() if name in asked.said}
                 self._engine.add_matrix(WHITENED, query.columns(round._replace(told=told)))
-        at, told_hash = label(COLUMNS, matrix, asked.piece), hash_of({n: arrays[n] for n in asked.said})
+                self._shaped = _shape(query, told)
+            self._check_shape(query, told)
+        at, told_hash = label(COLUMNS, matrix, asked.piece), hash_of(told)
         return self._gate.masked(asked.name, at, told_hash, lambda: self._engine.columns(matrix, asked.piece))[0]
 
     def _scores(self, query: JointSum, frame: Frame, asked: Stage) -> Masked:
         told = {name: frame.arrays[name] for name in asked.said if name in frame.arrays}
-        reason = query.objection(self._plan, frame.round, told)
-        if reason is not None:
-            raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
+        self._check_told(query, frame.round, told)
+        self._check_shape(query, told)
         table = query.lookup(self._plan, told)
         weights = own_columns(self._plan, self._sealer.name, told["weights"])
         current = self._lookup
         if current is None or current.number != frame.round:
-            current = self._lookup = _Lookup(query, frame.round, told)
-        if hash_of(current.told) != hash_of(told):
+            current = _Lookup(query, frame.round, told, pieces_of(self._plan, query, told))
+        if current.query.name != query.name or hash_of(current.told) != hash_of(told):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} was told other numbers before.")
-        current.table = self._dealt(TABLE, [frame.round, *asked.piece], frame.arrays, TABLE)
+        _check_piece(asked.piece, current.pieces[current.added : current.added + 1])
+        current.table = self._dealt(TABLE, frame.round, [frame.round, *asked.piece], frame.arrays, TABLE)
+        self._lookup = current
         masked, current.delta = self._gate.masked(
             SCORES,
             label(SCORES, frame.round, asked.piece),
@@ -202,6 +217,7 @@ class ColumnRun:
 
     def _slopes(self, query: JointSum, frame: Frame, asked: Stage) -> Masked:
         current = self._current(query, frame.round)
+        _check_piece(asked.piece, current.pieces[current.added : current.added + 1])
         masked, current.slopes = self._gate.masked(
             SLOPES,
             label(SLOPES, frame.round, asked.piece),
@@ -212,40 +228,50 @@ class ColumnRun:
 
     def _looked_up(self, current: _Lookup, number: int, piece: Piece, sent: Arrays) -> NDArray[np.uint64]:
         """A share of what is looked up at all parties' scores."""
+        if current.delta is None:
+            raise RefusedError(f"round {number} was asked for slopes before scores.")
         deltas: dict[str, Any] = self._opened(label(SCORES, number, piece), sent, np.uint16)
         deltas[self._sealer.name] = current.delta
         return self._engine.slopes(number, deltas, current.table, piece=piece)
 
     def _more(self, query: JointSum, frame: Frame, asked: Stage) -> None:
-        """A piece of the records that is not the last: its part of the sum waits here."""
+        """A piece of the records that is not the last: its part of the sum waits here, once."""
         current = self._current(query, frame.round)
-        current.total = current.total + self._part(query, frame.round, asked.piece, frame.arrays, alone=True)
+        if asked.piece in current.pieces[: current.added]:
+            return  # the answer was lost
+        _check_piece(asked.piece, current.pieces[:-1])
+        current.total = current.total + self._part(current, asked.piece, frame.arrays)
+        current.added, current.table, current.delta, current.slopes = current.added + 1, None, None, None
 
-    def _part(
-        self, query: JointSum, number: int, piece: Piece, sent: Arrays, *, alone: bool = False
-    ) -> NDArray[np.uint64]:
-        """Of the sum over a piece, with what earlier pieces left unless it is wanted `alone`."""
-        current, matrix = self._current(query, number), query.matrix
-        dealt = self._dealt(DEALT_WORDS, [number, *piece], sent)
+    def _part(self, current: _Lookup, piece: Piece, sent: Arrays) -> NDArray[np.uint64]:
+        """Of the sum over the piece whose turn it is."""
+        number, matrix = current.number, current.query.matrix
+        _check_piece(piece, current.pieces[current.added : current.added + 1])
+        dealt = self._dealt(DEALT_WORDS, number, [number, *piece], sent)
         if matrix == ONE:
             words = self._looked_up(current, number, piece, sent)
             pad = stream(self._sealer.seed, label(SLOPES, number, piece), words.size).reshape(words.shape)
             slopes: dict[str, Any] = {self._sealer.name: words - pad}
         else:
+            if current.slopes is None:
+                raise RefusedError(f"round {number} was asked for a sum before slopes.")
             slopes = {**self._opened(label(SLOPES, number, piece), sent), self._sealer.name: current.slopes}
-        found = self._engine.gradient(number, slopes, dealt, matrix, piece=piece)
-        return found if alone else found + current.total
+        return self._engine.gradient(number, slopes, dealt, matrix, piece=piece)
 
     def _current(self, query: JointSum, number: int) -> _Lookup:
         if self._lookup is None or self._lookup.number != number or self._lookup.query.name != query.name:
             raise RefusedError(f"query {query.name!r} in round {number} was not asked for scores first.")
         return self._lookup
 
-    def _pieces(self, current: _Lookup) -> tuple[Piece, ...]:
-        return pieces_of(self._plan, current.query, current.told)
+    def _check_told(self, query: JointSum, number: int, told: Told) -> None:
+        reason = query.objection(self._plan, number, told)
+        if reason is not None:
+            raise RefusedError(f"query {query.name!r} in round {number} {reason}.")
 
-    def _matrix(self, query: str) -> str:
-        return ROWS if query == "" else WHITENED
+    def _check_shape(self, query: JointSum, told: Told) -> None:
+        """Refuse a sum over whitened columns that would not say by which numbers, the same for all, they were made."""
+        if query.matrix == WHITENED and self._engine.has(WHITENED) and self._shaped != _shape(query, told):
+            raise RefusedError(f"query {query.name!r}: the whitened columns were made by other numbers.")
 
     def _opened(self, at: list[Any], sent: Arrays, kind: type[Any] = np.uint64) -> dict[str, NDArray[Any]]:
         """The padded words of all other parties, by the boxes of a message."""
@@ -254,9 +280,23 @@ class ColumnRun:
             raise RefusedError("a sealed message lacks the words of a party.")
         return {name: self._sealer.opened(at, name, sent[place], kind) for place, name in names.items()}
 
-    def _dealt(self, what: str, at: Any, sent: Arrays, name: str = DEALT_WORDS) -> NDArray[np.uint64] | None:
-        words = sent.get(name)
-        return None if words is None else self._sealer.dealt(dealt_label(what, at), words)
+    def _dealt(
+        self, what: str, number: int, at: Any, sent: Arrays, name: str = DEALT_WORDS
+    ) -> NDArray[np.uint64] | None:
+        """What the party whose turn it is was dealt; None for the others, who make their share."""
+        if (name in sent) != (self._sealer.name == receiver_of(self._plan.names, number)):
+            raise RefusedError(f"round {number}: one party in turn is dealt words, and nobody else.")
+        return self._sealer.dealt(dealt_label(what, at), sent[name]) if name in sent else None
+
+
+def _check_piece(piece: Piece, due: tuple[Piece, ...]) -> None:
+    """Refuse records that are not those of the public rule, or not the next: none may count twice in a sum."""
+    if piece not in due:
+        raise RefusedError(f"piece={list(piece)} is not of the records whose turn it is.")
+
+
+def _shape(query: JointSum, told: Told) -> str:
+    return hash_of({name: told[name] for name in query.shaping})
 
 
 def dealt_label(what: str, at: Any) -> list[Any]:
@@ -286,7 +326,11 @@ class Deals(Protocol):
 
 
 class LocalDeals:
-    """The dealer in this process: the coordinator's own, or a helper's."""
+    """The dealer in this process: the coordinator's own, or a helper's.
+
+    Guarantee: what has a label is dealt once. Asked again, the last boxes are given again and nothing is drawn; by
+    other numbers, or for an earlier label, it is refused.
+    """
 
     def __init__(self, plan: Plan, key: RunKey, randomness: Randomness) -> None:
         if plan.sealing is None:
@@ -297,19 +341,45 @@ class LocalDeals:
         self._seeds = seeds
         self._dealer = Dealer(seeds, widths_of(plan), plan.records, plan.label_party_name)
         self._dealer.add_matrix(WHITENED)
+        self._labels: set[str] = set()
+        self._last: tuple[str, str, Any] = ("", "", None)
+
+    def _once(self, at: list[Any], query: Query, told: Told, deal: Callable[[], Any]) -> Any:
+        """A box has one content, and a top-up is drawn once: two of them on one sum would average out."""
+        said, by = json.dumps(at), json.dumps([query.name, hash_of(told)])
+        if self._last[:2] == (said, by):
+            return self._last[2]
+        if said in self._labels:
+            raise RefusedError(f"the words for {query.name!r} were dealt before, and are dealt once.")
+        self._labels.add(said)
+        self._last = (said, by, deal())
+        return self._last[2]
 
     def gram(self, query: Query) -> dict[str, Wholes]:
         """The products of the pads, with the top-up."""
-        receiver, words = self._dealer.gram(self._noise(query, {}))
-        return {receiver: self._boxed(receiver, "gram", 0, words)}
+
+        def deal() -> dict[str, Wholes]:
+            receiver, words = self._dealer.gram(self._noise(query, {}))
+            return {receiver: self._boxed(receiver, "gram", 0, words)}
+
+        return dict(self._once(["gram"], query, {}, deal))
 
     def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
         """The top-up."""
-        receiver, words = self._dealer.own(number, self._noise(query, told))
-        return {receiver: self._boxed(receiver, "own", number, words)}
+
+        def deal() -> dict[str, Wholes]:
+            receiver, words = self._dealer.own(number, self._noise(query, told))
+            return {receiver: self._boxed(receiver, "own", number, words)}
+
+        return dict(self._once(["own", number], query, told, deal))
 
     def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
         """The table of a piece and its correction; the top-up is in that of the first."""
+        _check_piece(piece, pieces_of(self._plan, query, told))
+        deal = functools.partial(self._looked_up, number, query, told, piece)
+        return dict(self._once([TABLE, number, *piece], query, told, deal))
+
+    def _looked_up(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
         table, at = query.lookup(self._plan, told), [number, *piece]
         noise = self._noise(query, told) if piece[0] == 0 else 0
         if piece[0] == 0 and query.matrix != ONE:

@@ -11,6 +11,7 @@ K is 1, but where parties know a part of every record and its gradient: `Query.k
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -90,8 +91,15 @@ def check_sealing(plan: Plan) -> None:
         raise RefusedError("only sums with Gaussian noise, of records, can be sealed.")
     if any(release.dropped or release.batches > 1 for release in plan.releases):
         raise RefusedError("sealed sums have all of their bits, and one batch in a message.")
+    _check_rounds(plan)
     members = plan.names if sealing.dealer == COORDINATOR and not by_columns else (*plan.names, sealing.dealer)
     if plan.keys:
         names, keys = zip(*plan.keys, strict=True)
         if names != members or len(set(keys)) < len(keys) or any(not KEY.fullmatch(key) for key in keys):
             raise RefusedError("a plan of sealed sums has one public key, all different, of each of its members.")
+
+
+def _check_rounds(plan: Plan) -> None:
+    taken = sorted((release.first, release.first + release.count) for release in plan.releases)
+    if plan.split == "columns" and any(stop > start for (_, stop), (start, _) in itertools.pairwise(taken)):
+        raise RefusedError("over sealed columns a round has one sum: pads are by rounds, and are used once.")

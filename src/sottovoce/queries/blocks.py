@@ -145,6 +145,7 @@ class SquaredLengths(NumberSum):
     def __init__(self, problem: Problem, party: str) -> None:
         super().__init__(problem.dimension)
         self.blocks, self.place = Blocks(problem), problem.names.index(party)
+        self.rounding_entries = float(self.blocks.parties**2)  # each of them rounds its own sum
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """P_b, m_b and R_b of all blocks."""
@@ -176,6 +177,7 @@ class BlockGradient(JointSum):
     name = "gradient"
     title: ClassVar[str] = "gradients of the loss on whitened parts of rows"
     matrix: ClassVar[Literal["rows", "whitened", "one"]] = "whitened"
+    shaping: ClassVar[tuple[str, ...]] = ("cuts",)
     bound = 1.0
 
     def __init__(self, problem: Problem, party: str) -> None:

@@ -34,9 +34,15 @@ class JointSum(Query):
 
     matrix: ClassVar[Literal["rows", "whitened", "one"]]
 
+    shaping: ClassVar[tuple[str, ...]] = ()  # what a message has that the whitened columns are made by
+
     @abstractmethod
     def lookup(self, plan: Plan, told: Told) -> Lookup:
         """The table, of public numbers."""
+
+    def columns(self, round: Round) -> NDArray[np.int64]:  # noqa: ARG002
+        """A party's own columns of a whitened R."""
+        raise LeakError(f"query {self.name!r} has no columns of its own.")
 
     def joint_step(self, bits: int) -> float | None:
         """That of a slope times an entry, or of slopes alone."""

@@ -12,7 +12,7 @@ What is dealt goes to its party alone: with the streams of the others it is the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,11 @@ from sottovoce.sealed.streams import stream
 from sottovoce.sealed.tables import Lookup
 
 Noise = NDArray[np.int64] | int
+
+
+def receiver_of(names: Sequence[str], round: int) -> str:
+    """Who is dealt the words of a round: one party after the other."""
+    return names[round % len(names)]
 
 
 class Dealer:
@@ -72,7 +77,7 @@ class Dealer:
 
     def own(self, round: int, noise: NDArray[np.int64]) -> tuple[str, Words]:
         """(who gets it, noise less the others' shares), for a sum of what each party has by itself."""
-        receiver = self.names[round % len(self.names)]
+        receiver = receiver_of(self.names, round)
         return receiver, self._rest(np.zeros(len(noise), dtype=np.int64), noise, [OWN, round], receiver)
 
     def lookup(
@@ -83,7 +88,7 @@ class Dealer:
         Noise is that of the whole sum: for one of the pieces, 0 for the others.
         """
         piece = piece or (0, self.records)
-        receiver = self.names[round % len(self.names)]
+        receiver = receiver_of(self.names, round)
         count = piece[1] - piece[0]
         masks = np.zeros(count, dtype=np.uint16)
         rho = np.zeros((count, lookup.outputs), dtype=np.int64)

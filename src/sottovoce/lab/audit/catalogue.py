@@ -14,6 +14,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.games import Game
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem, Split
+from sottovoce.plan.sealing import Sealing
 from sottovoce.solvers import by_name
 
 RECORDS = 8
@@ -45,6 +46,18 @@ CENTRAL: Mapping[str, Mapping[str, Any]] = {
     "cd": {"rounds": 1, "inner": 4, "clip": 0.3, "features": 1, "bounds": ENTRIES},
     "greedy-cd": {"rounds": 8, "clip": 0.3, "step": 1e-6, "bounds": ENTRIES},
     "frank-wolfe": {"rounds": CHOICES, "features": 1, "bounds": ENTRIES, "regulariser": BALL},
+}
+SEALED: Mapping[str, Mapping[str, Any]] = {  # who attacks a sealed run
+    "world": {"adversary": "world"},
+    "coordinator": {},
+    "all other parties": {"adversary": "parties"},
+    "coordinator with all other parties": {"pools": True, "holds": False},
+}
+# The slope of the canary has one sign with the first party's part, and the other without it: at its bound both times.
+KNOWN_PART: Mapping[str, Any] = {
+    "adversary": "parties",
+    "records": ((1.0, 1.0, 0.0), (math.nan, 1.0, math.nan), (math.nan, math.nan, math.nan)),
+    "script": ((6.0, -3.0),) * 3,
 }
 COLUMNS: Mapping[str, Mapping[str, Any]] = {
     "frank-wolfe": {"rounds": CHOICES, "regulariser": BALL, "records": 16, "slope_bound": 0.5},
@@ -116,6 +129,8 @@ def catalogue() -> Mapping[str, Callable[[], Game]]:
     _one_place(game)
     _by_rows(game)
     _by_columns(game)
+    _sealed_rows(game)
+    _sealed_columns(game)
     _evaluations(game)
     _published(game)
     return made
@@ -159,6 +174,29 @@ def _by_columns(game: Callable[..., None]) -> None:
     feature = {"unit": "feature", "labels": "public", "rounds": 2, "slope_bound": 0.3, "regulariser": STIFF}
     plan = {"solver": "admm", "split": "columns", "parties": 2, "features": 1, **feature}
     game("admm by columns, a feature", plan, runs=MANY)
+
+
+def _sealed_rows(game: Callable[..., None]) -> None:
+    """Three holders whose sums are sealed; what pools beyond the promise has a third of the noise."""
+    for solver in ("newton", "whitened", "gradient", "sgd", "cd"):
+        plan = {"solver": solver, "split": "rows", "parties": 3, "relation": "zero-out", **CENTRAL[solver]}
+        plan["sealing"] = Sealing(curious=2)
+        views = SEALED if solver == "gradient" else {"coordinator": SEALED["coordinator"]}
+        for view, fields in views.items():
+            game(f"{solver} by rows, sealed, {view}", plan, runs=SOME, **fields)
+
+
+def _sealed_columns(game: Callable[..., None]) -> None:
+    """Two holders whose products are sealed. A party knows its own column, so its neighbours agree there."""
+    for solver in ("newton", "whitened", "gradient"):
+        plan = {"solver": solver, "split": "columns", "parties": 2, "features": 1, "relation": "zero-out"}
+        plan |= {**CENTRAL[solver], "sealing": Sealing(curious=1), "labels": "held"}
+        for view in ("world", "coordinator") if solver == "gradient" else ("coordinator",):
+            game(f"{solver} by columns, sealed, {view}", plan, runs=SOME, adversary=view)
+        if solver == "gradient":
+            game(f"{solver} by columns, sealed, parties", plan, runs=SOME, **KNOWN_PART)
+            replaced = {**plan, "relation": "replace-one"}
+            game(f"{solver} by columns, sealed, coordinator, replace-one", replaced, runs=SOME)
 
 
 def _evaluations(game: Callable[..., None]) -> None:

@@ -19,8 +19,10 @@ from sottovoce.algorithms import Solution
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.likelihood import View, log_likelihood
 from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
+from sottovoce.lab.audit.sealed import Pool, SealedColumns, SealedRows, keyed, seeds_of
 from sottovoce.lab.audit.transcript import Asked, Side, Transcript
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import PoissonGaussian, Selection
@@ -62,6 +64,8 @@ class Game:
     holds: bool = True
     measure: Measure = "epsilon"  # of a published claim
     records: tuple[tuple[float, ...], ...] = ()  # canary, its neighbour, all others: features and label, NaN for null
+    pools: bool = False  # of sealed sums: whether the coordinator pools with all parties but the canary's
+    script: tuple[tuple[float, ...], ...] = ()  # of sealed columns: the weights of gradients, whatever was opened
 
     @property
     def published(self) -> bool:
@@ -93,9 +97,28 @@ class Game:
 
     def statistics(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
         """A row for each of `runs` runs on one of the two sides."""
+        if self.plan.sealing is not None:
+            return self._sealed(which, runs, randomness)
         sides = self.sides()
         sources = {name: randomness(name) for name in sides[0].blocks}
         return np.array([self.statistic(sides, self._run(sides[which], sources)) for _ in range(runs)])
+
+    def _sealed(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
+        """The log-likelihood ratios of sums that were sealed, less what the adversary knows of them."""
+        pool: Pool = "coordinator and parties" if self.pools else self.adversary
+        plan, keys = keyed(self.plan, randomness)
+        data = neighbours(self.plan, self.records)
+        sources = {name: randomness(name) for name in (*plan.names, COORDINATOR)}
+        with _quiet():
+            if plan.split == "columns":
+                parts = [SealedColumns(plan, one, pool, self.script) for one in data]
+                seeds = seeds_of(plan, keys)
+                played = (parts[which].play(plan, keys, sources) for _ in range(runs))
+                ratios = [parts[0].log_likelihood(s, seeds) - parts[1].log_likelihood(s, seeds) for s in played]
+                return np.array(ratios)
+            sides = [SealedRows(plan, one, pool) for one in data]
+            runs_ = (sides[which].sealed_play(plan, keys, sources) for _ in range(runs))
+            return np.array([log_likelihood(sides[0], t) - log_likelihood(sides[1], t) for t in runs_])
 
     def _run(self, side: Side, sources: Mapping[str, Randomness]) -> Transcript:
         return named_rounds(side, sources) if self.sees == "uses" else side.play(sources)

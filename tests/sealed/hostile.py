@@ -1,0 +1,167 @@
+"""A coordinator of real parties over sealed columns that need not follow the protocol: it can say what it likes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce import algorithms
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.federation.party import Party
+from sottovoce.federation.sealed_columns import LocalDeals, Stage, pieces_of, widths_of
+from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealing import COORDINATOR, Sealing
+from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.queries.pricing import queries_of
+from sottovoce.sealed.pads import Piece, column_pieces
+from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.sums import Call
+from sottovoce.transports.identity import PLAN, local_identities
+
+Arrays = Mapping[str, NDArray[Any]]
+NOTHING: Arrays = {}
+
+
+def sealed_plan(solver: str = "newton", split: Any = "columns", parties: int = 2, **fields: Any) -> Plan:
+    """A small plan whose sums are sealed."""
+    sealing = Sealing(curious=parties - 1).changed(**fields.pop("sealing", {}))
+    return audit_plan(solver, split, parties, **{"sealing": sealing, "labels": "held", **fields})
+
+
+class Hostile:
+    """Parties with run keys of their own, and whatever a coordinator says to them."""
+
+    def __init__(self, plan: Plan, data: Mapping[str, tuple[Any, Any]], seed: int = 0) -> None:
+        self.parties = {
+            name: Party(name, X, y if plan.split == "rows" or name == plan.label_party_name else None)
+            for name, (X, y) in data.items()
+        }
+        self.identities = local_identities(plan.names)
+        for name, party in self.parties.items():
+            party.identify(self.identities[name])
+            party.randomness = SeededRandomness(seed, name)
+            party.permit(without_privacy=False)
+        self.serial = itertools.count(1)
+        self.deal_key = RunKey()
+        self.plan = self.keyed(plan)
+        self.seed = seed
+        self.deals = LocalDeals(self.plan, self.deal_key, SeededRandomness(seed, COORDINATOR)) if plan.columns else None
+        self.queries = {name: queries_of(algorithms.of(plan), self.plan, name) for name in plan.names}
+
+    def keyed(self, plan: Plan) -> Plan:
+        keys = [(name, self.fact(name, Frame("hello", 0, query="seal", text=plan.run))) for name in plan.names]
+        if plan.split == "columns":
+            keys.append((COORDINATOR, self.deal_key.public))
+        return plan.model_copy(update={"keys": tuple(keys)})
+
+    def fact(self, name: str, frame: Frame) -> str:
+        return str(json.loads(self.said(name, frame).text)["public_key"])
+
+    def said(self, name: str, frame: Frame) -> Frame:
+        told = Frame(frame.kind, next(self.serial), frame.plan, frame.round, frame.query, frame.arrays, frame.text)
+        return decode(self.parties[name].handle(encode(told)).data)
+
+    def open(self, plan: Plan | None = None) -> Hostile:
+        """The plan is charged, signed and started."""
+        plan = plan or self.plan
+        for name in plan.names:
+            reply = self.said(name, Frame("plan", 0, plan.digest, text=plan.to_json()))
+            assert reply.kind == "accept", reply.text
+        signatures = {name: identity.sign(PLAN, plan.digest) for name, identity in self.identities.items()}
+        for name in plan.names:
+            self.said(name, Frame("plan", 0, plan.digest, query="start", text=json.dumps(signatures)))
+        return self
+
+    def stage(self, name: str, stage: Stage, query: str = "", number: int = 0, arrays: Arrays = NOTHING) -> Frame:
+        """What a party answers to a message of the protocol."""
+        return self.said(name, Frame("seal", 0, self.plan.digest, number, query, dict(arrays), stage.text))
+
+    def all(
+        self, stage: Stage, query: str = "", number: int = 0, each: Mapping[str, Arrays] = NOTHING, **told: Any
+    ) -> Any:
+        """The boxes of all parties, as they are passed on to each other party."""
+        found = {n: self.stage(n, stage, query, number, {**told, **each.get(n, {})}) for n in self.plan.names}
+        for name, frame in found.items():
+            assert frame.kind in ("answer", "accept"), f"{name}: {frame.text}"
+        if not all("boxed" in frame.arrays for frame in found.values()):
+            return {name: {} for name in found}
+        places = {name: str(place) for place, name in enumerate(self.plan.names)}
+        return {n: {places[o]: f.arrays["boxed"] for o, f in found.items() if o != n} for n in found}
+
+    def set_up(self) -> Hostile:
+        """Keys of the group, masked columns."""
+        plan, holder = self.plan, self.plan.label_party_name
+        boxes = self.stage(holder, Stage("group")).arrays
+        group = {n: {"group": boxes[str(place)]} for place, n in enumerate(plan.names) if n != holder}
+        for piece in column_pieces(plan.records, widths_of(plan)):
+            self.all(Stage("receive", piece), each=self.all(Stage("columns", piece), each=group))
+            group = {}
+        return self
+
+    def pieces(self, query: str, told: Arrays) -> tuple[Piece, ...]:
+        """The cuts of the records by the public rule."""
+        return pieces_of(self.plan, self.query(query), told)
+
+    def query(self, name: str) -> Any:
+        """The first party's query of that name."""
+        return self.queries[self.plan.names[0]][name]
+
+    def dealt(self, query: str, number: int, told: Arrays, piece: Piece) -> dict[str, dict[str, NDArray[Any]]]:
+        """Of a piece of a look-up, by party."""
+        assert self.deals is not None
+        return self.deals.lookup(number, self.query(query), told, piece)
+
+    def scores(self, query: str, number: int, told: Arrays, piece: Piece) -> Any:
+        """Masked scores of all, as they are passed on."""
+        table = {n: {"table": words["table"]} for n, words in self.dealt(query, number, told, piece).items()}
+        return self.all(Stage("scores", piece, tuple(told)), query, number, table, **told)
+
+    def slopes(self, query: str, number: int, told: Arrays, piece: Piece, boxes: Any = None) -> Any:
+        """Masked slopes of all, and what is dealt with the sum."""
+        boxes = boxes or self.scores(query, number, told, piece)
+        if self.query(query).matrix != "one":
+            boxes = self.all(Stage("slopes", piece), query, number, boxes)
+        for name, words in self.dealt(query, number, told, piece).items():
+            boxes[name]["dealt"] = words["dealt"]
+        return boxes
+
+    def look_up(self, query: str, number: int, told: Arrays) -> Any:
+        """All before the last exchange: what each party is sent with that."""
+        pieces = self.pieces(query, told)
+        for piece in pieces:
+            each = self.slopes(query, number, told, piece)
+            if piece != pieces[-1]:
+                self.all(Stage("gradient", piece), query, number, each)
+        return each
+
+    def gram(self) -> NDArray[np.int64]:
+        """The opened Gram matrix."""
+        assert self.deals is not None
+        dealt = {n: {"dealt": words} for n, words in self.deals.gram(self.query("gram")).items()}
+        return self.shares("gram", 0, {}, dealt)
+
+    def own(self, query: str, number: int, told: Arrays) -> NDArray[np.int64]:
+        """An opened sum of what each party has by itself."""
+        assert self.deals is not None
+        dealt = {n: {"dealt": words} for n, words in self.deals.own(number, self.query(query), told).items()}
+        return self.shares(query, number, told, dealt)
+
+    def ask(self, name: str, query: str, number: int, call: Call, arrays: Arrays = NOTHING) -> Frame:
+        """What a party answers to a request for its share."""
+        return self.said(name, Frame("ask", 0, self.plan.digest, number, query, dict(arrays), call.text))
+
+    def shares(self, query: str, number: int, told: Arrays, each: Mapping[str, Arrays]) -> NDArray[np.int64]:
+        """The sum of all parties' shares, opened, without a look at its size."""
+        call = Call(self.plan.names, said=tuple(told))
+        total: Any = 0
+        for name in self.plan.names:
+            reply = self.ask(name, query, number, call, {**told, **each.get(name, {})})
+            assert reply.kind == "answer", reply.text
+            total = total + reply.arrays["sealed"].view(np.uint64)
+        return np.asarray(total).view(np.int64)
