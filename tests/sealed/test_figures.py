@@ -87,19 +87,15 @@ def sum_of(one: Sum, plan: Plan, rows: Block) -> Array:
 
 
 @pytest.mark.parametrize("parties", PARTIES)
-def test_by_rows_a_sum_is_that_of_the_parties_whole_numbers_bit_for_bit(parties: int) -> None:
+def test_by_rows_sums_are_the_central_ones_bit_for_bit(parties: int) -> None:
     X, y = table()
     plan, seen = opened(by_rows(X, y, parties), some_weights(3), noise=False)
-    parts = [Block.prepare(X[k::parties], y[k::parties], plan.preparation) for k in range(parties)]
     whole = Block.prepare(X, y, plan.preparation)
+    some = Block.prepare(X[: -RECORDS // 9], y[: -RECORDS // 9], plan.preparation)
     assert [one.query.name for one in seen] == ["gram", "gradient", "gradient", "gradient"]
     for one in seen:
-        step = plan.release(one.query.name).step
-        each = [np.rint(sum_of(one, plan, part) / step) * step for part in parts]
-        assert one.value.tobytes() == np.sum(each, axis=0).tobytes()
-        assert np.sum(each[1:], axis=0).tobytes() != one.value.tobytes()  # a party left out
-        # in one place the sum is rounded once
-        assert np.abs(one.value - sum_of(one, plan, whole)).max() <= parties / 2 * step
+        assert one.value.tobytes() == sum_of(one, plan, whole).tobytes()
+        assert one.value.tobytes() != sum_of(one, plan, some).tobytes()  # people left out
 
 
 @pytest.mark.parametrize("parties", PARTIES)
@@ -107,10 +103,11 @@ def test_by_columns_the_gram_matrix_is_the_central_one_bit_for_bit(parties: int)
     X, y = table()
     central = in_one_place(X, y)
     _, (gram,) = opened(by_columns(X, y, parties, holder=parties - 1), [], noise=False)
-    exact = sum_of(gram, central, Block.prepare(X, y, central.preparation))
-    assert gram.value.tobytes() == exact.tobytes()
+    assert gram.value.tobytes() == sum_of(gram, central, Block.prepare(X, y, central.preparation)).tobytes()
     X[7, 3] = -X[7, 3]  # another entry at one party
-    assert sum_of(gram, central, Block.prepare(X, y, central.preparation)).tobytes() != exact.tobytes()
+    _, (gram,) = opened(by_columns(X, y, parties), [], noise=False)
+    X[7, 3] = -X[7, 3]
+    assert gram.value.tobytes() != sum_of(gram, central, Block.prepare(X, y, central.preparation)).tobytes()
 
 
 def off_by(seen: list[Sum], X: Array, y: Array) -> float:
@@ -162,7 +159,7 @@ def over_declared(plan: Plan, known: Array, found: Array) -> float:
 NEAR = 0.27  # of a variance by 822 draws: 5.4 of its deviations, a chance below 1e-6
 
 
-@pytest.mark.parametrize("parties", [2, 5])
+@pytest.mark.parametrize("parties", [3, 5])
 @pytest.mark.parametrize("split", ["rows", "columns"])
 def test_opened_sums_have_the_noise_that_plans_count_with(split: str, parties: int) -> None:
     X, y = table()
