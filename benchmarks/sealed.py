@@ -90,7 +90,11 @@ def prepared(problem: str) -> tuple[Case, list[int]]:
 
 
 def split_of(widths: list[int], parties: int) -> tuple[list[int], list[float]]:
-    """By party: where its columns end, and the norm of its attributes in a row of norm 1."""
+    """By party: where its columns end, and the norm of its attributes in a row of norm 1.
+
+    More parties than attributes share them by columns.
+    """
+    widths = widths if parties <= len(widths) else [1] * sum(widths)
     groups = np.array_split(np.arange(len(widths)), parties)
     ends = np.cumsum([sum(widths[k] for k in group) for group in groups])
     return [int(end) for end in ends], [math.sqrt(len(group) / len(widths)) for group in groups]
@@ -189,7 +193,7 @@ class Table:
         return f"{shown}, {gap:+.4f}" + ("" if within else " **over**")
 
 
-def print_losses(split: str, table: Table, arguments: argparse.Namespace) -> None:
+def losses_table(split: str, table: Table, arguments: argparse.Namespace) -> str:
     """A line for each set, epsilon and number of parties."""
     other = f"{split}, sealed, " + ("curious=1" if split == "rows" else "replace-one")
     header = ["set", "epsilon", "M", "not private", "one place", "**sealed**", other.split(", ", 2)[2], "not sealed"]
@@ -205,11 +209,11 @@ def print_losses(split: str, table: Table, arguments: argparse.Namespace) -> Non
     limits = "; ".join(
         f"{way}: {LIMITS[way][0]:g} times, or within {LIMITS[way][1]:g}" for way in (f"{split}, sealed", other)
     )
-    print(f"\nBy {split}, means and deviations of {arguments.runs} runs. Limits: {limits}.\n")
-    print(results.table(header, lines), flush=True)
+    about = f"By {split}, means and deviations of {arguments.runs} runs. Limits: {limits}."
+    return about + "\n\n" + results.table(header, lines)
 
 
-def print_cuts(table: Table, arguments: argparse.Namespace) -> None:
+def cuts_table(table: Table, arguments: argparse.Namespace) -> str:
     """Rows that are longer at some party than its public norm."""
     lines = []
     for problem in arguments.only:
@@ -228,8 +232,8 @@ def print_cuts(table: Table, arguments: argparse.Namespace) -> None:
                 lines.append(
                     [problem, str(parties), f"{epsilon:g}", *itertools.chain(*zip(shares, losses, strict=True))]
                 )
-    print("\nRows cut by the norms of the parts, and the loss: norms by attributes, then by columns.\n")
-    print(results.table(["set", "M", "epsilon", "cut", "loss", "by columns: cut", "loss"], lines), flush=True)
+    header = ["set", "M", "epsilon", "norms by attributes: rows cut", "loss", "by columns: rows cut", "loss"]
+    return results.table(header, lines)
 
 
 # Cost
@@ -337,7 +341,7 @@ def cost(problem: str, solver: str, parties: int) -> dict[str, Any]:
     }
 
 
-def print_costs(cells: Mapping[str, Any]) -> None:
+def costs_table(cells: Mapping[str, Any]) -> str:
     header = [
         "records x columns",
         "solver",
@@ -360,8 +364,7 @@ def print_costs(cells: Mapping[str, Any]) -> None:
         line += [f"{largest:.1f}" + ("" if largest < 64 else " **over 64**")]
         line += [f"{cell['memory']:.0f} ({cell['memory before']:.0f})"]
         lines.append(line)
-    print("\nCPU and bytes by columns, epsilon 1, labels held, one process.\n")
-    print(results.table(header, lines), flush=True)
+    return results.table(header, lines)
 
 
 # Without noise
@@ -425,35 +428,55 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="by rows alone")
     parser.add_argument("--columns", action="store_true", help="by columns alone")
     parser.add_argument("--tables", nargs="+", default=["loss", "cost", "exact"], choices=["loss", "cost", "exact"])
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; CPU is measured in one")
     parser.add_argument("--results", type=Path, default=results.FOLDER / "sealed.json")
     parser.add_argument("--print", action="store_true", help="run nothing; print what is kept")
+    parser.add_argument("--pages", action="store_true", help="put the tables into the documentation too")
     arguments = parser.parse_args()
     if not (arguments.rows or arguments.columns):
         arguments.rows = arguments.columns = True
-    kept = results.Results(arguments.results)
-    calls: dict[str, Any] = {f"ends / {problem}": (best_of, (problem,)) for problem in arguments.only}
-    if "loss" in arguments.tables:
-        calls |= {fit.key: (loss, (fit,)) for fit in fits(arguments)}
     splits = [split for split in ("rows", "columns") if getattr(arguments, split)]
     sums = [(problem, split, m) for problem in arguments.only for split in splits for m in arguments.parties or (2, 8)]
+    kept = results.Results(arguments.results)
+    if not arguments.print:
+        make(arguments, sums, kept)
+    texts: dict[str, str] = {}
+    if "loss" in arguments.tables:
+        table = Table(kept.cells, arguments)
+        texts |= {f"sealed-{split}": losses_table(split, table, arguments) for split in splits}
+        texts |= {"sealed-cuts": cuts_table(table, arguments)} if arguments.columns else {}
+    if "cost" in arguments.tables:
+        texts["sealed-cost"] = costs_table(kept.cells)
+    if "exact" in arguments.tables:
+        texts["sealed-exact"] = exact_table(kept.cells, sums)
+    for name, text in texts.items():
+        print(f"\n{TITLES[name]}\n\n{text}", flush=True)
+        if arguments.pages:
+            results.into_page(name, text, DOCS / ("benchmarks.md" if name == "sealed-rows" else "columns-cost.md"))
+
+
+DOCS = results.ROOT / "docs"
+TITLES = {
+    "sealed-rows": "Test loss by rows",
+    "sealed-columns": "Test loss by columns, labels with one party",
+    "sealed-cuts": "Rows cut by the norms of the parts, and test loss",
+    "sealed-cost": "CPU and bytes by columns, epsilon 1, one process",
+    "sealed-exact": "Noise off, `newton`: opened sums that are those of data in one place, bit for bit",
+}
+
+
+def make(arguments: argparse.Namespace, sums: list[tuple[str, str, int]], kept: results.Results) -> None:
+    """Run what is not kept."""
+    calls: dict[str, Any] = {}
+    if "loss" in arguments.tables:
+        calls |= {f"ends / {problem}": (best_of, (problem,)) for problem in arguments.only}
+        calls |= {fit.key: (loss, (fit,)) for fit in fits(arguments)}
     if "exact" in arguments.tables:
         calls |= {"exact / " + " / ".join(map(str, one)): (exact, one) for one in sums}
-    if not arguments.print:
-        run_all(calls, kept, arguments.jobs)
-    if "cost" in arguments.tables and not arguments.print:
+    run_all(calls, kept, arguments.jobs)
+    if "cost" in arguments.tables:
         for (problem, parties), solver in itertools.product(COSTS, ("newton", "auto")):
             alone(f"cost / {problem} / {solver} / {parties}", (cost, (problem, solver, parties)), kept)
-    table = Table(kept.cells, arguments)
-    if "loss" in arguments.tables:
-        for split in splits:
-            print_losses(split, table, arguments)
-        if arguments.columns:
-            print_cuts(table, arguments)
-    if "cost" in arguments.tables:
-        print_costs(kept.cells)
-    if "exact" in arguments.tables:
-        print_exact(kept.cells, sums)
 
 
 def best_of(problem: str) -> tuple[float, float]:
@@ -468,7 +491,7 @@ def alone(key: str, call: tuple[Callable[..., Any], tuple[Any, ...]], kept: resu
             kept.put(key, pool.submit(call[0], *call[1]).result())
 
 
-def print_exact(cells: Mapping[str, Any], sums: list[tuple[str, str, int]]) -> None:
+def exact_table(cells: Mapping[str, Any], sums: list[tuple[str, str, int]]) -> str:
     lines = []
     for problem, split, parties in sums:
         cell = cells.get(f"exact / {problem} / {split} / {parties}")
@@ -477,8 +500,7 @@ def print_exact(cells: Mapping[str, Any], sums: list[tuple[str, str, int]]) -> N
         line = [problem, split, str(parties), "yes" if cell["gram"] else "**no**", f"{cell['equal']} of {cell['sums']}"]
         lines.append([*line, results.NONE if split == "rows" else f"{cell['off']:.2f}"])
     header = ["set", "split", "M", "Gram matrix equal", "sums equal", "gradients: off by, of the table's error"]
-    print("\nNoise off, `newton`: opened sums that are those of data in one place, bit for bit.\n")
-    print(results.table(header, lines), flush=True)
+    return results.table(header, lines)
 
 
 if __name__ == "__main__":
