@@ -42,6 +42,12 @@ def through(values: Array, order: int, *, symmetric: bool) -> Array:
     return np.asarray(np.fft.irfft(np.fft.rfft(full) / weights, count)[..., : values.shape[-1]])
 
 
+def folded(words: int) -> Array:
+    """0, 1, ..., and down again to 1: how far each level is from one where the table repeats."""
+    levels = np.arange(words)
+    return np.minimum(levels, words - levels).astype(np.float64)
+
+
 def on_grid(values: Array, bits: int) -> Integers:
     """Whole numbers of 2^-bits, rounded toward zero."""
     return np.asarray(np.trunc(values * 2.0**bits), dtype=np.int64)
@@ -246,7 +252,7 @@ class HalfScores(LookupSum):
 
     def lookup(self, plan: Plan, told: Told) -> Lookup:  # noqa: ARG002
         """Degree 1: its kinks are on levels."""
-        values = np.minimum(self.level * np.arange(self.words), 1.0)[None, :] / 2
+        values = np.minimum(self.level * folded(self.words), 1.0)[None, :] / 2
         return Lookup(on_grid(values, plan.preparation.bits), self.level, True, 0.0, (0.0,), 1)
 
 
@@ -259,8 +265,7 @@ class SquaredScores(LookupSum):
 
     def lookup(self, plan: Plan, told: Told) -> Lookup:  # noqa: ARG002
         """Degree 3 has a square without error."""
-        levels = np.arange(self.words)
-        values = np.minimum((self.level * np.minimum(levels, self.words - levels)) ** 2, 1.0)[None, :]
+        values = np.minimum((self.level * folded(self.words)) ** 2, 1.0)[None, :]
         nodes = np.clip(through(values, 3, symmetric=False), 0.0, 1.0)
         return Lookup(on_grid(nodes, plan.preparation.bits), self.level, False, 0.0, (0.0,), 3)
 

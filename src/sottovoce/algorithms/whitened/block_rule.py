@@ -22,7 +22,7 @@ from sottovoce.data.grid import toward_zero
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.penalties.scaled import ScaledRegulariser
-from sottovoce.queries.blocks import Blocks, through
+from sottovoce.queries.blocks import Blocks, folded, through
 from sottovoce.queries.gradient import slopes_of
 from sottovoce.queries.projected import cut
 
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 LEAST = 0.0025  # of the radii's square: rows are not taken for shorter
 DEVIATIONS = 6.0  # of the scores, within which a table must be right
-BEYOND = {"classification": 3.0, "regression": 1.0}  # how far labels carry what is looked up beyond them
+BEYOND = {"classification": 3.0, "regression": 2.0}  # and so far beyond them, by the label and until f falls again
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,9 @@ class Slope:
         return np.sign(u) * (self._size(self.shift - np.abs(u)) - 0.5)
 
     def nodes(self, level: float, words: int, order: int) -> Array:
-        """Of a table of f."""
-        bound = 1.0 if self.loss.kind == "regression" else 0.5
-        return np.clip(through(self(level * np.arange(words))[None, :], order, symmetric=True), -bound, bound)
+        """Of a table of f, which is odd and so falls to 0 again where it repeats with the other sign."""
+        bound, values = 1.0 if self.loss.kind == "regression" else 0.5, self(level * folded(words))[None, :]
+        return np.clip(through(values, order, symmetric=True), -bound, bound)
 
     def level_for(self, deviation: float, words: int) -> float:
         """The finest of four levels at which the table reaches beyond the scores."""
