@@ -160,7 +160,7 @@ class Coordinates:
         return float(self._moments.values @ self._moments.into(self.back @ point) ** 2)
 
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-        """W = B u; with a penalty the least 1/2 |w - B u|^2 + penalty, in the metric H^-1/2 R V diag(.) V'R' H^-1/2."""
+        """The w = B u; with a penalty the least 1/2 |w - B u|^2 + penalty, in the metric H^-1/2 R V diag(.) V'R' H^-1/2."""
         free = self.back @ point
         if regulariser.is_none:
             return np.asarray(free)
@@ -217,7 +217,7 @@ class Slope:
         return min(max(0.25 / self.loss.curvature_bound, 0.25), 1.0)
 
     def __call__(self, u: Array) -> Array:
-        """F."""
+        """The value of f."""
         if self.loss.kind == "regression":
             return np.clip(u / self.most, -1.0, 1.0)
         return np.sign(u) * (self._size(self.shift - np.abs(u)) - 0.5)
@@ -234,13 +234,15 @@ class Slope:
 
 
 def scale_nodes(units: Units, clips: Clips, point: Array, levels: Array) -> Array:
-    """l'(a t + b, y) / G (t, 1) / max(|(t, 1)|, C) / 2 at the levels t for y = -1, and then for y = 1.
+    """l'(a t + b, y) / G (t, 1) / max(|(t, 1)|, C) at the levels t for y = -1, and then for y = 1.
 
-    `point` is (a, b), or a alone where there is no intercept: then rows are (t).
+    `point` is (a, b), or a alone where there is no intercept: then rows are (t). The first entry, of a score that nobody
+    has, is 0: null records are looked up there.
     """
     rows = np.column_stack([levels, np.ones_like(levels)])[:, : len(point)]
     scores = rows @ point
     halves = [cut(units.loss, clips.slope, scores, np.full(len(scores), label)) for label in (-1.0, 1.0)]
-    rows /= 2 * np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None]
+    rows /= np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None]
     nodes = through(np.hstack([rows.T * half for half in halves]), 3, symmetric=False)
-    return np.asarray(nodes / np.maximum(2 * np.linalg.norm(nodes, axis=0), 1.0))
+    nodes[:, 0] = 0.0
+    return np.asarray(nodes / np.maximum(np.linalg.norm(nodes, axis=0), 1.0))
