@@ -2,7 +2,7 @@
 
 Points: 0 is the model without privacy, 100 the constant model, as in `default.py`. The text of the form runs on exact
 sums, table look-ups and noise of the variance that opened sums have; nothing is sealed. Attributes are in M neighbouring
-groups, the last party holds the labels; delta 1e-5, zero-out. Beside it `newton`, with exact slopes and the same noise.
+groups, the last party holds the labels; delta 1e-5, zero-out. Beside it `newton`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,13 @@ from sealed.clear import Clear, parts_of
 
 import sottovoce as sv
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.newton.metric import RULES
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.algorithms.registry import plan_by
 from sottovoce.algorithms.whitened.blocks import BlockWhitened
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.query import Query
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
-from sottovoce.queries.blocks import known_part, sealing_of
-from sottovoce.queries.gradient import GradientSum, clipped_derivative
+from sottovoce.plan.sealing import Sealing
 from sottovoce.solvers import Newton, Whitened
 
 Array = NDArray[np.float64]
@@ -96,52 +93,19 @@ def problem_of(case: Case, widths: list[int], parties: int, epsilon: float) -> P
         norms=tuple(norms),
         labels="held",
         label_party=parties - 1,
+        sealing=Sealing(curious=parties - 1),
     )
 
 
-class SealedNewton(PrivateNewton):
-    """With the damping for noise of opened sums."""
-
-    def design(self, problem: Problem, options: Newton) -> Design:
-        design, parties, kind = super().design(problem, options), len(problem.parties), problem.scaled_loss.kind
-        sealing, known = sealing_of(problem), known_part(problem, row_shares(problem))
-        gram, gradient = design.releases
-        stds = gram.std * math.sqrt(sealing.variance(parties)), gradient.std * math.sqrt(sealing.variance(parties, known))
-        damping = RULES[kind].damping(problem.dimension, problem.records, design.rounds, *stds)
-        numbers = design.numbers.model_copy(update={"damping": damping})
-        return design.model_copy(update={"numbers": numbers})
-
-
-def row_shares(problem: Problem) -> Array:
-    """Of the square of a prepared row, by party."""
-    constant = problem.preparation.intercept_entry**2
-    shares = (1 - constant) * np.array(problem.norms) ** 2
-    shares[problem.label_party] += constant
-    return shares
-
-
-class ClearNewton(Clear):
-    """Gradients with exact slopes."""
-
-    def known(self, query: Query) -> float:
-        return known_part(self.plan, row_shares(self.plan)) if isinstance(query, GradientSum) else 1.0
-
-    def exact(self, query: Query, told: dict[str, Any], number: int) -> Array:
-        if not isinstance(query, GradientSum):
-            return super().exact(query, told, number)
-        term = clipped_derivative(query.loss, query.slope_bound, self.plan.preparation.bits)
-        return np.asarray(self.rows.T @ term(self.rows @ told["weights"], self.labels))
-
-
-FORMS: dict[str, tuple[Algorithm, Any, type[Clear]]] = {
-    "newton": (SealedNewton(), Newton(), ClearNewton),
-    "blocks": (BlockWhitened(), Whitened(), Clear),
+FORMS: dict[str, tuple[Algorithm, Any]] = {
+    "newton": (PrivateNewton(), Newton()),
+    "blocks": (BlockWhitened(), Whitened()),
 }
 
 
 def fitted(case: Case, plan: Plan, name: str, seed: int, noise: float) -> float:
-    form, _, kind = FORMS[name]
-    clear = kind(plan, form, parts_of(plan, dense(case.X), case.y), np.random.default_rng(seed), noise=noise)
+    form, _ = FORMS[name]
+    clear = Clear(plan, form, parts_of(plan, dense(case.X), case.y), np.random.default_rng(seed), noise=noise)
     coef, intercept = plan.unprepare(clear.run().weights)
     return case.test(coef, intercept)[0]
 
@@ -166,7 +130,7 @@ def main() -> None:
             for parties in arguments.parties:
                 figures = []
                 for form in arguments.forms:
-                    algorithm, options, _ = FORMS[form]
+                    algorithm, options = FORMS[form]
                     plan = plan_by(algorithm, problem_of(case, widths, parties, epsilon), options, run="0" * 16, coin="0")
                     losses = [fitted(case, plan, form, seed, arguments.noise) for seed in range(arguments.runs)]
                     points = 100 * (np.array(losses) - best) / (constant - best)

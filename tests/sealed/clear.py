@@ -15,8 +15,8 @@ from sottovoce.algorithms.base import Algorithm, Ask, Solution
 from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Round
 from sottovoce.plan.plan import Plan
-from sottovoce.queries.blocks import LookupQuery, sealing_of
 from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.joint import JointGradient, JointSum
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -24,21 +24,10 @@ Integers = NDArray[np.int64]
 TURN = 2**16  # fine steps of a whole turn of levels
 
 
-def parts_of(plan: Plan, X: Array, y: Array) -> list[Block]:
-    """Every party's columns, cut to its norm, on the scale of the whole row; the constant is with the labels."""
-    ends, cut = np.cumsum((0, *plan.columns)), np.array(X, dtype=np.float64)
-    for start, stop, norm in zip(ends, ends[1:], plan.norms, strict=False):
-        cut[:, start:stop] *= np.minimum(1.0, norm / np.maximum(np.linalg.norm(cut[:, start:stop], axis=1), 1e-300))[:, None]
-    whole = Block.prepare(cut, y, plan.preparation)
-    rows, usable = np.asarray(whole.rows), whole.usable_rows
-    parts = []
-    for place, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
-        columns, holds = list(range(start, stop)), place == plan.label_party
-        if holds and plan.fit_intercept:
-            columns.append(plan.features)
-        labels = np.where(usable, whole.labels, 0.0) if holds else np.zeros(len(y))
-        parts.append(Block(np.ascontiguousarray(rows[:, columns]), labels, whole.bits, usable=usable.copy()))
-    return parts
+def parts_of(plan: Plan, X: Any, y: Any) -> list[Block]:
+    """Every party's columns as it prepares them."""
+    parts = [plan.part(name) for name in plan.names]
+    return [Block.prepare(X[:, part.start : part.stop], y, part.preparation) for part in parts]
 
 
 class Clear:
@@ -50,8 +39,10 @@ class Clear:
         self.memories = [form.remember(plan, part) for part in parts]
         self.scale = 2.0**plan.preparation.bits
         self.rows = self.joined([np.asarray(part.rows, dtype=np.float64) for part in parts])
-        self.labels = parts[plan.label_party].labels
+        holder = parts[plan.label_party]
+        self.usable, self.labels = holder.usable_rows, np.where(holder.usable_rows, holder.labels, 0.0)
         self.white: Array | None = None
+        self.gram: Array | None = None
         self.opened: list[tuple[str, dict[str, Any], Array]] = []
 
     def joined(self, parts: list[Array]) -> Array:
@@ -75,26 +66,25 @@ class Clear:
     def answer(self, ask: Ask, number: int) -> Array:
         """One opened sum."""
         query, told = self.queries[0][ask.query], dict(ask.arrays)
+        if isinstance(query, JointGradient):
+            told["widen"] = np.array([query.widened(self.plan, told["weights"], self.gram)], dtype=np.int64)
         wrong = query.objection(self.plan, number, told)
         assert wrong is None, wrong
         exact = self.exact(query, told, number)
-        known = query.known_part(self.plan, told) if isinstance(query, LookupQuery) else self.known(query)
-        release, parties = self.plan.release(query.name), len(self.plan.parties)
-        std = release.std * math.sqrt(sealing_of(self.plan).variance(parties, known)) / query.noise_weights
+        std = self.plan.release(query.name).std * math.sqrt(self.plan.noises(query.known_part(self.plan, told)))
+        std = std / query.noise_weights
         opened = exact + self.noise * std * self.rng.standard_normal(exact.shape)
+        if isinstance(query, GramMatrix):
+            self.gram = query.matrix(opened)
         self.opened.append((ask.query, told, exact))
         return np.asarray(opened)
-
-    def known(self, query: Query) -> float:  # noqa: ARG002
-        """K of a query without tables."""
-        return 1.0
 
     def exact(self, query: Query, told: dict[str, Any], number: int) -> Array:
         """The sum before noise."""
         rounds = [Round(self.plan, number, told, part, memory) for part, memory in zip(self.parts, self.memories, strict=True)]
         if isinstance(query, GramMatrix):
             return np.asarray((self.rows.T @ self.rows)[query.places])
-        if not isinstance(query, LookupQuery):
+        if not isinstance(query, JointSum):
             return np.sum([own[query.name].value(one) for own, one in zip(self.queries, rounds, strict=True)], axis=0)
         slopes = self.looked_up(query, told) / self.scale
         if query.matrix == "one":
@@ -104,7 +94,7 @@ class Clear:
             self.white = self.joined([piece / self.scale for piece in pieces])
         return np.asarray((self.white if query.matrix == "whitened" else self.rows).T @ slopes[0])
 
-    def looked_up(self, query: LookupQuery, told: dict[str, Any]) -> Array:
+    def looked_up(self, query: JointSum, told: dict[str, Any]) -> Array:
         """Whole numbers of 2^-bits, outputs x records."""
         table, count = query.lookup(self.plan, told), len(self.labels)
         words = table.nodes.shape[1]
@@ -118,7 +108,8 @@ class Clear:
                 if self.plan.fit_intercept:
                     own += self.rows[:, -1] * told["weights"][-1]
                 own -= table.shift * self.labels
-                own += table.level * (self.rng.random((table.order - 1, count)) - 0.5).sum(axis=0)
+                dithers = (self.rng.random((table.order - 1, count)) - 0.5).sum(axis=0)
+                own += table.level * np.where(self.usable, dithers, 0.0)
             total += np.rint(own * fine / table.level)
         total += self.rng.integers(0, fine, count)
         level = (np.floor(total / fine) % levels).astype(np.int64)

@@ -20,7 +20,7 @@ from sottovoce.data.projection import CentredRows
 from sottovoce.door.query import Reals, Round, Told, Wholes, misfit
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.relation import Relation, distance
 from sottovoce.queries.joint import JointSum, known_part
 from sottovoce.queries.numbers import LabelSum, NumberSum
 from sottovoce.queries.projected import FINEST, POSITIVE, STEEPEST, Shape
@@ -40,6 +40,12 @@ def through(values: Array, order: int, *, symmetric: bool) -> Array:
     count = full.shape[-1]
     weights = (2 + np.cos(2 * np.pi * np.arange(count // 2 + 1) / count)) / 3
     return np.asarray(np.fft.irfft(np.fft.rfft(full) / weights, count)[..., : values.shape[-1]])
+
+
+def folded(words: int) -> Array:
+    """0, 1, ..., and down again to 1: how far each level is from one where the table repeats."""
+    levels = np.arange(words)
+    return np.minimum(levels, words - levels).astype(np.float64)
 
 
 def on_grid(values: Array, bits: int) -> Integers:
@@ -216,10 +222,11 @@ class BlockGradient(JointSum):
 
 
 class LookupSum(JointSum):
-    """sum_i r_i, r_i within an interval (of vectors: a ball) of length 1 whatever the record is.
+    """sum_i r_i, |r_i| <= 1 whatever the record is.
 
-    A record that is null at every party has an r_i too, that of the score 0. Guarantee: zero-out and replace-one move
-    it by at most 1, also for parties that know a part of the record: K = 1.
+    Guarantee: a record that is null at every party is looked up at level 0, where the table is 0; so zero-out moves the
+    sum by at most 1, replace-one by 2. With a part of the record any r_i may become any other: parties that know the
+    rest see twice as much, K = 4.
     """
 
     matrix: ClassVar[Literal["rows", "whitened", "one"]] = "one"
@@ -230,17 +237,17 @@ class LookupSum(JointSum):
     def __init__(self, problem: Problem) -> None:
         self.dimension = problem.dimension
 
-    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
-        """The length of the interval."""
-        return 1.0
+    def known_part(self, plan: Problem, told: Told) -> float:  # noqa: ARG002
+        """4 under zero-out."""
+        return (2.0 / distance(plan.relation)) ** 2
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """The weights of a score."""
         return {"weights": Reals((self.dimension,))}
 
 
-class HalfScores(LookupSum):
-    """sum_i clip(s_i, -1, 1) / 2 of joint scores s."""
+class JointScores(LookupSum):
+    """sum_i clip(s_i, -1, 1) of joint scores s."""
 
     name = "score"
     title: ClassVar[str] = "the mean score"
@@ -248,23 +255,34 @@ class HalfScores(LookupSum):
 
     def lookup(self, plan: Plan, told: Told) -> Lookup:  # noqa: ARG002
         """Degree 1: its kinks are on levels."""
-        values = np.minimum(self.level * np.arange(self.words), 1.0)[None, :] / 2
+        values = np.minimum(self.level * folded(self.words), 1.0)[None, :]
         return Lookup(on_grid(values, plan.preparation.bits), self.level, True, 0.0, (0.0,), 1)
 
 
-class SquaredScores(LookupSum):
-    """sum_i min(1, s_i^2) of joint scores s."""
+class JointSquares(LookupSum):
+    """sum_i min(1, s_i^2) of joint scores s. Guarantee: no two r_i are more than 1 apart, whoever looks."""
 
     name = "square"
     title: ClassVar[str] = "the mean square of the scores"
-    level, words = 0.25, 32
+    level, words, order = 0.25, 32, 3
+
+    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
+        """1: no r_i is below 0."""
+        return 1.0
+
+    def known_part(self, plan: Problem, told: Told) -> float:  # noqa: ARG002
+        """1: likewise."""
+        return 1.0
 
     def lookup(self, plan: Plan, told: Told) -> Lookup:  # noqa: ARG002
-        """Degree 3 has a square without error."""
-        levels = np.arange(self.words)
-        values = np.minimum((self.level * np.minimum(levels, self.words - levels)) ** 2, 1.0)[None, :]
-        nodes = np.clip(through(values, 3, symmetric=False), 0.0, 1.0)
-        return Lookup(on_grid(nodes, plan.preparation.bits), self.level, False, 0.0, (0.0,), 3)
+        """Of a score and its dithers."""
+        values = np.minimum((self.level * folded(self.words)) ** 2, 1.0)[None, :]
+        return Lookup(on_grid(values, plan.preparation.bits), self.level, False, 0.0, (0.0,), self.order)
+
+    @property
+    def dithers(self) -> float:
+        """What the dithers add to a square, on average: (order + 1) / 12 of a level's."""
+        return (self.order + 1) / 12 * self.level**2
 
 
 class ScaleLookup(LookupSum):
@@ -289,14 +307,16 @@ class ScaleLookup(LookupSum):
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """Weights, and the table."""
-        most = 2.0 ** (plan.preparation.bits - 1)
+        most = 2.0**plan.preparation.bits
         return {"weights": Reals((self.dimension,)), "nodes": Wholes((self.length, self.words), -most, most)}
 
     def objection(self, plan: Plan, number: int, told: Told) -> str | None:
-        """No entry of the table is longer than 1/2."""
+        """No entry of the table is longer than 1, and the first is 0."""
         wrong = misfit(self.takes(plan, number), told)
-        if wrong is None and (told["nodes"] ** 2).sum(axis=0).max() > 4 ** (plan.preparation.bits - 1):
-            wrong = "needs 'nodes' that are no longer than 1/2"
+        if wrong is None:
+            squares = (told["nodes"] ** 2).sum(axis=0)
+            if squares[0] != 0 or squares.max() > 4**plan.preparation.bits:
+                wrong = "needs 'nodes' of a length of at most 1, the first of them 0"
         return wrong
 
     def lookup(self, plan: Plan, told: Told) -> Lookup:  # noqa: ARG002

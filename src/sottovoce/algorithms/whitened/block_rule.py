@@ -22,7 +22,7 @@ from sottovoce.data.grid import toward_zero
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.penalties.scaled import ScaledRegulariser
-from sottovoce.queries.blocks import Blocks, through
+from sottovoce.queries.blocks import Blocks, folded, through
 from sottovoce.queries.gradient import slopes_of
 from sottovoce.queries.projected import cut
 
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 LEAST = 0.0025  # of the radii's square: rows are not taken for shorter
 DEVIATIONS = 6.0  # of the scores, within which a table must be right
-BEYOND = {"classification": 3.0, "regression": 1.0}  # how far labels carry what is looked up beyond them
+BEYOND = {"classification": 3.0, "regression": 2.0}  # and so far beyond them, by the label and until f falls again
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Coordinates:
         return float(self._moments.values @ self._moments.into(self.back @ point) ** 2)
 
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-        """W = B u; with a penalty the least 1/2 |w - B u|^2 + penalty, in the metric H^-1/2 R V diag(.) V'R' H^-1/2."""
+        """The w = B u; with a penalty the least 1/2 |w - B u|^2 + penalty, in the metric H^-1/2 R V diag(.) V'R' H^-1/2."""
         free = self.back @ point
         if regulariser.is_none:
             return np.asarray(free)
@@ -217,15 +217,15 @@ class Slope:
         return min(max(0.25 / self.loss.curvature_bound, 0.25), 1.0)
 
     def __call__(self, u: Array) -> Array:
-        """F."""
+        """The value of f."""
         if self.loss.kind == "regression":
             return np.clip(u / self.most, -1.0, 1.0)
         return np.sign(u) * (self._size(self.shift - np.abs(u)) - 0.5)
 
     def nodes(self, level: float, words: int, order: int) -> Array:
-        """Of a table of f."""
-        bound = 1.0 if self.loss.kind == "regression" else 0.5
-        return np.clip(through(self(level * np.arange(words))[None, :], order, symmetric=True), -bound, bound)
+        """Of a table of f, which is odd and so falls to 0 again where it repeats with the other sign."""
+        bound, values = 1.0 if self.loss.kind == "regression" else 0.5, self(level * folded(words))[None, :]
+        return np.clip(through(values, order, symmetric=True), -bound, bound)
 
     def level_for(self, deviation: float, words: int) -> float:
         """The finest of four levels at which the table reaches beyond the scores."""
@@ -234,13 +234,15 @@ class Slope:
 
 
 def scale_nodes(units: Units, clips: Clips, point: Array, levels: Array) -> Array:
-    """l'(a t + b, y) / G (t, 1) / max(|(t, 1)|, C) / 2 at the levels t for y = -1, and then for y = 1.
+    """l'(a t + b, y) / G (t, 1) / max(|(t, 1)|, C) at the levels t for y = -1, and then for y = 1.
 
-    `point` is (a, b), or a alone where there is no intercept: then rows are (t).
+    `point` is (a, b), or a alone where there is no intercept: then rows are (t). The first entry, of a score that nobody
+    has, is 0: null records are looked up there.
     """
     rows = np.column_stack([levels, np.ones_like(levels)])[:, : len(point)]
     scores = rows @ point
     halves = [cut(units.loss, clips.slope, scores, np.full(len(scores), label)) for label in (-1.0, 1.0)]
-    rows /= 2 * np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None]
+    rows /= np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None]
     nodes = through(np.hstack([rows.T * half for half in halves]), 3, symmetric=False)
-    return np.asarray(nodes / np.maximum(2 * np.linalg.norm(nodes, axis=0), 1.0))
+    nodes[:, 0] = 0.0
+    return np.asarray(nodes / np.maximum(np.linalg.norm(nodes, axis=0), 1.0))

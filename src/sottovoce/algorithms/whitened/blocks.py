@@ -34,12 +34,12 @@ from sottovoce.plan.release import Release
 from sottovoce.queries.blocks import (
     BlockGradient,
     Blocks,
-    HalfScores,
     HeldLabels,
     HeldResiduals,
+    JointScores,
+    JointSquares,
     ScaleLookup,
     SquaredLengths,
-    SquaredScores,
     on_grid,
 )
 from sottovoce.queries.gram import GramMatrix
@@ -130,7 +130,7 @@ def _queries(problem: Problem, party: str) -> Iterator[Query]:
     yield SquaredLengths(problem, party)
     yield BlockGradient(problem, party)
     if problem.scaled_loss.kind == "classification":
-        yield from (HalfScores(problem), SquaredScores(problem)) if constant else (SquaredScores(problem),)
+        yield from (JointScores(problem), JointSquares(problem)) if constant else (JointSquares(problem),)
         yield ScaleLookup(problem)
 
 
@@ -211,21 +211,19 @@ class BlockRun(Run):
         return start + along.weights(descent.mean, descent.stiffness, regulariser)
 
     def rescaled(self, white: WhiteBlocks, weights: Array) -> Asking[Solution]:
-        """The weights with the slope and the intercept that two numbers more say: as `rescale`, by look-ups.
-
-        Terms are halved, so that those of any two records are at most 1 apart.
-        """
+        """The weights with the slope and the intercept that two numbers more say: as `rescale`, by look-ups."""
         plan, units, constant, regulariser = self.plan, white.units, self.constant, self.plan.scaled_regulariser
         score = Score(np.where(np.arange(plan.dimension) < plan.features, weights, 0.0), constant)
         intercept = float(weights[-1]) * constant
         mean, radius = score.expected(white.moments, intercept)
         if constant:
             found = yield from self.mean("score", weights=score.standardised(mean, radius))
-            mean += 2 * radius * found / (1 + (2 * rule.SPREAD * self.noise("score")) ** 2)
+            noise = self.noise("score", JointScores(plan).known_part(plan, {}))
+            mean += radius * found / (1 + (rule.SPREAD * noise) ** 2)
         found = yield from self.mean("square", weights=score.standardised(mean, radius))
-        unit = radius * rule.deviation(found, self.noise("square"))
+        unit = radius * rule.deviation(found - JointSquares(plan).dithers, self.noise("square"))
         query, size = ScaleLookup(plan), 1 + plan.fit_intercept
-        noise = 2 * self.noise("rescale")
+        noise = self.noise("rescale", query.known_part(plan, {}))
         clips = Clips(1.0, units.slope).widened(units, noise, size, rule.FAR)
         descent = Descent(
             point=np.array([unit, mean + intercept])[:size],
@@ -244,7 +242,7 @@ class BlockRun(Run):
             nodes = block_rule.scale_nodes(units, clips, descent.point, levels)
             told = {"weights": score.standardised(mean, unit), "nodes": on_grid(nodes, plan.preparation.bits)}
             answer = summed((yield Ask("rescale", told)))
-            descent.step(answer * (2 * clips.product / plan.records))
+            descent.step(answer * (clips.product / plan.records))
         slope, *shift = score.penalised(descent.mean, descent.stiffness, unit, regulariser)
         rescaled = max(slope, 0.0) / unit * score.weights
         if constant:
