@@ -203,6 +203,7 @@ class Slope:
     def __init__(self, loss: Loss, most: float) -> None:
         self.loss, self.most, self.shift = loss, most, 1.0
         self.bound = 1.0 if loss.kind == "regression" else 0.5
+        self._nodes: dict[float, NDArray[np.int64]] = {}
         if loss.kind == "classification":
             low, high = -100.0, 100.0
             for _ in range(100):
@@ -233,9 +234,11 @@ class Slope:
 
     def nodes(self, level: float, words: int, order: int, bits: int) -> NDArray[np.int64]:
         """Of a table of f, which falls again to 0 where it repeats with the other sign: sampled, or fitted to f."""
-        if order == 1:
-            return on_grid(self(level * folded(words)), bits)
-        return fitted_nodes(self, level, words, order, self.bound, bits)
+        if level not in self._nodes:
+            fitted = order > 1
+            sampled = on_grid(self(level * folded(words)), bits)
+            self._nodes[level] = fitted_nodes(self, level, words, order, self.bound, bits) if fitted else sampled
+        return self._nodes[level]
 
 
 def scale_nodes(units: Units, clips: Clips, point: Array, levels: Array) -> Array:
