@@ -1,8 +1,8 @@
-"""What `whitened` by blocks of sealed columns costs against data in one place: `python benchmarks/blocks.py --only phishing`.
+"""`whitened` by blocks of sealed columns, beside `newton`: `python benchmarks/blocks.py --only phishing`.
 
-Points: 0 is the model without privacy, 100 the constant model, as in `default.py`. The text of the form runs on exact
-sums, table look-ups and noise of the variance that opened sums have; nothing is sealed. Attributes are in M neighbouring
-groups, the last party holds the labels; delta 1e-5, zero-out. Beside it `newton`.
+Points: 0 is the model without privacy, 100 the constant model, as in `default.py`. The texts run on exact sums, table
+look-ups and noise of the variance that opened sums have; nothing is sealed. Attributes are in M neighbouring groups,
+the last party holds the labels; delta 1e-5, zero-out.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import numpy as np
 from default import ends
 from numpy.typing import NDArray
 from peers.data import CASES, Case, dense
-from sealed.clear import Clear, parts_of
 
 import sottovoce as sv
+from clear import Clear, parts_of
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.algorithms.registry import plan_by
@@ -67,10 +67,10 @@ def exclusive(marks: NDArray[np.int64]) -> list[list[int]]:
     left, groups = list(range(marks.shape[1])), list[list[int]]()
     for size in (2, 3):
         for group in itertools.combinations(left, size):
-            if set(group) <= set(left) and (marks[:50, list(group)].sum(axis=1) == 1).all():
-                if (marks[:, list(group)].sum(axis=1) == 1).all():
-                    groups.append(list(group))
-                    left = [column for column in left if column not in group]
+            chosen, few = list(group), marks[:50, list(group)].sum(axis=1)
+            if set(group) <= set(left) and (few == 1).all() and (marks[:, chosen].sum(axis=1) == 1).all():
+                groups.append(chosen)
+                left = [column for column in left if column not in group]
     return sorted(groups) + [[column] for column in left]
 
 
@@ -120,7 +120,9 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=1.0, help="0 is none: what clips and tables cost")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    print("| set | epsilon | " + " | ".join(f"M = {m}: {' / '.join(arguments.forms)}" for m in arguments.parties) + " |")
+    print(
+        "| set | epsilon | " + " | ".join(f"M = {m}: {' / '.join(arguments.forms)}" for m in arguments.parties) + " |"
+    )
     print("|---|---|" + "---|" * len(arguments.parties))
     for name in arguments.only:
         case, widths = by_attribute(CASES[name]())
@@ -131,12 +133,16 @@ def main() -> None:
                 figures = []
                 for form in arguments.forms:
                     algorithm, options = FORMS[form]
-                    plan = plan_by(algorithm, problem_of(case, widths, parties, epsilon), options, run="0" * 16, coin="0")
+                    plan = plan_by(
+                        algorithm, problem_of(case, widths, parties, epsilon), options, run="0" * 16, coin="0"
+                    )
                     losses = [fitted(case, plan, form, seed, arguments.noise) for seed in range(arguments.runs)]
                     points = 100 * (np.array(losses) - best) / (constant - best)
                     figures.append(f"{points.mean():.1f} ± {points.std():.1f}")
                 cells.append(" / ".join(figures))
-            print(f"| {name} | {epsilon:g} | " + " | ".join(cells) + f" | {time.perf_counter() - began:.0f} s", flush=True)
+            print(
+                f"| {name} | {epsilon:g} | " + " | ".join(cells) + f" | {time.perf_counter() - began:.0f} s", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Blocks of columns: each party centres, whitens and cuts its own part of a row; slopes are looked up at joint scores.
 
 No party knows a whole row, so nobody can cut one. The matrices that whiten the parts are made of earlier releases and
-told to all; what they make of the rows stays with their holder. Sums are opened over all parties at once. Each is in
-units of what bounds a record's term: sensitivities do not depend on what was told. Proof: `algorithms/whitened/proof.md`.
+told to all; what they make of the rows stays with their holder. Sums are opened over all parties at once, each in
+units of what bounds a record's term: sensitivities do not depend on what was told.
+Proof: `algorithms/whitened/proof.md`.
 """
 
 from __future__ import annotations
@@ -32,14 +33,11 @@ Integers = NDArray[np.int64]
 BELOW = 1.0 - 2.0**-40  # what leaves room for floating point in a sum of the parties' shares of a number
 
 
-def through(values: Array, order: int, *, symmetric: bool) -> Array:
-    """The coefficients of the B-spline of degree 1 or 3 that has these values at its levels, which repeat."""
-    if order == 1:
-        return values
-    full = np.concatenate([values, -values], axis=-1) if symmetric else values
-    count = full.shape[-1]
+def through(values: Array) -> Array:
+    """The coefficients of the B-spline of degree 3 that has these values at its levels, which repeat."""
+    count = values.shape[-1]
     weights = (2 + np.cos(2 * np.pi * np.arange(count // 2 + 1) / count)) / 3
-    return np.asarray(np.fft.irfft(np.fft.rfft(full) / weights, count)[..., : values.shape[-1]])
+    return np.asarray(np.fft.irfft(np.fft.rfft(values) / weights, count))
 
 
 def folded(words: int) -> Array:
@@ -101,7 +99,7 @@ class Blocks:
 
     def shares(self, cuts: Array) -> Array:
         """Of the square of a whole row's length, by party."""
-        return np.bincount(self.owners, weights=cuts**2, minlength=self.parties) / float(cuts @ cuts)
+        return np.asarray(np.bincount(self.owners, weights=cuts**2, minlength=self.parties) / float(cuts @ cuts))
 
 
 class HeldLabels(LabelSum):
@@ -132,7 +130,7 @@ class HeldResiduals(NumberSum):
 
     def numbers(self, round: Round) -> Array:
         """Sizes of residuals."""
-        return np.abs(round.told["mean"][0] - round.rows.labels)
+        return np.asarray(np.abs(round.told["mean"][0] - round.rows.labels))
 
     def value(self, round: Round) -> Array:
         """The sum, exact on its grid."""
@@ -191,8 +189,8 @@ class BlockGradient(JointSum):
         self.length, self.rounding_entries = problem.dimension, float(problem.dimension)
         loss = problem.scaled_loss
         self.classes = loss.kind == "classification"
-        self.wide = bool(self.classes and loss.curvature_bound <= 0.25)  # a slope that bends slowly needs few levels
-        self.words, self.order = (16, 3) if self.wide else (32, 1)
+        slowly = self.classes and loss.curvature_bound <= 0.25  # a slope that bends so needs few levels
+        self.words, self.order = (16, 3) if slowly else (32, 1)
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """Weights, f at its levels, what the label shifts, and C_b."""

@@ -22,15 +22,16 @@ from sottovoce.data.grid import toward_zero
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.penalties.scaled import ScaledRegulariser
-from sottovoce.queries.blocks import Blocks, folded, through
+from sottovoce.queries.blocks import Blocks, folded, on_grid, through
 from sottovoce.queries.gradient import slopes_of
 from sottovoce.queries.projected import cut
+from sottovoce.sealed.tables import fitted_nodes
 
 Array = NDArray[np.float64]
 
 LEAST = 0.0025  # of the radii's square: rows are not taken for shorter
-DEVIATIONS = 6.0  # of the scores, within which a table must be right
-BEYOND = {"classification": 3.0, "regression": 2.0}  # and so far beyond them, by the label and until f falls again
+DEVIATIONS = 3.0  # of the scores, within which a table must be right: with 6 levels are too coarse too soon
+SPARE = 3  # levels at the end of a table, where it falls
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class WhiteBlocks:
         return cls(moments, units, centring, values, vectors, 1.0, norms + moved)
 
     def limited(self, noise: float) -> WhiteBlocks:
-        """With the rho at which noise leaves a direction unknown: it grows with the number of those that are learned."""
+        """With the rho at which noise leaves a direction unknown, larger the more of them are learned."""
         unit = (rule.CUT * noise * self.units.slope / self.units.curvature) ** 2
         unit /= rule.prior(self.moments, self.units)
         low, high = 1e-30, 1e12
@@ -91,7 +92,8 @@ class WhiteBlocks:
     def matrices(self) -> list[Array]:
         """P_b, lower triangular."""
         pairs = zip(self.values, self.vectors, strict=True)
-        return [np.linalg.qr((vectors / np.sqrt(values + self.rho)).T, mode="r").T for values, vectors in pairs]
+        roots = [(vectors / np.sqrt(values + self.rho)).T for values, vectors in pairs]
+        return [np.asarray(np.linalg.qr(root, mode="r")).T for root in roots]
 
     @property
     def squares(self) -> Array:
@@ -101,12 +103,13 @@ class WhiteBlocks:
     @property
     def longest(self) -> Array:
         """That a whitened part can be."""
-        return self.norms / np.sqrt(np.array([float(values.min()) for values in self.values]) + self.rho)
+        least = np.array([float(values.min()) for values in self.values])
+        return np.asarray(self.norms / np.sqrt(least + self.rho))
 
     @property
     def radii(self) -> Array:
         """Within which lengths are measured."""
-        return np.minimum(self.longest, 2 * np.sqrt(self.squares))
+        return np.asarray(np.minimum(self.longest, 2 * np.sqrt(self.squares)))
 
     def measured(self, share: float) -> WhiteBlocks:
         """With the lengths that records have, whose mean square is this share of the radii's.
@@ -160,7 +163,7 @@ class Coordinates:
         return float(self._moments.values @ self._moments.into(self.back @ point) ** 2)
 
     def weights(self, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-        """The w = B u; with a penalty the least 1/2 |w - B u|^2 + penalty, in the metric H^-1/2 R V diag(.) V'R' H^-1/2."""
+        """B u; with a penalty the least 1/2 |w - B u|^2 + penalty, in the metric H^-1/2 R V diag(.) V'R' H^-1/2."""
         free = self.back @ point
         if regulariser.is_none:
             return np.asarray(free)
@@ -199,6 +202,8 @@ class Slope:
 
     def __init__(self, loss: Loss, most: float) -> None:
         self.loss, self.most, self.shift = loss, most, 1.0
+        self.bound = 1.0 if loss.kind == "regression" else 0.5
+        self._nodes: dict[float, NDArray[np.int64]] = {}
         if loss.kind == "classification":
             low, high = -100.0, 100.0
             for _ in range(100):
@@ -209,40 +214,43 @@ class Slope:
     def _size(self, margins: Array) -> Array:
         return np.minimum(np.abs(slopes_of(self.loss, margins, np.ones_like(margins))) / self.most, 1.0)
 
-    @property
-    def level(self) -> float:
-        """How far apart the levels of a table are: a quarter of what the slope bends within; kinks are on levels."""
-        if self.loss.kind == "regression":
-            return self.most / 4
-        return min(max(0.25 / self.loss.curvature_bound, 0.25), 1.0)
-
     def __call__(self, u: Array) -> Array:
         """The value of f."""
         if self.loss.kind == "regression":
             return np.clip(u / self.most, -1.0, 1.0)
         return np.sign(u) * (self._size(self.shift - np.abs(u)) - 0.5)
 
-    def nodes(self, level: float, words: int, order: int) -> Array:
-        """Of a table of f, which is odd and so falls to 0 again where it repeats with the other sign."""
-        bound, values = 1.0 if self.loss.kind == "regression" else 0.5, self(level * folded(words))[None, :]
-        return np.clip(through(values, order, symmetric=True), -bound, bound)
+    @property
+    def finest(self) -> float:
+        """The distance of two levels: a quarter of what the slope bends within, at least 1/4; kinks are on levels."""
+        if self.loss.kind == "regression":
+            return self.most / 4
+        return min(max(0.25 / self.loss.curvature_bound, 0.25), 1.0)
 
-    def level_for(self, deviation: float, words: int) -> float:
-        """The finest of four levels at which the table reaches beyond the scores."""
-        level, reach = self.level, DEVIATIONS * deviation + BEYOND[self.loss.kind]
-        return next((level * 2**k for k in range(4) if words * level * 2**k >= reach), 8 * level)
+    def level(self, deviation: float, words: int) -> float:
+        """The least of 1, 2, 4 and 8 times the finest with which a table reaches beyond scores of that deviation."""
+        reach = self.finest * (words - SPARE)
+        return self.finest * next((k for k in (1, 2, 4) if k * reach >= DEVIATIONS * deviation), 8)
+
+    def nodes(self, level: float, words: int, order: int, bits: int) -> NDArray[np.int64]:
+        """Of a table of f, which falls again to 0 where it repeats with the other sign: sampled, or fitted to f."""
+        if level not in self._nodes:
+            fitted = order > 1
+            sampled = on_grid(self(level * folded(words)), bits)
+            self._nodes[level] = fitted_nodes(self, level, words, order, self.bound, bits) if fitted else sampled
+        return self._nodes[level]
 
 
 def scale_nodes(units: Units, clips: Clips, point: Array, levels: Array) -> Array:
     """l'(a t + b, y) / G (t, 1) / max(|(t, 1)|, C) at the levels t for y = -1, and then for y = 1.
 
-    `point` is (a, b), or a alone where there is no intercept: then rows are (t). The first entry, of a score that nobody
-    has, is 0: null records are looked up there.
+    `point` is (a, b), or a alone where there is no intercept: then rows are (t). The first entry, of a score that
+    nobody has, is 0: null records are looked up there.
     """
     rows = np.column_stack([levels, np.ones_like(levels)])[:, : len(point)]
     scores = rows @ point
     halves = [cut(units.loss, clips.slope, scores, np.full(len(scores), label)) for label in (-1.0, 1.0)]
     rows /= np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None]
-    nodes = through(np.hstack([rows.T * half for half in halves]), 3, symmetric=False)
+    nodes = through(np.hstack([rows.T * half for half in halves]))
     nodes[:, 0] = 0.0
     return np.asarray(nodes / np.maximum(np.linalg.norm(nodes, axis=0), 1.0))

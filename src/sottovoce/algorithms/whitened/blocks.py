@@ -196,17 +196,13 @@ class BlockRun(Run):
             mean_square=along.mean_square,
             spoiled=float(white.squares.sum()) * (noise / (units.curvature * mean_left)) ** 2,
         )
-        slope, query = Slope(units.loss, clips.slope), BlockGradient(plan, plan.names[0])
+        slope, query, bits = Slope(units.loss, clips.slope), BlockGradient(plan, plan.names[0]), plan.preparation.bits
+        every = {"cuts": cuts, **({"shift": np.array([slope.shift])} if query.classes else {})}
         for _ in range(plan.rounds):
-            level = slope.level_for(math.sqrt(along.mean_square(descent.point)), query.words)
-            told = {
-                "weights": start + along.back @ descent.point,
-                "nodes": on_grid(slope.nodes(level, query.words, query.order), plan.preparation.bits),
-                "level": np.array([level]),
-                "cuts": cuts,
-            }
-            told |= {"shift": np.array([slope.shift])} if query.classes else {}
-            answer = summed((yield Ask("gradient", told)))
+            level = slope.level(math.sqrt(along.mean_square(descent.point)), query.words)
+            nodes = slope.nodes(level, query.words, query.order, bits)
+            told = {"weights": start + along.back @ descent.point, "nodes": nodes[None], "level": np.array([level])}
+            answer = summed((yield Ask("gradient", {**told, **every})))
             descent.step(along.vectors.T @ answer * (clips.product / plan.records))
         return start + along.weights(descent.mean, descent.stiffness, regulariser)
 
@@ -237,7 +233,7 @@ class BlockRun(Run):
             units=units,
             penalised=lambda point, stiffness: score.penalised(point, stiffness, unit, regulariser),
         )
-        levels = query.level * np.arange(query.words // 2) - query.shift
+        levels = np.asarray(query.level * np.arange(query.words // 2) - query.shift, dtype=np.float64)
         for _ in range(RESCALES):
             nodes = block_rule.scale_nodes(units, clips, descent.point, levels)
             told = {"weights": score.standardised(mean, unit), "nodes": on_grid(nodes, plan.preparation.bits)}

@@ -5,6 +5,7 @@ Every `Ask` of a coordinator's text is answered with the exact sum and noise of 
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -81,7 +82,9 @@ class Clear:
 
     def exact(self, query: Query, told: dict[str, Any], number: int) -> Array:
         """The sum before noise."""
-        rounds = [Round(self.plan, number, told, part, memory) for part, memory in zip(self.parts, self.memories, strict=True)]
+        rounds = [
+            Round(self.plan, number, told, part, memory) for part, memory in zip(self.parts, self.memories, strict=True)
+        ]
         if isinstance(query, GramMatrix):
             return np.asarray((self.rows.T @ self.rows)[query.places])
         if not isinstance(query, JointSum):
@@ -102,7 +105,7 @@ class Clear:
         fine = TURN // levels
         ends = np.cumsum((0, *self.plan.columns))
         total = np.zeros(count)
-        for place, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
+        for place, (start, stop) in enumerate(itertools.pairwise(ends)):
             own = self.rows[:, start:stop] @ told["weights"][start:stop]
             if place == self.plan.label_party:
                 if self.plan.fit_intercept:
