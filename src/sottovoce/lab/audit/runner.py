@@ -115,14 +115,20 @@ def _claimed(game: Game | str) -> Claim:
 
 
 def own_games(plan: Plan) -> dict[str, Game | str]:
-    """The plan against the coordinator and against the world, at audit scale; as many runs as time allows."""
+    """The plan against the coordinator and against the world, at audit scale; as many runs as time allows.
+
+    A plan that seals its sums is attacked by all other parties too.
+    """
     scaled = at_audit_scale(plan)
     views: list[dict[str, Any]] = [{}]
     if not (plan.split == "central" or plan.protects == "feature"):
         views.append({"adversary": "world", "sees": "model"})
     found: dict[str, Game | str] = {}
+    if plan.sealing is not None:
+        views = [{"adversary": adversary} for adversary in ("coordinator", "parties", "world")]
     for view in views:
-        name = f"{plan.algorithm}, your plan{', model' if view else ''}"
+        name = f"{plan.algorithm}, your plan{', model' if 'sees' in view else ''}"
+        name += f", {view['adversary']}" if plan.sealing is not None else ""
         game = Game(name, scaled, **view)
         game.statistics(0, 1, source(None))  # what has to be compiled or drawn up once
         begun = time.perf_counter()
@@ -140,7 +146,10 @@ def at_audit_scale(plan: Plan) -> Plan:
     if not plan.private:
         raise InputError("the plan's gates add no noise: there is no claim to audit. Choose a finite epsilon.")
     counts = tuple((name, min(count, MOST_RECORDS)) for name, count in plan.parties)
-    found = plan.model_copy(update={"parties": counts, "kept": (), "run": "audit", "coin": "audit"})
+    changes: dict[str, Any] = {"parties": counts, "kept": (), "run": "audit", "coin": "audit", "keys": ()}
+    if plan.sealing is not None and plan.split == "columns":
+        changes["sealing"] = plan.sealing.changed(bits=plan.preparation.bits)  # fewer records would have more
+    found = plan.model_copy(update=changes)
     if plan.claimed_epsilon is not None:
         return found
     for _ in range(4):  # where records are sampled mu is not in proportion to 1 / std

@@ -35,7 +35,6 @@ from sottovoce.federation.sealed_columns import (
     LocalDeals,
     integers_of,
     own_columns,
-    places_of,
     widths_of,
 )
 from sottovoce.lab.audit.transcript import Message, Side, Transcript
@@ -97,7 +96,7 @@ class Opened:
     query: str
     round: int
     told: Told
-    left: Array
+    left: Integers
     std: Array | float  # in steps
 
 
@@ -136,11 +135,8 @@ class SealedRows(Side):
         self.pool, self.own = pool, plan.names[0]
         if not all(block.null_rows.all() for name, block in self.blocks.items() if name != self.own):
             raise InputError("a game about sealed sums has null rows at all parties but the first.")
-        left = noise_left(plan, pool, Noise(plan.releases[0], 1.0, 1.0))
-        scaled = {"std": math.sqrt(left)}
-        self.releases = {
-            release.query: release.model_copy(update={"std": release.std * scaled["std"]}) for release in plan.releases
-        }
+        left = math.sqrt(noise_left(plan, pool, Noise(plan.releases[0], 1.0, 1.0)))
+        self.releases = {r.query: r.model_copy(update={"std": r.std * left}) for r in plan.releases}
 
     def sealed_play(self, plan: Plan, keys: Mapping[str, RunKey], sources: Mapping[str, Randomness]) -> Transcript:
         """A run, as `Coordinator.run` has it; the first party's messages are what is left of the sums."""
@@ -183,7 +179,9 @@ class SealedColumns:
 
     def __init__(self, plan: Plan, data: Data, pool: Pool, script: tuple[tuple[float, ...], ...] = ()) -> None:
         if plan.scaled_loss.kind != "regression":
-            raise InputError("audits of sealed columns are of numbers: for classes the holder's dithers are secret too.")
+            raise InputError(
+                "audits of sealed columns are of numbers: for classes the holder's dithers are secret too."
+            )
         self.plan, self.pool, self.script = plan, pool, script
         self.form = algorithms.of(plan)
         self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
@@ -209,7 +207,7 @@ class SealedColumns:
             ask = next(text)
             while True:
                 value = run.sum(number, ask)
-                opened.append(run.left(number, ask, value))
+                opened.append(run.left(number, ask, self.pool))
                 number += 1
                 ask = text.send({"sum": value})
         except StopIteration as stop:
@@ -219,25 +217,27 @@ class SealedColumns:
     def log_likelihood(self, sums: Sums, seeds: Mapping[str, bytes]) -> float:
         """Of the opened sums given this data set and the coins, up to a constant."""
         memories = {name: self.form.remember(self.plan, block) for name, block in self.blocks.items()}
-        white: Integers | None = None
-        total = 0.0
-        for one in sums.opened:
-            rounds = {n: Round(self.plan, one.round, one.told, self.blocks[n], memories[n]) for n in self.plan.names}
-            query = self.queries[self.plan.names[0]][one.query]
-            if isinstance(query, GramMatrix):
-                exact = (self.rows.T @ self.rows)[query.places].astype(np.float64)
-            elif isinstance(query, JointSum):
-                if query.matrix not in (ROWS, ONE) and white is None:
-                    each = ((self.queries[n][one.query], at) for n, at in rounds.items())
-                    white = np.hstack([own.columns(at) for own, at in each if isinstance(own, JointSum)])
-                slopes = self.slopes(query.lookup(self.plan, one.told), one, seeds)
-                rows = self.rows if query.matrix == ROWS else white
-                exact = slopes.sum(axis=0) if query.matrix == ONE or rows is None else (slopes.T @ rows).ravel()
-            else:
-                step = self.plan.release(one.query).step
-                exact = np.sum([np.rint(self.queries[n][one.query].value(at) / step) for n, at in rounds.items()], axis=0)
-            total -= 0.5 * float(np.sum(((one.left - exact) / one.std) ** 2))
-        return total
+        found = ((one.left - self.exact(one, memories, seeds)) / one.std for one in sums.opened)
+        return -0.5 * math.fsum(float(np.sum(away**2)) for away in found)
+
+    def exact(self, one: Opened, memories: Mapping[str, Any], seeds: Mapping[str, bytes]) -> Integers:
+        """The sum without noise, given the coins; what parties keep is in their memories."""
+        rounds = {n: Round(self.plan, one.round, one.told, self.blocks[n], memories.get(n)) for n in self.plan.names}
+        queries = {name: self.queries[name][one.query] for name in rounds}
+        query = queries[self.plan.names[0]]
+        if isinstance(query, GramMatrix):
+            return np.asarray((self.rows.T @ self.rows)[query.places])
+        if not isinstance(query, JointSum):
+            step = self.plan.release(one.query).step
+            each = [np.rint(queries[name].value(at) / step) for name, at in rounds.items()]
+            return np.sum(each, axis=0).astype(np.int64)
+        slopes = self.slopes(query.lookup(self.plan, one.told), one, seeds)
+        if query.matrix == ONE:
+            return np.asarray(slopes.sum(axis=0))
+        rows = self.rows
+        if query.matrix != ROWS:
+            rows = np.hstack([own.columns(rounds[n]) for n, own in queries.items() if isinstance(own, JointSum)])
+        return np.asarray((slopes.T @ rows).ravel())
 
     def slopes(self, lookup: Lookup, one: Opened, seeds: Mapping[str, bytes]) -> Integers:
         """What is looked up for every record, given the low bits of the masks."""
@@ -283,6 +283,7 @@ class _Protocol:
             name: ColumnRun(plan, sealer, side.blocks[name], self.gates[name], sources[name])
             for name, sealer in self.sealers.items()
         }
+        self.shares: dict[str, Integers] = {}
         self.deals = _SeenDeals(plan, keys[COORDINATOR], sources[COORDINATOR])
         self.sums = ColumnSums(plan, self.exchange, self.deals, Opener(plan, sources[COORDINATOR]))
         self.sums.set_up()
@@ -300,6 +301,7 @@ class _Protocol:
         round = Round(self.plan, frame.round, told, self.side.blocks[name], self.memories[name])
         if frame.kind == "ask" and query is not None:
             words: Mapping[str, NDArray[Any]] = self.runs[name].share(query, round, said).arrays
+            self.shares[name] = words["sealed"]
         else:
             masked = self.runs[name].stage(said, query, round)
             words = {} if masked is None else masked.arrays
@@ -309,32 +311,25 @@ class _Protocol:
         """The opened value."""
         return self.sums.sum(number, ask, {name: self.side.queries[name][ask.query] for name in self.plan.names})
 
-    def left(self, number: int, ask: Ask, value: Array) -> Opened:
-        """The sum as the adversary sees it."""
-        plan, pool = self.plan, self.side.pool
+    def left(self, number: int, ask: Ask, pool: Pool) -> Opened:
+        """The last sum as an adversary sees it, in the order of the parties' columns."""
+        plan = self.plan
         query = self.side.queries[plan.names[0]][ask.query]
         told = dict(ask.arrays)
         if lookup := self.runs[plan.names[0]]._lookup:
             told = {**told, **lookup.told} if isinstance(query, JointSum) else told
         noise = noise_of(query, plan, told)
-        known = np.zeros(query.length, dtype=np.int64)
+        seen = np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0).view(np.int64)
         if "coordinator" in pool:
-            known = known + self.deals.drawn
+            seen = seen - self.deals.drawn
         if "parties" in pool:
-            known = known + sum(self.sealers[name].drawn for name in plan.names[1:])
-        std = noise.steps(noise_left(plan, pool, noise))
-        return Opened(ask.query, number, told, self.unordered(query, value) / noise.release.step - known, std)
-
-    def unordered(self, query: Query, value: Array) -> Array:
-        """A value in the order of the parties' columns, in which it was opened."""
-        back = np.argsort(places_of(self.plan))
-        if isinstance(query, GramMatrix):
-            return np.asarray(query.matrix(value)[np.ix_(back, back)][query.places])
-        if isinstance(query, JointSum) and query.matrix != ONE:
-            return np.asarray(value.reshape(-1, len(back))[:, back].ravel())
-        return value
+            seen = seen - sum(self.sealers[name].drawn for name in plan.names[1:])
+        return Opened(ask.query, number, told, seen, noise.steps(noise_left(plan, pool, noise)))
 
 
 def seeds_of(plan: Plan, keys: Mapping[str, RunKey]) -> dict[str, bytes]:
     """What the dealer shares with each party."""
-    return {name: keys[COORDINATOR].shared(keys[name].public, DEALT, plan.digest, (COORDINATOR, name)) for name in plan.names}
+    return {
+        name: keys[COORDINATOR].shared(keys[name].public, DEALT, plan.digest, (COORDINATOR, name))
+        for name in plan.names
+    }

@@ -1,0 +1,121 @@
+"""Games about sealed runs, as each adversary sees them; and what pools beyond the promise is shown broken.
+
+A game accuses a correct mechanism with probability 1e-4 at most, for a seed that nobody chose; these were not chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from sottovoce.data.bounds import Bounds
+from sottovoce.errors import InputError
+from sottovoce.lab.audit.catalogue import audit_plan, catalogue
+from sottovoce.lab.audit.games import Game, play, source
+from sottovoce.lab.audit.runner import at_audit_scale
+from sottovoce.plan.problem import Named
+from sottovoce.plan.sealing import Sealing
+from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.queries.joint import JointGradient
+
+ROWS: dict[str, Any] = {"solver": "gradient", "split": "rows", "parties": 6, "rounds": 1, "sealing": Sealing(curious=5)}
+COLUMNS: dict[str, Any] = {
+    "solver": "gradient",
+    "split": "columns",
+    "parties": 2,
+    "features": 1,
+    "rounds": 1,
+    "labels": "held",
+    "sealing": Sealing(curious=1),
+    "bounds": Bounds.declare(row_norm=1.0, label_bound=1.0),
+    "norms": (0.28, 0.96),
+}
+BLANKED = ((0.28, 0.96, 0.0), (math.nan, 0.96, math.nan), (math.nan,) * 3)  # the first party's part
+
+
+def rows(**fields: Any) -> Game:
+    return Game("rows", audit_plan(**{**ROWS, "relation": "zero-out"}), **fields)
+
+
+def columns(**fields: Any) -> Game:
+    """The slope of the canary changes its sign with the first party's part, and moves what the second has of it."""
+    plan = audit_plan(**{**COLUMNS, "relation": "zero-out"})
+    return Game("columns", plan, adversary="parties", records=BLANKED, script=((7.5, -1.1),), **fields)
+
+
+def test_the_catalogue_has_every_adversary_of_sealed_runs() -> None:
+    names = [name for name in catalogue() if "sealed" in name]
+    for solver in ("newton", "whitened", "gradient"):
+        for split in ("rows", "columns"):
+            assert f"{solver} by {split}, sealed, coordinator" in names
+    for view in ("world", "all other parties", "coordinator with all other parties"):
+        assert f"gradient by rows, sealed, {view}" in names
+    assert {"gradient by columns, sealed, world", "gradient by columns, sealed, parties"} <= set(names)
+    broken = [name for name in names if not catalogue()[name]().holds]
+    assert broken == ["gradient by rows, sealed, coordinator with all other parties"]
+
+
+@pytest.mark.parametrize("adversary", ["coordinator", "parties"])
+def test_by_rows_each_adversary_is_left_what_was_charged(adversary: Any) -> None:
+    result = play(rows(adversary=adversary), runs=120, seed=1)
+    assert result.verdict == "holds"
+    assert 0.2 * result.claimed < result.measured < result.claimed
+
+
+def test_by_rows_the_coordinator_with_all_other_parties_has_a_share_of_the_noise() -> None:
+    assert play(rows(pools=True, holds=False), runs=120, seed=1).verdict == "broken, as expected"
+
+
+def test_a_top_up_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    game = rows(adversary="parties")
+    monkeypatch.setattr(Sealing, "top_up", lambda self, parties, known=1.0: 0.0)
+    assert play(game, runs=120, seed=1).broken
+
+
+def test_shares_of_a_quarter_of_the_noise_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    game, real = rows(), Sealing.share
+    monkeypatch.setattr(Sealing, "share", lambda self, parties: real(self, parties) / 4)
+    assert play(game, runs=180, seed=1).broken
+
+
+def test_by_columns_parties_that_know_a_part_are_left_what_was_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a top-up that does not count what they know is found."""
+    result = play(columns(), runs=200, seed=1)
+    assert result.verdict == "holds"
+    assert 0.3 * result.claimed < result.measured < result.claimed
+    monkeypatch.setattr(JointGradient, "known_part", lambda self, plan, told: 1.0)
+    assert play(columns(), runs=200, seed=1).broken
+
+
+@pytest.mark.parametrize("solver", ["newton", "whitened"])
+def test_whole_runs_by_columns_are_weighed(solver: str) -> None:
+    """Through set-up, Gram matrix, numbers and gradients: on its own side a run is likelier, by half of mu^2."""
+    game = catalogue()[f"{solver} by columns, sealed, coordinator"]()
+    first, second = (game.statistics(which, 12, lambda name, which=which: seeded(which, name)) for which in (0, 1))
+    mu, error = game.claim().value, 1 / math.sqrt(12)
+    # of a ratio the mean is at most mu^2 / 2 and the standard deviation mu: 5.2 of its mean
+    assert first.mean() > 0 > second.mean()
+    assert first.mean() < mu**2 / 2 + 5.2 * mu * error
+    assert second.mean() > -(mu**2) / 2 - 5.2 * mu * error
+
+
+def seeded(which: int, name: str) -> SeededRandomness:
+    return SeededRandomness(5, str(which), name)
+
+
+def test_a_sealed_plan_of_ones_own_is_attacked_by_each_adversary() -> None:
+    for fields in (ROWS, COLUMNS):
+        plan = audit_plan(**{**fields, "epsilon": 1.0, "records": 300})
+        scaled = at_audit_scale(plan)
+        assert scaled.preparation.bits == plan.preparation.bits
+        assert Game("", scaled).claim().value == pytest.approx(2.0, rel=0.05)
+        for adversary in ("world", "coordinator", "parties"):
+            assert Game("", scaled, adversary=adversary).statistics(0, 1, source(1)).shape == (1,)
+
+
+def test_classes_over_sealed_columns_are_not_weighed() -> None:
+    fields = {**COLUMNS, "loss": Named(name="logistic"), "classes": (-1, 1), "bounds": Bounds.declare(row_norm=1.0)}
+    with pytest.raises(InputError, match="audits of sealed columns are of numbers"):
+        play(Game("classes", audit_plan(**fields)), runs=1)

@@ -1,0 +1,246 @@
+"""What is left of an opened sum to each adversary, by draws through the real protocol; and what breaks if more pool.
+
+Variances are within 5% of 20,000 draws or more: 5 standard errors, a false alarm below 1e-6. Seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sottovoce.algorithms import Ask
+from sottovoce.door.query import Round
+from sottovoce.federation import sealed_columns
+from sottovoce.federation.sealed_columns import Stage, integers_of, widths_of
+from sottovoce.lab.audit.sealed import Pool, SealedColumns, SealedRows, _Protocol, keyed, seeds_of
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.privacy.mechanisms import wide_gaussian
+from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.sealed import sums
+from sottovoce.sealed.columns import places
+from sottovoce.sealed.pads import COLUMNS, CORRECTION, SLOPES, label
+from sottovoce.sealed.streams import stream
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hostile import Hostile, sealed_plan
+
+POOLS: tuple[Pool, ...] = ("world", "coordinator", "parties", "coordinator and parties")
+WITHIN = 0.05
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logger, level = logging.getLogger("sottovoce.holder"), logging.getLogger("sottovoce.holder").level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(level)
+
+
+def source(name: str) -> SeededRandomness:
+    return SeededRandomness(11, name)
+
+
+class Second(SeededRandomness):
+    """The second party's."""
+
+
+def by_columns(plan: Plan) -> tuple[SealedColumns, _Protocol, dict[str, bytes]]:
+    rng = np.random.default_rng(3)
+    plan, keys = keyed(plan, source)
+    widths = [plan.part(name).stop - plan.part(name).start for name in plan.names]
+    y = rng.uniform(-1, 1, plan.records)
+    data = {n: (rng.uniform(-1, 1, (plan.records, w)), y) for n, w in zip(plan.names, widths, strict=True)}
+    side = SealedColumns(plan, data, "world")
+    sources = {name: source(name) for name in (*plan.names, COORDINATOR)} | {"party 2": Second(11, "party 2")}
+    return side, _Protocol(side, plan, keys, sources), seeds_of(plan, keys)
+
+
+def gram_noise(parties: int) -> tuple[Plan, dict[str, NDArray[np.float64]], NDArray[np.int64]]:
+    """By adversary, the noise left on an opened Gram matrix in units of sigma; and the opened whole numbers."""
+    width = {2: 104, 3: 69}[parties]
+    side, run, _ = by_columns(sealed_plan("newton", "columns", parties, features=width, rounds=2))
+    run.sum(0, Ask("gram"))
+    unit = run.plan.release("gram").std / run.plan.release("gram").step
+    weights = np.asarray(side.queries[run.plan.names[0]]["gram"].noise_weights)
+    seen = {pool: run.left(0, Ask("gram"), pool) for pool in POOLS}
+    exact = side.exact(seen["world"], {}, {})
+    return run.plan, {p: (one.left - exact) * weights / unit for p, one in seen.items()}, seen["world"].left - exact
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+def test_by_columns_a_gram_matrix_has_the_noise_that_is_declared(parties: int) -> None:
+    plan, noise, low = gram_noise(parties)
+    assert len(low) > 20_000
+    assert plan.sealing is not None
+    share, top_up = 1 / parties, 1 - 1 / parties
+    due = {"world": 1 + top_up, "coordinator": 1.0, "parties": share + top_up, "coordinator and parties": share}
+    for pool, drawn in noise.items():
+        assert np.mean(drawn**2) == pytest.approx(due[pool], rel=WITHIN), pool
+    assert 0.6 < uniformity(low) < 1.5
+
+
+def uniformity(grid: NDArray[np.int64]) -> float:
+    """Chi-square of the low 8 bits over its degrees of freedom: 1 +- .09 where they are uniform."""
+    counts = np.bincount(grid & 255, minlength=256)
+    return float(np.sum((counts - len(grid) / 256) ** 2) / (len(grid) / 256) / 255)
+
+
+def test_noise_on_a_coarse_grid_shows_in_the_low_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def coarse(scale: Any, size: int, randomness: Any) -> NDArray[np.int64]:
+        return 256 * wide_gaussian(scale / 256, size, randomness)
+
+    monkeypatch.setattr(sums, "wide_gaussian", coarse)
+    monkeypatch.setattr(sealed_columns, "wide_gaussian", coarse)
+    _, _, low = gram_noise(2)
+    assert uniformity(low) > 1000
+
+
+@pytest.mark.parametrize("fault", ["no share of one party", "no top-up", "two thirds at one party"])
+def test_noise_that_is_missing_shows_in_the_variance(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    factor = {"no share of one party": 0.0, "two thirds at one party": 2 / 3}.get(fault, 1.0)
+
+    def drawn(scale: Any, size: int, randomness: Any) -> NDArray[np.int64]:
+        found = wide_gaussian(scale, size, randomness)
+        return np.rint(found * factor).astype(np.int64) if isinstance(randomness, Second) else found
+
+    monkeypatch.setattr(sums, "wide_gaussian", drawn)
+    if fault == "no top-up":
+        monkeypatch.setattr(sealed_columns, "wide_gaussian", lambda scale, size, drawn: np.zeros(size, dtype=np.int64))
+    _, noise, _ = gram_noise(3)
+    due = {"no share of one party": 2 / 3, "no top-up": 1.0, "two thirds at one party": (2 + 4 / 9) / 3}[fault]
+    pool = "world" if fault == "no top-up" else "coordinator"
+    assert np.mean(noise[pool] ** 2) == pytest.approx(due, rel=WITHIN)
+    assert np.mean(noise[pool] ** 2) < (5 / 3 if pool == "world" else 1.0) * (1 - 2 * WITHIN)
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
+def test_by_columns_gradients_have_the_noise_that_is_declared(relation: Any) -> None:
+    """Over K, where parties know a part of every record and blank the rest."""
+    rounds, width = 200, 52
+    plan = sealed_plan("gradient", features=width, rounds=rounds, relation=relation, records=3)
+    side, run, seeds = by_columns(plan)
+    rng = np.random.default_rng(5)
+    found: dict[str, list[Any]] = {pool: [] for pool in POOLS}
+    for number in range(rounds):
+        ask = Ask("gradient", {"weights": rng.normal(size=2 * width)})
+        run.sum(number, ask)
+        exact = side.exact(run.left(number, ask, "world"), {}, seeds)
+        for pool in POOLS:
+            found[pool].append(run.left(number, ask, pool).left - exact)
+    unit = plan.release("gradient").std / plan.release("gradient").step
+    known = 1 + 3 * 0.5 if relation == "zero-out" else 1.0
+    due = {"world": known + 0.5, "coordinator": 1.0, "parties": known, "coordinator and parties": 0.5}
+    for pool, drawn in found.items():
+        noise = np.concatenate(drawn)
+        assert noise.size > 20_000
+        assert np.mean((noise / unit) ** 2) == pytest.approx(due[pool], rel=WITHIN), pool
+    assert 0.6 < uniformity(np.concatenate(found["world"])) < 1.5
+
+
+@pytest.mark.parametrize("parties", [2, 5])
+def test_by_rows_a_sum_has_the_noise_that_is_declared(parties: int) -> None:
+    plan = sealed_plan("newton", "rows", parties, features=202, rounds=2, labels="shared", records=2)
+    plan, keys = keyed(plan, source)
+    rng = np.random.default_rng(3)
+    data = {n: (np.full((2, 202), np.nan), np.zeros(2)) for n in plan.names}
+    data[plan.names[0]] = (rng.uniform(-1, 1, (2, 202)) / 20, np.ones(2))
+    sources = {name: source(name) for name in (*plan.names, COORDINATOR)}
+    share, top_up = 1 / parties, 1 - 1 / parties
+    due = {"world": 1 + top_up, "coordinator": 1.0, "parties": share + top_up, "coordinator and parties": share}
+    release = plan.release("gram")
+    for pool in POOLS:
+        side = SealedRows(plan, data, pool)
+        seen = side.sealed_play(plan, keys, sources).messages[0].released.arrays["grid"]
+        query = side.queries[side.own]["gram"]
+        exact = np.rint(query.value(round_of(plan, side)) / release.step).astype(np.int64)
+        noise = (seen - exact) * np.asarray(query.noise_weights) * release.step / release.std
+        assert noise.size > 20_000
+        assert np.mean(noise**2) == pytest.approx(due[pool], rel=WITHIN), pool
+        assert 0.6 < uniformity(seen - exact) < 1.5
+
+
+def round_of(plan: Plan, side: SealedRows) -> Round:
+    return Round(plan, 0, {}, side.blocks[side.own], side.memories()[side.own])
+
+
+# ------------------------------------------------------------------------------------------------ what breaks it
+
+
+def played() -> tuple[Hostile, dict[str, Any], Any]:
+    """A run by columns up to the last exchange of its first gradient."""
+    plan = sealed_plan("gradient", features=3, rounds=2)
+    rng = np.random.default_rng(9)
+    data = {n: (rng.uniform(-1, 1, (8, 3)), np.linspace(-1, 1, 8)) for n in plan.names}
+    h = Hostile(plan, data).open().set_up()
+    told = {"weights": rng.normal(size=6), "widen": np.ones(1, dtype=np.int64)}
+    return h, told, h.look_up("gradient", 0, told)
+
+
+def rows_of(h: Hostile, name: str) -> NDArray[np.int64]:
+    run = h.parties[name]._run
+    assert run is not None
+    return integers_of(run.rows, h.plan, name)
+
+
+def test_the_dealer_with_one_party_has_every_column() -> None:
+    """Why the report says that raw columns are then in the clear."""
+    h, *_ = played()
+    masked, whole = h.all(Stage("columns", (0, 8))), label(COLUMNS, "rows", (0, 8))
+    run = h.parties["party 2"]._run
+    assert run is not None
+    assert run.columns is not None
+    read = run.columns._sealer.opened(whole, "party 1", masked["party 2"]["0"])  # what the party may read
+    assert h.deals is not None
+    pad = stream(h.deals._seeds["party 1"], whole, read.size)  # what the dealer knows
+    assert np.array_equal((read + pad).view(np.int64).reshape(8, 3), rows_of(h, "party 1"))
+    assert not np.array_equal(read.view(np.int64).reshape(8, 3), rows_of(h, "party 1"))
+
+
+def test_a_party_that_adds_to_its_slopes_reads_a_row() -> None:
+    """Why the report says that who departs from the protocol reads chosen rows, in silence."""
+    h, told, _ = played()
+    run, loud, record = h.parties["party 2"]._run, 2**38, 5
+    assert run is not None
+    assert run.columns is not None
+    engine, real = run.columns._engine, run.columns._engine.slopes
+
+    def louder(*arguments: Any, **more: Any) -> Any:
+        found = real(*arguments, **more)
+        found[record] += np.uint64(loud)
+        return found
+
+    engine.slopes = louder  # type: ignore[method-assign]
+    opened = h.shares("gradient", 1, told, h.look_up("gradient", 1, told))
+    block = places(widths_of(h.plan))["party 1"]
+    row, bits = rows_of(h, "party 1")[record], h.plan.preparation.bits
+    assert np.abs(opened[block] / loud - row).max() < 2.0 ** (bits - 8)  # every entry to 1/256 of its range
+    assert np.abs(row).max() > 2.0 ** (bits - 3)
+
+
+def test_the_masks_keep_the_dealer_from_products_with_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share is E_1'rho_2, the correction and noise: without masks the dealer had D_1'rho_2 from it."""
+    small = 2.0**56  # noise; a uniform word is so small with a chance of 2^-7, three of them with 5e-7
+
+    def away(h: Hostile, told: Any, each: Any) -> NDArray[np.float64]:
+        call = sums.Call(h.plan.names, said=tuple(told))
+        words = h.ask("party 2", "gradient", 0, call, {**told, **each["party 2"]}).arrays["sealed"].view(np.uint64)
+        assert h.deals is not None
+        seeds, whole = h.deals._seeds, (0, 8)
+        pads = stream(seeds["party 1"], label(COLUMNS, "rows", whole), 24).reshape(8, 3)
+        rho = stream(seeds["party 2"], label(SLOPES, 0, whole), 8)
+        correction = stream(seeds["party 2"], [*label(CORRECTION, 0, whole), "rows"], 6)
+        product = rows_of(h, "party 1").view(np.uint64).T @ rho
+        found = (words - correction)[:3] + pads.T @ rho - product
+        return np.abs(found.view(np.int64).astype(np.float64))
+
+    assert away(*played()).max() > small
+    monkeypatch.setattr(sums, "masks", lambda keys, own, roster, label, count: np.zeros(count, dtype=np.uint64))
+    assert away(*played()).max() < small
