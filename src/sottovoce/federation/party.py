@@ -400,11 +400,9 @@ class Party:
         if self._run is not None and self._run.plan.digest == plan.digest:
             return self._signed(plan)
         self._check_trains(plan)
-        if plan.digest in self._seen and (self._account is None or (plan.sealing and plan.split == "columns")):
-            raise RefusedError(
-                "this plan was run before, and a party without a ledger, or with sealed columns, does not remember what "
-                "it released."
-            )
+        if plan.digest in self._seen and (self._account is None or plan.sealed_columns):
+            who = "over sealed columns" if plan.sealed_columns else "without a ledger"
+            raise RefusedError(f"this plan was run before, and a party {who} does not remember what it released.")
         recipe = self._recipe(plan)
         alone = plan.names == (self.name,)
         if self._identity is None and not alone:

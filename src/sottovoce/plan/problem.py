@@ -110,6 +110,11 @@ class Problem(Frozen):
         return sum(count for _, count in self.parties)
 
     @property
+    def sealed_columns(self) -> bool:
+        """Whether sums over the columns of all parties are opened, and nothing else."""
+        return self.sealing is not None and self.split == "columns"
+
+    @property
     def dimension(self) -> int:
         """Columns of a prepared row."""
         return self.features + self.fit_intercept
