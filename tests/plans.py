@@ -11,6 +11,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
+from sottovoce.plan.sealing import Sealing
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "newton": {"rounds": 3},
@@ -71,4 +72,11 @@ PLANS = {
     for split in form.splits
     for which, more in {"": {}, **({} if form.published else MORE.get((form.name, split), {}))}.items()
     if not (which and (form.private is False or "unit" in form.when))
+}
+SEALED = {
+    f"{form.name}, {form.form}, {split}, sealed": (form, split, {"sealing": Sealing(curious=1), **held})
+    for form in FORMS
+    for split in form.sealed
+    for held in [{"labels": "held"} if split == "columns" else {}]
+    if form.private is not False and not form.published
 }

@@ -35,6 +35,7 @@ from sottovoce.losses import Loss
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Labels, Named, Problem, Split
 from sottovoce.plan.release import Release
+from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian, Selection
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import RELATIONS, Relation
@@ -58,10 +59,15 @@ class Case:
     options: Mapping[str, Any]
     fields: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def sealed(self) -> bool:
+        return "sealing" in self.fields
+
     def __str__(self) -> str:
         without = "" if math.isfinite(self.fields["epsilon"]) or self.form.private is False else "epsilon inf"
         labels = self.fields["labels"] if self.split == "columns" else ""
-        return " ".join(filter(None, (self.form.name, self.form.form, self.split, labels, without)))
+        sealed = "sealed" if self.sealed else ""
+        return " ".join(filter(None, (self.form.name, self.form.form, self.split, labels, without, sealed)))
 
     def plan(self, **changes: Any) -> Plan:
         parties = 1 if self.split == "central" else 2
@@ -95,7 +101,10 @@ class AlgorithmContract:
 
     @classmethod
     def cases(cls) -> Iterator[Case]:
-        """Every form over every split that it serves; by columns with labels that all know and that one holds."""
+        """Every form over every split that it serves; by columns with labels that all know and that one holds.
+
+        And over every split where its sums may be sealed.
+        """
         for form in algorithms.forms(cls.solver):
             taken = SOLVERS[cls.solver].names() if form.options is None else form.options
             given = {**cls.small, **cls.problem, **cls.forms.get(form.form, {}), **form.when}
@@ -106,6 +115,9 @@ class AlgorithmContract:
                 modes: tuple[Labels, ...] = ("shared", "held") if split == "columns" else ("shared",)
                 for labels in (fields["labels"],) if "labels" in fields else modes:
                     yield Case(form, split, options, {**fields, "epsilon": epsilon, "labels": labels})
+            for split in form.sealed if form.private is not False and not form.published else ():
+                own = {"epsilon": 2.0, "labels": "held" if split == "columns" else "shared"}
+                yield Case(form, split, options, {**fields, **own, "sealing": Sealing(curious=1)})
 
     def test_a_plan_is_its_text(self, case: Case) -> None:
         plan = case.plan()
@@ -147,19 +159,23 @@ class AlgorithmContract:
         asked: dict[tuple[str, str], list[int]] = {}
         for message in messages:
             asked.setdefault((message.sender, message.name), []).append(message.round)
-            query, release = queries_of(case.form, plan, message.sender)[message.name], plan.release(message.name)
-            assert query.answered_by(plan, message.sender, message.round)
+            party = plan.names[0] if case.sealed else message.sender
+            assert not case.sealed or message.sender == "sum"
+            query, release = queries_of(case.form, plan, party)[message.name], plan.release(message.name)
+            assert query.answered_by(plan, party, message.round)
             if plan.private:
                 numbers = 1 if isinstance(query, Choice) else release.batches * query.length
                 assert np.shape(message.payload) == (numbers,)
-        for (party, name), numbers in asked.items():
-            release = plan.release(name)
+        for (sender, name), numbers in asked.items():
+            release, party = plan.release(name), plan.names[0] if case.sealed else sender
             most = queries_of(case.form, plan, party)[name].asked(plan, party, release)
             assert len(numbers) == len(set(numbers)) <= most <= release.count
             assert release.first <= min(numbers) <= max(numbers) < release.first + release.count
 
     def test_same_seed_same_run_other_seed_other_run(self, case: Case) -> None:
         plan = case.plan()
+        if case.sealed and plan.split == "columns":
+            pytest.skip("scores are rounded by the masks, whose keys are new in every run")
         one, two, three = (played(plan, seed) for seed in (1, 1, 2))
         assert len(one) == len(two) > 0
         assert all(map(same, one, two))
@@ -168,13 +184,18 @@ class AlgorithmContract:
 
     def test_forged_messages_are_refused(self, case: Case) -> None:
         plan = case.plan()
+        if case.sealed:
+            pytest.skip("tests/sealed/test_hostile.py has what is refused of sealed runs")
         forger = Forger(plan)
         Coordinator(forger).run(plan, case.form)
         assert all(len(ways) >= 3 for ways in forger.forged.values())
 
     def test_a_party_answers_in_its_turn_alone(self, case: Case) -> None:
         plan = case.plan()
-        for party in parties_of(plan):
+        parties = parties_of(plan)
+        if case.sealed:
+            plan = Coordinator(InProcess(parties)).sealed(plan)
+        for party in parties:
             assert said(party, Frame("plan", 1, plan.digest, text=plan.to_json())).kind == "accept"
             for release in plan.releases:
                 name, query = release.query, queries_of(case.form, plan, party.name)[release.query]
@@ -194,7 +215,7 @@ class AlgorithmContract:
             pytest.skip("without noise, or with a price of its own beside its proof")
         forged = [plan]
         for place, release in enumerate(plan.releases):
-            if release.mechanism not in ("kept", "derived"):
+            if release.mechanism not in ("kept", "derived") and not (case.sealed and plan.split == "columns"):
                 more = [r.times(7 * r.count) if k == place else r for k, r in enumerate(plan.releases)]
                 forged.append(plan.model_copy(update={"releases": tuple(more)}))
         for each, relation, party in itertools.product(forged, RELATIONS, plan.names):
@@ -250,7 +271,7 @@ def parties_of(plan: Plan, seed: int = 0) -> list[Party]:
         part, rows = plan.part(name), slice(ends[place], ends[place + 1])
         mine = (X[:, part.start : part.stop], y) if plan.split == "columns" else (X[rows], y[rows])
         labels = mine[1] if part.preparation.labelled else None
-        policy, source = Policy(allow_without_privacy=True), SeededRandomness(seed, name)
+        policy, source = Policy(allow_without_privacy=True, sealed=True), SeededRandomness(seed, name)
         found.append(give_scores(Party(name, mine[0], labels, policy=policy, randomness=source), plan))
     return found
 
@@ -261,7 +282,10 @@ def said(party: Party, frame: Frame) -> Frame:
 
 def played(plan: Plan, seed: int) -> list[Message]:
     """The answers of a run."""
-    coordinator = Coordinator(InProcess(parties_of(plan, seed)), record=True)
+    own = SeededRandomness(seed, "coordinator")
+    coordinator = Coordinator(InProcess(parties_of(plan, seed)), record=True, randomness=own)
+    if plan.sealing is not None:
+        plan = coordinator.sealed(plan)
     coordinator.run(plan, algorithms.of(plan))
     return [message for message in coordinator.transcript or () if plan.has(message.name)]
 
@@ -373,7 +397,7 @@ def served_cost(form: Algorithm, plan: Plan, release: Release, relation: Relatio
     """
     if release.mechanism == "derived":
         return 0.0
-    sharing = plan.names if plan.split == "columns" else (party,)
+    sharing = plan.names if plan.split == "columns" and plan.sealing is None else (party,)
     queries = {name: queries_of(form, plan, name)[release.query] for name in sharing}
     if release.mechanism == "kept":
         return sum((query.sensitivity(relation) / release.std) ** 2 for query in queries.values())

@@ -540,10 +540,10 @@ def test_a_party_that_is_killed_before_the_last_message(
     assert sites.processes["b"].wait(20) == 0
 
 
-@pytest.mark.parametrize("which", plans.PLANS)
+@pytest.mark.parametrize("which", [*plans.PLANS, *plans.SEALED])
 def test_a_plan_that_leaves_out_what_its_form_needs_is_refused(which: str) -> None:
     """Else a model could be kept for which nothing was released, and nothing charged."""
-    form, split, more = plans.PLANS[which]
+    form, split, more = {**plans.PLANS, **plans.SEALED}[which]
     plan = plans.plan_for(form, split, **more)
     name = plan.names[0]
     queries = queries_of(form, plan, name)
@@ -553,9 +553,10 @@ def test_a_plan_that_leaves_out_what_its_form_needs_is_refused(which: str) -> No
         left = [release.model_dump(mode="json") for release in plan.releases if release is not gone]
         X, y = draw_data(plan)[name]
         labels = y if plan.part(name).preparation.labelled else None
-        policy = Policy(allow_without_privacy=True, predict_for=("coordinator",), approve_models=True)
+        policy = Policy(allow_without_privacy=True, predict_for=("coordinator",), approve_models=True, sealed=True)
         party = Party(name, X, labels, policy=policy)
         party.identify(local_identities(plan.names)[name])
         digest, text = forged(plan, releases=left)
         answer = decode(party.handle(encode(Frame("plan", 1, digest, text=text))).data)
         assert answer.kind == "refuse", (gone.query, answer.text)
+        assert not plan.sealing or "cannot do without" in answer.text

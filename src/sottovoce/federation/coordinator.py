@@ -133,6 +133,8 @@ class Coordinator:
                 asked = {name: queries[name][ask.query] for name in ask.to or parties}
                 if columns is not None:
                     values = {"sum": columns.sum(number, ask, asked)}
+                    if self.transcript is not None:
+                        self.transcript.append(Message(number, "sum", ask.query, values["sum"]))
                 else:
                     values = self._sum(opener, number, ask, asked) if opener else self._ask(plan, number, ask, asked)
                 self.asked[ask.query] += 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -47,10 +48,12 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Request
 from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
+from sottovoce.lab.audit.sealed import SealedColumns, keyed, seeds_of
 from sottovoce.lab.audit.transcript import Asked, Message, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.plan.release import Release
+from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import noise_multiplier_for
@@ -167,6 +170,21 @@ def cases() -> dict[str, Case]:
             for form, options in forms.items():
                 name = ", ".join(filter(None, (solver, split, form)))
                 found.append(Case(name, solver, split, {**SMALL.get(solver, {}), **options}))
+    return {case.name: case for case in found}
+
+
+def sealed() -> dict[str, Case]:
+    """All forms whose sums may be sealed, over each split where they may."""
+    found: list[Case] = []
+    for solver in algorithms.SOLVERS:
+        noisy = [form for form in algorithms.forms(solver) if form.private is not False and not form.published]
+        for split in dict.fromkeys(split for form in noisy for split in form.sealed):
+            fields: dict[str, Any] = {**SMALL.get(solver, {}), "sealing": Sealing(curious=1)}
+            fields |= {"labels": "held"} if split == "columns" else {}
+            found.append(Case(f"{solver}, {split}, sealed", solver, split, fields))
+            if split == "columns":
+                more = {**fields, "fit_intercept": True}
+                found.append(Case(f"{solver}, {split}, sealed, intercept", solver, split, more))
     return {case.name: case for case in found}
 
 
@@ -463,6 +481,55 @@ def sensitivity(case: Case) -> dict[str, float]:
                     kind = type(first.query).__name__
                     reached[kind] = max(reached.get(kind, 0.0), moved / allowed)
     return reached
+
+
+def sealed_sensitivity(case: Case) -> dict[str, float]:
+    """No record moves a sum over sealed columns further than was charged, whatever the masks round; what was reached.
+
+    Where a party's part alone is blanked: no further than the square root of K allows.
+    """
+    reached: dict[str, float] = {}
+    for seed, relation in enumerate(RELATIONS):
+        plan, keys = keyed(case.plan(relation), lambda name, seed=seed: SeededRandomness(seed, name))  # type: ignore[misc]
+        without, others = neighbours(plan, seed)
+        blanked = [without_part(plan, data) for data in others]
+        every = [quiet_columns(plan, data) for data in (*others, *without, *blanked)]
+        drawn = {name: SeededRandomness(seed, name) for name in (*plan.names, COORDINATOR)}
+        opened, seeds = every[0].play(plan, keys, drawn).opened, seeds_of(plan, keys)
+        for louder in (1.0, LOUD):
+            memories = [{n: side.form.remember(plan, block) for n, block in side.blocks.items()} for side in every]
+            for one in opened:
+                query, release = every[0].queries[plan.names[0]][one.query], plan.release(one.query)
+                told = {n: louder * array if n == "weights" else array for n, array in one.told.items()}
+                if query.objection(plan, one.round, told) is not None:
+                    told = dict(one.told)
+                asked = dataclasses.replace(one, told=told)
+                unit = release.step * np.asarray(query.noise_weights)
+                values = [s.exact(asked, m, seeds) * unit for s, m in zip(every, memories, strict=True)]
+                known = query.known_part(plan, told)
+                kind, count = type(query).__name__, len(others)
+                for first, second in itertools.combinations(range(len(every)), 2):
+                    of: Relation = "zero-out" if second == count and first < count else "replace-one"
+                    most = release.charged(of)
+                    if second == first + count + 1:  # its own blanked part
+                        most = math.sqrt(known if plan.relation == "zero-out" else 4.0) * release.charged("zero-out")
+                    moved = float(np.linalg.norm(values[first] - values[second]))
+                    assert moved <= most * ROUNDING, f"{one.query}: moved by {moved:.6g}, above {most:.6g}"
+                    reached[kind] = max(reached.get(kind, 0.0), moved / most)
+    return reached
+
+
+def without_part(plan: Plan, data: Data) -> Data:
+    """The data with the first party's part of the first record left blank."""
+    name = plan.names[0]
+    X, y = np.array(data[name][0]), np.array(data[name][1], dtype=np.float64)
+    X[0], y[0] = math.nan, math.nan
+    return {**data, name: (X, y)}
+
+
+def quiet_columns(plan: Plan, data: Data) -> SealedColumns:
+    with quiet():
+        return SealedColumns(plan, data, "world")
 
 
 def composition(case: Case) -> float:

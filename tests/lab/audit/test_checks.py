@@ -5,15 +5,19 @@ Statistical ones (scale, coins) accuse a correct mechanism less often than 1e-6,
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sottovoce import algorithms
 from sottovoce import solvers as options
+from sottovoce.queries.joint import JointGradient
+from sottovoce.sealed.tables import Lookup
 from sottovoce.solvers import Gradient
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -21,7 +25,7 @@ import checks
 
 from plans import FORMS
 
-CASES, PUBLISHED = checks.cases(), checks.published()
+CASES, PUBLISHED, SEALED = checks.cases(), checks.published(), checks.sealed()
 ALL = {**CASES, **PUBLISHED}
 LOOSE = {
     "LocalScores": 0.4,  # its bound is over all matrices of the other columns
@@ -46,7 +50,10 @@ def test_every_solver_split_and_form_has_a_case() -> None:
     served = {(case.solver, case.split) for case in CASES.values()}
     noisy = [form for form in FORMS if form.private is not False]
     assert served == {(form.name, split) for form in noisy if not form.published for split in form.splits}
-    reached = {type(algorithms.of(case.plan())) for case in (*CASES.values(), *PUBLISHED.values())}
+    sealed = {(case.solver, case.split) for case in SEALED.values()}
+    assert sealed == {(form.name, split) for form in noisy if not form.published for split in form.sealed}
+    every = (*CASES.values(), *PUBLISHED.values(), *SEALED.values())
+    reached = {type(algorithms.of(case.plan())) for case in every}
     assert reached == set(map(type, noisy)) == checks.forms_with_noise()
 
 
@@ -73,6 +80,28 @@ def reached(name: str) -> dict[str, float]:
 @pytest.mark.parametrize("name", ALL)
 def test_no_record_moves_a_message_further_than_its_query_says(name: str) -> None:
     reached(name)
+
+
+def test_no_record_moves_a_sealed_sum_further_than_was_charged() -> None:
+    found: dict[str, float] = {}
+    for case in SEALED.values():
+        if case.split == "columns":
+            for query, share in checks.sealed_sensitivity(case).items():
+                found[query] = max(found.get(query, 0.0), share)
+    assert {query for query, share in found.items() if share > 0.99} >= {"GramMatrix", "JointGradient"}
+    assert min(found.values()) > 0.3, found
+
+
+def test_slopes_above_their_bound_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = JointGradient.lookup
+
+    def louder(self: JointGradient, *arguments: Any) -> Lookup:
+        found = real(self, *arguments)
+        return dataclasses.replace(found, nodes=found.nodes * 5 // 4)
+
+    monkeypatch.setattr(JointGradient, "lookup", louder)
+    with pytest.raises(AssertionError, match="moved by"):
+        checks.sealed_sensitivity(SEALED["gradient, columns, sealed"])
 
 
 def test_every_bound_is_attained_by_a_canary() -> None:

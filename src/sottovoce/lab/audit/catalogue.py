@@ -179,8 +179,8 @@ def _by_columns(game: Callable[..., None]) -> None:
 def _sealed_rows(game: Callable[..., None]) -> None:
     """Three holders whose sums are sealed; what pools beyond the promise has a third of the noise."""
     for solver in ("newton", "whitened", "gradient", "sgd", "cd"):
-        plan = {"solver": solver, "split": "rows", "parties": 3, "relation": "zero-out", **CENTRAL[solver]}
-        plan["sealing"] = Sealing(curious=2)
+        plan: dict[str, Any] = {"solver": solver, "split": "rows", "parties": 3, "sealing": Sealing(curious=2)}
+        plan |= {"relation": "zero-out", **CENTRAL[solver]}
         views = SEALED if solver == "gradient" else {"coordinator": SEALED["coordinator"]}
         for view, fields in views.items():
             game(f"{solver} by rows, sealed, {view}", plan, runs=SOME, **fields)
@@ -189,8 +189,8 @@ def _sealed_rows(game: Callable[..., None]) -> None:
 def _sealed_columns(game: Callable[..., None]) -> None:
     """Two holders whose products are sealed. A party knows its own column, so its neighbours agree there."""
     for solver in ("newton", "whitened", "gradient"):
-        plan = {"solver": solver, "split": "columns", "parties": 2, "features": 1, "relation": "zero-out"}
-        plan |= {**CENTRAL[solver], "sealing": Sealing(curious=1), "labels": "held"}
+        plan: dict[str, Any] = {"solver": solver, "split": "columns", "parties": 2, "features": 1}
+        plan |= {"relation": "zero-out", **CENTRAL[solver], "sealing": Sealing(curious=1), "labels": "held"}
         for view in ("world", "coordinator") if solver == "gradient" else ("coordinator",):
             game(f"{solver} by columns, sealed, {view}", plan, runs=SOME, adversary=view)
         if solver == "gradient":

@@ -175,12 +175,12 @@ class SealedRows(Side):
 
 
 class SealedColumns:
-    """One of two data sets by columns. Labels are numbers: then a look-up has no coins but the low bits of the masks."""
+    """One of two data sets by columns. Labels are numbers: a look-up has no coins but the low bits of the masks."""
 
     def __init__(self, plan: Plan, data: Data, pool: Pool, script: tuple[tuple[float, ...], ...] = ()) -> None:
         if plan.scaled_loss.kind != "regression":
             raise InputError(
-                "audits of sealed columns are of numbers: for classes the holder's dithers are secret too."
+                "audits of sealed columns are of numbers: for classes the holder has secret dithers too."
             )
         self.plan, self.pool, self.script = plan, pool, script
         self.form = algorithms.of(plan)
@@ -230,7 +230,7 @@ class SealedColumns:
         if not isinstance(query, JointSum):
             step = self.plan.release(one.query).step
             each = [np.rint(queries[name].value(at) / step) for name, at in rounds.items()]
-            return np.sum(each, axis=0).astype(np.int64)
+            return np.asarray(np.sum(each, axis=0), dtype=np.int64)
         slopes = self.slopes(query.lookup(self.plan, one.told), one, seeds)
         if query.matrix == ONE:
             return np.asarray(slopes.sum(axis=0))
@@ -329,7 +329,5 @@ class _Protocol:
 
 def seeds_of(plan: Plan, keys: Mapping[str, RunKey]) -> dict[str, bytes]:
     """What the dealer shares with each party."""
-    return {
-        name: keys[COORDINATOR].shared(keys[name].public, DEALT, plan.digest, (COORDINATOR, name))
-        for name in plan.names
-    }
+    own = keys[COORDINATOR]
+    return {n: own.shared(keys[n].public, DEALT, plan.digest, (COORDINATOR, n)) for n in plan.names}
