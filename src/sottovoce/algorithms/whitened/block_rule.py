@@ -192,6 +192,13 @@ class BlockDescent(Descent):
         """The mean curvature at the point."""
         return self.units.curvature_at(self.mean_square(self.point))
 
+    def _widen(self, gradient: Array) -> None:
+        """Only where the loss bends twice as much as known: with less, steps converge by themselves and sooner."""
+        before = self._window
+        super()._widen(gradient)
+        if self._window < 2 * before:
+            self._window = before
+
 
 class Slope:
     """The slope of a loss cut at G, in units of G, as f(s - c y) - y / 2 (classes) or f(s - y) (numbers), f odd.
