@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import ValidationError
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
@@ -22,13 +21,14 @@ from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.algorithms.registry import check_sums
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.readers import MISSING
-from sottovoce.door.frames import Frame, decode, peek
+from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate, fits
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
-from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
 from sottovoce.federation import limits
+from sottovoce.federation.answering import acknowledged, answered, plan_of
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
@@ -49,7 +49,6 @@ from sottovoce.transports.identity import PLAN, Identity
 
 _log = logging.getLogger("sottovoce.holder")
 
-FAILED = "the party failed; its own log has the reason"
 MOST_READ = 20  # classes that are read from labels which nobody declared
 RECEIPT = "receipt"  # the array of a proposed plan that has the last receipt: number, and the hash as four words
 
@@ -149,39 +148,10 @@ class Party:
     def handle(self, request: bytes) -> Outgoing:
         """Answer one frame; threads take turns."""
         with self._one_at_a_time:
-            return self._handle(request)
+            return answered(self.name, request, self._answer, self._failed)
 
-    def _handle(self, request: bytes) -> Outgoing:
-        try:
-            frame = decode(request)
-        except WireError as error:
-            frame = Frame("error", _serial(request), b"", 0, "", {}, "")
-            return reply(
-                "error",
-                frame,
-                (declare_public("error", f"malformed message: {error}", reason="about the message"),),
-            )
-        try:
-            return self._answer(frame)
-        except BudgetError as error:
-            return reply("refuse", frame, _refusal("budget", str(error)))
-        except RefusedError as error:
-            return reply("refuse", frame, _refusal("refused", str(error)))
-        except LedgerError as error:
-            self.failure = error
-            _log.error("party %s: %s", self.name, error)
-            return reply(
-                "refuse",
-                frame,
-                _refusal("ledger", "the party's ledger cannot be used; its own log has the reason"),
-            )
-        except SottovoceError as error:
-            self.failure = error
-            _log.error("party %s: %s", self.name, error)
-        except Exception as error:
-            self.failure = error
-            _log.exception("party %s failed", self.name)
-        return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
+    def _failed(self, error: Exception) -> None:
+        self.failure = error
 
     def _answer(self, frame: Frame) -> Outgoing:
         """By the kind of the frame."""
@@ -204,7 +174,7 @@ class Party:
             return self._stage(frame)
         else:
             raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
-        return reply("accept", frame, _acknowledged(True))
+        return reply("accept", frame, acknowledged(True))
 
     def _receipt(self, frame: Frame) -> tuple[Declared, ...]:
         """How far the ledger goes, with every acceptance and at the end of a run: a copy set back is found by it."""
@@ -267,7 +237,7 @@ class Party:
         if frame.plan and (run is None or run.plan.digest != frame.plan):
             kept = self.predictor.models.get(frame.plan)  # said before, and the acknowledgement was lost
             if kept is None:
-                return reply("unknown-plan", frame, _acknowledged(False))
+                return reply("unknown-plan", frame, acknowledged(False))
             if kept.plan.models == "shared":
                 self._keep_told(frame, kept.plan)
         else:
@@ -276,13 +246,13 @@ class Party:
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
             if frame.plan and run is not None and fitted:
                 self._keep_model(run, frame)
-        return reply("done", frame, _acknowledged(True) + self._receipt(frame))
+        return reply("done", frame, acknowledged(True) + self._receipt(frame))
 
     def _asked(self, frame: Frame) -> Outgoing:
         """The answer to a query, if it is this party's turn and the message carries what the query takes."""
         run = self._run
         if run is None or run.plan.digest != frame.plan:
-            return reply("unknown-plan", frame, _acknowledged(False))
+            return reply("unknown-plan", frame, acknowledged(False))
         if not run.started:
             raise RefusedError(
                 f"{self.name} answers nothing under this plan before it has seen that every party of it signed it: "
@@ -307,7 +277,7 @@ class Party:
             else:
                 released = run.gate.share(query, round, Call.read(frame.text))
         except ForgottenError:
-            return reply("unknown-plan", frame, _acknowledged(False))
+            return reply("unknown-plan", frame, acknowledged(False))
         finally:
             # The memory may have followed a value that never left: on it nothing later may depend.
             if run.gate.unreleased:
@@ -321,7 +291,7 @@ class Party:
         """A message between the parties of a plan over sealed columns, as it passes the coordinator."""
         run = self._run
         if run is None or run.plan.digest != frame.plan:
-            return reply("unknown-plan", frame, _acknowledged(False))
+            return reply("unknown-plan", frame, acknowledged(False))
         if not run.started or run.columns is None:
             raise RefusedError(f"{self.name} has no run over sealed columns that has started under this plan.")
         query = run.queries.get(frame.query)
@@ -329,7 +299,7 @@ class Party:
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
         round = Round(run.plan, frame.round, frame.arrays, run.rows, run.memory)
         masked = run.columns.stage(frame, query, round)
-        return reply("accept", frame, _acknowledged(True)) if masked is None else reply("answer", frame, masked)
+        return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
 
     def _turn(self, plan: Plan, query: Query, number: int) -> bool:
         """Whether the plan has this party answer the query in that round."""
@@ -394,7 +364,7 @@ class Party:
         party refuses before another has paid. A signature says that this party has charged the plan.
         """
         self._check_receipt(frame)
-        plan = _plan_of(frame.text)
+        plan = plan_of(frame.text)
         if plan.digest != frame.plan:
             raise RefusedError("the plan's text and its digest do not agree.")
         if self._run is not None and self._run.plan.digest == plan.digest:
@@ -421,7 +391,7 @@ class Party:
             if self._account is not None:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
-            return _acknowledged(True)
+            return acknowledged(True)
         rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
         self._charge(form, plan)
         self._keys.keep(plan)
@@ -477,9 +447,9 @@ class Party:
     def _signed(self, plan: Plan) -> tuple[Declared, ...]:
         """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""
         if self._identity is None or plan.names == (self.name,):
-            return _acknowledged(True)
+            return acknowledged(True)
         signature = self._identity.sign(PLAN, plan.digest)
-        return (*_acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
+        return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
 
     def _start(self, frame: Frame) -> Outgoing:
         """Answer under the plan from now on, if every party of it has signed this very digest.
@@ -488,7 +458,7 @@ class Party:
         """
         run = self._run
         if run is None or run.plan.digest != frame.plan:
-            return reply("unknown-plan", frame, _acknowledged(False))
+            return reply("unknown-plan", frame, acknowledged(False))
         try:
             told = json.loads(frame.text)
         except (ValueError, RecursionError):
@@ -499,7 +469,7 @@ class Party:
                 raise RefusedError(f"the plan cannot start at {self.name}: the signature of {name} on it is missing.")
             self._identity.verify(name, PLAN, run.plan.digest, signature)
         run.started = True
-        return reply("accept", frame, _acknowledged(True))
+        return reply("accept", frame, acknowledged(True))
 
     @property
     def has_ledger(self) -> bool:
@@ -513,7 +483,7 @@ class Party:
 
     def _offer(self, text: str) -> Declared:
         """Which rows this party has kept that a plan like this one would use again; nothing is charged."""
-        plan = _plan_of(text)
+        plan = plan_of(text)
         self._check_trains(plan)
         recipe = self._recipe(plan)
         _, queries = self._checked(plan)
@@ -607,14 +577,6 @@ class Party:
             release.check(query, records)
 
 
-def _serial(request: bytes) -> int:
-    """The serial of a request that is no whole frame, so that its sender need not wait for an answer in vain."""
-    try:
-        return peek(request)[1]
-    except WireError:
-        return 0
-
-
 def packed(receipt: Receipt) -> NDArray[np.int64]:
     """A receipt as a frame carries it to its party."""
     words = np.frombuffer(bytes.fromhex(receipt.hash), dtype="<i8")
@@ -639,31 +601,6 @@ def charge_of(
     """What an account is charged for a plan, less what it paid before for kept rows; and for which it then has paid."""
     owed, paid = bill(plan, book.paid(before=plan.digest.hex()))
     return lambda relation: form.pricing.charge(form, plan, relation, party, owed), paid
-
-
-def _plan_of(text: str) -> Plan:
-    """The plan of a message, or a refusal that names the first thing wrong with it."""
-    try:
-        plan = Plan.from_json(text)
-        hash(plan.digest)  # which is made of all that the plan has, however deep
-        return plan
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RefusedError(f"the text is not a plan of this version: {where}: {first['msg']}.") from None
-    except (ValueError, RecursionError):
-        raise RefusedError("the text is not a plan of this version.") from None
-
-
-def _acknowledged(accepted: bool) -> tuple[Declared, ...]:
-    return (declare_public("accepted", accepted, reason="an acknowledgement"),)
-
-
-def _refusal(code: str, reason: str) -> tuple[Declared, ...]:
-    return (
-        declare_public("error", code, reason="one of a fixed list"),
-        declare_public("refused", reason[: limits.MOST_REASON], reason="made from the plan, the policy and the ledger"),
-    )
 
 
 def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
