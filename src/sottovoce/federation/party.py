@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.algorithms.registry import check_sums
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.readers import MISSING
+from sottovoce.door.alignment import Alignment, list_of
 from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate, fits
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
@@ -28,6 +28,14 @@ from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare
 from sottovoce.door.query import ForgottenError, Query, Round
 from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
 from sottovoce.federation import limits
+from sottovoce.federation.announcements import (
+    IDS,
+    Invitation,
+    check_pinned,
+    check_signatures,
+    check_start,
+    signature_of,
+)
 from sottovoce.federation.answering import acknowledged, answered, plan_of
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
@@ -38,6 +46,7 @@ from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.plan.sealed_words import assumed
+from sottovoce.plan.sealing import signers
 from sottovoce.privacy.events import Event
 from sottovoce.privacy.ledger import Account, Ledger, Part, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
@@ -73,7 +82,8 @@ class Party:
     of it has signed it, which a party does once it has charged it. Edges: a repeated request gets the stored release;
     an unknown plan is asked for again; a party that no wire has told who it is takes only plans of its own alone.
     `y=None`: a holder of columns that does not know the labels. `models` has the partial models that runs over columns
-    leave here; by default they are in a folder beside the ledger, or in memory.
+    leave here; by default they are in a folder beside the ledger, or in memory. `ids` identify the records, one each:
+    by columns parties that all have some compare them, sealed, before a plan is charged.
     """
 
     def __init__(  # noqa: PLR0913
@@ -87,10 +97,13 @@ class Party:
         randomness: Randomness | None = None,
         feature_names: tuple[str, ...] = (),
         models: Models | None = None,
+        ids: Sequence[Any] | None = None,
     ) -> None:
         self.name = name
         self._labelled = y is not None
         self._rows, self._labels = check_rows(X, y, name)
+        self._ids = None if ids is None else list_of(ids, int(self._rows.shape[0]), name)
+        self._alignment: Alignment | None = None
         self._account = account
         if account is not None:
             account.book()  # the whole file is checked before anything is served
@@ -219,7 +232,7 @@ class Party:
         if frame.query == "seal":
             if not self._policy.sealed:
                 raise RefusedError(f"{self.name} takes no part in sealed sums; its holder can, by Policy(sealed=True).")
-            return (declare_public("public_key", self._keys.new(), reason="random, made to be told"),)
+            return self._announced(Invitation.read(frame.text))
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
             facts += (
@@ -227,6 +240,17 @@ class Party:
                 declare_public("signature", self.predictor.signature, reason="over the public key"),
             )
         return facts
+
+    def _announced(self, invited: Invitation) -> tuple[Declared, ...]:
+        """A key for a run of sealed sums, signed; by columns only with ends that this party knows by itself."""
+        check_pinned(self.name, invited.members, self._identity)
+        public = self._keys.new()
+        signature = signature_of(self._identity, invited.run, public)
+        return (
+            declare_public("public_key", public, reason="random, made to be told"),
+            declare_public("signature", signature, reason="over the public key"),
+            declare_public("ids", self._ids is not None, reason="the schema is public"),
+        )
 
     def _end(self, frame: Frame) -> Outgoing:
         """The run of the frame's plan is over; by columns the party keeps its part of the model, or asks for the plan.
@@ -289,6 +313,8 @@ class Party:
 
     def _stage(self, frame: Frame) -> Outgoing:
         """A message between the parties of a plan over sealed columns, as it passes the coordinator."""
+        if frame.query == IDS:
+            return self._compare(frame)
         run = self._run
         if run is None or run.plan.digest != frame.plan:
             return reply("unknown-plan", frame, acknowledged(False))
@@ -300,6 +326,30 @@ class Party:
         round = Round(run.plan, frame.round, frame.arrays, run.rows, run.memory)
         masked = run.columns.stage(frame, query, round)
         return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
+
+    def _compare(self, frame: Frame) -> Outgoing:
+        """Before a plan is charged: digests of the identifiers for the others, then theirs with the own."""
+        alignment = self._alignment
+        if alignment is None or alignment.plan.digest != frame.plan:
+            raise RefusedError(f"{self.name} compares the identifiers of a plan once it has checked it.")
+        if frame.round == 0:
+            check_signatures(alignment.plan, self.name, self._identity, frame.text)
+            alignment.known = True
+            return reply("answer", frame, alignment.digests())
+        alignment.compare(frame.arrays)
+        return reply("accept", frame, acknowledged(True))
+
+    def _check_aligned(self, plan: Plan, sealer: Sealer | None, *, charged: bool) -> None:
+        """Refuse a plan that compares identifiers where there are none, or before they were compared."""
+        if plan.sealing is None or not plan.sealing.ids:
+            return
+        if self._ids is None or not isinstance(sealer, ColumnSealer):
+            raise RefusedError(f"the plan compares identifiers, and {self.name} has none.")
+        known = self._alignment
+        if known is None or known.plan.digest != plan.digest:
+            known = self._alignment = Alignment(plan, sealer, self._ids)
+        if charged and not known.agreed:
+            raise RefusedError(f"{self.name} charges the plan once its identifiers were compared, as the plan says.")
 
     def _turn(self, plan: Plan, query: Query, number: int) -> bool:
         """Whether the plan has this party answer the query in that round."""
@@ -382,11 +432,14 @@ class Party:
                 f"{self.name} was not told who it is, and so takes only plans of which it is the only party; serve it "
                 "over a wire (InProcess, serve_party)."
             )
+        if plan.sealing is not None and plan.split == "columns":
+            check_pinned(self.name, signers(plan), self._identity)
         form, queries = self._checked(plan)
         keeper = self._keeper(plan, queries, recipe)
         if keeper is not None:
             keeper.check()
         sealer = self._sealer(plan)
+        self._check_aligned(plan, sealer, charged=frame.query != "check")
         if frame.query == "check":
             if self._account is not None:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
@@ -452,22 +505,14 @@ class Party:
         return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
 
     def _start(self, frame: Frame) -> Outgoing:
-        """Answer under the plan from now on, if every party of it has signed this very digest.
+        """Answer under the plan from now on, if every party of it, and its helper, has signed this very digest.
 
         Guarantee: whoever answers under a plan knows that every party has charged it. Proof: privacy/proofs/ledger.md.
         """
         run = self._run
         if run is None or run.plan.digest != frame.plan:
             return reply("unknown-plan", frame, acknowledged(False))
-        try:
-            told = json.loads(frame.text)
-        except (ValueError, RecursionError):
-            told = None
-        for name in run.plan.names:
-            signature = told.get(name) if type(told) is dict else None
-            if self._identity is None or type(signature) is not str:
-                raise RefusedError(f"the plan cannot start at {self.name}: the signature of {name} on it is missing.")
-            self._identity.verify(name, PLAN, run.plan.digest, signature)
+        check_start(run.plan, self.name, self._identity, frame.text)
         run.started = True
         return reply("accept", frame, acknowledged(True))
 
