@@ -51,7 +51,7 @@ class Alignment:
         self.agreed = True
 
 
-def list_of(ids: Sequence[Any], records: int, party: str) -> bytes:
+def list_of(ids: Sequence[Any] | NDArray[Any], records: int, party: str) -> bytes:
     """Identifiers, one for each record and each its own, as all parties write them: 7, 7.0 and " 7 " are one."""
     texts = [_text(one) for one in np.asarray(ids, dtype=object).ravel().tolist()]
     if len(texts) != records or len(set(texts)) < records or "" in texts:

@@ -97,7 +97,7 @@ class Party:
         randomness: Randomness | None = None,
         feature_names: tuple[str, ...] = (),
         models: Models | None = None,
-        ids: Sequence[Any] | None = None,
+        ids: Sequence[Any] | NDArray[Any] | None = None,
     ) -> None:
         self.name = name
         self._labelled = y is not None

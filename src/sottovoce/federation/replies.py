@@ -98,7 +98,7 @@ class RunKeyed(Facts):
     """The public key of its sealed sums, signed, and whether it has identifiers to compare."""
 
     public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    signature: Signature
+    signature: Signature = ""
     ids: bool = False
 
 
