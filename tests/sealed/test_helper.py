@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import sottovoce as sv
-from sealed_fits import NOTARY, Watched, by_columns, by_rows, model
+from processes import Program
+from sealed_fits import NOTARY, Watched, by_columns, by_rows, data, model
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import declare_public
 from sottovoce.errors import InputError, RefusedError, WireError
@@ -21,6 +25,8 @@ from sottovoce.sealed import sums
 from sottovoce.sealed.pads import blocks, label
 from sottovoce.sealed.streams import stream
 from sottovoce.sealed.sums import Opener, packed_box, unpacked_box
+from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 from sottovoce.transports.identity import PLAN
 
 MAKE = {"columns": by_columns, "rows": by_rows}
@@ -291,3 +297,30 @@ def test_the_signatures_of_a_start_are_read_as_they_are() -> None:
         answer = decode(helper.handle(encode(Frame("plan", 5, started.plan, 0, "start", {}, text))).data)
         assert answer.kind == "refuse"
         assert "signature of" in answer.text
+
+
+def test_the_command_serves_a_helper(tmp_path: Path) -> None:
+    """By rows, over TLS: the helper a process of the command line, the parties in threads."""
+    create_authority(tmp_path)
+    for name in ("coordinator", "a", "b", NOTARY):
+        issue(tmp_path, name)
+    with contextlib.closing(
+        GrpcCoordinator("localhost:0", ("a", NOTARY, "b"), Credentials.load(tmp_path, "coordinator"), timeout=30.0)
+    ) as wire:
+        address = f"localhost:{wire.port}"
+        (tmp_path / "notary.toml").write_text(
+            f'[helper]\nname = "{NOTARY}"\n[federation]\ncoordinator = "{address}"\ncertificates = "."\n'
+        )
+        helper = Program("-m", "sottovoce", "helper", "--job", tmp_path / "notary.toml", "--once", read=True)
+        X, y = data()
+        for name, rows in (("a", slice(0, 30)), ("b", slice(30, 60))):
+            party = sv.Party(name, X[rows], y[rows], policy=sv.Policy(sealed=True))
+            arguments = (party, address, Credentials.load(tmp_path, name))
+            threading.Thread(target=serve_party, args=arguments, daemon=True).start()
+        wire.wait_for_parties(30)
+        fitted = model().fit(sv.Federation.connect(wire, sums="secure", helper=NOTARY))
+        assert fitted.plan_.names == ("a", "b")
+        assert [name for name, _ in fitted.plan_.keys] == ["a", "b", NOTARY]
+        said = helper.communicate(20)[0]
+    assert helper.returncode == 0, said
+    assert "without records" in said

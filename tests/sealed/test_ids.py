@@ -13,6 +13,8 @@ import pytest
 
 import sottovoce as sv
 from sealed_fits import RECORDS, Watched, by_columns, model
+from sottovoce.app.jobs import SourceTable
+from sottovoce.app.sources import file_shape, read_party, read_table_party
 from sottovoce.door.alignment import list_of
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
@@ -149,3 +151,38 @@ def test_identifiers_are_written_alike_by_all() -> None:
     assert len({list_of(each, 3, "a") for each in lists}) == 1
     assert list_of([1, 20, 3], 3, "a") != list_of([12, 0, 3], 3, "a")
     assert list_of(["1,2", "3", "4"], 3, "a") != list_of(["1", "2,3", "4"], 3, "a")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_file_names_its_column_of_identifiers(tmp_path: Path, suffix: str) -> None:
+    """It is no feature, and may be text."""
+    path = tmp_path / f"clinic.{suffix}"
+    columns = {"patient": ["x1", "x2", "x3"], "age": [0.1, 0.2, 0.3], "out": [1.0, 0.0, 1.0]}
+    if suffix == "csv":
+        lines = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+        path.write_text("\n".join([",".join(columns), *lines]) + "\n")
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.table(columns), path)
+
+    def here(name: str) -> Path:
+        return tmp_path / name
+
+    party = read_party("clinic", SourceTable(file=path.name, label="out", id="patient"), here)
+    assert party._ids == list_of(columns["patient"], 3, "clinic")
+    assert party._feature_names == ("age",)
+    assert file_shape(path, "out", None, left_out="patient") == (3, ("age",))
+    schema = sv.Schema({"age": {"range": (0, 1)}}, label="out")
+    encoded = read_table_party(
+        "clinic", SourceTable(file=path.name, id="patient"), lambda name: tmp_path / name, schema
+    )
+    assert encoded._ids == party._ids
+    for wrong in (
+        SourceTable(file=path.name, label="out", id="pacient"),
+        SourceTable(file="x.svm", id="id", features=2),
+    ):
+        (tmp_path / "x.svm").write_text("1 1:1\n")
+        with pytest.raises(InputError, match=r"^id='"):
+            read_party("clinic", wrong, lambda name: tmp_path / name)
+    with pytest.raises(InputError, match=r"^id='pacient'"):
+        file_shape(path, "out", None, left_out="pacient")

@@ -265,7 +265,7 @@ class Party:
             if kept.plan.models == "shared":
                 self._keep_told(frame, kept.plan)
         else:
-            self._run = None
+            self._run = self._alignment = None
             self._keys.forget()
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
             if frame.plan and run is not None and fitted:
@@ -422,8 +422,8 @@ class Party:
         self._check_trains(plan)
         if plan.digest in self._seen and (self._account is None or (plan.sealing and plan.split == "columns")):
             raise RefusedError(
-                "this plan was run before, and a party without a ledger, or with sealed columns, does not remember what "
-                "it released."
+                "this plan was run before, and a party without a ledger, or with sealed columns, does not remember "
+                "what it released."
             )
         recipe = self._recipe(plan)
         alone = plan.names == (self.name,)
@@ -447,6 +447,7 @@ class Party:
             return acknowledged(True)
         rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
         self._charge(form, plan)
+        self._alignment = None
         self._keys.keep(plan)
         gate = Gate(plan, self.randomness, self._account, keeper, sealer)
         self._seen.add(plan.digest)

@@ -141,9 +141,9 @@ def party(
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
     A party file has the tables [party] (name, file, label, id, ledger, account), [federation] (coordinator,
-    certificates) and, if wanted, [policy] (max_epsilon, max_delta), [peers] (pins of other parties), [bounds] and [schema]
-    (of this party's columns). Without a label every column is a feature: that is for data split by columns where another
-    party holds the labels.
+    certificates) and, if wanted, [policy] (max_epsilon, max_delta), [peers] (pins of other parties), [bounds] and
+    [schema] (of this party's columns). Without a label every column is a feature: that is for data split by columns
+    where another party holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
     prediction, and the ledger tells where the party's part of the model is; you approve it with
