@@ -27,7 +27,8 @@ def data(seed: int = 0) -> tuple[Any, Any]:
 def by_columns(**more: Any) -> sv.Federation:
     """Three parties with sealed products."""
     X, y = data()
-    given = {"products": "secure", "labels": "held", "label_party": 1, "names": ["a", "b", "c"], **more}
+    norms = np.sqrt([0.25, 0.5, 0.25]).tolist()
+    given = {"products": "secure", "labels": "held", "label_party": 1, "names": ["a", "b", "c"], "norms": norms, **more}
     return sv.Federation.by_columns([X[:, :1], X[:, 1:3], X[:, 3:]], y, **given)
 
 

@@ -194,7 +194,10 @@ class Sites:
 
     def federation(self) -> sv.Federation:
         """As the coordinator has it."""
-        return sv.Federation.connect(self.wire, split="columns", labels="held", products="secure", helper=NOTARY)
+        norms = np.sqrt([0.5, 0.5]).tolist()
+        return sv.Federation.connect(
+            self.wire, split="columns", labels="held", norms=norms, products="secure", helper=NOTARY
+        )
 
     def releases(self) -> int:
         """Of the second holder."""
