@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from sottovoce import estimators, losses
-from sottovoce.app.jobs import Job, PartyJob, PeopleJob, keys_of, types_of
+from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob, keys_of, types_of
 from sottovoce.app.solver_list import Entry, entries
 from sottovoce.solvers import Options
 from sottovoce.solvers.options import documented
@@ -104,6 +104,11 @@ def party_keys() -> str:
     return _keys(PartyJob)
 
 
+def helper_keys() -> str:
+    """The same of a helper file."""
+    return _keys(HelperJob)
+
+
 def people_keys() -> str:
     """The same of the people of a joint prediction."""
     return _keys(PeopleJob)
@@ -147,6 +152,7 @@ TABLES = {
     "own parameters": own_parameters,
     "job keys": job_keys,
     "party keys": party_keys,
+    "helper keys": helper_keys,
     "people keys": people_keys,
 }
 

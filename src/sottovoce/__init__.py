@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sottovoce.estimators.evaluation import Evaluation, evaluate
     from sottovoce.estimators.search import PrivateRandomizedSearch
     from sottovoce.federation.federation import Federation
+    from sottovoce.federation.helper import Helper
     from sottovoce.federation.party import Party
     from sottovoce.federation.policy import Policy
     from sottovoce.lab.datasets import load
@@ -69,6 +70,7 @@ _HOMES: Final = {
     "privacy.guarantee": ("Guarantee", "PrivacyReport"),
     "privacy.ledger": ("Account", "Ledger"),
     "federation.federation": ("Federation",),
+    "federation.helper": ("Helper",),
     "federation.party": ("Party", "Policy"),
     "plan.about": ("About",),
     "plan.plan": ("Plan",),
@@ -82,6 +84,7 @@ __all__ = [
     "Evaluation",
     "Federation",
     "Guarantee",
+    "Helper",
     "InputError",
     "LeakError",
     "Ledger",

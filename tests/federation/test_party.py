@@ -28,8 +28,9 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.federation.answering import FAILED
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.party import FAILED, Party, check_rows, label_values
+from sottovoce.federation.party import Party, check_rows, label_values
 from sottovoce.federation.policy import Policy
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named

@@ -193,6 +193,9 @@ class SourceTable(_Table):
 
     file: str = Field(min_length=1, description="a CSV, Parquet or LIBSVM file")
     label: str | int | None = Field(None, description="the name of the label column, or its position (-1 for the last)")
+    id: str | None = Field(
+        None, min_length=1, description="the name of a column that identifies the records, and is no feature"
+    )
     ledger: str | None = Field(None, min_length=1, description="a ledger file; `sottovoce ledger create` makes one")
     account: str | None = Field(None, min_length=1, description="the name of an account in the ledger")
     records: int | None = Field(None, strict=True, ge=1, description="the public number of records, at least 1")
@@ -436,6 +439,19 @@ class ConnectionTable(_Table):
     certificates: str = Field(min_length=1, description="the folder with authority.pem and this party's own two files")
 
 
+class HelperTable(_Table):
+    """The helper that a helper file describes."""
+
+    name: str = Field(min_length=1, description="the helper's name, as in its certificate")
+
+
+class HelperJob(_File):
+    """A helper of sealed sums, which has no records and no ledger."""
+
+    helper: HelperTable = Field(description="a table with name")
+    federation: ConnectionTable = Field(description="a table with coordinator and certificates")
+
+
 class PolicyTable(_Table):
     """What the party demands of a plan."""
 
@@ -664,6 +680,11 @@ def load_party_job(path: Path) -> PartyJob:
 def party_job(tables: Mapping[str, Any], path: Path) -> PartyJob:
     """The party of plain tables, for example from the command line; paths are relative to the folder of `path`."""
     return _validate(tables, path, PartyJob).checked()
+
+
+def load_helper_job(path: Path) -> HelperJob:
+    """The helper of a TOML file."""
+    return _load(path, HelperJob)
 
 
 def check_parameters(table: ModelTable, path: Path) -> dict[str, Any]:

@@ -155,7 +155,9 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
             continue
         path = job.resolve(source.file)
         if schema is None:
-            records, names = file_shape(path, source.label, source.features, labelled=job.labelled(party))
+            records, names = file_shape(
+                path, source.label, source.features, labelled=job.labelled(party), left_out=source.id
+            )
         else:
             records, header = table_shape(path, schema)
             names = (schema if whole else schema.part(header)).feature_names
@@ -185,7 +187,9 @@ def accounts_of(job: Job) -> dict[str, Account]:
 def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Preview:
     """What the job would do, made from public facts, `known` already or not. Nothing is charged, no record is read."""
     facts, notes = job_facts(job) if known is None else known
-    federation, model = _federation(job, InProcess([Declared(fact.party) for fact in facts])), job.estimator()
+    helper = [] if job.federation is None or job.federation.helper is None else [job.federation.helper]
+    ends = InProcess([Declared(name) for name in (*(fact.party for fact in facts), *helper)])
+    federation, model = _federation(job, ends), job.estimator()
     if model._asks_for_classes:  # which two they are changes nothing about what a plan promises
         facts = [replace(fact, classes=(0, 1)) for fact in facts]
         notes = [
@@ -331,7 +335,7 @@ def _person_holder(
         models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
         return Party(table.name, rows, None, feature_names=names, models=models, account=account)
     path = job.resolve(table.file)
-    labels = schema.labels(path) if schema is not None else read_table(path, label=table.label).y
+    labels = schema.labels(path) if schema is not None else read_table(path, label=table.label, left_out=table.id).y
     if labels is None:
         raise InputError(f"{path} lacks the labels of party {table.name!r}; name their column as label.")
     return Party(table.name, rows, labels, feature_names=names, account=account)
@@ -496,7 +500,8 @@ def _prepared(
 
 def _federation(job: Job, transport: Transport, parties: Sequence[Party] = ()) -> Federation:
     """The job's parties on a wire and, by columns, who knows the labels and the parties' bounds."""
-    federation, table = Federation(job.split, transport, parties=parties), job.columns
+    helper = None if job.federation is None else job.federation.helper
+    federation, table = Federation(job.split, transport, parties=parties, helper=helper), job.columns
     federation.about = job.about
     if table is not None:
         norms = None if table.norms is None else [table.norms[party] for party in job.parties]
@@ -514,11 +519,6 @@ def _seal(job: Job, federation: Federation) -> None:
         federation._seal("sums", table.sums, "plain")
     if table is None or not (federation.secure or federation.undecided):
         return
-    if table.helper is not None:
-        raise InputError(
-            f"{job.path}: federation.helper = {table.helper!r}: this version reaches no helper over a wire; leave it "
-            "out, and the coordinator deals, apart from all parties."
-        )
     federation.sealing(pooling=table.pooling, curious=table.curious, absent=table.absent, spare=table.spare)
 
 
@@ -528,9 +528,11 @@ def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say) -> T
     from sottovoce.transports.grpc_wire import GrpcCoordinator
 
     credentials = Credentials.load(resolve(table.certificates), COORDINATOR)
-    wire = GrpcCoordinator(table.listen, table.parties, credentials, timeout=table.timeout, on_change=say)
+    helper = getattr(table, "helper", None)  # of a training
+    ends = table.parties if helper is None else (*table.parties, helper)
+    wire = GrpcCoordinator(table.listen, ends, credentials, timeout=table.timeout, on_change=say)
     try:
-        say(f"listening on {table.listen}, waiting for {', '.join(table.parties)} (at most {table.wait:g} s)")
+        say(f"listening on {table.listen}, waiting for {', '.join(ends)} (at most {table.wait:g} s)")
         wire.wait_for_parties(table.wait)
     except BaseException:
         wire.close()

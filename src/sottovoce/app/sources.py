@@ -19,11 +19,11 @@ from sottovoce.privacy.ledger import Account, Ledger
 
 
 def file_shape(
-    path: Path, label: str | int | None, features: int | None, *, labelled: bool = True
+    path: Path, label: str | int | None, features: int | None, *, labelled: bool = True, left_out: str | None = None
 ) -> tuple[int, tuple[str, ...]]:
     """(rows, feature names) of a file. No value is parsed but where the format (LIBSVM) gives no other way.
 
-    `labelled=False`: the holder does not know the labels, and every column is a feature.
+    `labelled=False`: the holder does not know the labels, and every column is a feature. `left_out` is none either.
     """
     if not {suffix.lower() for suffix in path.suffixes} & {*readers.CSV, *readers.PARQUET}:
         _check_features(path, features)
@@ -38,6 +38,9 @@ def file_shape(
             readers.read_table(path, label=label)  # says which columns there are, or that there is no header
             raise InputError(f"label={label!r} is no column of {path}; name one of its {len(header)} columns.")
         del header[position]
+    if left_out is not None and left_out not in header:
+        raise InputError(f"id={left_out!r} is no column of {path} besides the label; name one of: {', '.join(header)}.")
+    header = [name for name in header if name != left_out]
     if records == 0 or not header:
         raise InputError(f"{path} needs at least one row and, besides the label, one column.")
     return records, tuple(header)
@@ -75,7 +78,7 @@ def read_party(
     if labelled and not source.has_label:
         raise _no_label(path)
     _check_features(path, source.features)
-    table = readers.read_table(path, label=source.label, features=source.features)
+    table = readers.read_table(path, label=source.label, features=source.features, left_out=source.id)
     if source.records is not None and source.records != table.X.shape[0]:
         raise InputError(
             f"records={source.records} is declared for {path}, which has {table.X.shape[0]} rows; the count is public, "
@@ -88,6 +91,7 @@ def read_party(
         account=source_account(source, resolve),
         policy=policy,
         feature_names=table.feature_names,
+        ids=None if source.id is None else columns_of(path)[source.id],
     )
 
 
@@ -105,6 +109,9 @@ def read_table_party(  # noqa: PLR0913
     if source.label is not None:
         raise InputError(f"label={source.label!r} for {path}: the schema names the label column; leave label out.")
     cells = columns_of(path)
+    if source.id is not None and source.id not in cells:
+        raise InputError(f"id={source.id!r} is no column of {path}; its columns are: {', '.join(cells)}.")
+    ids = None if source.id is None else cells.pop(source.id)
     rows, labels = schema.encode(cells, others=False), schema.labels(cells)
     if labelled and labels is None:
         raise InputError(f"{path} lacks the label column; name it as label in the schema, and have it in the file.")
@@ -120,6 +127,7 @@ def read_table_party(  # noqa: PLR0913
         account=source_account(source, resolve),
         policy=policy,
         feature_names=schema.feature_names,
+        ids=ids,
     )
 
 

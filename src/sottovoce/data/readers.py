@@ -57,7 +57,9 @@ class Table:
     feature_names: tuple[str, ...]
 
 
-def read_table(path: PathLike, *, label: str | int | None = None, features: int | None = None) -> Table:
+def read_table(
+    path: PathLike, *, label: str | int | None = None, features: int | None = None, left_out: str | None = None
+) -> Table:
     """A numeric table, its format told by the suffix of the file.
 
     `.csv`: a header line, then numbers; `.parquet`, `.pq`: numeric columns; `.svm`, `.libsvm`, `.svmlight`,
@@ -66,7 +68,8 @@ def read_table(path: PathLike, *, label: str | int | None = None, features: int 
 
     `label` is the name or the position (-1 for the last) of the label column of a CSV or Parquet file;
     without it every column is a feature and `y` is None. `features` is the number of features: a LIBSVM file
-    whose last columns are empty does not tell it, and elsewhere it is checked. A missing cell (empty, `NA`,
+    whose last columns are empty does not tell it, and elsewhere it is checked. `left_out` names a column that is no
+    feature, such as one of identifiers. A missing cell (empty, `NA`,
     `nan`, `?`) becomes NaN. A line with a cell that is no number, with too few or too many cells, or not of the form of
     LIBSVM, becomes a row of NaN, and the log says how many there are and on which lines.
 
@@ -76,9 +79,11 @@ def read_table(path: PathLike, *, label: str | int | None = None, features: int 
     path = Path(path)
     kind = _kind(path)
     if kind in CSV:
-        return read_csv(path, label=label, features=features)
+        return read_csv(path, label=label, features=features, left_out=left_out)
     if kind in PARQUET:
-        return read_parquet(path, label=label, features=features)
+        return read_parquet(path, label=label, features=features, left_out=left_out)
+    if left_out is not None:
+        raise InputError(f"id={left_out!r} for {path.name}: a LIBSVM file has no column with a name. Leave id out.")
     if label not in (None, 0):
         raise InputError(
             f"label={label!r} for {path.name}: the label of a LIBSVM file is what each line begins with. "
@@ -104,13 +109,14 @@ def has_columns(path: Path) -> bool:
     return _kind(path) in CSV + PARQUET
 
 
-def read_csv(
+def read_csv(  # noqa: PLR0913
     path: PathLike,
     *,
     label: str | int | None = None,
     features: int | None = None,
     names: Sequence[str] | None = None,
     member: str | None = None,
+    left_out: str | None = None,
 ) -> Table:
     """A numeric CSV file; `names` are its columns where it has no header, `member` the file in an archive."""
     path = Path(path)
@@ -119,7 +125,7 @@ def read_csv(
     spoilt: list[int] = []
     with _csv_chunks(path, names, member) as (columns, chunks):
         position = _label_position(label, columns, path)
-        kept = [j for j in range(len(columns)) if j != position]
+        kept = [j for j in range(len(columns)) if j not in (position, _label_position(left_out, columns, path, "id"))]
         _check_features(features, len(kept), path)
         for lines, rows in chunks:
             whole = np.array([row is not None for row in rows])
@@ -195,13 +201,16 @@ def read_svmlight(path: PathLike, *, features: int | None = None) -> Table:
     return Table(X, y, tuple(str(index) for index in range(1, X.shape[1] + 1)))
 
 
-def read_parquet(path: PathLike, *, label: str | int | None = None, features: int | None = None) -> Table:
+def read_parquet(
+    path: PathLike, *, label: str | int | None = None, features: int | None = None, left_out: str | None = None
+) -> Table:
     """The numeric columns of a Parquet file; needs the `parquet` extra."""
     path = Path(path)
     columns = _parquet_columns(path)
     names = tuple(columns)
     position = _label_position(label, names, path)
-    kept = [name for j, name in enumerate(names) if j != position]
+    unused = (position, _label_position(left_out, names, path, "id"))
+    kept = [name for j, name in enumerate(names) if j not in unused]
     _check_features(features, len(kept), path)
     for name in kept:
         if columns[name].dtype == object:
@@ -389,14 +398,14 @@ def _number_or_text(cells: Sequence[str]) -> NDArray[Any]:
     return np.array([cell.strip() for cell in cells], dtype=object) if values is None else values
 
 
-def _label_position(label: str | int | None, columns: Sequence[str], path: Path) -> int | None:
+def _label_position(label: str | int | None, columns: Sequence[str], path: Path, what: str = "label") -> int | None:
     if label is None:
         return None
     if isinstance(label, str) and label in columns:
         return columns.index(label)
     if isinstance(label, int) and -len(columns) <= label < len(columns):
         return label % len(columns)
-    raise InputError(f"label={label!r} is no column of {path}. Its columns are: {', '.join(columns)}.")
+    raise InputError(f"{what}={label!r} is no column of {path}. Its columns are: {', '.join(columns)}.")
 
 
 def _check_features(features: int | None, found: int, path: Path) -> None:

@@ -344,13 +344,13 @@ def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
         )
     if X.unlabelled:
         raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
-    model.predict_for(X, X.transport.parties[X.label_party])
+    model.predict_for(X, X.names[X.label_party])
     return _Test(X, X)
 
 
 def _columns(model: PrivateLinearModel, federation: Federation) -> dict[str, Any]:
     """By columns: who has which columns, as in the fit, and who has the labels of the test people."""
-    fit, holder = model.plan_, federation.transport.parties[federation.label_party]
+    fit, holder = model.plan_, federation.names[federation.label_party]
     return {
         "columns": fit.columns,
         "norms": fit.norms,

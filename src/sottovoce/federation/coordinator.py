@@ -22,12 +22,15 @@ from sottovoce.door.gate import noise_of
 from sottovoce.door.query import Query
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.federation import replies as checks
+from sottovoce.federation.announcements import IDS, Invitation
+from sottovoce.federation.helper import RemoteDeals
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
 from sottovoce.federation.replies import Reply
-from sottovoce.federation.sealed_columns import ColumnSums, LocalDeals
+from sottovoce.federation.sealed_columns import ColumnSums, Deals, LocalDeals, crossed
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.queries.messages import rounds_of
@@ -61,8 +64,11 @@ class Coordinator:
         record: bool = False,
         receipts: dict[str, Receipt] | None = None,
         randomness: Randomness | None = None,
+        helper: str | None = None,
     ) -> None:
         self._transport = transport
+        self._helper = helper  # an end of the wire that deals, and is no party
+        self._parties = tuple(name for name in transport.parties if name != helper)
         self._randomness = randomness or SystemRandomness()  # of top-ups alone
         self.receipts = {} if receipts is None else receipts  # by party, the last one; shown to it at the next run
         self.budgets: dict[str, tuple[Balance, Balance]] = {}  # by party: before the first plan, and with the last
@@ -75,11 +81,12 @@ class Coordinator:
         self.left: dict[str, int] = {}  # of sealed sums: who left, and in which round
         self._away: set[str] = set()
         self._signatures: dict[str, str] = {}
+        self._announced: dict[str, str] = {}  # signatures of the keys of the next run
         self._deal_key = RunKey()
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
-        replies = self._exchange(self._transport.parties, Frame("hello", 0, query="classes" if classes else ""))
+        replies = self._exchange(self._parties, Frame("hello", 0, query="classes" if classes else ""))
         return {name: reply.facts for name, reply in replies.items()}
 
     def kept(self, plan: Plan) -> tuple[tuple[str, float], ...]:
@@ -89,25 +96,42 @@ class Coordinator:
         return tuple(replies[name].facts["kept_rows"] for name in parties)
 
     def sealed(self, plan: Plan) -> Plan:
-        """The plan with the public keys that its parties made for it."""
-        replies = self._exchange(plan.names, Frame("hello", 0, query="seal", text=plan.run))
-        keys = [(name, replies[name].facts["public_key"]) for name in plan.names]
-        if plan.split == "columns" and plan.sealing is not None:
+        """The plan with the public keys that its parties made for it; it compares identifiers if all have some."""
+        sealing, members, columns = plan.sealing, signers(plan), plan.split == "columns"
+        if sealing is None:
+            return plan
+        invited = Invitation(plan.run, members if columns else ())
+        replies = self._exchange(members, Frame("hello", 0, query="seal", text=invited.text))
+        keys = [(name, replies[name].facts["public_key"]) for name in members]
+        self._announced = {name: replies[name].facts["signature"] for name in members}
+        if columns and sealing.helper is None:
             self._deal_key = RunKey()
-            keys.append((plan.sealing.dealer, self._deal_key.public))
-        return plan.model_copy(update={"keys": tuple(keys)})
+            keys.append((sealing.dealer, self._deal_key.public))
+        ids = columns and all(replies[name].facts["ids"] for name in plan.names)
+        return plan.model_copy(update={"keys": tuple(keys), "sealing": sealing.changed(ids=ids)})
 
     def refusal_to_seal(self) -> str | None:
         """Why a party takes no part in sealed sums, or None; nothing is charged."""
+        ends = self._parties if self._helper is None else (*self._parties, self._helper)
         try:
-            self._exchange(self._transport.parties, Frame("hello", 0, query="seal"))
+            self._exchange(self._parties, Frame("hello", 0, query="seal", text=Invitation("", ends).text))
         except RefusedError as error:
             return str(error)
         return None
 
     def check(self, plan: Plan) -> None:
         """Raise what a party would answer to a plan; nothing is charged."""
-        self._propose(plan, plan.names, "check")
+        self._propose(plan, signers(plan), "check")
+        if plan.sealing is not None and plan.sealing.ids:
+            self._align(plan)
+
+    def _align(self, plan: Plan) -> None:
+        """Have the parties compare digests of their identifiers, which nobody else can read."""
+        keys = json.dumps({name: self._announced.get(name, "") for name in plan.names})
+        said = Frame("seal", 0, plan.digest, 0, IDS, text=keys)
+        replies = self._exchange(plan.names, said)
+        each = crossed(plan, {name: reply.frame.arrays for name, reply in replies.items()})
+        self._exchange(plan.names, Frame("seal", 0, plan.digest, 1, IDS), each)
 
     def run(
         self, plan: Plan, form: Algorithm, progress: Progress | None = None, *, last: bool = True
@@ -119,7 +143,7 @@ class Coordinator:
         parties = plan.names
         if len(parties) > 1:
             self.check(plan)  # one refusal, and nobody has paid
-        self._open(plan, parties)
+        self._open(plan, signers(plan))
         self._away = set()
         text, queries = form.coordinate(plan), _queries(form, plan)
         opener = None if plan.sealing is None else Opener(plan, self._randomness)
@@ -158,10 +182,10 @@ class Coordinator:
             raise InputError(f"a party is called {COORDINATOR!r}, which names whoever asks; train under another name.")
         if recipient not in (COORDINATOR, *parties):
             raise InputError(f"recipient={recipient!r} must be {COORDINATOR!r} or one of {', '.join(parties)}.")
-        if set(parties) != set(self._transport.parties):
+        if set(parties) != set(self._parties):
             raise InputError(
                 f"the model is of the parties {', '.join(parties)} and the federation of "
-                f"{', '.join(self._transport.parties)}; a joint prediction needs the same parties, by their names."
+                f"{', '.join(self._parties)}; a joint prediction needs the same parties, by their names."
             )
         replies = self._exchange(parties, Frame("hello", 0, query="predict"))
         counts = {name: reply.facts["records"] for name, reply in replies.items()}
@@ -183,7 +207,7 @@ class Coordinator:
     def dismiss(self) -> None:
         """Say that there is nothing more to ask: a party that serves over a network then ends its connection."""
         with contextlib.suppress(WireError):
-            self._exchange(self._there(self._transport.parties), Frame("done", 0))
+            self._exchange(self._there(self._transport.parties), Frame("done", 0))  # the helper too
 
     def _there(self, parties: Iterable[str]) -> list[str]:
         """Without those who left in this run: an exchange would wait for them."""
@@ -213,7 +237,7 @@ class Coordinator:
         for name, reply in self._propose(plan, parties).items():
             self._signatures[name] = reply.facts.get("signature", "")
         if len(plan.names) > 1:
-            told = json.dumps({name: self._signatures[name] for name in plan.names})
+            told = json.dumps({name: self._signatures[name] for name in signers(plan)})
             start = Frame("plan", 0, plan.digest, query="start", text=told)
             replies = self._exchange(parties, start)
             if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
@@ -227,6 +251,9 @@ class Coordinator:
         one that is gone hides nobody's answer, and once more after a restart.
         """
         said, missing = Frame("done", 0, plan.digest), dict[str, str]()
+        if plan.sealing is not None and plan.sealing.helper is not None:
+            with contextlib.suppress(WireError, RefusedError):
+                self._exchange([plan.sealing.helper], said)
         if plan.split != "columns":
             with contextlib.suppress(WireError, RefusedError, BudgetError, LedgerError):
                 replies = self._exchange(self._there(plan.names), said)
@@ -259,16 +286,25 @@ class Coordinator:
 
         def exchange(parties: Iterable[str], said: Frame, each: Each) -> dict[str, Reply]:
             self.begun.add(plan.digest)
-            return self._exchange(parties, said, each)
+            try:
+                return self._exchange(parties, said, each)
+            except WireError as error:
+                raise WireError(f"{error} The run is lost; what was charged stays charged.") from error
 
-        columns = ColumnSums(plan, exchange, LocalDeals(plan, self._deal_key, self._randomness), opener)
+        deals: Deals
+        if plan.sealing is None or plan.sealing.helper is None:
+            deals = LocalDeals(plan, self._deal_key, self._randomness)
+        else:
+            deals = RemoteDeals(plan, plan.sealing.helper, exchange)
+        columns = ColumnSums(plan, exchange, deals, opener)
         columns.set_up()
         return columns
 
     def _sum(self, opener: Opener, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """A sealed sum over the parties of the roster, the only value that a round of such a plan has."""
         plan, query = opener.plan, next(iter(queries.values()))
-        call = Call(opener.roster.of(queries), said=tuple(ask.arrays))
+        helper = signers(plan)[len(plan.names) :]  # it tops up, as one more of the roster
+        call = Call(opener.roster.of((*queries, *helper)), said=tuple(ask.arrays))
         replies: dict[str, Reply] = {}
         while not replies:
             said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays, call.text)
@@ -325,7 +361,7 @@ class Coordinator:
         for name, data in self._transport.exchange(requests).items():
             if said.kind in ("ask", "seal"):
                 self.uplink[said.query or "columns"] += len(data)
-            reply = found[name] = checks.checked(name, said, data, alone=len(self._transport.parties) == 1)
+            reply = found[name] = checks.checked(name, said, data, alone=len(self._parties) == 1)
             if self.transcript is not None and reply.facts:
                 self.transcript.append(Message(said.round, name, reply.frame.kind, reply.facts))
         return found

@@ -15,6 +15,7 @@ from sottovoce.data.bounds import party_norms
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, check_people
+from sottovoce.federation.helper import Helper
 from sottovoce.federation.models import PartialModel
 from sottovoce.federation.party import Party, check_rows, column_names
 from sottovoce.federation.policy import Policy
@@ -35,12 +36,22 @@ class Federation:
     """
 
     def __init__(
-        self, split: Split, transport: Transport, *, parties: Sequence[Party] = (), record: bool = False
+        self,
+        split: Split,
+        transport: Transport,
+        *,
+        parties: Sequence[Party] = (),
+        record: bool = False,
+        helper: Helper | str | None = None,
     ) -> None:
         self.split: Split = split
         self.transport = transport
         self.record = record
         self._parties = tuple(parties)
+        self.helper = helper.name if isinstance(helper, Helper) else helper  # who deals, and is no party
+        self._ends: tuple[Party | Helper, ...] = (*parties, helper) if isinstance(helper, Helper) else self._parties
+        if self.helper is not None and self.helper not in transport.parties:
+            raise InputError(f"helper={self.helper!r} is not on the wire of {', '.join(transport.parties)}.")
         self.labels: Labels = "shared"
         self.label_party = 0
         self.norms: tuple[float, ...] | None = None
@@ -51,6 +62,11 @@ class Federation:
         self.schema: Schema | None = None  # what made the features of parties of this process
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parties, in the order of the wire; a helper is none."""
+        return tuple(name for name in self.transport.parties if name != self.helper)
 
     @property
     def counted(self) -> bool:
@@ -88,11 +104,12 @@ class Federation:
         record: bool = False,
         schema: Schema | None = None,
         sums: Literal["plain", "secure"] = "plain",
+        helper: Helper | None = None,
     ) -> Federation:
         """Each party has some people, nobody is in two: `parts` is a list of (X, y), or of tables with their schema.
 
         `sums="secure"`: only sums over all parties are opened, with little more noise than data in one place need
-        (`sealing`).
+        (`sealing`). A `helper` adds the noise that is topped up, in the place of the coordinator.
         """
         names = _names(names, len(parts))
         pairs = [part if isinstance(part, tuple | list) or schema is None else (part, None) for part in parts]
@@ -108,7 +125,7 @@ class Federation:
         widths = {X.shape[1] for X, _ in own}
         if len(widths) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
-        made = cls("rows", InProcess(parties), parties=parties, record=record)._by(schema)
+        made = cls("rows", _wire(parties, helper), parties=parties, record=record, helper=helper)._by(schema)
         return made._seal("sums", sums, "plain")
 
     @classmethod
@@ -126,6 +143,8 @@ class Federation:
         record: bool = False,
         schema: Schema | None = None,
         products: Literal["auto", "none", "secure"] = "auto",
+        helper: Helper | None = None,
+        ids: Sequence[Sequence[Any]] | None = None,
     ) -> Federation:
         """Each party has some features of the same people, in the same order.
 
@@ -137,7 +156,8 @@ class Federation:
 
         `products="secure"`: only sums over the whole table are opened (`sealing`). `"none"`: each party adds noise to
         all that it says, which costs far more accuracy. "auto" takes the first where every party's policy and the model
-        allow it.
+        allow it. A `helper` deals what the products need, in the place of the coordinator. `ids` has for each party a
+        list that identifies its records: sealed, they are compared before anything is charged.
         """
         names = _names(names, len(parts))
         accounts = _accounts(ledgers, len(parts))
@@ -150,11 +170,14 @@ class Federation:
             None if y is None or (labels == "held" and place != label_party) else check_rows(X, y, name)[1]
             for place, (name, X) in enumerate(zip(names, rows, strict=True))
         ]
+        lists = [None] * len(parts) if ids is None else list(ids)
+        if len(lists) != len(parts):
+            raise InputError(f"ids has {len(lists)} lists for {len(parts)} parties; give one each.")
         parties = [
-            Party(name, X, known, account=account, policy=policy, feature_names=given)
-            for name, X, known, account, given in zip(names, rows, own, accounts, features, strict=True)
+            Party(name, X, known, account=account, policy=policy, feature_names=given, ids=own_ids)
+            for name, X, known, account, given, own_ids in zip(names, rows, own, accounts, features, lists, strict=True)
         ]
-        made = cls("columns", InProcess(parties), parties=parties, record=record)
+        made = cls("columns", _wire(parties, helper), parties=parties, record=record, helper=helper)
         return made._by(schema).declare_columns(labels, label_party, norms)._seal("products", products, "none", "auto")
 
     @classmethod
@@ -169,11 +192,12 @@ class Federation:
         record: bool = False,
         sums: Literal["plain", "secure"] = "plain",
         products: Literal["auto", "none", "secure"] = "auto",
+        helper: str | None = None,
     ) -> Federation:
         """Parties elsewhere, reached over a transport such as `GrpcCoordinator`.
 
         They are split by rows, or by columns: then `labels`, `label_party` (a place in the transport's list of
-        parties) and `norms` are as in `by_columns`.
+        parties) and `norms` are as in `by_columns`. `helper` is the name on the wire of one that deals and is no party.
         """
         if split not in ("rows", "columns"):
             raise InputError(
@@ -183,7 +207,7 @@ class Federation:
             raise InputError(
                 "labels, label_party and norms are for split='columns'; by rows each party has its own labels."
             )
-        made = cls(split, transport, record=record).declare_columns(labels, label_party, norms)
+        made = cls(split, transport, record=record, helper=helper).declare_columns(labels, label_party, norms)
         if split == "rows":
             return made._seal("sums", sums, "plain")
         return made._seal("products", products, "none", "auto")
@@ -192,6 +216,8 @@ class Federation:
         if value not in ("secure", *others):
             raise InputError(f"{name}={value!r} must be 'secure' or {' or '.join(map(repr, others))}.")
         self.secure, self.undecided = value == "secure", value == "auto"
+        if self.helper is not None and value not in ("secure", "auto"):
+            raise InputError(f"helper={self.helper!r} deals for sealed sums, and {name}={value!r}; take 'secure'.")
         return self
 
     def seal_where_allowed(self, coordinator: Coordinator, reason: str | None) -> None:
@@ -221,8 +247,9 @@ class Federation:
         if not self.secure:
             return None
         curious = self._sealing.get("curious")
-        most = len(self.transport.parties) - 1
-        return Sealing(**{**self._sealing, "curious": most if curious is None else curious})
+        most = len(self.names) - 1
+        dealer = {} if self.helper is None else {"dealer": self.helper}
+        return Sealing(**{**self._sealing, **dealer, "curious": most if curious is None else curious})
 
     def people(self, parts: Sequence[Any]) -> Federation:
         """The same parties of this process with other people's rows, to predict for; they have the models they kept."""
@@ -252,7 +279,7 @@ class Federation:
         """Who knows the labels, and the bounds of the parties' parts of a row."""
         if labels not in ("public", "shared", "held"):
             raise InputError(f"labels={labels!r} must be 'public', 'shared' or 'held'.")
-        parties = len(self.transport.parties)
+        parties = len(self.names)
         if isinstance(label_party, bool) or label_party not in range(parties):
             raise InputError(f"label_party={label_party!r} must be the number of a party, 0 to {parties - 1}.")
         self.labels, self.label_party = labels, int(label_party)
@@ -296,19 +323,20 @@ class Federation:
         """A conversation with the parties; a seed and a run without privacy are for parties in this process only."""
         if self.remote and insecure_seed is not None:
             raise InputError("insecure_seed cannot be set for remote parties; each draws its own noise.")
+        for end in self._ends:
+            end.randomness = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, end.name)
         for party in self._parties:
-            party.randomness = (
-                SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, party.name)
-            )
-            party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.transport.parties))
+            party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.names))
         own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, COORDINATOR)
-        return Coordinator(self.transport, record=self.record, receipts=self.receipts, randomness=own)
+        return Coordinator(
+            self.transport, record=self.record, receipts=self.receipts, randomness=own, helper=self.helper
+        )
 
     def raise_failure(self) -> None:
         """Raise what went wrong inside a party of this process: here its holder is the caller."""
-        for party in self._parties:
-            if party.failure is not None:
-                failure, party.failure = party.failure, None
+        for end in self._ends:
+            if end.failure is not None:
+                failure, end.failure = end.failure, None
                 raise failure
 
     def dismiss(self) -> None:
@@ -357,6 +385,13 @@ def _opened_columns(
         y = next((labels for cells in held if (labels := schema.labels(cells)) is not None), None)
     rows = [part.encode(cells, others=False) for part, cells in zip(parts, held, strict=True)]
     return rows, [part.feature_names for part in parts], y
+
+
+def _wire(parties: Sequence[Party], helper: Helper | None) -> InProcess:
+    """Parties of this process, and their helper, whose name is its own."""
+    if helper is not None and any(party.name == helper.name for party in parties):
+        raise InputError(f"helper={helper.name!r} has the name of a party; it holds no data, and has its own name.")
+    return InProcess(parties if helper is None else [*parties, helper])
 
 
 def _accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | None]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import ValidationError
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
@@ -22,13 +20,23 @@ from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.algorithms.registry import check_sums
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.readers import MISSING
-from sottovoce.door.frames import Frame, decode, peek
+from sottovoce.door.alignment import Alignment, list_of
+from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate, fits
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
-from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
 from sottovoce.federation import limits
+from sottovoce.federation.announcements import (
+    IDS,
+    Invitation,
+    check_pinned,
+    check_signatures,
+    check_start,
+    signature_of,
+)
+from sottovoce.federation.answering import acknowledged, answered, plan_of
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
@@ -38,6 +46,7 @@ from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release
 from sottovoce.plan.sealed_words import assumed
+from sottovoce.plan.sealing import signers
 from sottovoce.privacy.events import Event
 from sottovoce.privacy.ledger import Account, Ledger, Part, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
@@ -49,7 +58,6 @@ from sottovoce.transports.identity import PLAN, Identity
 
 _log = logging.getLogger("sottovoce.holder")
 
-FAILED = "the party failed; its own log has the reason"
 MOST_READ = 20  # classes that are read from labels which nobody declared
 RECEIPT = "receipt"  # the array of a proposed plan that has the last receipt: number, and the hash as four words
 
@@ -74,7 +82,8 @@ class Party:
     of it has signed it, which a party does once it has charged it. Edges: a repeated request gets the stored release;
     an unknown plan is asked for again; a party that no wire has told who it is takes only plans of its own alone.
     `y=None`: a holder of columns that does not know the labels. `models` has the partial models that runs over columns
-    leave here; by default they are in a folder beside the ledger, or in memory.
+    leave here; by default they are in a folder beside the ledger, or in memory. `ids` identify the records, one each:
+    by columns parties that all have some compare them, sealed, before a plan is charged.
     """
 
     def __init__(  # noqa: PLR0913
@@ -88,10 +97,13 @@ class Party:
         randomness: Randomness | None = None,
         feature_names: tuple[str, ...] = (),
         models: Models | None = None,
+        ids: Sequence[Any] | NDArray[Any] | None = None,
     ) -> None:
         self.name = name
         self._labelled = y is not None
         self._rows, self._labels = check_rows(X, y, name)
+        self._ids = None if ids is None else list_of(ids, int(self._rows.shape[0]), name)
+        self._alignment: Alignment | None = None
         self._account = account
         if account is not None:
             account.book()  # the whole file is checked before anything is served
@@ -149,39 +161,10 @@ class Party:
     def handle(self, request: bytes) -> Outgoing:
         """Answer one frame; threads take turns."""
         with self._one_at_a_time:
-            return self._handle(request)
+            return answered(self.name, request, self._answer, self._failed)
 
-    def _handle(self, request: bytes) -> Outgoing:
-        try:
-            frame = decode(request)
-        except WireError as error:
-            frame = Frame("error", _serial(request), b"", 0, "", {}, "")
-            return reply(
-                "error",
-                frame,
-                (declare_public("error", f"malformed message: {error}", reason="about the message"),),
-            )
-        try:
-            return self._answer(frame)
-        except BudgetError as error:
-            return reply("refuse", frame, _refusal("budget", str(error)))
-        except RefusedError as error:
-            return reply("refuse", frame, _refusal("refused", str(error)))
-        except LedgerError as error:
-            self.failure = error
-            _log.error("party %s: %s", self.name, error)
-            return reply(
-                "refuse",
-                frame,
-                _refusal("ledger", "the party's ledger cannot be used; its own log has the reason"),
-            )
-        except SottovoceError as error:
-            self.failure = error
-            _log.error("party %s: %s", self.name, error)
-        except Exception as error:
-            self.failure = error
-            _log.exception("party %s failed", self.name)
-        return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
+    def _failed(self, error: Exception) -> None:
+        self.failure = error
 
     def _answer(self, frame: Frame) -> Outgoing:
         """By the kind of the frame."""
@@ -204,7 +187,7 @@ class Party:
             return self._stage(frame)
         else:
             raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
-        return reply("accept", frame, _acknowledged(True))
+        return reply("accept", frame, acknowledged(True))
 
     def _receipt(self, frame: Frame) -> tuple[Declared, ...]:
         """How far the ledger goes, with every acceptance and at the end of a run: a copy set back is found by it."""
@@ -249,7 +232,7 @@ class Party:
         if frame.query == "seal":
             if not self._policy.sealed:
                 raise RefusedError(f"{self.name} takes no part in sealed sums; its holder can, by Policy(sealed=True).")
-            return (declare_public("public_key", self._keys.new(), reason="random, made to be told"),)
+            return self._announced(Invitation.read(frame.text))
         facts = self.facts(classes=frame.query == "classes")
         if frame.query == "predict":
             facts += (
@@ -257,6 +240,17 @@ class Party:
                 declare_public("signature", self.predictor.signature, reason="over the public key"),
             )
         return facts
+
+    def _announced(self, invited: Invitation) -> tuple[Declared, ...]:
+        """A key for a run of sealed sums, signed; by columns only with ends that this party knows by itself."""
+        check_pinned(self.name, invited.members, self._identity)
+        public = self._keys.new()
+        signature = signature_of(self._identity, invited.run, public)
+        return (
+            declare_public("public_key", public, reason="random, made to be told"),
+            declare_public("signature", signature, reason="over the public key"),
+            declare_public("ids", self._ids is not None, reason="the schema is public"),
+        )
 
     def _end(self, frame: Frame) -> Outgoing:
         """The run of the frame's plan is over; by columns the party keeps its part of the model, or asks for the plan.
@@ -267,22 +261,22 @@ class Party:
         if frame.plan and (run is None or run.plan.digest != frame.plan):
             kept = self.predictor.models.get(frame.plan)  # said before, and the acknowledgement was lost
             if kept is None:
-                return reply("unknown-plan", frame, _acknowledged(False))
+                return reply("unknown-plan", frame, acknowledged(False))
             if kept.plan.models == "shared":
                 self._keep_told(frame, kept.plan)
         else:
-            self._run = None
+            self._run = self._alignment = None
             self._keys.forget()
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
             if frame.plan and run is not None and fitted:
                 self._keep_model(run, frame)
-        return reply("done", frame, _acknowledged(True) + self._receipt(frame))
+        return reply("done", frame, acknowledged(True) + self._receipt(frame))
 
     def _asked(self, frame: Frame) -> Outgoing:
         """The answer to a query, if it is this party's turn and the message carries what the query takes."""
         run = self._run
         if run is None or run.plan.digest != frame.plan:
-            return reply("unknown-plan", frame, _acknowledged(False))
+            return reply("unknown-plan", frame, acknowledged(False))
         if not run.started:
             raise RefusedError(
                 f"{self.name} answers nothing under this plan before it has seen that every party of it signed it: "
@@ -307,7 +301,7 @@ class Party:
             else:
                 released = run.gate.share(query, round, Call.read(frame.text))
         except ForgottenError:
-            return reply("unknown-plan", frame, _acknowledged(False))
+            return reply("unknown-plan", frame, acknowledged(False))
         finally:
             # The memory may have followed a value that never left: on it nothing later may depend.
             if run.gate.unreleased:
@@ -319,9 +313,11 @@ class Party:
 
     def _stage(self, frame: Frame) -> Outgoing:
         """A message between the parties of a plan over sealed columns, as it passes the coordinator."""
+        if frame.query == IDS:
+            return self._compare(frame)
         run = self._run
         if run is None or run.plan.digest != frame.plan:
-            return reply("unknown-plan", frame, _acknowledged(False))
+            return reply("unknown-plan", frame, acknowledged(False))
         if not run.started or run.columns is None:
             raise RefusedError(f"{self.name} has no run over sealed columns that has started under this plan.")
         query = run.queries.get(frame.query)
@@ -329,7 +325,31 @@ class Party:
             raise RefusedError(f"query {frame.query!r} in round {frame.round} is not this party's turn in the plan.")
         round = Round(run.plan, frame.round, frame.arrays, run.rows, run.memory)
         masked = run.columns.stage(frame, query, round)
-        return reply("accept", frame, _acknowledged(True)) if masked is None else reply("answer", frame, masked)
+        return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
+
+    def _compare(self, frame: Frame) -> Outgoing:
+        """Before a plan is charged: digests of the identifiers for the others, then theirs with the own."""
+        alignment = self._alignment
+        if alignment is None or alignment.plan.digest != frame.plan:
+            raise RefusedError(f"{self.name} compares the identifiers of a plan once it has checked it.")
+        if frame.round == 0:
+            check_signatures(alignment.plan, self.name, self._identity, frame.text)
+            alignment.known = True
+            return reply("answer", frame, alignment.digests())
+        alignment.compare(frame.arrays)
+        return reply("accept", frame, acknowledged(True))
+
+    def _check_aligned(self, plan: Plan, sealer: Sealer | None, *, charged: bool) -> None:
+        """Refuse a plan that compares identifiers where there are none, or before they were compared."""
+        if plan.sealing is None or not plan.sealing.ids:
+            return
+        if self._ids is None or not isinstance(sealer, ColumnSealer):
+            raise RefusedError(f"the plan compares identifiers, and {self.name} has none.")
+        known = self._alignment
+        if known is None or known.plan.digest != plan.digest:
+            known = self._alignment = Alignment(plan, sealer, self._ids)
+        if charged and not known.agreed:
+            raise RefusedError(f"{self.name} charges the plan once its identifiers were compared, as the plan says.")
 
     def _turn(self, plan: Plan, query: Query, number: int) -> bool:
         """Whether the plan has this party answer the query in that round."""
@@ -394,7 +414,7 @@ class Party:
         party refuses before another has paid. A signature says that this party has charged the plan.
         """
         self._check_receipt(frame)
-        plan = _plan_of(frame.text)
+        plan = plan_of(frame.text)
         if plan.digest != frame.plan:
             raise RefusedError("the plan's text and its digest do not agree.")
         if self._run is not None and self._run.plan.digest == plan.digest:
@@ -410,18 +430,22 @@ class Party:
                 f"{self.name} was not told who it is, and so takes only plans of which it is the only party; serve it "
                 "over a wire (InProcess, serve_party)."
             )
+        if plan.sealing is not None and plan.split == "columns":
+            check_pinned(self.name, signers(plan), self._identity)
         form, queries = self._checked(plan)
         keeper = self._keeper(plan, queries, recipe)
         if keeper is not None:
             keeper.check()
         sealer = self._sealer(plan)
+        self._check_aligned(plan, sealer, charged=frame.query != "check")
         if frame.query == "check":
             if self._account is not None:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
-            return _acknowledged(True)
+            return acknowledged(True)
         rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
         self._charge(form, plan)
+        self._alignment = None
         self._keys.keep(plan)
         gate = Gate(plan, self.randomness, self._account, keeper, sealer)
         self._seen.add(plan.digest)
@@ -475,29 +499,21 @@ class Party:
     def _signed(self, plan: Plan) -> tuple[Declared, ...]:
         """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""
         if self._identity is None or plan.names == (self.name,):
-            return _acknowledged(True)
+            return acknowledged(True)
         signature = self._identity.sign(PLAN, plan.digest)
-        return (*_acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
+        return (*acknowledged(True), declare_public("signature", signature, reason="over the plan's digest"))
 
     def _start(self, frame: Frame) -> Outgoing:
-        """Answer under the plan from now on, if every party of it has signed this very digest.
+        """Answer under the plan from now on, if every party of it, and its helper, has signed this very digest.
 
         Guarantee: whoever answers under a plan knows that every party has charged it. Proof: privacy/proofs/ledger.md.
         """
         run = self._run
         if run is None or run.plan.digest != frame.plan:
-            return reply("unknown-plan", frame, _acknowledged(False))
-        try:
-            told = json.loads(frame.text)
-        except (ValueError, RecursionError):
-            told = None
-        for name in run.plan.names:
-            signature = told.get(name) if type(told) is dict else None
-            if self._identity is None or type(signature) is not str:
-                raise RefusedError(f"the plan cannot start at {self.name}: the signature of {name} on it is missing.")
-            self._identity.verify(name, PLAN, run.plan.digest, signature)
+            return reply("unknown-plan", frame, acknowledged(False))
+        check_start(run.plan, self.name, self._identity, frame.text)
         run.started = True
-        return reply("accept", frame, _acknowledged(True))
+        return reply("accept", frame, acknowledged(True))
 
     @property
     def has_ledger(self) -> bool:
@@ -511,7 +527,7 @@ class Party:
 
     def _offer(self, text: str) -> Declared:
         """Which rows this party has kept that a plan like this one would use again; nothing is charged."""
-        plan = _plan_of(text)
+        plan = plan_of(text)
         self._check_trains(plan)
         recipe = self._recipe(plan)
         _, queries = self._checked(plan)
@@ -605,14 +621,6 @@ class Party:
             release.check(query, records)
 
 
-def _serial(request: bytes) -> int:
-    """The serial of a request that is no whole frame, so that its sender need not wait for an answer in vain."""
-    try:
-        return peek(request)[1]
-    except WireError:
-        return 0
-
-
 def packed(receipt: Receipt) -> NDArray[np.int64]:
     """A receipt as a frame carries it to its party."""
     words = np.frombuffer(bytes.fromhex(receipt.hash), dtype="<i8")
@@ -637,31 +645,6 @@ def charge_of(
     """What an account is charged for a plan, less what it paid before for kept rows; and for which it then has paid."""
     owed, paid = bill(plan, book.paid(before=plan.digest.hex()))
     return lambda relation: form.pricing.charge(form, plan, relation, party, owed), paid
-
-
-def _plan_of(text: str) -> Plan:
-    """The plan of a message, or a refusal that names the first thing wrong with it."""
-    try:
-        plan = Plan.from_json(text)
-        hash(plan.digest)  # which is made of all that the plan has, however deep
-        return plan
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RefusedError(f"the text is not a plan of this version: {where}: {first['msg']}.") from None
-    except (ValueError, RecursionError):
-        raise RefusedError("the text is not a plan of this version.") from None
-
-
-def _acknowledged(accepted: bool) -> tuple[Declared, ...]:
-    return (declare_public("accepted", accepted, reason="an acknowledgement"),)
-
-
-def _refusal(code: str, reason: str) -> tuple[Declared, ...]:
-    return (
-        declare_public("error", code, reason="one of a fixed list"),
-        declare_public("refused", reason[: limits.MOST_REASON], reason="made from the plan, the policy and the ledger"),
-    )
 
 
 def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:

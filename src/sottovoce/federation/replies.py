@@ -95,9 +95,11 @@ class Failed(Facts):
 
 
 class RunKeyed(Facts):
-    """The public key of its sealed sums."""
+    """The public key of its sealed sums, signed, and whether it has identifiers to compare."""
 
     public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    signature: Signature = ""
+    ids: bool = False
 
 
 _HELLO: Final[Mapping[str, type[Facts]]] = {

@@ -132,6 +132,7 @@ class ColumnRun:
         self._plan, self._sealer, self._gate, self._randomness = plan, sealer, gate, randomness
         self._lookup: _Lookup | None = None
         self._pieces = column_pieces(plan.records, widths_of(plan))
+        self._received: set[tuple[str, Piece]] = set()  # a message that is repeated brings nothing new
         self._shaped = ""  # hash of what the whitened columns were made by
 
     def stage(self, frame: Frame, query: Query | None, round: Round) -> Masked | None:
@@ -144,8 +145,10 @@ class ColumnRun:
         if asked.name == "receive":
             matrix = ROWS if frame.query == "" else WHITENED
             _check_piece(asked.piece, self._pieces)
-            others = self._opened(label(COLUMNS, matrix, asked.piece), frame.arrays)
-            self._engine.receive_columns(others, matrix, asked.piece)
+            if (matrix, asked.piece) not in self._received:
+                others = self._opened(label(COLUMNS, matrix, asked.piece), frame.arrays)
+                self._engine.receive_columns(others, matrix, asked.piece)
+                self._received.add((matrix, asked.piece))
             return None
         if not isinstance(query, JointSum):
             raise RefusedError(f"query {frame.query!r} looks nothing up, and has no stage {asked.name!r}.")
@@ -309,6 +312,14 @@ def pieces_of(plan: Plan, query: JointSum, told: Told) -> tuple[Piece, ...]:
     return round_pieces(plan.records, len(plan.names), int(query.lookup(plan, told).nodes.size))
 
 
+def lost(who: str) -> WireError:
+    """What a run ends with in which somebody was stopped."""
+    return WireError(
+        f"{who!r} was stopped in the middle of a run over sealed columns, which is lost; what was charged stays "
+        "charged. Start a new fit."
+    )
+
+
 class Deals(Protocol):
     """Whoever deals: boxes for single parties, made of a plan and of public numbers."""
 
@@ -420,7 +431,7 @@ class ColumnSums:
         """The key of the parties, and their masked columns."""
         names, holder = self._plan.names, self._plan.label_party_name
         boxes = self._say([holder], Stage("group"))[holder].frame.arrays
-        group = {name: {"group": _box_of(boxes, str(place))} for place, name in enumerate(names) if name != holder}
+        group = {name: {"group": box_of(boxes, str(place))} for place, name in enumerate(names) if name != holder}
         self._pass_on(COLUMNS, "", 0, {}, group)
 
     def sum(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> Array:
@@ -475,6 +486,7 @@ class ColumnSums:
         call = Call(self._plan.names, said=tuple(told))
         said = Frame("ask", 0, self._plan.digest, number, name, told, call.text)
         replies = self._exchange(self._plan.names, said, each)
+        _check_remembered(replies)
         shares = {party: share(party, query, replies[party]) for party in call.roster}
         return self._opener.open(shares, noise_of(query, self._plan, told), label_of(name, number, call, told))
 
@@ -489,7 +501,7 @@ class ColumnSums:
             first = {}
 
     def _to_others(self, replies: Mapping[str, Reply]) -> dict[str, dict[str, NDArray[Any]]]:
-        boxes = {name: _box_of(reply.frame.arrays, "boxed") for name, reply in replies.items()}
+        boxes = {name: box_of(reply.frame.arrays, "boxed") for name, reply in replies.items()}
         places = {name: str(place) for place, name in enumerate(self._plan.names)}
         return {
             name: {places[other]: words for other, words in boxes.items() if other != name} for name in self._plan.names
@@ -506,15 +518,27 @@ class ColumnSums:
         told, each = said
         frame = Frame("seal", 0, self._plan.digest, number, query, told, stage.text)
         replies = self._exchange(names, frame, each)
-        if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
-            raise WireError(
-                f"party {forgot[0]!r} was stopped in the middle of a run over sealed columns, which it has lost; what "
-                "was charged stays charged. Start a new fit."
-            )
+        _check_remembered(replies)
         return replies
 
 
-def _box_of(arrays: Arrays, name: str) -> NDArray[Any]:
+def box_of(arrays: Arrays, name: str) -> NDArray[Any]:
+    """The box of that name, which has to be there."""
     if name not in arrays:
         raise WireError("a party sent no box where one is due.")
     return arrays[name]
+
+
+def crossed(plan: Plan, boxes: Mapping[str, Arrays]) -> dict[str, dict[str, NDArray[Any]]]:
+    """Of the boxes that each party made for each other, by its place: those for each, by the place of their sender."""
+    places = {name: str(place) for place, name in enumerate(plan.names)}
+    return {
+        name: {places[other]: box_of(sent, places[name]) for other, sent in boxes.items() if other != name}
+        for name in plan.names
+    }
+
+
+def _check_remembered(replies: Mapping[str, Reply]) -> None:
+    """A party that was restarted has neither its keys nor the columns of the others."""
+    if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
+        raise lost(forgot[0])

@@ -40,6 +40,11 @@ class Sealing(Frozen):
     bits: int | None = Field(default=None, ge=1, le=30)  # by columns: of the grid of rows and slopes, if fewer than fit
     ids: bool = False  # by columns: whether lists of identifiers are compared
 
+    @property
+    def helper(self) -> str | None:
+        """The dealer, where it is a process of its own."""
+        return None if self.dealer == COORDINATOR else self.dealer
+
     def share(self, parties: int) -> float:
         """a: the variance of one party's noise."""
         honest = parties - self.pooling - self.absent
@@ -65,6 +70,12 @@ class Sealing(Frozen):
         honest = parties - gone - shares
         top_up = 0.0 if dealer else self.top_up(parties, known)
         return honest * self.share(parties) + top_up if honest > 0 else 0.0
+
+
+def signers(plan: Plan) -> tuple[str, ...]:
+    """Who signs a plan before it starts: its parties, and the helper where one deals."""
+    helper = None if plan.sealing is None else plan.sealing.helper
+    return plan.names if helper is None else (*plan.names, helper)
 
 
 def check_sealing(plan: Plan) -> None:

@@ -9,10 +9,11 @@ cancel only where all parties of the roster were asked the same, and no other su
 
 from __future__ import annotations
 
+import hmac
 import json
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -133,13 +134,27 @@ class ColumnSealer(Sealer):
 
     def group_boxes(self) -> dict[str, NDArray[np.int64]]:
         """The key of the group for each other party, by its place."""
-        places = {name: str(place) for place, name in enumerate(self._parties)}
-        boxes = {name: box(key, ["group"], self.name, self.group) for name, key in self._keys.items()}
-        return {places[name]: packed_box(data) for name, data in boxes.items()}
+        return self._to_each("group", lambda _: self.group)
 
     def open_group(self, sender: str, words: NDArray[Any]) -> None:
         """Take the key of the group from the box of the holder."""
         self.group = unbox(self._keys[sender], ["group"], sender, unpacked_box(words))
+
+    def digest_boxes(self, data: bytes) -> dict[str, NDArray[np.int64]]:
+        """For each other party, by its place, HMAC-SHA256(pair key, data): who lacks the key can test no guess."""
+        return self._to_each("ids", lambda key: hmac.digest(key, b"ids" + data, "sha256"))
+
+    def same_digest(self, sender: str, words: NDArray[Any], data: bytes) -> bool:
+        """Whether another party sent the digest of the same data."""
+        key = self._keys[sender]
+        sent = unbox(key, ["ids"], sender, unpacked_box(words))
+        return hmac.compare_digest(sent, hmac.digest(key, b"ids" + data, "sha256"))
+
+    def _to_each(self, what: str, of: Callable[[bytes], bytes]) -> dict[str, NDArray[np.int64]]:
+        """A box for each other party, by its place, of what `of` makes of the key of the pair."""
+        places = {name: str(place) for place, name in enumerate(self._parties)}
+        boxes = {name: box(key, [what], self.name, of(key)) for name, key in self._keys.items()}
+        return {places[name]: packed_box(data) for name, data in boxes.items()}
 
     def masked(self, label: Label, words: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """(words less their pad, the box of them for the group)."""
@@ -191,6 +206,13 @@ class Roster:
         sealing, gone = self.plan.sealing, [name for name in error.parties if name in call.roster]
         if sealing is None or not gone:
             raise error
+        if sealing.helper in gone:
+            raise WireError(
+                f"{error} The run ends in round {number}: the helper left, and no sum is opened without its noise. The "
+                f"plan's whole cost, epsilon {self.plan.epsilon:g} at delta {self.plan.delta:g}, stays spent. Start a "
+                "new fit.",
+                gone,
+            )
         if len(self.left) + len(gone) > sealing.absent or self._again >= sealing.spare:
             raise WireError(
                 f"{error} The run ends in round {number}: {', '.join([*self.left, *gone])} left, and the plan has "

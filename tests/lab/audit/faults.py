@@ -997,7 +997,7 @@ def _() -> Iterator[None]:
 def _(real: Any = party.Party._accept) -> Iterator[None]:
     def eager(self: Any, frame: Any) -> Any:
         answer = real(self, frame)
-        return self._signed(party._plan_of(frame.text)) if frame.query == "check" else answer
+        return self._signed(party.plan_of(frame.text)) if frame.query == "check" else answer
 
     with patch(party.Party, "_accept", eager):
         yield

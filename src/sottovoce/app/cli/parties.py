@@ -140,10 +140,10 @@ def party(
     - `sottovoce party --name north --file north.csv --label readmitted --ledger north.db
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
-    A party file has the tables [party] (name, file, label, ledger, account), [federation] (coordinator, certificates)
-    and, if wanted, [policy] (max_epsilon, max_delta), [peers] (pins of other parties), [bounds] and [schema] (of this
-    party's columns). Without a label every column is a feature: that is for data split by columns where another party
-    holds the labels.
+    A party file has the tables [party] (name, file, label, id, ledger, account), [federation] (coordinator,
+    certificates) and, if wanted, [policy] (max_epsilon, max_delta), [peers] (pins of other parties), [bounds] and
+    [schema] (of this party's columns). Without a label every column is a feature: that is for data split by columns
+    where another party holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
     prediction, and the ledger tells where the party's part of the model is; you approve it with
@@ -194,7 +194,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         bounds = job.bounds.declare(schema.feature_names)
     elif job.bounds is not None:
         path = job.resolve(source.file)
-        shape = sources.file_shape(path, source.label, source.features, labelled=source.has_label)
+        shape = sources.file_shape(path, source.label, source.features, labelled=source.has_label, left_out=source.id)
         bounds = job.bounds.declare(shape[1])
     policy = Policy(
         max_epsilon=job.policy.max_epsilon,
@@ -251,6 +251,46 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     say("stopped")
 
 
+def helper(
+    job: Annotated[Path, typer.Option(help="A helper file in TOML.", show_default=False)],
+    once: Annotated[bool, typer.Option("--once", help="End after the first training.")] = False,
+    patience: Annotated[float, typer.Option(help="Give up after so many seconds without a coordinator.")] = 3600.0,
+) -> None:
+    """Serve a helper of sealed sums: it deals random numbers to the parties, and has no records and no ledger.
+
+    Run it where neither the coordinator nor a party has its hands: by columns a helper that pools with a party reads
+    all columns. A party takes sealed columns with a helper whose key it has pinned. Restarted in the middle of a run,
+    it has lost that run.
+
+    - `sottovoce helper --job notary.toml`
+
+    A helper file has the tables [helper] (name) and [federation] (coordinator, certificates); the coordinator's job
+    names it as federation.helper, and it has a certificate as a party has.
+    """
+    from sottovoce.app.jobs import load_helper_job
+    from sottovoce.federation.helper import Helper
+    from sottovoce.transports.certificates import Credentials
+    from sottovoce.transports.grpc_wire import serve_party
+
+    said, console, stop = load_helper_job(job), out(), threading.Event()
+    name, address = said.helper.name, said.federation.coordinator
+    credentials = Credentials.load(said.resolve(said.federation.certificates), name)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+    def say(text: str) -> None:
+        console.print(f"{name}: {text}", soft_wrap=True)
+
+    say(f"a helper, without records; connecting to {address}; Ctrl-C stops")
+    end = Helper(name)
+    while not stop.is_set():
+        serve_party(end, address, credentials, stop=stop, give_up_after=patience, on_change=say)
+        if once:
+            break
+        stop.wait(_REST)
+    say("stopped")
+
+
 class _Announced:
     """A party that tells its holder, at this terminal, what was agreed to and what was refused."""
 
@@ -282,7 +322,7 @@ class _Announced:
         kind, _ = peek(outgoing.data)
         if kind in ("accept", "answer") and peek(request)[0] == "predict":
             self._predicted(decode(request))
-        elif kind == "accept" and (asked := decode(request)).query not in ("check", "start"):
+        elif kind == "accept" and peek(request)[0] == "plan" and (asked := decode(request)).query == "":
             plan = Plan.from_json(asked.text)
             form = algorithms.of(plan)
             events = form.pricing.events(form, plan, plan.relation, self.name)

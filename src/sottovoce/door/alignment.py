@@ -1,0 +1,69 @@
+"""Whether parties with columns have the same people in the same order: they compare keyed digests of their lists.
+
+    party i to party j:   HMAC-SHA256(k_ij, list of identifiers), in a box under k_ij
+
+k_ij is the key of the pair, which nobody else has: who passes the boxes on learns that lists agree or do not, and can
+test no guess of what is in them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.door.outgoing import SEAL, Masked
+from sottovoce.errors import InputError, RefusedError
+from sottovoce.plan.plan import Plan
+from sottovoce.sealed.sums import ColumnSealer
+
+
+class Alignment:
+    """A party's side of the comparison for one plan. Asked again, it says the same."""
+
+    def __init__(self, plan: Plan, sealer: ColumnSealer, ids: bytes) -> None:
+        self.plan, self._sealer, self._ids = plan, sealer, ids
+        self.agreed = False  # whether all other parties have the same list
+        self.known = False  # whether the keys of the others were found to be theirs
+
+    def digests(self) -> Masked:
+        """The digests for the other parties; not before their keys are known to be theirs."""
+        if not self.known:
+            raise RefusedError("identifiers are compared with parties whose signed keys were seen, and with no other.")
+        return Masked("ids", self._sealer.digest_boxes(self._ids), seal=SEAL)
+
+    def compare(self, sent: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse where another party has another list."""
+        own = self._sealer.name
+        for place, name in enumerate(self.plan.names):
+            if name == own:
+                continue
+            if str(place) not in sent:
+                raise RefusedError(f"the digest of the identifiers of {name} is missing.")
+            if not self._sealer.same_digest(name, sent[str(place)], self._ids):
+                raise RefusedError(
+                    f"the records of {own} and {name} are not aligned: their identifiers differ, or their order does. "
+                    "Align the records first; nothing was charged."
+                )
+        self.agreed = True
+
+
+def list_of(ids: Sequence[Any] | NDArray[Any], records: int, party: str) -> bytes:
+    """Identifiers, one for each record and each its own, as all parties write them: 7, 7.0 and " 7 " are one."""
+    texts = [_text(one) for one in np.asarray(ids, dtype=object).ravel().tolist()]
+    if len(texts) != records or len(set(texts)) < records or "" in texts:
+        raise InputError(
+            f"{party}: ids has {len(texts)} values for {records} records; give each record one of its own, none empty."
+        )
+    return json.dumps(texts, separators=(",", ":")).encode()
+
+
+def _text(one: Any) -> str:
+    if isinstance(one, float | np.floating):
+        if not np.isfinite(one):
+            return ""
+        one = int(one) if float(one).is_integer() else float(one)
+    return "" if one is None else str(one).strip()

@@ -1,0 +1,95 @@
+"""Who an end of sealed sums is, before there is a plan: it tells a key for the run, signed, to whom it knows.
+
+    signed   [run, public key], for the purpose of a sealed key
+
+By columns whoever deals and has one party of its own reads every column. So a party takes part only with ends that it
+knows by itself: those of its own process, and over a wire those whose keys it has pinned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from sottovoce.errors import RefusedError
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealing import signers
+from sottovoce.transports.identity import PLAN, SEAL_KEY, Identity, Local
+
+IDS: Final = "ids"  # the query of messages that compare identifiers
+
+
+class Invitation(NamedTuple):
+    """What a key is asked for: the run, and by columns all parties and the helper, who have to be known."""
+
+    run: str = ""
+    members: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """As a message carries it."""
+        return json.dumps({"run": self.run, "members": self.members})
+
+    @classmethod
+    def read(cls, text: str) -> Invitation:
+        """The invitation of a message, or a refusal."""
+        try:
+            found = json.loads(text)
+            run, members = found["run"], tuple(found["members"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise RefusedError("a key of sealed sums is asked for with the run and its members.") from None
+        if not all(type(one) is str for one in (run, *members)):
+            raise RefusedError("a key of sealed sums is asked for with the run and its members.")
+        return cls(run, members)
+
+
+def signature_of(identity: Identity | None, run: str, public: str) -> str:
+    """The key of a run, signed in the name of the end; "" if no wire has told it who it is."""
+    return "" if identity is None else identity.sign(SEAL_KEY, _message(run, public))
+
+
+def check_signatures(plan: Plan, party: str, identity: Identity | None, text: str) -> None:
+    """Refuse keys of a plan that the other parties have not signed themselves."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        told = None
+    keys = dict(plan.keys)
+    for name in plan.names:
+        signature = told.get(name) if isinstance(told, Mapping) else None
+        if name == party:
+            continue
+        if identity is None or type(signature) is not str:
+            raise RefusedError(f"{party} cannot check the key of {name}: a signature of {name} is missing.")
+        identity.verify(name, SEAL_KEY, _message(plan.run, keys[name]), signature)
+
+
+def check_pinned(party: str, members: Iterable[str], identity: Identity | None) -> None:
+    """Refuse sealed columns with an end that this party does not know by itself."""
+    pinned = getattr(identity, "pinned", None)
+    for name in members:
+        known = isinstance(identity, Local) if pinned is None else pinned(name)
+        if name != party and not known:
+            raise RefusedError(
+                f"{party} has not pinned the key of {name}, and seals columns with nobody it has not: who deals and "
+                f"has one party of its own reads every column. Ask the holder of {name} for its pin, and put it into "
+                "[peers]."
+            )
+
+
+def check_start(plan: Plan, own: str, identity: Identity | None, text: str) -> None:
+    """Refuse to start a plan that not every party, and the helper where there is one, has signed."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        told = None
+    for name in signers(plan):
+        signature = told.get(name) if type(told) is dict else None
+        if identity is None or type(signature) is not str:
+            raise RefusedError(f"the plan cannot start at {own}: the signature of {name} on it is missing.")
+        identity.verify(name, PLAN, plan.digest, signature)
+
+
+def _message(run: str, public: str) -> bytes:
+    return json.dumps([run, public]).encode()

@@ -1,0 +1,25 @@
+"""An end of sealed sums in a process of its own: `serve_sealed.py NAME ADDRESS CERTIFICATES [DATA.npz LEDGER]`.
+
+Without data it is a helper. A party has pinned the keys of all whose certificates are in the folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import sottovoce as sv
+from sottovoce.transports.certificates import Credentials, pin_in
+from sottovoce.transports.grpc_wire import serve_party
+
+if __name__ == "__main__":
+    name, address, certificates, *own = sys.argv[1:]
+    end: sv.Party | sv.Helper = sv.Helper(name)
+    if own:
+        rows, account = np.load(own[0]), sv.Ledger(Path(own[1])).account()
+        policy = sv.Policy(sealed=True)
+        end = sv.Party(name, rows["X"], rows.get("y"), account=account, policy=policy, ids=rows["ids"])
+    pins = dict(pin_in(path) for path in Path(certificates).glob("[!c]*.pem") if path.stem != "authority")
+    serve_party(end, address, Credentials.load(certificates, name), give_up_after=20.0, pins=pins)

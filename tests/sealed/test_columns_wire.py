@@ -1,0 +1,256 @@
+"""Sealed columns over wires: messages that come twice, pieces, ends that nobody knows, processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from processes import Program
+from sealed_fits import NOTARY, RECORDS, Watched, by_columns, by_rows, data, doubled, model
+from sottovoce.door.frames import encode
+from sottovoce.errors import RefusedError, WireError
+from sottovoce.federation import party as parties
+from sottovoce.federation.announcements import check_pinned
+from sottovoce.federation.helper import Helper
+from sottovoce.federation.sealed_columns import ColumnRun
+from sottovoce.sealed import pads
+from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.grpc_wire import GrpcCoordinator
+
+PROGRAM = Path(__file__).parent.parent / "programs" / "serve_sealed.py"
+
+
+@pytest.fixture
+def small_frames(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Records go in several pieces."""
+    monkeypatch.setattr(pads, "FRAME", 16 * 8 * 25)
+    return 16 * 8 * 25
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
+    """How often each party made its part of a sum over a piece."""
+    found: Counter[Any] = Counter()
+    whole = ColumnRun._part
+
+    def counted(self: Any, current: Any, piece: Any, sent: Any) -> Any:
+        found[self._sealer.name, current.number, piece] += 1
+        return whole(self, current, piece, sent)
+
+    monkeypatch.setattr(ColumnRun, "_part", counted)
+    return found
+
+
+@pytest.mark.usefixtures("small_frames")
+@pytest.mark.parametrize("helper", [None, NOTARY])
+@pytest.mark.parametrize("solver", ["newton", "whitened"])
+def test_a_message_that_comes_twice_is_answered_by_the_same_bytes(
+    solver: str, helper: str | None, parts: Counter[Any]
+) -> None:
+    """A piece that all parties added twice would move a sum twice as far, and nobody would notice."""
+    federation = by_columns(helper=None if helper is None else Helper(helper), ids=[range(RECORDS)] * 3)
+    ends = doubled(federation)
+    fitted = model(solver=solver).fit(federation)
+    assert np.isfinite(fitted.coef_).all()
+    assert all(end.repeated > 6 for end in ends)
+    assert len(parts) >= 3 * 2 * 3  # parties, rounds, pieces
+    assert set(parts.values()) == {1}
+
+
+@pytest.mark.parametrize("split", [by_columns, by_rows])
+def test_without_pieces_too(split: Any) -> None:
+    federation = split(helper=Helper(NOTARY))
+    doubled(federation)
+    model().fit(federation)
+
+
+@pytest.mark.usefixtures("small_frames")
+@pytest.mark.parametrize("fault", ["added twice by all", "added twice by one", "left out"])
+def test_a_piece_that_is_added_twice_or_left_out(
+    fault: str, parts: Counter[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control of the test above, and what a party says to a coordinator that leaves records out."""
+    whole = ColumnRun._more
+
+    def more(self: Any, query: Any, frame: Any, asked: Any) -> None:
+        current = self._current(query, frame.round)
+        if asked.piece not in current.pieces[: current.added]:
+            current.kept = current.table, current.delta, current.slopes
+        else:  # once more, as if it were new
+            current.added, (current.table, current.delta, current.slopes) = current.added - 1, current.kept
+        if fault != "left out":
+            whole(self, query, frame, asked)
+
+    monkeypatch.setattr(ColumnRun, "_more", more)
+    federation = by_columns()
+    ends = doubled(federation)
+    for end in ends if fault == "added twice by one" else []:
+        end.again = end.name == "a"
+    if fault == "added twice by all":
+        model().fit(federation)
+        assert set(parts.values()) == {1, 2}
+        return
+    reason = "is not of the records whose turn it is" if fault == "left out" else "do not add up"
+    with pytest.raises((WireError, RefusedError), match=reason):
+        model().fit(federation)
+
+
+def test_messages_are_as_long_as_pieces_are(small_frames: int) -> None:
+    wire = Watched(federation := by_columns(helper=Helper(NOTARY)))
+    fitted = model().fit(federation)
+    assert len(fitted.plan_.to_json()) < small_frames
+    assert small_frames / 2 < wire.longest < small_frames + 1000
+    assert sum(said.query == "gradient" for said, _ in wire.of(NOTARY, "seal")) == 2 * 3  # rounds and pieces
+
+
+class Shy:
+    """An end that knows some of the others by the word of an authority alone."""
+
+    def __init__(self, identity: Any, known: str) -> None:
+        self.sign, self.verify, self._known = identity.sign, identity.verify, known
+
+    def pinned(self, name: str) -> bool:
+        """Whether it knows the key itself."""
+        return name in self._known.split()
+
+
+@pytest.mark.parametrize(("known", "unknown"), [("a b notary", "c"), ("a b c", NOTARY)])
+def test_an_end_that_is_not_pinned_is_refused_before_data_are_touched(
+    known: str, unknown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = by_columns(helper=Helper(NOTARY))
+    fitted = model().fit(federation)
+    party = federation._parties[0]
+    party.identify(Shy(party._identity, known))
+    monkeypatch.setattr(parties.Block, "prepare", None)
+    with pytest.raises(RefusedError, match=f"has not pinned the key of {unknown}"):
+        model().fit(federation)
+    asked = parties.Frame("plan", 1, fitted.plan_.digest, 0, "check", {}, fitted.plan_.to_json())
+    party._seen.clear()
+    assert b"has not pinned" in party.handle(encode(asked)).data  # also where it had told a key
+
+
+def test_a_wire_without_pins_has_none() -> None:
+    unknown: Any = SimpleNamespace()
+    with pytest.raises(RefusedError, match="has not pinned the key of b"):
+        check_pinned("a", ["a", "b"], unknown)
+    check_pinned("a", ["a"], unknown)
+    fitted = model().fit(by_rows())  # by rows the curve says what a made-up party would learn
+    assert fitted.plan_.sealing is not None
+
+
+def test_where_it_was_left_open_columns_are_not_sealed_with_whom_is_not_known() -> None:
+    federation = by_columns(products="auto", labels="shared")
+    for party in federation._parties:
+        party.identify(Shy(party._identity, "a b"))
+    fitted = model(solver="auto").fit(federation)
+    assert fitted.plan_.sealing is None
+    assert "has not pinned the key of c" in federation.why
+
+
+class Sites:
+    """Two holders of columns and a helper, each a process, and the coordinator's end of the wire."""
+
+    names = ("a", "b", NOTARY)
+
+    def __init__(self, folder: Path, timeout: float = 60.0) -> None:
+        X, y = data()
+        self.folder, self.processes = folder, dict[str, Program]()
+        create_authority(folder)
+        for name in ("coordinator", *self.names):
+            issue(folder, name)
+        ids = np.arange(RECORDS)
+        np.savez(folder / "a.npz", X=X[:, :2], y=y, ids=ids)
+        np.savez(folder / "b.npz", X=X[:, 2:], ids=ids.astype(float))
+        self.accounts = [
+            sv.Ledger.create(folder / f"{name}.db").open(name, epsilon=9.0, delta=1e-4) for name in ("a", "b")
+        ]
+        credentials = Credentials.load(folder, "coordinator")
+        self.wire = GrpcCoordinator("localhost:0", self.names, credentials, timeout=timeout)
+        for name in self.names:
+            self.start(name)
+        self.wire.wait_for_parties(30)
+
+    def start(self, name: str) -> None:
+        """The process of an end."""
+        own = [] if name == NOTARY else [self.folder / f"{name}.npz", self.folder / f"{name}.db"]
+        self.processes[name] = Program(PROGRAM, name, f"localhost:{self.wire.port}", self.folder, *own)
+
+    def kill(self, name: str) -> None:
+        """At once."""
+        os.kill(self.processes[name].pid, signal.SIGKILL)
+        self.processes[name].wait()
+
+    def federation(self) -> sv.Federation:
+        """As the coordinator has it."""
+        norms = np.sqrt([0.5, 0.5]).tolist()
+        return sv.Federation.connect(
+            self.wire, split="columns", labels="held", norms=norms, products="secure", helper=NOTARY
+        )
+
+    def releases(self) -> int:
+        """Of the second holder."""
+        return sum(entry.kind == "release" for entry in self.accounts[1].history())
+
+    def stop(self) -> None:
+        """The end of all."""
+        self.wire.close()
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[Sites]:
+    made = Sites(tmp_path)
+    yield made
+    made.stop()
+
+
+def test_every_role_a_process(sites: Sites) -> None:
+    fitted = model().fit(sites.federation())
+    assert fitted.plan_.sealing.dealer == NOTARY
+    assert fitted.plan_.sealing.ids
+    assert np.isfinite(fitted.coef_).all()
+    assert [account.balance().plans for account in sites.accounts] == [1, 1]
+    assert fitted.missing_parts_ == {}
+    for process in sites.processes.values():
+        assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("who", ["b", NOTARY])
+def test_who_is_killed_in_the_middle_has_lost_the_run(sites: Sites, who: str) -> None:
+    """It was charged once, and the plan is refused by whoever is there again."""
+
+    def kill_in_the_middle() -> None:
+        while sites.releases() < 5:
+            time.sleep(0.002)
+        sites.kill(who)
+        sites.start(who)
+
+    watcher = threading.Thread(target=kill_in_the_middle, daemon=True)
+    watcher.start()
+    federation = sites.federation()
+    plans: list[Any] = []
+    estimator = model(rounds=150)
+    whole = estimator._run
+    estimator._run = lambda prepared, progress: (plans.append(prepared), whole(prepared, progress))[1]  # type: ignore[method-assign]
+    with pytest.raises(WireError, match=r"lost.*stays charged"):
+        estimator.fit(federation)
+    watcher.join()
+    assert 5 <= sites.releases() < 151, "the kill must fall inside the fit"
+    assert [account.balance().plans for account in sites.accounts] == [1, 1]
+    with pytest.raises(RefusedError, match=r"before|does not have the key"):
+        plans[0].coordinator.run(plans[0].plan, plans[0].algorithm)
+    assert [account.balance().plans for account in sites.accounts] == [1, 1]

@@ -1,0 +1,326 @@
+"""A helper that deals: what it sees, what leaves it, and who answers for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from processes import Program
+from sealed_fits import NOTARY, Watched, by_columns, by_rows, data, model
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.outgoing import declare_public
+from sottovoce.errors import InputError, RefusedError, WireError
+from sottovoce.federation import announcements, sealed_columns
+from sottovoce.federation.helper import Helper
+from sottovoce.federation.sealed_columns import TABLE, LocalDeals, Stage
+from sottovoce.sealed import sums
+from sottovoce.sealed.pads import blocks, label
+from sottovoce.sealed.streams import stream
+from sottovoce.sealed.sums import Opener, packed_box, unpacked_box
+from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.identity import PLAN
+
+MAKE = {"columns": by_columns, "rows": by_rows}
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The sums that a coordinator opens, without noise."""
+    found: list[Any] = []
+    whole = Opener.open
+
+    def watched(self: Opener, *arguments: Any) -> Any:
+        found.append(whole(self, *arguments))
+        return found[-1]
+
+    def none(scale: Any, size: int, randomness: Any) -> Any:
+        return np.zeros(size, dtype=np.int64)
+
+    monkeypatch.setattr(Opener, "open", watched)
+    for module in (sums, sealed_columns):
+        monkeypatch.setattr(module, "wide_gaussian", none)
+    return found
+
+
+@pytest.mark.parametrize("split", MAKE)
+def test_sums_are_those_that_a_coordinator_has_that_deals_itself(split: str, opened: list[Any]) -> None:
+    """To the last bit; by columns the Gram matrix, as slopes have dithers."""
+    alone = model().fit(MAKE[split]())
+    grams = [opened[0]]
+    opened.clear()
+    helped = model().fit(MAKE[split](helper=Helper(NOTARY)))
+    grams.append(opened[0])
+    np.testing.assert_array_equal(*grams)
+    assert (alone.plan_.sealing.dealer, helped.plan_.sealing.dealer) == ("coordinator", NOTARY)
+    assert [name for name, _ in helped.plan_.keys] == ["a", "b", "c", NOTARY]
+    if split == "rows":
+        np.testing.assert_array_equal(alone.coef_, helped.coef_)
+
+
+@pytest.mark.parametrize("split", MAKE)
+def test_a_helper_is_told_public_numbers_and_deals_boxes(split: str) -> None:
+    wire = Watched(federation := MAKE[split](helper=Helper(NOTARY)))
+    fitted = model().fit(federation)
+    queries = {release.query for release in fitted.plan_.releases}
+    kinds = {said.kind for name, said, _ in wire.passed if name == NOTARY}
+    assert kinds == {"hello", "plan", "seal" if split == "columns" else "ask", "done"}
+    for said, reply in wire.of(NOTARY, "seal") + wire.of(NOTARY, "ask"):
+        assert said.query in queries
+        assert set(said.arrays) <= {"weights", "widen"}
+        names = set(reply.arrays)
+        assert names == {"sealed"} if split == "rows" else len(names) in (1, 2)
+    assert federation.names == ("a", "b", "c")
+    assert set(federation.coordinator().facts(classes=False)) == {"a", "b", "c"}
+    assert federation.sealed() is not None
+    assert federation.sealed().curious == 2  # type: ignore[union-attr]
+
+
+class Recorded:
+    """Who drew noise, and how wide."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.drawn: list[tuple[Any, float]] = []
+        whole = sums.wide_gaussian
+
+        def watched(scale: Any, size: int, randomness: Any) -> Any:
+            self.drawn.append((randomness, float(np.max(scale))))
+            return whole(scale, size, randomness)
+
+        monkeypatch.setattr(sums, "wide_gaussian", watched)
+        monkeypatch.setattr(sealed_columns, "wide_gaussian", watched)
+
+
+@pytest.mark.parametrize("split", MAKE)
+def test_the_helper_tops_up_and_the_coordinator_does_not(split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each sum the helper draws tau = K - 1/3 of the variance, each party 1/3, and nobody else anything."""
+    recorded = Recorded(monkeypatch)
+    federation = MAKE[split](helper=Helper(NOTARY))
+    model(solver="gradient", fit_intercept=False).fit(federation)
+    owners = {id(end.randomness): end.name for end in federation._ends}
+    drawn: dict[str, list[float]] = {}
+    for randomness, scale in recorded.drawn:
+        drawn.setdefault(owners[id(randomness)], []).append(scale)
+    assert {name: len(each) for name, each in drawn.items()} == dict.fromkeys(("a", "b", "c", NOTARY), 2)
+    known = 1.0 if split == "rows" else 1 + 1.25 * (1 / 4 + 1 / 4)  # K: the columns of the two without labels
+    np.testing.assert_allclose(np.square(drawn[NOTARY]) / np.square(drawn["a"]), 3 * (known - 1 / 3))
+
+
+def requests(federation: sv.Federation, helper: Helper, **fit: Any) -> tuple[list[bytes], Helper]:
+    """All that the helper was sent in a fit, as bytes; and the helper, in the middle of that run."""
+    sent: list[bytes] = []
+    whole = helper.handle
+    helper.handle = lambda request: (sent.append(request), whole(request))[1]  # type: ignore[method-assign]
+    model(**fit).fit(federation)
+    helper.handle = whole  # type: ignore[method-assign]
+    return sent, helper
+
+
+class Ended(Helper):
+    """A helper that goes on where a run is over."""
+
+    def _answer(self, frame: Frame) -> Any:
+        if frame.kind != "done":
+            return super()._answer(frame)
+        run = self._run
+        answer = super()._answer(frame)
+        self._run = run
+        return answer
+
+
+@pytest.mark.parametrize(("split", "kind"), [("columns", "seal"), ("rows", "ask")])
+def test_what_is_dealt_leaves_once(split: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    helper = Ended(NOTARY)
+    sent, _ = requests(MAKE[split](helper=helper), helper)
+    *earlier, last = [request for request in sent if decode(request).kind == kind]
+    recorded = Recorded(monkeypatch)
+    first, second = helper.handle(last).data, helper.handle(last).data
+    assert first == second
+    assert decode(first).kind == "answer"
+    assert not recorded.drawn, "nothing is drawn again"
+    said = decode(last)
+    weights = np.asarray(said.arrays["weights"]) + 1.0
+    other = encode(Frame(kind, 9, said.plan, said.round, said.query, {**said.arrays, "weights": weights}, said.text))
+    for request in (other, *earlier):
+        answer = decode(helper.handle(request).data)
+        assert answer.kind == "refuse"
+        assert "leaves once" in answer.text
+    assert not recorded.drawn
+
+
+def test_a_look_up_is_cut_as_the_plan_has_it() -> None:
+    """Another cut would have its own labels, and its own noise on the same sum."""
+    helper = Ended(NOTARY)
+    sent, _ = requests(by_columns(helper=helper), helper)
+    said = decode(sent[-2])
+    stage = Stage.read(said.text)
+    cut = Stage(stage.name, (stage.piece[0], stage.piece[1] - 1), stage.said).text
+    answer = decode(helper.handle(encode(Frame("seal", 9, said.plan, said.round, said.query, said.arrays, cut))).data)
+    assert "cut as the plan has it" in answer.text
+    for name, query in (("own", said.query), ("gram", said.query), ("lookup", "gram"), (TABLE, said.query)):
+        arrays = {} if query == "gram" else said.arrays
+        number, text = 0 if query == "gram" else said.round, Stage(name, stage.piece, stage.said).text
+        asked = Frame("seal", 9, said.plan, number, query, arrays, text)
+        answer = decode(helper.handle(encode(asked)).data)
+        assert "nothing is dealt" in answer.text
+
+
+def tables_seen(wire: Watched, federation: sv.Federation, fitted: Any, seeds: dict[str, bytes]) -> Iterator[Any]:
+    """What passes the coordinator for each table, with the streams of two parties taken off, as if it were one."""
+    names = fitted.plan_.names
+    for said, reply in wire.of(NOTARY, "seal"):
+        stage = Stage.read(said.text)
+        for place, receiver in enumerate(names):
+            if stage.name != "lookup" or f"{place} {TABLE}" not in reply.arrays:
+                continue
+            raw = unpacked_box(reply.arrays[f"{place} {TABLE}"])
+            words = np.frombuffer(raw[: len(raw) // 8 * 8], dtype=np.uint64).copy()
+            records, width = stage.piece[1], 16
+            table = words[: records * width].reshape(records, width)
+            for start, stop in blocks(records, width):
+                of = [*label(TABLE, said.round, stage.piece), start]
+                for other in names:
+                    if other != receiver:
+                        table[start:stop] += stream(seeds[other], of, (stop - start) * width).reshape(-1, width)
+            yield table.view(np.int64)
+
+
+@pytest.mark.parametrize("boxed", [True, False])
+def test_who_passes_tables_on_reads_none(boxed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the seeds of two of three parties. Without boxes every entry is one of the nodes: the slope of a record."""
+    seeds: dict[str, bytes] = {}
+    whole = sums.ColumnSealer.__init__
+
+    def watched(self: Any, plan: Any, name: str, key: Any) -> None:
+        whole(self, plan, name, key)
+        seeds[name] = self.seed
+
+    monkeypatch.setattr(sums.ColumnSealer, "__init__", watched)
+    if not boxed:
+        monkeypatch.setattr(LocalDeals, "_boxed", lambda self, receiver, what, at, words: packed_box(words.tobytes()))
+        monkeypatch.setattr(
+            sums.ColumnSealer, "dealt", lambda self, label, words: np.frombuffer(unpacked_box(words), dtype=np.uint64)
+        )
+    wire = Watched(federation := by_columns(helper=Helper(NOTARY)))
+    fitted = model(solver="gradient").fit(federation)
+    tables = list(tables_seen(wire, federation, fitted, seeds))
+    assert len(tables) == 2
+    for table in tables:
+        read = np.abs(table) <= 2.0 ** (fitted.plan_.preparation.bits - 1)  # what a slope can be
+        assert read.all() if not boxed else not read.any()  # by chance one of 960 with a chance below 1e-9
+
+
+class Careless(Helper):
+    """It signs no plan."""
+
+    def _accept(self, frame: Frame) -> Any:
+        return super()._accept(frame)[:1]
+
+
+class Forger(Helper):
+    """It signs another plan."""
+
+    def _accept(self, frame: Frame) -> Any:
+        accepted, *signed = super()._accept(frame)
+        if not signed or self._identity is None:
+            return (accepted,)
+        wrong = self._identity.sign(PLAN, bytes(32))
+        return accepted, declare_public("signature", wrong, reason="a test")
+
+
+@pytest.mark.parametrize("split", MAKE)
+@pytest.mark.parametrize("kind", [Careless, Forger])
+def test_parties_start_once_the_helper_has_signed(
+    split: str, kind: type[Helper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RefusedError, match=f"signature of {NOTARY}"):
+        model().fit(MAKE[split](helper=kind(NOTARY)))
+    monkeypatch.setattr(announcements, "signers", lambda plan: plan.names)  # negative control: nobody looks
+    model().fit(MAKE[split](helper=kind(NOTARY)))
+
+
+def test_a_helper_has_a_name_of_its_own() -> None:
+    with pytest.raises(InputError, match="helper='b' has the name of a party"):
+        by_columns(helper=Helper("b"))
+    with pytest.raises(InputError, match="no name of a helper"):
+        Helper("coordinator")
+    with pytest.raises(InputError, match="take 'secure'"):
+        by_columns(helper=Helper(NOTARY), products="none")
+    with pytest.raises(InputError, match="not on the wire"):
+        sv.Federation.connect(by_rows().transport, sums="secure", helper=NOTARY)
+
+
+@pytest.mark.parametrize("split", MAKE)
+def test_a_plan_is_dealt_for_once_and_by_whom_it_names(split: str) -> None:
+    federation = MAKE[split](helper=(helper := Helper(NOTARY)))
+    sent, _ = requests(federation, helper)
+    proposed = next(request for request in sent if decode(request).kind == "plan" and decode(request).query == "")
+    assert "dealt under this plan before" in decode(helper.handle(proposed).data).text
+    assert "does not have the key" in decode(Helper(NOTARY).handle(proposed).data).text
+    assert "does not name other as its helper" in decode(Helper("other").handle(proposed).data).text
+    asked = encode(Frame("predict", 3, decode(proposed).plan))
+    assert "has no records" in decode(helper.handle(asked).data).text
+
+
+@pytest.mark.parametrize("split", MAKE)
+def test_a_helper_that_was_stopped_ends_the_run(split: str) -> None:
+    helper = Helper(NOTARY)
+    whole, count = helper._answer, 0
+
+    def stopped(frame: Frame) -> Any:
+        nonlocal count
+        count += frame.kind in ("seal", "ask")
+        if count == 2 and helper._run is not None:
+            helper._run, helper._keys = None, Helper(NOTARY)._keys
+            helper._seen.clear()
+        return whole(frame)
+
+    helper._answer = stopped  # type: ignore[method-assign]
+    with pytest.raises((WireError, RefusedError), match=r"stays charged"):
+        model().fit(MAKE[split](helper=helper))
+
+
+def test_the_signatures_of_a_start_are_read_as_they_are() -> None:
+    """Whatever comes in their place is a refusal."""
+    helper = Ended(NOTARY)
+    sent, _ = requests(by_rows(helper=helper), helper)
+    started = next(decode(request) for request in sent if decode(request).query == "start")
+    for text in ("", "[]", json.dumps({"a": 1}), json.dumps({**json.loads(started.text), "b": "none"})):
+        answer = decode(helper.handle(encode(Frame("plan", 5, started.plan, 0, "start", {}, text))).data)
+        assert answer.kind == "refuse"
+        assert "signature of" in answer.text
+
+
+def test_the_command_serves_a_helper(tmp_path: Path) -> None:
+    """By rows, over TLS: the helper a process of the command line, the parties in threads."""
+    create_authority(tmp_path)
+    for name in ("coordinator", "a", "b", NOTARY):
+        issue(tmp_path, name)
+    with contextlib.closing(
+        GrpcCoordinator("localhost:0", ("a", NOTARY, "b"), Credentials.load(tmp_path, "coordinator"), timeout=30.0)
+    ) as wire:
+        address = f"localhost:{wire.port}"
+        (tmp_path / "notary.toml").write_text(
+            f'[helper]\nname = "{NOTARY}"\n[federation]\ncoordinator = "{address}"\ncertificates = "."\n'
+        )
+        helper = Program("-m", "sottovoce", "helper", "--job", tmp_path / "notary.toml", "--once", read=True)
+        X, y = data()
+        for name, rows in (("a", slice(0, 30)), ("b", slice(30, 60))):
+            party = sv.Party(name, X[rows], y[rows], policy=sv.Policy(sealed=True))
+            arguments = (party, address, Credentials.load(tmp_path, name))
+            threading.Thread(target=serve_party, args=arguments, daemon=True).start()
+        wire.wait_for_parties(30)
+        fitted = model().fit(sv.Federation.connect(wire, sums="secure", helper=NOTARY))
+        assert fitted.plan_.names == ("a", "b")
+        assert [name for name, _ in fitted.plan_.keys] == ["a", "b", NOTARY]
+        said = helper.communicate(20)[0]
+    assert helper.returncode == 0, said
+    assert "without records" in said
