@@ -114,16 +114,16 @@ def test_sums_that_could_wrap_around_are_refused_and_those_just_below_are_exact(
         run = Run(rows, np.ones(records), [1, 1], bits).exchange()
         exact = records * 4**bits
         if exact < 2**63:
-            check_room(records, 1.0, bits, std)
+            check_room(records, 1.0, 4.0**-bits, std)
             assert opened(run.gram_shares())[0] == exact
         else:  # nothing of the sum is right then
             with pytest.raises(InputError, match=r"bits=30 leaves no room .* take fewer bits"):
-                check_room(records, 1.0, bits, std)
+                check_room(records, 1.0, 4.0**-bits, std)
             assert opened(run.gram_shares())[0] < 0
     with pytest.raises(InputError, match="leaves no room"):
-        check_room(7, 1.0, bits, 1 / 64)
+        check_room(7, 1.0, 4.0**-bits, 1 / 64)
     with pytest.raises(InputError, match="leaves no room"):
-        check_room(7, math.nan, bits, std)
+        check_room(7, math.nan, 4.0**-bits, std)
 
 
 # What each can read

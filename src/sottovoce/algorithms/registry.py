@@ -24,6 +24,7 @@ from sottovoce.privacy.trade_off import Profile
 from sottovoce.queries import pooling
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, queries_of
+from sottovoce.sealed.ring import check_room
 from sottovoce.solvers.auto import preferences
 
 SOLVERS = FAMILIES  # by name
@@ -263,6 +264,8 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
         query = queries[release.query]
         if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
             raise RefusedError(f"the plan seals {release.query!r} of {form.name}, which is no sum over all parties.")
+        noise = release.std * math.sqrt(plan.noises(WIDEST)) / float(np.min(query.noise_weights))
+        check_room(plan.records, release.charged_zero_out, release.step, noise)
         step = query.joint_step(plan.preparation.bits) if plan.split == "columns" else None
         if step is not None and release.step != step:
             raise RefusedError(

@@ -35,7 +35,6 @@ Label = Sequence[Any]
 
 PAIR: Final = "sottovoce sealed pair"  # between two parties
 DEALT: Final = "sottovoce dealt"  # between the dealer and a party
-TAG: Final = 16  # bytes that a box is longer than what is in it
 _ZEROS: Final = memoryview(bytes(2**18))
 
 

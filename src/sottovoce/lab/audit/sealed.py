@@ -179,9 +179,7 @@ class SealedColumns:
 
     def __init__(self, plan: Plan, data: Data, pool: Pool, script: tuple[tuple[float, ...], ...] = ()) -> None:
         if plan.scaled_loss.kind != "regression":
-            raise InputError(
-                "audits of sealed columns are of numbers: for classes the holder has secret dithers too."
-            )
+            raise InputError("audits of sealed columns are of numbers: for classes the holder has secret dithers too.")
         self.plan, self.pool, self.script = plan, pool, script
         self.form = algorithms.of(plan)
         self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
