@@ -117,7 +117,7 @@ def test_sums_that_could_wrap_around_are_refused_and_those_just_below_are_exact(
             check_room(records, 1.0, 4.0**-bits, std)
             assert opened(run.gram_shares())[0] == exact
         else:  # nothing of the sum is right then
-            with pytest.raises(InputError, match=r"bits=30 leaves no room .* take fewer bits"):
+            with pytest.raises(InputError, match=r"leaves no room .* take fewer bits"):
                 check_room(records, 1.0, 4.0**-bits, std)
             assert opened(run.gram_shares())[0] < 0
     with pytest.raises(InputError, match="leaves no room"):
