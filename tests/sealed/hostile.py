@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sottovoce import algorithms
 from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.federation.announcements import Invitation
 from sottovoce.federation.party import Party
 from sottovoce.federation.sealed_columns import LocalDeals, Stage, pieces_of, widths_of
 from sottovoce.lab.audit.catalogue import audit_plan
@@ -55,7 +56,8 @@ class Hostile:
         self.queries = {name: queries_of(algorithms.of(plan), self.plan, name) for name in plan.names}
 
     def keyed(self, plan: Plan) -> Plan:
-        keys = [(name, self.fact(name, Frame("hello", 0, query="seal", text=plan.run))) for name in plan.names]
+        invited = Invitation(plan.run, plan.names if plan.columns else ())
+        keys = [(name, self.fact(name, Frame("hello", 0, query="seal", text=invited.text))) for name in plan.names]
         if plan.split == "columns":
             keys.append((COORDINATOR, self.deal_key.public))
         return plan.model_copy(update={"keys": tuple(keys)})
