@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+import sottovoce as sv
 from clear import Clear, parts_of
 from sottovoce import losses
 from sottovoce.algorithms.registry import find, plan_by
@@ -22,6 +23,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.projection import CentredRows
 from sottovoce.door.query import Round
 from sottovoce.errors import InputError, LeakError
+from sottovoce.federation.sealed_columns import ColumnSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.sealing import Sealing
@@ -436,3 +438,46 @@ def test_what_the_form_does_not_serve_is_said() -> None:
     assert find("whitened", problem, {}).form == "blocks"
     with pytest.raises(InputError, match="whitened"):
         find("whitened", problem.changed(class_weight=(1.0, 0.5)), {})
+
+
+@pytest.mark.parametrize("kind", [CLASSES, NUMBERS], ids=["classes", "numbers"])
+def test_what_parties_open_is_what_the_clear_says(kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sum of a fit over sealed columns, against exact ones; coins and noise are others."""
+    opened_sums: list[tuple[Any, np.ndarray, int]] = []
+    plain = ColumnSums.sum
+
+    def noted(self: ColumnSums, number: int, ask: Any, queries: Any) -> np.ndarray:
+        value = plain(self, number, ask, queries)
+        opened_sums.append((ask, value, number))
+        return value
+
+    monkeypatch.setattr(ColumnSums, "sum", noted)
+    records, widths = 1500, (2, 1, 3)
+    like = plan_for(records, widths, epsilon=30.0, **kind)
+    X, y = people(like)
+    parts = np.split(X, np.cumsum(widths)[:-1], axis=1)
+    people_by_columns = sv.Federation.by_columns(
+        parts, y, labels="held", label_party=2, norms=like.norms, products="secure"
+    )
+    labels: dict[str, Any] = {"label_bound": 1.0} if like.classes is None else {"classes": (-1, 1)}
+    estimator = sv.PrivateRidge if like.classes is None else sv.PrivateLogisticRegression
+    model = estimator(
+        30.0, delta=1e-5, row_norm=1.0, alpha=0.0, solver=Whitened(rounds=2), insecure_seed=0, **labels
+    ).fit(people_by_columns)
+    plan = model.plans_[0]
+    assert (plan.form, len(opened_sums)) == ("blocks", 12 if like.classes else 6)
+
+    def furthest(clear: Clear) -> float:
+        """In deviations of the noise, and of dithers of every record."""
+        found = 0.0
+        for ask, value, number in opened_sums:
+            query, told = clear.queries[0][ask.query], dict(ask.arrays)
+            noise = plan.release(query.name).std ** 2 * plan.noises(query.known_part(plan, told))
+            spread = math.sqrt(noise + (records / 4 if isinstance(query, JointSum) else 0.0))
+            found = max(found, float(np.abs(clear.exact(query, told, number) - value).max()) / spread)
+        return found
+
+    clear = Clear(plan, BlockWhitened(), parts_of(plan, X, y), np.random.default_rng(0))
+    assert furthest(clear) < 6.0  # of 60 numbers: false alarms below 1e-6
+    wrong = Clear(plan, BlockWhitened(), parts_of(plan, X, -y), np.random.default_rng(0))
+    assert furthest(wrong) > 12.0  # other labels
