@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import serving
-from plans import PLANS, plan_for
+from plans import PLANS, SEALED, plan_for
 from sottovoce import algorithms
 from sottovoce.algorithms.ranges import CountedRanges
 from sottovoce.algorithms.sgd.published import RecordGradient
@@ -199,7 +199,8 @@ def test_what_some_parties_answer_is_no_sum_over_all(name: str) -> None:
 
 
 def test_every_form_has_a_plan_here() -> None:
-    assert {form for form, _, _ in PLANS.values()} == {*algorithms.every_form(), *algorithms.forms("evaluation")}
+    every = {form for form, _, _ in (*PLANS.values(), *SEALED.values())}
+    assert every == {*algorithms.every_form(), *algorithms.forms("evaluation")}
 
 
 WRONG: dict[str, tuple[str, type, str, Any]] = {

@@ -141,7 +141,7 @@ def test_only_those_who_know_the_labels_have_them(labels: Any) -> None:
     [name for name in algorithms.SOLVERS if all("columns" not in form.splits for form in algorithms.forms(name))],
 )
 def test_a_solver_that_does_not_serve_columns_says_so(solver: str) -> None:
-    federation = Federation.by_columns([X, X], Y)
+    federation = Federation.by_columns([X, X], Y, products="none")
     with pytest.raises(InputError, match=f"solver='{solver}' does not serve data split by columns"):
         model(solver=solver).fit(federation)
     assert federation.transport.communication.uplink_bytes == 0
@@ -164,12 +164,13 @@ def test_frank_wolfe_without_an_l1_ball_is_told_how_to_have_one(options: dict[st
     ],
 )
 def test_by_columns_a_solver_is_chosen_by_public_facts(labels: Any, options: dict[str, Any], solver: str) -> None:
-    plan = model("auto", **options).plan(Federation.by_columns([X, X], Y, labels=labels))
+    plan = model("auto", **options).plan(Federation.by_columns([X, X], Y, labels=labels, products="none"))
     assert plan.algorithm == solver
+    assert plan.sealing is None
 
 
 def test_a_radius_is_that_of_the_l1_ball_by_columns() -> None:
-    fitted = model("auto", radius=1.0).fit(Federation.by_columns([X, X], Y))
+    fitted = model("auto", radius=1.0).fit(Federation.by_columns([X, X], Y, products="none"))
     assert fitted.plan_.algorithm == "frank-wolfe"
     assert fitted.plan_.regulariser.name == "l1_ball"
     assert np.abs(fitted.coef_).sum() <= 1.0 + 1e-9

@@ -260,7 +260,7 @@ def test_selection_has_exponential_probabilities() -> None:
     def accepts(counts: NDArray[np.int64], rate: float) -> bool:
         weights = np.exp(rate * scores)
         expected = weights / weights.sum() * counts.sum()
-        return stats.stats.chisquare(counts, expected).pvalue > FALSE_ALARM
+        return stats.chisquare(counts, expected).pvalue > FALSE_ALARM
 
     assert accepts(selection_counts(1.0, 10_000), 1.0)
     assert accepts(selection_counts(0.0, 10_000), 0.0)
@@ -583,7 +583,7 @@ def laplace_law(scores: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
 
 def accepts_noisy(found: list[int], law: NDArray[np.float64]) -> bool:
     counts = np.bincount(found, minlength=len(law))
-    return bool(stats.stats.chisquare(counts, law * len(found)).pvalue > FALSE_ALARM)
+    return bool(stats.chisquare(counts, law * len(found)).pvalue > FALSE_ALARM)
 
 
 @pytest.mark.parametrize("scale", [0.8, 4.0])

@@ -415,11 +415,11 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             if federation.undecided:
                 federation.seal_where_allowed(coordinator, self._unsealed(problem))
                 problem = problem.changed(sealing=federation.sealed())
-            if federation.norms is None and self._schema is None:
-                warn_of_norms(problem, frames + 1)
             if self.alpha == "auto":
                 check_auto(self, problem)
             warn_of(problem, frames + 1)
+            if federation.norms is None and self._schema is None:
+                warn_of_norms(problem, frames + 1)
             columns, purchase = self._bought(names, problem.features), None
             if columns:
                 problem, ranged = ranges.shared_out(problem, columns, frames + 1)

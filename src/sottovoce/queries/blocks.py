@@ -21,7 +21,7 @@ from sottovoce.data.projection import CentredRows
 from sottovoce.door.query import Reals, Round, Told, Wholes, misfit
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.privacy.relation import Relation, distance
+from sottovoce.privacy.relation import Relation, distance, either
 from sottovoce.queries.joint import JointSum, known_part
 from sottovoce.queries.numbers import LabelSum, NumberSum
 from sottovoce.queries.projected import FINEST, POSITIVE, STEEPEST, Shape
@@ -264,9 +264,9 @@ class JointSquares(LookupSum):
     title: ClassVar[str] = "the mean square of the scores"
     level, words, order = 0.25, 32, 3
 
-    def sensitivity(self, relation: Relation) -> float:  # noqa: ARG002
+    def sensitivity(self, relation: Relation) -> float:
         """1: no r_i is below 0."""
-        return 1.0
+        return either(relation, zero_out=1.0, replace_one=1.0)
 
     def known_part(self, plan: Problem, told: Told) -> float:  # noqa: ARG002
         """1: likewise."""
