@@ -76,6 +76,7 @@ class Coordinator:
         self.begun: set[bytes] = set()  # plans of which something was asked: a party may have released
         self.asked: Counter[str] = Counter()  # rounds by query
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
+        self.helped = (0, 0)  # bytes from a helper, and to it
         self.missing: dict[str, str] = {}  # by party: why it has no part of the last run's model
         self.transcript: list[Message] | None = [] if record else None
         self.left: dict[str, int] = {}  # of sealed sums: who left, and in which round
@@ -359,7 +360,9 @@ class Coordinator:
             requests = dict.fromkeys(parties, frame_of({}))
         found: dict[str, Reply] = {}
         for name, data in self._transport.exchange(requests).items():
-            if said.kind in ("ask", "seal"):
+            if name == self._helper:
+                self.helped = self.helped[0] + len(data), self.helped[1] + len(requests[name])
+            elif said.kind in ("ask", "seal"):
                 self.uplink[said.query or "columns"] += len(data)
             reply = found[name] = checks.checked(name, said, data, alone=len(self._parties) == 1)
             if self.transcript is not None and reply.facts:
