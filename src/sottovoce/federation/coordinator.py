@@ -290,7 +290,9 @@ class Coordinator:
             try:
                 return self._exchange(parties, said, each)
             except WireError as error:
-                raise WireError(f"{error} The run is lost; what was charged stays charged.") from error
+                self._away |= set(error.parties)
+                text = f"{error} The run is lost; what was charged stays charged. Start a new fit."
+                raise WireError(text, error.parties) from error
 
         deals: Deals
         if plan.sealing is None or plan.sealing.helper is None:
