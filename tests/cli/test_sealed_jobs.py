@@ -87,9 +87,10 @@ def test_one_party_seals_nothing_and_evaluations_have_no_such_keys(write_job, fo
         load_evaluation_job(folder / "test.toml")
 
 
-def test_a_helper_that_cannot_be_reached_is_never_left_out_in_silence(write_job) -> None:
-    with pytest.raises(InputError, match=r"federation\.helper = 'notary'"):
-        planned(load_job(write_job(data=None, more=f'{FEDERATION}sums = "secure"\nhelper = "notary"\n')))
+def test_a_helper_is_in_the_plan_and_is_no_party(write_job) -> None:
+    plan = planned(load_job(write_job(data=None, more=f'{FEDERATION}sums = "secure"\nhelper = "notary"\n'))).plan
+    assert (plan.sealing.dealer, plan.names) == ("notary", ("north", "south", "west"))
+    assert [name for name, _ in plan.keys] == [*plan.names, "notary"]
 
 
 def test_a_holder_decides_in_its_file(tmp_path) -> None:

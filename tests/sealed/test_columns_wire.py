@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import pytest
 import sottovoce as sv
 from processes import Program
 from sealed_fits import NOTARY, RECORDS, Watched, by_columns, by_rows, data, doubled, model
-from sottovoce.door.frames import encode
+from sottovoce.door.frames import decode, encode
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation import party as parties
 from sottovoce.federation.announcements import check_pinned
@@ -141,11 +140,10 @@ def test_an_end_that_is_not_pinned_is_refused_before_data_are_touched(
     assert b"has not pinned" in party.handle(encode(asked)).data  # also where it had told a key
 
 
-def test_a_wire_without_pins_has_none() -> None:
-    unknown: Any = SimpleNamespace()
+def test_who_was_not_told_who_it_is_knows_nobody() -> None:
     with pytest.raises(RefusedError, match="has not pinned the key of b"):
-        check_pinned("a", ["a", "b"], unknown)
-    check_pinned("a", ["a"], unknown)
+        check_pinned("a", ["a", "b"], None)
+    check_pinned("a", ["a"], None)
     fitted = model().fit(by_rows())  # by rows the curve says what a made-up party would learn
     assert fitted.plan_.sealing is not None
 
@@ -157,6 +155,27 @@ def test_where_it_was_left_open_columns_are_not_sealed_with_whom_is_not_known() 
     fitted = model(solver="auto").fit(federation)
     assert fitted.plan_.sealing is None
     assert "has not pinned the key of c" in federation.why
+
+
+@pytest.mark.parametrize("who", ["c", NOTARY])
+@pytest.mark.parametrize("at", [1, 4, 9])
+def test_who_does_not_come_back_ends_the_run(who: str, at: int) -> None:
+    """In the set-up, in the Gram matrix, in a gradient."""
+    federation = by_columns(helper=Helper(NOTARY))
+    end: Any = next(end for end in federation._ends if end.name == who)
+    whole, count = end.handle, 0
+
+    def gone(request: bytes) -> Any:
+        nonlocal count
+        count += decode(request).kind in ("seal", "ask")
+        if count >= (at if who == "c" else 1 + at // 4):
+            raise ConnectionError
+        return whole(request)
+
+    end.handle = gone
+    with pytest.raises(WireError, match=r"The run is lost; what was charged stays charged") as lost:
+        model().fit(federation)
+    assert lost.value.parties == (who,)
 
 
 class Sites:

@@ -80,6 +80,8 @@ def test_a_helper_is_told_public_numbers_and_deals_boxes(split: str) -> None:
         assert names == {"sealed"} if split == "rows" else len(names) in (1, 2)
     assert federation.names == ("a", "b", "c")
     assert set(federation.coordinator().facts(classes=False)) == {"a", "b", "c"}
+    assert fitted.communication_.uplink_bytes < wire.communication.uplink_bytes  # what was dealt is not the parties'
+    assert sum(fitted.communication_.uplink.values()) < fitted.communication_.uplink_bytes
     assert federation.sealed() is not None
     assert federation.sealed().curious == 2  # type: ignore[union-attr]
 

@@ -663,7 +663,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def _train(self, prepared: Prepared, progress: Progress | None = None) -> Solution:
         """Run the plan and keep what it gave. Every party charges its ledger before its first release."""
         coordinator, wire = prepared.coordinator, prepared.federation.transport
-        before = _counts(wire.communication)
+        before = _counts(wire.communication, coordinator)
         self.__dict__.pop("ranges_", None)
         with failures_of(prepared.federation):
             if prepared.purchase is not None:
@@ -700,7 +700,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         kinds = Counter[str]()
         for query, count in coordinator.uplink.items():
             kinds[named.get(query, query)] += count
-        up, down = _counts(wire.communication)
+        up, down = _counts(wire.communication, coordinator)
         self.communication_ = Communication(up - before[0], down - before[1], coordinator.asked.total(), dict(kinds))
         self.transcript_ = coordinator.transcript
         self.missing_parts_ = dict(coordinator.missing)
@@ -909,8 +909,10 @@ def common_names(facts: Facts, split: Split) -> tuple[str, ...]:
     return next(iter(named.values()), ())
 
 
-def _counts(communication: Communication) -> tuple[int, int]:
-    return communication.uplink_bytes, communication.downlink_bytes
+def _counts(communication: Communication, coordinator: Coordinator) -> tuple[int, int]:
+    """Bytes from the parties, and to them; those of a helper are not of theirs."""
+    up, down = coordinator.helped
+    return communication.uplink_bytes - up, communication.downlink_bytes - down
 
 
 def warn_of_delta(problem: Problem, frames: int) -> None:

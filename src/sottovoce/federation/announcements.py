@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import signers
-from sottovoce.transports.identity import PLAN, SEAL_KEY, Identity, Local
+from sottovoce.transports.identity import PLAN, SEAL_KEY, Identity
 
 IDS: Final = "ids"  # the query of messages that compare identifiers
 
@@ -67,10 +67,8 @@ def check_signatures(plan: Plan, party: str, identity: Identity | None, text: st
 
 def check_pinned(party: str, members: Iterable[str], identity: Identity | None) -> None:
     """Refuse sealed columns with an end that this party does not know by itself."""
-    pinned = getattr(identity, "pinned", None)
     for name in members:
-        known = isinstance(identity, Local) if pinned is None else pinned(name)
-        if name != party and not known:
+        if name != party and (identity is None or not identity.pinned(name)):
             raise RefusedError(
                 f"{party} has not pinned the key of {name}, and seals columns with nobody it has not: who deals and "
                 f"has one party of its own reads every column. Ask the holder of {name} for its pin, and put it into "

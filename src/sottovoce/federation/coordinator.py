@@ -76,6 +76,7 @@ class Coordinator:
         self.begun: set[bytes] = set()  # plans of which something was asked: a party may have released
         self.asked: Counter[str] = Counter()  # rounds by query
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
+        self.helped = (0, 0)  # bytes from a helper, and to it
         self.missing: dict[str, str] = {}  # by party: why it has no part of the last run's model
         self.transcript: list[Message] | None = [] if record else None
         self.left: dict[str, int] = {}  # of sealed sums: who left, and in which round
@@ -289,7 +290,9 @@ class Coordinator:
             try:
                 return self._exchange(parties, said, each)
             except WireError as error:
-                raise WireError(f"{error} The run is lost; what was charged stays charged.") from error
+                self._away |= set(error.parties)
+                text = f"{error} The run is lost; what was charged stays charged. Start a new fit."
+                raise WireError(text, error.parties) from error
 
         deals: Deals
         if plan.sealing is None or plan.sealing.helper is None:
@@ -359,7 +362,9 @@ class Coordinator:
             requests = dict.fromkeys(parties, frame_of({}))
         found: dict[str, Reply] = {}
         for name, data in self._transport.exchange(requests).items():
-            if said.kind in ("ask", "seal"):
+            if name == self._helper:
+                self.helped = self.helped[0] + len(data), self.helped[1] + len(requests[name])
+            elif said.kind in ("ask", "seal"):
                 self.uplink[said.query or "columns"] += len(data)
             reply = found[name] = checks.checked(name, said, data, alone=len(self._parties) == 1)
             if self.transcript is not None and reply.facts:
