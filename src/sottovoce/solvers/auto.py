@@ -21,7 +21,7 @@ WHY: Final[Mapping[str, str]] = {  # the rule below takes a solver
     "scd": "the loss has a kink and the penalty is l2",
     "greedy-cd": "there are too many features for this budget to learn more than a few of them",
     "frank-wolfe": "the weights are in an l1 ball",
-    "newton": "without noise it needs the fewest rounds; over sealed columns it keeps what nearly cancels between parties",
+    "newton": "it needs the fewest rounds without noise, and keeps what nearly cancels between sealed columns",
     "gradient": "without noise it needs no matrix of all pairs of features",
     "sgd": "no other serves this problem",
     "score": "one noisy score of everybody from each party says as much as many rounds",
