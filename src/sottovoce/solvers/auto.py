@@ -13,7 +13,7 @@ MANY, SCARCE = 300, 7.0  # with so many features and less signal for each, only 
 SPARSE = 100  # features from which an l1 ball means that few of them matter
 SCORES = 4  # parties up to which one noisy score from each says enough
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
-SURE = 300  # signal of a dimension from which Newton over sealed columns gains on numbers
+SURE = 160  # signal of a dimension from which Newton over sealed columns gains on numbers
 
 WHY: Final[Mapping[str, str]] = {  # the rule below takes a solver
     "whitened": "no other was better on problems of this kind, whatever the signal and the number of features",
