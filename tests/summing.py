@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.gate import Gate
 from sottovoce.door.outgoing import Share
 from sottovoce.door.query import Round
+from sottovoce.door.sealed_gate import SealedGate
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.sealing import Sealing
@@ -65,7 +65,7 @@ class Holder:
         self.rows = Block.prepare(*data_of(plan.names.index(name)), plan.part(name).preparation)
         self.sealer = Sealer(plan, name, key)
         noise = randomness or SeededRandomness(5, name)
-        self.gate = Gate(plan, noise, account, None, self.sealer)
+        self.gate = SealedGate(plan, noise, account, self.sealer)
 
     def round(self, weights: float, number: int = 0) -> Round:
         return Round(self.plan, number, {"weights": np.full(3, weights)}, self.rows, None)

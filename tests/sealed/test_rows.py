@@ -13,10 +13,10 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.data.block import Block
-from sottovoce.door import gate as gate_module
+from sottovoce.door import sealed_gate as gate_module
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.door.gate import Gate, noise_of
 from sottovoce.door.outgoing import Outgoing, Share, reply
+from sottovoce.door.sealed_gate import SealedGate, noise_of
 from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.federation.party import Party
 from sottovoce.privacy.randomness import SeededRandomness
@@ -204,7 +204,7 @@ class TestDoor:
         with pytest.raises(LeakError, match="would leave alone"):
             holder.gate.release(query, holder.round(0.0))
         plain = plan.model_copy(update={"sealing": None, "keys": ()})
-        holder.gate = Gate(plain, SeededRandomness(1))
+        holder.gate = SealedGate(plain, SeededRandomness(1), None, holder.sealer)
         with pytest.raises(LeakError, match="seals no sums"):
             holder.share()
         with pytest.raises(RefusedError, match="another public key"):

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.gate import noise_of
 from sottovoce.door.outgoing import SEAL, Masked, Share
 from sottovoce.door.query import Query
+from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import Randomness

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.frames import Frame, encode
-from sottovoce.door.gate import noise_of
 from sottovoce.door.query import Query
+from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.federation import replies as checks
 from sottovoce.federation.announcements import IDS, Invitation

@@ -26,6 +26,7 @@ from sottovoce.door.gate import Gate, fits
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
+from sottovoce.door.sealed_gate import SealedGate
 from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.announcements import (
@@ -294,12 +295,12 @@ class Party:
         round = Round(run.plan, frame.round, told, run.rows, run.memory)
         released: Released | Share
         try:
-            if run.plan.sealing is None:
-                released = run.gate.release(query, round)
-            elif run.columns is not None:
+            if run.columns is not None:
                 released = run.columns.share(query, round, frame)
-            else:
+            elif isinstance(run.gate, SealedGate):
                 released = run.gate.share(query, round, Call.read(frame.text))
+            else:
+                released = run.gate.release(query, round)
         except ForgottenError:
             return reply("unknown-plan", frame, acknowledged(False))
         finally:
@@ -447,11 +448,12 @@ class Party:
         self._charge(form, plan)
         self._alignment = None
         self._keys.keep(plan)
-        gate = Gate(plan, self.randomness, self._account, keeper, sealer)
         self._seen.add(plan.digest)
-        columns = None
-        if isinstance(sealer, ColumnSealer):
-            columns = ColumnRun(plan, sealer, rows, gate, self.randomness)
+        gate, columns = Gate(plan, self.randomness, self._account, keeper), None
+        if sealer is not None:
+            gate = sealed = SealedGate(plan, self.randomness, self._account, sealer)
+            if isinstance(sealer, ColumnSealer):
+                columns = ColumnRun(plan, sealer, rows, sealed, self.randomness)
         self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows), columns, started=alone)
         return self._signed(plan)
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from sottovoce.algorithms import Ask
 from sottovoce.data.block import Block
 from sottovoce.door.frames import Frame
-from sottovoce.door.gate import Gate, Own, noise_of
 from sottovoce.door.outgoing import Masked, Share
 from sottovoce.door.query import Query, Round, Told
+from sottovoce.door.sealed_gate import Own, SealedGate, noise_of
 from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.federation.replies import Reply, share
 from sottovoce.plan.plan import Plan
@@ -123,7 +123,7 @@ class _Lookup:
 class ColumnRun:
     """A party's side of one plan over sealed columns."""
 
-    def __init__(self, plan: Plan, sealer: ColumnSealer, rows: Block, gate: Gate, randomness: Randomness) -> None:
+    def __init__(self, plan: Plan, sealer: ColumnSealer, rows: Block, gate: SealedGate, randomness: Randomness) -> None:
         holder = sealer.holder
         labels = np.where(rows.usable_rows, rows.labels, np.nan) if holder else None
         integers = integers_of(rows, plan, sealer.name)

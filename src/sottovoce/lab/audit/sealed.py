@@ -24,9 +24,9 @@ from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.data.block import Block, Matrix
 from sottovoce.door.frames import Frame
-from sottovoce.door.gate import Gate, noise_of
 from sottovoce.door.outgoing import SEAL, Released
 from sottovoce.door.query import Query, Round, Told
+from sottovoce.door.sealed_gate import SealedGate, noise_of
 from sottovoce.errors import InputError
 from sottovoce.federation.replies import Reply
 from sottovoce.federation.sealed_columns import (
@@ -141,7 +141,7 @@ class SealedRows(Side):
     def sealed_play(self, plan: Plan, keys: Mapping[str, RunKey], sources: Mapping[str, Randomness]) -> Transcript:
         """A run, as `Coordinator.run` has it; the first party's messages are what is left of the sums."""
         sealers = {name: _SeenRows(plan, name, keys[name]) for name in plan.names}
-        gates = {name: Gate(plan, sources[name], sealer=sealers[name]) for name in plan.names}
+        gates = {name: SealedGate(plan, sources[name], None, sealers[name]) for name in plan.names}
         opener, memories = Opener(plan, sources[COORDINATOR]), self.memories()
         text, messages, number = self.form.coordinate(plan), list[Message](), 0
         try:
@@ -275,7 +275,7 @@ class _Protocol:
     ) -> None:
         self.side, self.plan = side, plan
         self.sealers = {name: _SeenColumns(plan, name, keys[name]) for name in plan.names}
-        self.gates = {name: Gate(plan, sources[name], sealer=sealer) for name, sealer in self.sealers.items()}
+        self.gates = {name: SealedGate(plan, sources[name], None, sealer) for name, sealer in self.sealers.items()}
         self.memories = {name: side.form.remember(plan, block) for name, block in side.blocks.items()}
         self.runs = {
             name: ColumnRun(plan, sealer, side.blocks[name], self.gates[name], sources[name])

@@ -1,0 +1,208 @@
+"""The door of one party for one plan whose sums are sealed: shares of sums and, by columns, masked words."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.gate import Gate
+from sottovoce.door.outgoing import SEAL, Masked, Share
+from sottovoce.door.query import Query, Round, Told, Walk
+from sottovoce.errors import LeakError, RefusedError
+from sottovoce.privacy.randomness import Randomness
+from sottovoce.sealed.streams import Label
+from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Sealer, label_of
+
+if TYPE_CHECKING:
+    from sottovoce.plan.plan import Plan
+    from sottovoce.plan.release import Release
+    from sottovoce.privacy.ledger import Account
+
+Own = Callable[[], NDArray[np.int64]]  # what a party has by itself of a sum, on its grid
+
+
+class SealedGate(Gate):
+    """The same door, through which nothing leaves alone: `share` is one part of a sum, `masked` is for other parties.
+
+    Guarantee: what leaves looks uniform to whoever lacks the keys of the others. A label is used once: asked again,
+    alike, the same bytes leave. Proof: `sealed/proofs`.
+    """
+
+    def __init__(self, plan: Plan, randomness: Randomness, account: Account | None, sealer: Sealer) -> None:
+        super().__init__(plan, randomness, account)
+        self._public = plan
+        self._sealer = sealer
+        self._shares: dict[str, Share] = {}  # the last of each query, without a ledger
+        self._labels: set[str] = set()  # of masks: each is used once
+        self._masked: dict[str, tuple[str, str, Masked, NDArray[Any]]] = {}  # the last of each name
+        self._group: Masked | None = None
+        self._again = 0  # shares of sums that were asked before, of more parties
+        if account is not None:
+            self._recall(sealer, account)
+
+    def masked(
+        self, name: str, label: Label, told: str, make: Callable[[], NDArray[Any]]
+    ) -> tuple[Masked, NDArray[Any]]:
+        """What the other parties may read of this party's words: less a pad, and in a box. And the padded words.
+
+        Guarantee: a pad is used once. Asked again alike, the same box leaves; by other numbers it is refused. `make`
+        gives the words, and nobody sees them before the pad is off. `told` is the hash of what was asked.
+        """
+        with self._one_at_a_time:
+            sealer = self._sealer
+            if not isinstance(sealer, ColumnSealer) or not sealer.group:
+                raise LeakError(f"{name!r} has no key to leave under; nothing was released.")
+            asked = json.dumps([name, *label])
+            known = self._masked.get(name)
+            if known is not None and known[0] == asked:
+                if known[1] != told:
+                    raise RefusedError(f"{name!r} was masked for other numbers, and a mask is used once.")
+                return known[2], known[3]
+            if asked in self._labels:
+                raise RefusedError(f"{name!r} was masked before, and a mask is used once.")
+            self._labels.add(asked)
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                padded, box = sealer.masked(label, make())
+            found = Masked(name, {"boxed": box}, seal=SEAL)
+            self._masked[name] = asked, told, found, padded
+            return found, padded
+
+    def group(self) -> Masked:
+        """The key of the parties' boxes, in a box for each of them."""
+        if not isinstance(self._sealer, ColumnSealer) or not self._sealer.holder:
+            raise RefusedError("the holder of the labels makes the key of the parties, and nobody else.")
+        if self._group is None:
+            self._group = Masked("group", self._sealer.group_boxes(), seal=SEAL)
+        return self._group
+
+    def share(
+        self, query: Query, round: Round, call: Call, product: Callable[[Own], NDArray[np.int64]] | None = None
+    ) -> Share:
+        """A part of a sealed sum: the exact value, its share of the noise, and the masks of the roster.
+
+        Guarantee: what leaves looks uniform without the shares of all others in the roster; their sum is the Gaussian
+        mechanism with the plan's noise or more against every adversary that the plan declares (`sealed/proofs`). Each
+        (query, round, attempt) is answered once: asked again, alike, the same bytes leave and nothing is drawn; asked
+        for another roster or with other numbers it is refused. Attempts beyond the first are those that were reserved.
+        """
+        with self._one_at_a_time:
+            self.unreleased = False
+            sealer = self._sealer
+            if self._public.sealing is None:
+                raise LeakError(f"the plan seals no sums, and {query.name!r} is asked as one; nothing was released.")
+            if not set(query.takes(self._public, round.number)) <= set(call.said):
+                raise RefusedError(f"query {query.name!r} in round {round.number} is asked with all that it takes.")
+            label = label_of(query.name, round.number, call, round.told)
+            earlier = self._stored_share(query.name, round.number, call.attempt)
+            if earlier is not None:
+                if earlier.text != json.dumps(label):
+                    raise RefusedError(
+                        f"query {query.name!r} in round {round.number} was answered for another roster, or told other "
+                        "numbers; a share leaves once."
+                    )
+                return earlier
+            release = self._permitted(query, round.number, round.rows)
+            sealer.check(call)
+            self._check_attempt(query.name, round.number, call.attempt)
+            self.unreleased = True
+            round = round._replace(randomness=self._randomness)
+            with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
+                values = (
+                    self._whole_numbers(query, release, round)
+                    if product is None
+                    else self._product(query, release, round, product)
+                )
+                words = sealer.sealed(values, noise_of(query, self._public, round.told), label, self._randomness)
+            share = Share(query.name, round.number, words, json.dumps(label), seal=SEAL)
+            return self._store_share(share, sealer, call)
+
+    def _product(
+        self, query: Query, release: Release, round: Round, product: Callable[[Own], NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
+        """A share of a sum over columns: `product` makes it, of what a party has by itself or of what it was sent."""
+        if release.std == 0.0 or release.mechanism != "gaussian" or self._public.split != "columns":
+            raise LeakError(f"query {query.name!r} is no sum over columns with noise; nothing was released.")
+        if query.joint_step(self._public.preparation.bits) not in (None, release.step):
+            raise LeakError(f"query {query.name!r} has another grid than its noise; nothing was released.")
+        values = product(functools.partial(self._whole_numbers, query, release, round))
+        if values.shape != (query.length,) or values.dtype != np.int64:
+            raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")
+        return values
+
+    def _whole_numbers(self, query: Query, release: Release, round: Round) -> NDArray[np.int64]:
+        """The exact value on the grid of the release: what noise is added to."""
+        if release.std == 0.0 or release.mechanism != "gaussian" or query.world_sees != "sum":
+            raise LeakError(f"query {query.name!r} is no sum with noise, and cannot be sealed; nothing was released.")
+        (rows,) = self._drawn(release, round.rows)
+        round = round._replace(rows=rows)
+        if isinstance(query, Walk):
+            values: NDArray[Any] = query.walk(round, np.zeros(query.length, dtype=np.int64), release.step)
+        else:
+            values = np.rint(query.value(round) / release.step)
+        if values.shape != (query.length,):
+            raise LeakError(f"query {query.name!r} is no vector as long as its noise; nothing was released.")
+        return values.astype(np.int64)
+
+    def _check_attempt(self, query: str, number: int, attempt: int) -> None:
+        """Refuse to go back to an earlier attempt, and to give more shares again than were reserved."""
+        spare = 0 if self._public.sealing is None else self._public.sealing.spare
+        if attempt > spare or (attempt and self._again >= spare):
+            raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and they are used up.")
+        if any(self._stored_share(query, number, later) for later in range(attempt + 1, spare + 1)):
+            raise RefusedError(f"query {query!r} in round {number} was answered in a later attempt.")
+
+    def _stored_share(self, query: str, number: int, attempt: int) -> Share | None:
+        name = _attempt_name(query, attempt)
+        if self._account is None:
+            last = self._shares.get(name)
+            if last is None or number > last.round:
+                return None
+            if last.round == number:
+                return last
+            raise RefusedError(f"round {number} is over, and a party without a ledger keeps only its last release.")
+        data = self._account.stored(self._plan.hex(), number, name)
+        if data is None:
+            return None
+        frame = decode(data)
+        return Share(query, number, np.array(frame.arrays["sealed"]), frame.text, seal=SEAL)
+
+    def _store_share(self, share: Share, sealer: Sealer, call: Call) -> Share:
+        """Durably, before anybody sees it; the roster is kept with it."""
+        name = _attempt_name(share.query, call.attempt)
+        if self._account is None:
+            self._shares[name] = share
+            self._answers[share.query] += 1
+        else:
+            frame = Frame("answer", 0, self._plan, share.round, share.query, dict(share.arrays), share.text)
+            offered = encode(frame)
+            stored = self._account.release(self._plan.hex(), share.round, name, offered)
+            if stored != offered:  # another process was first
+                raise RefusedError(f"query {share.query!r} in round {share.round} was answered by another process.")
+        self.unreleased = False
+        self._again += call.attempt > 0
+        sealer.keep(call.roster)
+        return share
+
+    def _recall(self, sealer: Sealer, account: Account) -> None:
+        """After a restart: the rosters that were answered, and how many of the spare releases."""
+        for number, name in account.released(self._plan.hex()):
+            data = account.stored(self._plan.hex(), number, name)
+            if data is not None:
+                sealer.keep(json.loads(decode(data).text)[4])
+                self._again += name != decode(data).query
+
+
+def noise_of(query: Query, plan: Plan, told: Told) -> Noise:
+    """What a sealed sum of a query is released with."""
+    return Noise(plan.release(query.name), query.noise_weights, query.known_part(plan, told))
+
+
+def _attempt_name(query: str, attempt: int) -> str:
+    """The name under which a share is stored: a query's own for the first attempt."""
+    return f"{query} (attempt {attempt + 1})" if attempt else query
