@@ -13,6 +13,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.data.block import Block
+from sottovoce.door import gate as plain_gate
 from sottovoce.door import sealed_gate as gate_module
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import Outgoing, Share, reply
@@ -123,7 +124,7 @@ class TestOnce:
             raise AssertionError("drawn again")
 
         monkeypatch.setattr(sums, "wide_gaussian", never)
-        monkeypatch.setattr(gate_module, "poisson_sample", never)
+        monkeypatch.setattr(plain_gate, "poisson_sample", never)
         assert words(holder().share()).tobytes() == first
 
     def test_another_roster_or_other_numbers_under_the_same_label_are_refused(self, again: Any) -> None:
