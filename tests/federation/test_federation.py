@@ -169,6 +169,24 @@ def test_by_columns_a_solver_is_chosen_by_public_facts(labels: Any, options: dic
     assert plan.sealing is None
 
 
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        sv.PrivateLogisticRegression(classes=(0, 1)),
+        sv.PrivateLinearSVC(classes=(0, 1)),
+        sv.PrivateRidge(label_bound=1.0),
+        sv.PrivateLasso(alpha=0.01, label_bound=1.0),
+        sv.PrivateRidge(loss="huber", threshold=0.2, label_bound=1.0),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_by_columns_sums_are_sealed_where_nobody_objects(estimator: Any) -> None:
+    federation = Federation.by_columns([X, X], Y)
+    made = estimator.set_params(delta=1e-6, entry_bound=1.0).plan(federation)
+    assert made.sealing is not None, federation.why
+    assert federation.why == "sealed: every party allows it"
+
+
 def test_a_radius_is_that_of_the_l1_ball_by_columns() -> None:
     fitted = model("auto", radius=1.0).fit(Federation.by_columns([X, X], Y, products="none"))
     assert fitted.plan_.algorithm == "frank-wolfe"

@@ -98,6 +98,7 @@ class Preview:
     charges: tuple[Charge, ...]
     notes: tuple[str, ...]
     why: str  # the plan has its solver: by "auto" with the reason, or as the job says
+    sums: str = ""  # by columns, where it was left open: whether sums are sealed, and why
     first: Purchase | None = None  # of ranges, which the plan waits for
     after: tuple[Plan, ...] = ()  # what follows the fit, on the same people
 
@@ -116,6 +117,7 @@ class Preview:
         return {
             "solver": self.plan.algorithm,
             "why": self.why,
+            **({"sums": self.sums} if self.sums else {}),
             "split": self.plan.split,
             "parties": dict(self.plan.parties),
             "features": self.plan.features,
@@ -234,6 +236,7 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
         charges=tuple(_charge(plans, party, account) for party, account in accounts.items()),
         notes=run.notes,
         why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
+        sums=run.prepared.federation.why,
         first=run.prepared.purchase,
         after=after,
     )

@@ -107,8 +107,9 @@ def known_part(problem: Problem, shares: Array) -> float:
 
 def looked_up(problem: Problem) -> bool:
     """Whether the slopes of a problem can be looked up at sealed scores."""
+    loss = problem.scaled_loss
     try:
-        slope_lookup(problem.scaled_loss, max(problem.scaled_loss.lipschitz(), 1.0), 20)
+        slope_lookup(loss, loss.lipschitz() if loss.kind == "classification" else 1.0, 20)
     except InputError:
         return False
     return not problem.class_weight

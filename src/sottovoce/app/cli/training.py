@@ -172,6 +172,8 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
         if made.split == "columns":
             console.print("A person is in every party, so each ledger is charged what all parties release together.")
     console.print(f"Solver: {shown.plan.algorithm}, {shown.why}")
+    if shown.sums:
+        console.print(f"Sums: {shown.sums}")
     if not remarks:
         return
     for refusal in dict.fromkeys(charge.refusal for charge in shown.charges if charge.refusal):
