@@ -176,9 +176,9 @@ class TestPins:
 
 
 def test_killed_parties_go_on_and_what_they_told_is_what_they_stored(tmp_path: Path) -> None:
-    """Four kills here; the program takes any number, and with its noise off compares the models."""
+    """Two kills here; the program takes any number, and with its noise off compares the models."""
     run = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path), "4", "11", "on"],
+        [sys.executable, str(PROGRAM), str(tmp_path), "2", "11", "on"],
         capture_output=True,
         text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
