@@ -283,7 +283,7 @@ class Judge:
             known = not said or any(text in said for text in (*REFUSED, *LOST, *UNCHARGED))
         else:
             known = any(text in said for text in REFUSED)
-        self.found["a plan that ran again"] += not known
+        self.found["asked again, and not refused by a known text"] += not known
 
     def answers(self) -> dict[str, int]:
         """All that the coordinators were told: a label has one answer, which the ledgers have where it is a share."""
