@@ -178,23 +178,33 @@ def test_who_does_not_come_back_ends_the_run(who: str, at: int) -> None:
     assert lost.value.parties == (who,)
 
 
+def laid_out(folder: Path, **terms: Any) -> list[sv.Account]:
+    """Certificates of all ends, the columns and the accounts of two holders."""
+    X, y = data()
+    create_authority(folder)
+    for name in ("coordinator", *Sites.names):
+        issue(folder, name)
+    ids = np.arange(RECORDS)
+    np.savez(folder / "a.npz", X=X[:, :2], y=y, ids=ids)
+    np.savez(folder / "b.npz", X=X[:, 2:], ids=ids.astype(float))
+    return [sv.Ledger.create(folder / f"{name}.db").open(name, **terms) for name in ("a", "b")]
+
+
+def connected(wire: Any) -> sv.Federation:
+    """The two holders and the helper, as the coordinator has them."""
+    norms = np.sqrt([0.5, 0.5]).tolist()
+    return sv.Federation.connect(wire, split="columns", labels="held", norms=norms, products="secure", helper=NOTARY)
+
+
 class Sites:
     """Two holders of columns and a helper, each a process, and the coordinator's end of the wire."""
 
     names = ("a", "b", NOTARY)
+    wire: Any  # what has the port
 
     def __init__(self, folder: Path, timeout: float = 60.0) -> None:
-        X, y = data()
         self.folder, self.processes = folder, dict[str, Program]()
-        create_authority(folder)
-        for name in ("coordinator", *self.names):
-            issue(folder, name)
-        ids = np.arange(RECORDS)
-        np.savez(folder / "a.npz", X=X[:, :2], y=y, ids=ids)
-        np.savez(folder / "b.npz", X=X[:, 2:], ids=ids.astype(float))
-        self.accounts = [
-            sv.Ledger.create(folder / f"{name}.db").open(name, epsilon=9.0, delta=1e-4) for name in ("a", "b")
-        ]
+        self.accounts = laid_out(folder, epsilon=9.0, delta=1e-4)
         credentials = Credentials.load(folder, "coordinator")
         self.wire = GrpcCoordinator("localhost:0", self.names, credentials, timeout=timeout)
         for name in self.names:
@@ -213,10 +223,7 @@ class Sites:
 
     def federation(self) -> sv.Federation:
         """As the coordinator has it."""
-        norms = np.sqrt([0.5, 0.5]).tolist()
-        return sv.Federation.connect(
-            self.wire, split="columns", labels="held", norms=norms, products="secure", helper=NOTARY
-        )
+        return connected(self.wire)
 
     def releases(self) -> int:
         """Of the second holder."""
