@@ -332,7 +332,10 @@ class Party:
         """Before a plan is charged: digests of the identifiers for the others, then theirs with the own."""
         alignment = self._alignment
         if alignment is None or alignment.plan.digest != frame.plan:
-            raise RefusedError(f"{self.name} compares the identifiers of a plan once it has checked it.")
+            raise RefusedError(
+                f"{self.name} compares the identifiers of a plan once it has checked it; it may have been restarted "
+                "meanwhile. Nothing was charged; start a new fit."
+            )
         if frame.round == 0:
             check_signatures(alignment.plan, self.name, self._identity, frame.text)
             alignment.known = True
