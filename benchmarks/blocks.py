@@ -16,19 +16,16 @@ for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import argparse
-import itertools
 import math
 import time
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from default import ends
 from numpy.typing import NDArray
-from peers.data import CASES, Case, dense
+from peers.data import CASES, Case, by_attribute
 
-import sottovoce as sv
 from clear import Clear, parts_of
 from sottovoce.algorithms.base import Algorithm
 from sottovoce.algorithms.newton.private import PrivateNewton
@@ -43,35 +40,6 @@ from sottovoce.solvers import Newton, Whitened
 Array = NDArray[np.float64]
 
 DELTA = 1e-5
-A9A = [5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41]  # columns of each attribute
-
-
-def by_attribute(case: Case) -> tuple[Case, list[int]]:
-    """The set with the columns of each attribute side by side, and how many each has."""
-    X = dense(case.X)
-    groups = [[column] for column in range(X.shape[1])]
-    if case.name == "a9a":
-        groups = [list(part) for part in np.split(np.arange(X.shape[1]), np.cumsum(A9A)[:-1])]
-    if case.name == "adult":
-        names = [name.split("=")[0] for name in sv.load("adult", split="train").feature_names]
-        groups = [[k for k, name in enumerate(names) if name == attribute] for attribute in dict.fromkeys(names)]
-    if case.name == "phishing":
-        groups = exclusive((X != 0).astype(np.int64))
-    order = [column for group in groups for column in group]
-    changed = replace(case, X=X[:, order], X_test=dense(case.X_test)[:, order])
-    return changed, [len(group) for group in groups]
-
-
-def exclusive(marks: NDArray[np.int64]) -> list[list[int]]:
-    """Pairs and triples of columns of which every record has one."""
-    left, groups = list(range(marks.shape[1])), list[list[int]]()
-    for size in (2, 3):
-        for group in itertools.combinations(left, size):
-            chosen, few = list(group), marks[:50, list(group)].sum(axis=1)
-            if set(group) <= set(left) and (few == 1).all() and (marks[:, chosen].sum(axis=1) == 1).all():
-                groups.append(chosen)
-                left = [column for column in left if column not in group]
-    return sorted(groups) + [[column] for column in left]
 
 
 def problem_of(case: Case, widths: list[int], parties: int, epsilon: float) -> Problem:
@@ -105,7 +73,7 @@ FORMS: dict[str, tuple[Algorithm, Any]] = {
 
 def fitted(case: Case, plan: Plan, name: str, seed: int, noise: float) -> float:
     form, _ = FORMS[name]
-    clear = Clear(plan, form, parts_of(plan, dense(case.X), case.y), np.random.default_rng(seed), noise=noise)
+    clear = Clear(plan, form, parts_of(plan, case.X, case.y), np.random.default_rng(seed), noise=noise)
     coef, intercept = plan.unprepare(clear.run().weights)
     return case.test(coef, intercept)[0]
 

@@ -194,7 +194,7 @@ class AlgorithmContract:
         plan = case.plan()
         parties = parties_of(plan)
         if case.sealed:
-            plan = Coordinator(InProcess(parties)).sealed(plan)
+            plan = Coordinator(InProcess(parties)).with_keys(plan)
         for party in parties:
             assert said(party, Frame("plan", 1, plan.digest, text=plan.to_json())).kind == "accept"
             for release in plan.releases:
@@ -285,7 +285,7 @@ def played(plan: Plan, seed: int) -> list[Message]:
     own = SeededRandomness(seed, "coordinator")
     coordinator = Coordinator(InProcess(parties_of(plan, seed)), record=True, randomness=own)
     if plan.sealing is not None:
-        plan = coordinator.sealed(plan)
+        plan = coordinator.with_keys(plan)
     coordinator.run(plan, algorithms.of(plan))
     return [message for message in coordinator.transcript or () if plan.has(message.name)]
 

@@ -466,7 +466,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         if within is not None:
             check_gaussian(plan, form)
         if plan.sealing is not None:
-            plan = coordinator.sealed(plan)
+            plan = coordinator.with_keys(plan)
         if plan.keeps_rows and plan.private:
             plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
         return plan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import threading
+from abc import ABC, abstractmethod
 from typing import Final
 
 from pydantic import ValidationError
@@ -19,34 +20,52 @@ _log = logging.getLogger("sottovoce.holder")
 FAILED: Final = "the party failed; its own log has the reason"
 
 
-def answered(
-    name: str, request: bytes, answer: Callable[[Frame], Outgoing], failed: Callable[[Exception], None]
-) -> Outgoing:
-    """The answer to a frame. What was raised and may be told is a refusal; of all else `failed` is told, here."""
-    try:
-        frame = decode(request)
-    except WireError as error:
-        frame = Frame("error", _serial(request), b"", 0, "", {}, "")
-        said = declare_public("error", f"malformed message: {error}", reason="about the message")
-        return reply("error", frame, (said,))
-    try:
-        return answer(frame)
-    except BudgetError as error:
-        return reply("refuse", frame, _refusal("budget", str(error)))
-    except RefusedError as error:
-        return reply("refuse", frame, _refusal("refused", str(error)))
-    except LedgerError as error:
-        failed(error)
-        _log.error("party %s: %s", name, error)
-        said_of = "the party's ledger cannot be used; its own log has the reason"
-        return reply("refuse", frame, _refusal("ledger", said_of))
-    except SottovoceError as error:
-        failed(error)
-        _log.error("party %s: %s", name, error)
-    except Exception as error:
-        failed(error)
-        _log.exception("party %s failed", name)
-    return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
+class Answering(ABC):
+    """An end of a wire: `handle` is the only way in and `Outgoing` the only way out.
+
+    What was raised and may be told leaves as a refusal; all else as a fixed text, and `failure` has it here.
+    """
+
+    name: str
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None  # for the eyes of whoever runs it, in its own process
+        self._one_at_a_time = threading.Lock()
+
+    @abstractmethod
+    def _answer(self, frame: Frame) -> Outgoing:
+        """The answer to a frame that could be read."""
+
+    def handle(self, request: bytes) -> Outgoing:
+        """Answer one frame; threads take turns."""
+        with self._one_at_a_time:
+            return self._handled(request)
+
+    def _handled(self, request: bytes) -> Outgoing:
+        try:
+            frame = decode(request)
+        except WireError as error:
+            frame = Frame("error", _serial(request), b"", 0, "", {}, "")
+            said = declare_public("error", f"malformed message: {error}", reason="about the message")
+            return reply("error", frame, (said,))
+        try:
+            return self._answer(frame)
+        except BudgetError as error:
+            return reply("refuse", frame, _refusal("budget", str(error)))
+        except RefusedError as error:
+            return reply("refuse", frame, _refusal("refused", str(error)))
+        except LedgerError as error:
+            self.failure = error
+            _log.error("party %s: %s", self.name, error)
+            said_of = "the party's ledger cannot be used; its own log has the reason"
+            return reply("refuse", frame, _refusal("ledger", said_of))
+        except SottovoceError as error:
+            self.failure = error
+            _log.error("party %s: %s", self.name, error)
+        except Exception as error:
+            self.failure = error
+            _log.exception("party %s failed", self.name)
+        return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
 
 
 def plan_of(text: str) -> Plan:

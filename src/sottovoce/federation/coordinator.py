@@ -96,7 +96,7 @@ class Coordinator:
         replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
         return tuple(replies[name].facts["kept_rows"] for name in parties)
 
-    def sealed(self, plan: Plan) -> Plan:
+    def with_keys(self, plan: Plan) -> Plan:
         """The plan with the public keys that its parties made for it; it compares identifiers if all have some."""
         sealing, members, columns = plan.sealing, signers(plan), plan.split == "columns"
         if sealing is None:

@@ -8,7 +8,6 @@ It learns the plan and the public numbers of each round, nothing else. Without i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from sottovoce.door.query import Query, Told
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.federation import limits
 from sottovoce.federation.announcements import Invitation, check_start, signature_of
-from sottovoce.federation.answering import acknowledged, answered, plan_of
+from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.sealed_columns import (
     DEALT_WORDS,
@@ -61,7 +60,7 @@ class _Run:
     started: bool = False
 
 
-class Helper:
+class Helper(Answering):
     """An end of a wire without rows and without a ledger: it deals under plans that name it.
 
     Guarantee: it deals under a plan once every party of it has signed it, each number once; asked again, it sends the
@@ -72,26 +71,17 @@ class Helper:
     def __init__(self, name: str, *, randomness: Randomness | None = None) -> None:
         if not name or name == COORDINATOR:
             raise InputError(f"name={name!r} is no name of a helper; take one that no party and no coordinator has.")
+        super().__init__()
         self.name = name
         self.randomness: Randomness = randomness or SystemRandomness()
-        self.failure: Exception | None = None  # for the eyes of whoever runs it
         self._identity: Identity | None = None
         self._keys = RunKeys(None, name)
         self._seen: set[bytes] = set()
         self._run: _Run | None = None
-        self._one_at_a_time = threading.Lock()
 
     def identify(self, identity: Identity) -> None:
         """How it signs, and knows the parties; told by its own end of a wire."""
         self._identity = identity
-
-    def handle(self, request: bytes) -> Outgoing:
-        """Answer one frame; threads take turns."""
-        with self._one_at_a_time:
-            return answered(self.name, request, self._answer, self._failed)
-
-    def _failed(self, error: Exception) -> None:
-        self.failure = error
 
     def _answer(self, frame: Frame) -> Outgoing:
         limits.check_text(frame.text, 0)

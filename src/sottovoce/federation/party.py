@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from sottovoce.federation.announcements import (
     check_start,
     signature_of,
 )
-from sottovoce.federation.answering import acknowledged, answered, plan_of
+from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
@@ -75,7 +74,7 @@ class _Run:
     started: bool = False  # whether every party of the plan is known to have charged it
 
 
-class Party:
+class Party(Answering):
     """Answers a coordinator's frames. `handle` is the only way in and `Outgoing` the only way out.
 
     Guarantee: every reply is a `Released` value, a declared public one, or a prediction for whom the policy names; an
@@ -100,6 +99,7 @@ class Party:
         models: Models | None = None,
         ids: Sequence[Any] | NDArray[Any] | None = None,
     ) -> None:
+        super().__init__()
         self.name = name
         self._labelled = y is not None
         self._rows, self._labels = check_rows(X, y, name)
@@ -118,8 +118,6 @@ class Party:
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
         self._keys = RunKeys(None if account is None else account.path, name)
-        self._one_at_a_time = threading.Lock()
-        self.failure: Exception | None = None  # for the holder's eyes, in its own process
 
     @property
     def features(self) -> int:
@@ -158,14 +156,6 @@ class Party:
         )
         if self._run is not None and not self._run.plan.private:
             self._run = None  # what an interrupted run was allowed, the next one is not
-
-    def handle(self, request: bytes) -> Outgoing:
-        """Answer one frame; threads take turns."""
-        with self._one_at_a_time:
-            return answered(self.name, request, self._answer, self._failed)
-
-    def _failed(self, error: Exception) -> None:
-        self.failure = error
 
     def _answer(self, frame: Frame) -> Outgoing:
         """By the kind of the frame."""
