@@ -326,3 +326,19 @@ def test_the_command_serves_a_helper(tmp_path: Path) -> None:
         said = helper.communicate(20)[0]
     assert helper.returncode == 0, said
     assert "without records" in said
+
+
+@pytest.mark.parametrize("split", MAKE)
+def test_a_plan_of_more_columns_than_a_message_has_is_refused_before_anything_is_made_of_it(
+    split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper = Helper(NOTARY)
+    plan = model().fit(MAKE[split](helper=helper)).plan_
+    hello = Frame("hello", 1, query="seal", text=json.dumps({"run": plan.run, "members": []}))
+    own = json.loads(decode(helper.handle(encode(hello)).data).text)["public_key"]
+    wide = {"features": 12_000, "keys": (*plan.keys[:-1], (NOTARY, own))}
+    wide |= {"columns": (11_997, 2, 1)} if plan.columns else {}
+    large = plan.model_copy(update=wide)
+    monkeypatch.setattr(np, "triu_indices", lambda size: pytest.fail(f"{size} x {size} places were made"))
+    asked = Frame("plan", 2, large.digest, 0, "check", {}, large.to_json())
+    assert "a message has at most" in json.loads(decode(helper.handle(encode(asked)).data).text)["refused"]

@@ -15,13 +15,13 @@ import sottovoce as sv
 from sealed_fits import RECORDS, Watched, by_columns, model
 from sottovoce.app.jobs import SourceTable
 from sottovoce.app.sources import file_shape, read_party, read_table_party
-from sottovoce.door.alignment import list_of
+from sottovoce.door.alignment import Alignment, list_of
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation import party as parties
 from sottovoce.plan.plan import Plan
-from sottovoce.sealed.streams import PAIR, RunKey, unbox
-from sottovoce.sealed.sums import ColumnSealer, unpacked_box
+from sottovoce.sealed.streams import PAIR, RunKey, box, unbox
+from sottovoce.sealed.sums import ColumnSealer, packed_box, unpacked_box
 
 IDS = [f"p{place:03}" for place in range(RECORDS)]
 SWAPPED = [IDS[1], IDS[0], *IDS[2:]]
@@ -80,16 +80,18 @@ def test_who_passes_digests_on_can_tell_nothing_from_them() -> None:
 
 
 class Substitute:
-    """A coordinator that has put a key of its own into the plan, in the name of another party."""
+    """A coordinator that has put a key of its own into the plan, in the name of another party, or of all others."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, everybody: bool = False) -> None:
         self.wire = Watched(federation := by_columns(ids=[IDS] * 3))
         self.party = federation._parties[0]
         plan = model().fit(federation).plan_
-        self.key = RunKey()
+        self.others = {name: RunKey() for name in (plan.names[1:] if everybody else plan.names[1:2])}
+        self.key = self.others["b"]
         hello = Frame("hello", 1, query="seal", text=json.dumps({"run": plan.run, "members": []}))
         own = self.told(hello)["public_key"]
-        keys = ((plan.names[0], own), (plan.names[1], self.key.public), *plan.keys[2:])
+        forged = {plan.names[0]: own, **{name: key.public for name, key in self.others.items()}}
+        keys = tuple((name, forged.get(name, known)) for name, known in plan.keys)
         self.plan: Plan = plan.model_copy(update={"keys": keys})
         self.signatures = next(
             json.loads(said.text) for said, _ in self.wire.of("a", "seal") if said.query == "ids" and said.round == 0
@@ -123,7 +125,30 @@ def test_a_plan_is_not_charged_before_the_comparison_that_it_promises() -> None:
     answer = attack.told(Frame("plan", 4, attack.plan.digest, 0, "", {}, attack.plan.to_json()))
     assert "once its identifiers were compared" in answer["refused"]
     compared = attack.told(Frame("seal", 5, attack.plan.digest, 1, "ids"))
-    assert "the identifiers of b is missing" in compared["refused"]
+    assert "whose signed keys were seen" in compared["refused"]
+
+
+def guesses(attack: Substitute, ids: Any) -> dict[str, Any]:
+    """Boxes of a guessed list, by a coordinator that has put keys of its own in the place of all others'."""
+    own = dict(attack.plan.keys)["a"]
+    boxes = {}
+    for place, name in enumerate(attack.plan.names):
+        if name != "a":
+            pair = attack.others[name].shared(own, PAIR, attack.plan.digest, ("a", name))
+            digest = hmac.digest(pair, b"ids" + list_of(ids, RECORDS, "a"), "sha256")
+            boxes[str(place)] = packed_box(box(pair, ["ids"], name, digest))
+    return attack.told(Frame("seal", 5, attack.plan.digest, 1, "ids", boxes))
+
+
+def test_a_guess_under_keys_that_nobody_signed_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = Substitute(everybody=True)
+    assert "whose signed keys were seen" in guesses(attack, IDS)["refused"]
+    charge = attack.told(Frame("plan", 6, attack.plan.digest, 0, "", {}, attack.plan.to_json()))
+    assert "once its identifiers were compared" in charge["refused"]
+    monkeypatch.setattr(Alignment, "_check_known", lambda _: None)  # negative control: right and wrong are told apart
+    assert guesses(attack, IDS)["accepted"] is True
+    assert "not aligned" in guesses(attack, SWAPPED)["refused"]
+    assert "not aligned" in guesses(attack, IDS)["refused"]  # and once: a second list is not tried
     stranger = attack.told(Frame("seal", 6, bytes(32), 0, "ids"))
     assert "once it has checked it" in stranger["refused"]
 

@@ -22,33 +22,43 @@ from sottovoce.sealed.sums import ColumnSealer
 
 
 class Alignment:
-    """A party's side of the comparison for one plan. Asked again, it says the same."""
+    """A party's side of the comparison for one plan: once. A list that differed is not compared with another.
+
+    Guarantee: no digest leaves, and none is compared, before the keys of all others are known to be theirs. Else
+    whoever chose the keys could try guesses.
+    """
 
     def __init__(self, plan: Plan, sealer: ColumnSealer, ids: bytes) -> None:
         self.plan, self._sealer, self._ids = plan, sealer, ids
         self.agreed = False  # whether all other parties have the same list
         self.known = False  # whether the keys of the others were found to be theirs
+        self._differs = ""  # from whom, once that was found
 
     def digests(self) -> Masked:
-        """The digests for the other parties; not before their keys are known to be theirs."""
-        if not self.known:
-            raise RefusedError("identifiers are compared with parties whose signed keys were seen, and with no other.")
+        """The digests for the other parties."""
+        self._check_known()
         return Masked("ids", self._sealer.digest_boxes(self._ids), seal=SEAL)
 
     def compare(self, sent: Mapping[str, NDArray[Any]]) -> None:
         """Refuse where another party has another list."""
+        self._check_known()
         own = self._sealer.name
         for place, name in enumerate(self.plan.names):
             if name == own:
                 continue
             if str(place) not in sent:
                 raise RefusedError(f"the digest of the identifiers of {name} is missing.")
-            if not self._sealer.same_digest(name, sent[str(place)], self._ids):
+            if self._differs or not self._sealer.same_digest(name, sent[str(place)], self._ids):
+                self._differs = self._differs or name
                 raise RefusedError(
-                    f"the records of {own} and {name} are not aligned: their identifiers differ, or their order does. "
-                    "Align the records first; nothing was charged."
+                    f"the records of {own} and {self._differs} are not aligned: their identifiers differ, or their "
+                    "order does. Align the records first; nothing was charged."
                 )
         self.agreed = True
+
+    def _check_known(self) -> None:
+        if not self.known:
+            raise RefusedError("identifiers are compared with parties whose signed keys were seen, and with no other.")
 
 
 def list_of(ids: Sequence[Any] | NDArray[Any], records: int, party: str) -> bytes:

@@ -138,13 +138,15 @@ class Helper(Answering):
             raise RefusedError(f"{self.name} has dealt under this plan before, and does not remember what; fit anew.")
         key = self._keys.of(plan)
         columns = plan.split == "columns"
-        if len(plan.releases) > limits.MOST_RELEASES or (columns and 2 * plan.records * plan.dimension > MOST_WORDS):
+        large = len(plan.releases) > limits.MOST_RELEASES or plan.features > limits.MOST_COLUMNS
+        if large or (columns and 2 * plan.records * plan.dimension > MOST_WORDS):
             raise RefusedError(f"the plan has more records, columns or releases than {self.name} deals for.")
         try:
             form = algorithms.of(plan)
             queries = queries_of(form, plan, plan.names[0])
             if missing := [release.query for release in plan.releases if release.query not in queries]:
                 raise RefusedError(f"the plan releases {missing[0]!r}, which {plan.algorithm} does not have.")
+            limits.check_answers(plan, queries)
             check_sums(form, plan, queries)
         except (InputError, LeakError) as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
