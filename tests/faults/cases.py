@@ -52,9 +52,9 @@ class Case:
     @property
     def composition(self) -> str:
         """Of its accounts: some events add up in one way alone."""
-        return {"sgd": "renyi", "scd": "renyi", "greedy-cd": "basic", "frank-wolfe": "basic"}.get(
-            self.algorithm, "gaussian"
-        )
+        if self.algorithm in ("sgd", "scd"):
+            return "renyi"
+        return "basic" if self.algorithm in ("greedy-cd", "frank-wolfe") else "gaussian"
 
     @property
     def algorithm(self) -> str:
@@ -143,10 +143,9 @@ def lay_out(site: Path, folder: Path, case: Case, ports: dict[str, int]) -> None
     for name in case.roles:
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     label = "kind" if "logistic" in case.model else "y"
-    bounds = (
-        'entry_bound = 1.0\nclasses = ["no", "yes"]\n' if label == "kind" else "entry_bound = 1.0\nlabel_bound = 1.0\n"
-    )
-    text = f'[model]\n{case.model}\n[solver]\nname = "{case.algorithm}"\n{case.solver}\n[privacy]\nepsilon = 5.0\n[bounds]\n{bounds}'
+    bounds = 'classes = ["no", "yes"]' if label == "kind" else "label_bound = 1.0"
+    text = f'[model]\n{case.model}\n[solver]\nname = "{case.algorithm}"\n{case.solver}\n[privacy]\nepsilon = 5.0\n'
+    text += f"[bounds]\nentry_bound = 1.0\n{bounds}\n"
     for holder in case.holders:
         ledger = sv.Ledger.create(folder / holder / "ledger.db")
         ledger.open("people", epsilon=EPSILON, delta=1e-3, composition=case.composition)

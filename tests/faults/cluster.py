@@ -118,14 +118,13 @@ class Cluster:
                 continue
             said, _ = coordinator.communicate()
             ended.append((coordinator.wait(), said))
-            if ended[-1][0] == 0 or len(ended) >= STARTS or not self._worth_another(ended[-1]):
+            if ended[-1][0] == 0 or len(ended) >= STARTS or not self._worth_another(ended[-1][0]):
                 return
             self._start(COORDINATOR)
         ended.append((-1, "the run took too long"))
 
-    def _worth_another(self, last: tuple[int, str]) -> bool:
+    def _worth_another(self, code: int) -> bool:
         """After a kill; and after an error where a disk was full, once there is room again."""
-        code, said = last
         if code == -signal.SIGKILL:
             return True
         full = any(fault["what"] == "disk" for fault in self._nemesis.done)

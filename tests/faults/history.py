@@ -102,7 +102,7 @@ def _model_of(path: Path) -> str:
 
 
 def _part_of(folder: Path) -> str:
-    """Of the part of a model that a party keeps; its plan, which has a name of its own in each run, is no part of it."""
+    """Of the part of a model that a party keeps, without its plan, which has a name of its own in each run."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.models/*.json"))]
     return _hash(*([part["coef"], part["intercept"]] for part in found)) if found else ""
 

@@ -117,7 +117,7 @@ def words_of(frame: Frame) -> str:
 
 
 def derived_in(asked: Frame) -> list[str]:
-    """Of a proposed plan the queries that are functions of rows which have their noise: no ledger keeps their answers."""
+    """Of a proposed plan the queries that are functions of rows with noise: no ledger keeps their answers."""
     if asked.kind != "plan" or not asked.text or asked.query == "start":
         return []
     return [release.query for release in Plan.from_json(asked.text).releases if release.mechanism == "derived"]
@@ -206,7 +206,7 @@ def stored_words(frame: Frame) -> str:
 
 
 def add_history(history: History, points: Points) -> None:
-    """Lines and points for what passes the edges of the process: at an end what leaves it, at a coordinator what comes."""
+    """Lines and points for what passes the edges of the process: what leaves an end, what comes to a coordinator."""
     handle = Answering.handle
 
     def handled(self: Any, request: bytes) -> Any:
@@ -271,7 +271,7 @@ def add_points(points: Points) -> None:
 
 
 def add_clock(points: Points) -> None:
-    """The wall clock of the process is as far ahead as it was told; intervals are measured by another, as everywhere."""
+    """The wall clock of the process is as far ahead as it was told; intervals are measured by another one."""
 
     class Shifted(datetime):
         @classmethod
