@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ PROGRAM: Final = Path(__file__).with_name("role.py")
 PATIENCE: Final = 120.0  # seconds that a run may take
 STARTS: Final = 12  # how often a coordinator is started at most
 DISK: Final = "1m"
+_ELSEWHERE: Final = threading.Lock()  # a process is in one folder at a time
+KILLED, TOO_LONG = -int(signal.SIGKILL), -1
 
 
 @dataclass
@@ -44,9 +47,19 @@ class Outcome:
     left: list[str] = field(default_factory=list)  # processes that would not end
 
     @property
-    def code(self) -> int:
-        """Of the last start."""
-        return self.ended[-1][0]
+    def well(self) -> bool:
+        """Whether there is a model in the end."""
+        return self.ended[-1][0] == 0
+
+    @property
+    def stops(self) -> list[str]:
+        """What the coordinator said where it ended by itself without a model."""
+        return [" ".join(said.split()) for code, said in self.ended if code not in (0, KILLED)]
+
+    @property
+    def anew(self) -> bool:
+        """Whether the model is of a second plan: the first run was given up."""
+        return len(self.stops) > 1
 
 
 class Cluster:
@@ -63,7 +76,6 @@ class Cluster:
         self._lock = threading.RLock()
         self._nemesis = Nemesis(schedule, self)
         self._small = {fault.whom for fault in schedule if fault.what == "disk"}
-        self.resumes = True
 
     def signal(self, role: str, number: int) -> None:
         """To a process, if it runs."""
@@ -107,8 +119,8 @@ class Cluster:
         return Outcome(self.case, self._folder, self._nemesis.done, ended, time.monotonic() - begun, left)
 
     def _supervise(self, ended: list[tuple[int, str]], until: float) -> None:
-        """Start again what has ended, until the coordinator has done its work or will not."""
-        while time.monotonic() < until:
+        """Start again what has ended, until the coordinator has done its work; after a second stop by a new fit."""
+        while time.monotonic() < until and len(ended) < STARTS:
             for name in self.case.ends:
                 if self._processes[name].poll() is not None:
                     self._start(name)
@@ -117,23 +129,24 @@ class Cluster:
                 time.sleep(0.005)
                 continue
             said, _ = coordinator.communicate()
-            ended.append((coordinator.wait(), said))
-            if ended[-1][0] == 0 or len(ended) >= STARTS or not self._worth_another(ended[-1][0]):
+            code = coordinator.wait()
+            home = self.folder(COORDINATOR)
+            done = (home / "job.privacy.html").exists() and not (home / "job.run").exists()
+            ended.append((0 if done and code == KILLED else code, said))
+            if ended[-1][0] == 0:
                 return
-            self._start(COORDINATOR)
-        ended.append((-1, "the run took too long"))
+            if code != KILLED:
+                self._wait_for_room()
+            stops = sum(code != KILLED for code, _ in ended)
+            self._start(COORDINATOR, *(["--restart"] if stops > 1 else []))
+        ended.append((TOO_LONG, "the run took too long"))
 
-    def _worth_another(self, code: int) -> bool:
-        """After a kill; and after an error where a disk was full, once there is room again."""
-        if code == -signal.SIGKILL:
-            return True
-        full = any(fault["what"] == "disk" for fault in self._nemesis.done)
-        while full and any((self.folder(role) / FILLER).exists() for role in self._small):
+    def _wait_for_room(self) -> None:
+        while any((self.folder(role) / FILLER).exists() for role in self._small):
             time.sleep(0.01)
-        return full
 
-    def _start(self, role: str) -> None:
-        command = {COORDINATOR: ("fit", "job.toml"), HELPER: ("helper", "--job", "end.toml")}
+    def _start(self, role: str, *more: str) -> None:
+        command = {COORDINATOR: ("fit", "job.toml", *more), HELPER: ("helper", "--job", "end.toml")}
         orders = Orders(
             role,
             self._lives[role],
@@ -144,7 +157,7 @@ class Cluster:
             broken=self._broken if role in self.case.parties else "",
         )
         self._lives[role] += 1
-        with self._lock, contextlib.chdir(self.folder(role)):
+        with self._lock, _ELSEWHERE, contextlib.chdir(self.folder(role)):
             self._processes[role] = Program(PROGRAM, orders, read=True)
 
     def _stop(self) -> list[str]:
@@ -201,3 +214,14 @@ def free_port() -> int:
         found.bind(("localhost", 0))
         port: int = found.getsockname()[1]
         return port
+
+
+def can_mount() -> bool:
+    """Whether this user may make small disks."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mount(Path(folder))
+        except OSError:
+            return False
+        subprocess.run(["umount", folder], check=True)
+        return True
