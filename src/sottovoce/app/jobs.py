@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
+from sottovoce.app.settings import keys_of, overlaid, types_of
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.plan.about import About
 from sottovoce.privacy.relation import Relation
@@ -516,6 +517,9 @@ class PartyJob(_File):
         return self
 
 
+KINDS: Final = (Job, PeopleJob, EvaluationJob, PartyJob, HelperJob)
+
+
 def load_job(path: Path) -> Job:
     """The job of a TOML file."""
     job = _load(path, Job)
@@ -679,7 +683,9 @@ def load_party_job(path: Path) -> PartyJob:
 
 def party_job(tables: Mapping[str, Any], path: Path) -> PartyJob:
     """The party of plain tables, for example from the command line; paths are relative to the folder of `path`."""
-    return _validate(tables, path, PartyJob).checked()
+    found, used = overlaid({}, PartyJob, KINDS, os.environ)
+    both = {name: {**found.get(name, {}), **tables.get(name, {})} for name in (*tables, *found)}
+    return _validate(both, path, PartyJob, used).checked()
 
 
 def load_helper_job(path: Path) -> HelperJob:
@@ -726,7 +732,8 @@ def _fields(estimator: str) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(_class_of(estimator))}
 
 
-def _load(path: Path, kind: type[File]) -> File:
+def tables_of(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, unchecked."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -734,22 +741,28 @@ def _load(path: Path, kind: type[File]) -> File:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; a job file is TOML.") from None
     try:
-        tables = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}. Texts are in quotes, tables in [brackets].") from None
-    return _validate(tables, path, kind)
 
 
-def _validate(tables: Mapping[str, Any], path: Path, kind: type[File]) -> File:
+def _load(path: Path, kind: type[File]) -> File:
+    tables, used = overlaid(tables_of(path), kind, KINDS, os.environ)
+    return _validate(tables, path, kind, used)
+
+
+def _validate(tables: Mapping[str, Any], path: Path, kind: type[File], used: Sequence[str] = ()) -> File:
+    """The file of plain tables; `used` are the names of the environment that had a part in them."""
     try:
         job = kind.model_validate(tables)
     except ValidationError as error:
-        raise _explained(path, kind, error) from None
+        where = f"{path} (with {', '.join(used)} of the environment)" if used else str(path)
+        raise _explained(where, kind, error) from None
     job._path = path
     return job
 
 
-def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> InputError:
+def _explained(path: str, kind: type[BaseModel], error: ValidationError) -> InputError:
     """One fault, in the words of the field's own description; a mistyped key explains a missing one, so it is first."""
     fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     place, table, keys = "", kind, [part for part in fault["loc"] if isinstance(part, str)]
@@ -769,19 +782,7 @@ def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> Inp
     return InputError(f"{path}: {place} = {fault['input']!r} is not allowed: give {field.description}.")
 
 
-def keys_of(table: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The keys of a table, as files have them."""
-    return {field.alias or name: field for name, field in table.model_fields.items()}
-
-
-def types_of(annotation: Any) -> Iterable[Any]:
-    """A type and those that it is made of."""
-    yield annotation
-    for part in typing.get_args(annotation):
-        yield from types_of(part)
-
-
-def _unknown_key(path: Path, table: str, key: str, allowed: Sequence[str], of: str = "") -> InputError:
+def _unknown_key(path: Path | str, table: str, key: str, allowed: Sequence[str], of: str = "") -> InputError:
     place = f"[{table}]{of} has" if table else "there is"
     kind = "key" if table else "table"
     return InputError(

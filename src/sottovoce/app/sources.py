@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.app.jobs import SourceTable
+from sottovoce.app.jobs import PartyJob, SourceTable
 from sottovoce.data import readers
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
@@ -63,6 +63,29 @@ def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Accou
             raise InputError(f"account={source.account!r} needs a ledger; give ledger, or leave account out.")
         return None
     return Ledger(resolve(source.ledger)).account(source.account)
+
+
+def policy_of(job: PartyJob) -> Policy:
+    """What the holder of a party file demands of a plan; of the file of records only the names of columns are read."""
+    bounds, schema, source = None, job.known_schema, job.party
+    if job.bounds is not None and schema is not None:
+        bounds = job.bounds.declare(schema.feature_names)
+    elif job.bounds is not None:
+        path = job.resolve(source.file)
+        shape = file_shape(path, source.label, source.features, labelled=source.has_label, left_out=source.id)
+        bounds = job.bounds.declare(shape[1])
+    return Policy(
+        max_epsilon=job.policy.max_epsilon,
+        max_delta=job.policy.max_delta,
+        bounds=bounds,
+        predict_for=job.predict_for,
+        predict_training=job.policy.predict_training,
+        tell_budget=job.policy.tell_budget,
+        approve_models=job.policy.approve_models,
+        sealed=job.policy.sealed,
+        max_epsilon_pooled=job.policy.max_epsilon_pooled,
+        trains=job.policy.predict_training or not job.predict_for,
+    )
 
 
 def read_party(

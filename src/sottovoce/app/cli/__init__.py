@@ -22,6 +22,7 @@ from sottovoce.app.cli import (
     prediction,
     reproducing,
     schemas,
+    sites,
     solving,
     training,
 )
@@ -65,9 +66,13 @@ app.command()(inference.coefficients)
 app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
 app.add_typer(models.app, name="models")
+app.command()(sites.provision)
 app.command()(parties.certificates)
+app.command()(sites.request)
+app.command()(sites.sign)
 app.command()(parties.revoke)
 app.command()(parties.pin)
+app.command()(sites.doctor)
 app.command()(parties.party)
 app.command()(parties.helper)
 app.command()(demonstration.demo)
