@@ -165,6 +165,13 @@ def _examine_job(job: Job, visit: _Visit) -> None:
 
 
 def _certificate(folder: Path, name: str, visit: _Visit) -> Findings:
+    if not (folder / f"{name}.key").exists():
+        raise InputError(f"{folder} has no key {name}.key; `sottovoce request {name} --folder {folder}` makes one.")
+    if not (folder / f"{name}.pem").exists():
+        raise InputError(
+            f"{folder} has a key and no certificate {name}.pem; send {name}.csr to the authority's keeper, who signs "
+            f"it with `sottovoce sign`, and put {name}.pem there."
+        )
     visit.credentials = Credentials.load(folder, name)
     own = next(known for known in listed(folder) if known.name == name)
     until = f"valid until {own.end:%Y-%m-%d}, {days_text(own.days)} left"
@@ -295,6 +302,8 @@ def _data(  # noqa: PLR0913
     path = resolve(source.file)
     if not path.exists():
         raise InputError(f"{path}: there is no such file; put the records there, or correct file.")
+    if source.id is not None:
+        _check_ids(path, source.id)
     plain = source.model_copy(update={"ledger": None, "account": None})
     with _heard() as remarks:
         if schema is None:
@@ -320,13 +329,14 @@ def _data(  # noqa: PLR0913
             "warning",
             f"{path}: some records cannot be used and count for nothing; `sottovoce party` says which, here alone",
         )
-    if source.id is not None:
-        _check_ids(path, source.id)
 
 
 def _check_ids(path: Path, column: str) -> None:
     """One record, one identifier; which ones occur twice is not told."""
-    cells = [str(cell).strip() for cell in columns_of(path)[column].tolist()]
+    columns = columns_of(path)
+    if column not in columns:
+        raise InputError(f"id={column!r} is no column of {path}; its columns are: {', '.join(columns)}.")
+    cells = [str(cell).strip() for cell in columns[column].tolist()]
     if not all(cells):
         raise InputError(f"{path}: some records have an empty {column!r}; an identifier names a record. Fill them in.")
     if len(set(cells)) < len(cells):

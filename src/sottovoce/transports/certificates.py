@@ -320,12 +320,14 @@ def sign(
     *,
     hosts: Iterable[str] = ("localhost", "127.0.0.1"),
     days: int = 365,
+    end_other: bool = False,
 ) -> Signed:
     """Issue `NAME`.pem in the authority's folder for the request `NAME`.csr of whoever has the key.
 
     Guarantee: the request names exactly the name of its file, is signed with the key that it has in it, and that key
     is large, is that of no other name in the folder and of no certificate of this name that was revoked. Nothing else
-    of the request is used: what the certificate may do follows from the name, as with `issue`.
+    of the request is used: what the certificate may do follows from the name, as with `issue`. With `end_other` the
+    certificate that is replaced is revoked; else it is valid until its own end.
     """
     folder, path = Path(folder), Path(request)
     name = path.name.removesuffix(REQUEST)
@@ -341,10 +343,12 @@ def sign(
     if shared := [known.name for known in before.values() if known.pin == pin and known.name != name]:
         raise InputError(f"{path} has the key of {shared[0]!r}; each name has a key of its own.")
     own = before.get(name)
-    if own is not None and own.revoked and own.pin == pin:
-        raise InputError(f"{path} has the key of a certificate that was revoked; ask for one with a new key.")
+    if own is not None and (own.revoked or end_other) and own.pin == pin:
+        raise InputError(f"{path} has the key of a certificate that is revoked; ask for one with a new key.")
     replaced = _words(folder, name)
     made = _issued(folder, name, key, hosts, days)
+    if own is not None and end_other:
+        revoke(folder, name)
     target = folder / f"{name}.pem"
     _write(target, made.public_bytes(serialization.Encoding.PEM), 0o644)
     return Signed(name, target, pin, replaced, own is not None and own.pin != pin)
@@ -352,8 +356,9 @@ def sign(
 
 def _request(path: Path) -> x509.CertificateSigningRequest:
     """A request whose sender has the key in it."""
+    pem = _read(path)
     try:
-        asked = x509.load_pem_x509_csr(_read(path))
+        asked = x509.load_pem_x509_csr(pem)
         valid = asked.is_signature_valid
     except (ValueError, TypeError, InvalidSignature):
         raise InputError(f"{path} is not a request in PEM form; `sottovoce request NAME` makes one.") from None
@@ -551,7 +556,8 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read ({error.strerror}); create_authority and issue make these files."
+            f"{path} cannot be read ({error.strerror}); `sottovoce certificates` makes these files, or `sottovoce "
+            "request` and `sign`."
         ) from None
 
 

@@ -145,12 +145,8 @@ def sign(
     """
     from sottovoce.transports import certificates
 
-    hosts, signed = host or ["localhost", "127.0.0.1"], []
-    for path in requests:
-        name = path.name.removesuffix(certificates.REQUEST)
-        if revoke and (folder / f"{name}.pem").exists():
-            certificates.revoke(folder, name)
-        signed.append(certificates.sign(folder, path, hosts=hosts, days=days))
+    hosts = host or ["localhost", "127.0.0.1"]
+    signed = [certificates.sign(folder, path, hosts=hosts, days=days, end_other=revoke) for path in requests]
     if as_json:
         print_json(
             {"folder": str(folder), "days": days, "signed": [s._asdict() | {"path": str(s.path)} for s in signed]}
