@@ -75,15 +75,9 @@ def policy_of(job: PartyJob) -> Policy:
         shape = file_shape(path, source.label, source.features, labelled=source.has_label, left_out=source.id)
         bounds = job.bounds.declare(shape[1])
     return Policy(
-        max_epsilon=job.policy.max_epsilon,
-        max_delta=job.policy.max_delta,
+        **job.policy.model_dump(exclude={"predict_for"}),
         bounds=bounds,
         predict_for=job.predict_for,
-        predict_training=job.policy.predict_training,
-        tell_budget=job.policy.tell_budget,
-        approve_models=job.policy.approve_models,
-        sealed=job.policy.sealed,
-        max_epsilon_pooled=job.policy.max_epsilon_pooled,
         trains=job.policy.predict_training or not job.predict_for,
     )
 

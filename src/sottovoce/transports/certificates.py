@@ -35,7 +35,7 @@ from sottovoce.files import write_durably
 COORDINATOR: Final = "coordinator"
 AUTHORITY: Final = "authority"
 REVOKED: Final = "revoked"
-REQUEST: Final = ".csr"
+_REQUEST: Final = ".csr"
 SOON: Final = 30  # days before its end from which on a certificate is warned of
 _LOG: Final = logging.getLogger(__name__)
 _RSA_BITS: Final = 2048  # the smallest keys that are taken
@@ -299,7 +299,7 @@ def request(folder: str | os.PathLike[str], name: str) -> tuple[Path, str]:
         key = ec.generate_private_key(ec.SECP256R1())
         _write(path, _key_pem(key), 0o600)
     made = x509.CertificateSigningRequestBuilder().subject_name(_subject(name)).sign(key, hashes.SHA256())
-    target = folder / f"{name}{REQUEST}"
+    target = folder / f"{name}{_REQUEST}"
     _write(target, made.public_bytes(serialization.Encoding.PEM), 0o644)
     return target, pin_of(key.public_key())
 
@@ -330,7 +330,7 @@ def sign(
     certificate that is replaced is revoked; else it is valid until its own end.
     """
     folder, path = Path(folder), Path(request)
-    name = path.name.removesuffix(REQUEST)
+    name = path.name.removesuffix(_REQUEST)
     check_name(name)
     asked = _request(path)
     if (said := _common_name(asked)) != name:
