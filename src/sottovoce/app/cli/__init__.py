@@ -71,6 +71,7 @@ app.command()(parties.pin)
 app.command()(parties.party)
 app.command()(parties.helper)
 app.command()(demonstration.demo)
+app.command()(demonstration.example)
 app.command()(auditing.audit)
 app.command()(reproducing.reproduce)
 
