@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import re
 import shlex
@@ -164,13 +165,21 @@ class Organisations:
         log = self._root / f"{name}.{len(self.said):03}.log"
         self.said.append((name, command, str(log)))
         words = shlex.split(command, comments=True)
+        settings = dict(itertools.takewhile(lambda pair: pair[1], (word.partition("=")[::2] for word in words)))
+        words = words[len(settings) :]
         assert words[0] == "sottovoce", command
         arguments = ["-m", "sottovoce", *words[1:]]
-        program = Program(*arguments, folder=self.folder(name), log=log, before=(enter, str(self._namespaces[name])))
+        program = Program(
+            *arguments,
+            folder=self.folder(name),
+            log=log,
+            environment=settings,
+            before=(enter, str(self._namespaces[name])),
+        )
         return program, log
 
     def _run(self, name: str, command: str) -> None:
-        if not command.startswith("sottovoce "):
+        if not re.match(r"(\w+=\S+ )*sottovoce ", command):
             subprocess.run(
                 ["nsenter", f"--net={self._namespaces[name]}", "sh", "-ec", command], cwd=self.folder(name), check=True
             )

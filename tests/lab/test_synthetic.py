@@ -147,15 +147,15 @@ def test_example_files_of_a_town_have_columns_of_the_same_people() -> None:
     assert all(len(set(own)) == len(own) for own in people.values())
     assert people["clinic"] != people["lab"]
     headers = [synthetic.example(name)[0] for name in synthetic.HOLDERS]
-    assert [name for header in headers for name in header[1:] if name != LABEL] == list(FEATURE_NAMES)
-    assert [LABEL in header for header in headers] == [True, False, False]
+    assert [name for header in headers for name in header[1:] if name != "outcome"] == list(FEATURE_NAMES)
+    assert ["outcome" in header for header in headers] == [True, False, False]
     ages = {int(row[0]): row[1] for row in synthetic.example("clinic")[1:]}
     whole, _ = columns(synthetic.EXAMPLE_CLINICS, synthetic.EXAMPLE_RECORDS, seed=1)
     assert all(float(ages[number]) == whole[0].X[number - 1, 0] for number in list(ages)[:50])
 
 
 def test_example_files_of_new_people_have_no_label_and_nobody_known() -> None:
-    assert LABEL not in synthetic.example("clinic", new=True)[0]
+    assert "outcome" not in synthetic.example("clinic", new=True)[0]
     assert set(numbers_of("lab", new=True)) == set(numbers_of("insurer", new=True))
     assert not set(numbers_of("lab", new=True)) & set(numbers_of("lab"))
 

@@ -128,9 +128,9 @@ def example(holder: str, *, new: bool = False) -> list[list[str]]:
         shape = ("{:06d}", "{}", " {:08d} ")[place]
     else:
         raise InputError(f"name={holder!r} has no example file; these have: {', '.join((*several, *HOLDERS))}.")
-    header, cells = ["patient", *names], rows
+    header, cells = ["id", *names], rows
     if holder not in HOLDERS[1:] and not new:
-        header, cells = [*header, LABEL], np.column_stack([rows, labels])
+        header, cells = [*header, "outcome"], np.column_stack([rows, labels])
     people = [shape.format(number + 1 + EXAMPLE_RECORDS * new) for number in numbers]
     return [header, *([who, *row] for who, row in zip(people, _cells(cells), strict=True))]
 

@@ -40,7 +40,7 @@ def example(
     """Write a file of made-up people to try a federation with; they are drawn by arithmetic and about nobody.
 
     The clinics 1 to 3 have different people. The clinic, the lab and the insurer of a town have different columns of
-    mostly the same people, each in its own order and with a column `patient` that says who they are.
+    mostly the same people, each in its own order and with a column `id` that says who they are.
 
     - `sottovoce example clinic-1 clinic-1.csv`
     - `sottovoce example lab lab.csv`
