@@ -76,6 +76,7 @@ app.command()(sites.doctor)
 app.command()(parties.party)
 app.command()(parties.helper)
 app.command()(demonstration.demo)
+app.command()(demonstration.example)
 app.command()(auditing.audit)
 app.command()(reproducing.reproduce)
 
