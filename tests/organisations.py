@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,8 +105,9 @@ class Organisations:
         self._root = root
         self._running: dict[str, list[Program]] = {name: [] for name in namespaces}
         self.said: list[tuple[str, str, str]] = []  # who, the command, and what it printed
-        for name in namespaces:
-            (root / name).mkdir()
+        self._at_folder = {name: root / name for name in namespaces}  # where its shell is
+        for folder in self._at_folder.values():
+            folder.mkdir()
 
     def folder(self, name: str) -> Path:
         return self._root / name
@@ -165,28 +166,21 @@ class Organisations:
         log = self._root / f"{name}.{len(self.said):03}.log"
         self.said.append((name, command, str(log)))
         words = shlex.split(command, comments=True)
-        settings = dict(itertools.takewhile(lambda pair: pair[1], (word.partition("=")[::2] for word in words)))
-        words = words[len(settings) :]
         assert words[0] == "sottovoce", command
-        arguments = ["-m", "sottovoce", *words[1:]]
-        program = Program(
-            *arguments,
-            folder=self.folder(name),
-            log=log,
-            environment=settings,
-            before=(enter, str(self._namespaces[name])),
-        )
-        return program, log
+        inside = (enter, str(self._namespaces[name]))
+        return Program("-m", *words, folder=self._at_folder[name], log=log, before=inside), log
 
     def _run(self, name: str, command: str) -> None:
-        if not re.match(r"(\w+=\S+ )*sottovoce ", command):
-            subprocess.run(
-                ["nsenter", f"--net={self._namespaces[name]}", "sh", "-ec", command], cwd=self.folder(name), check=True
-            )
-            return
-        program, log = self._start(name, command)
-        code = program.wait(180)
-        assert code == 0, f"{name}: {command}: exit {code}\n{log.read_text()}\n{self._rest(name)}"
+        if command.startswith("cd "):
+            self._at_folder[name] = (self._at_folder[name] / command[3:]).resolve(strict=True)
+        elif command.startswith("sottovoce ") and ">" not in command:
+            program, log = self._start(name, command)
+            code = program.wait(180)
+            assert code == 0, f"{name}: {command}: exit {code}\n{log.read_text()}\n{self._rest(name)}"
+        else:
+            paths = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+            shell = ["nsenter", f"--net={self._namespaces[name]}", "sh", "-ec", command]
+            subprocess.run(shell, cwd=self._at_folder[name], env={**os.environ, "PATH": paths}, check=True)
 
     def _rest(self, name: str) -> str:
         """What the others said, to find a fault by."""

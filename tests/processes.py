@@ -54,13 +54,12 @@ class Program:
         read: bool = False,
         folder: Path | None = None,
         log: Path | None = None,
-        environment: dict[str, str] | None = None,
         before: tuple[Any, ...] = (),
     ) -> None:
         reader, writer = _CONTEXT.Pipe(duplex=False) if read else (None, None)
         told = (
             [str(argument) for argument in arguments],
-            {**os.environ, **(environment or {})},
+            dict(os.environ),
             Path.cwd() if folder is None else folder,
             log or writer,
             before,

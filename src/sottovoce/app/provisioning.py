@@ -2,7 +2,8 @@
 
     sites/authority/     the authority: its key stays here, with whoever keeps it
     sites/coordinator/   job.toml, certificates/, GUIDE.md
-    sites/north/         party.toml, certificates/, GUIDE.md; one such folder for each party
+    sites/north/         party.toml, certificates/, GUIDE.md; one such folder for each party; by columns people.toml too,
+                         for people to predict for, and at the coordinator
     sites/notary/        helper.toml, certificates/, GUIDE.md; where there is a helper
 
 A site that was made before is left as it is: its holder has changed it since.
@@ -103,27 +104,46 @@ def _issue(authority: Path, certificates: Path, name: str, federation: Federatio
 def _texts(name: str, federation: Federation, pins: dict[str, str]) -> dict[str, str]:
     """The files of one site."""
     if name == COORDINATOR:
-        return {"job.toml": _job(federation), GUIDE: _coordinator_guide(federation)}
+        people = {"people.toml": _PEOPLE_JOB.format(**_ends(federation))} if federation.split == "columns" else {}
+        return {"job.toml": _job(federation), **people, GUIDE: _coordinator_guide(federation)}
     if name == federation.helper:
         table = _HELPER.format(name=name, address=federation.address)
         return {"helper.toml": table, GUIDE: _guide(name, federation, "helper")}
-    return {"party.toml": _party(name, federation, pins), GUIDE: _guide(name, federation, "party")}
+    table = _party(name, federation, pins)
+    people = {"people.toml": _people(name, federation, pins)} if federation.split == "columns" else {}
+    return {"party.toml": table, **people, GUIDE: _guide(name, federation, "party")}
+
+
+def _peers(name: str, federation: Federation, pins: dict[str, str]) -> str:
+    others = [other for other in federation.ends if other != name]
+    lines = [f'{other} = "{pins[other]}"' if other in pins else f'# {other} = "sha256:..."' for other in others]
+    return "\n".join(lines)
+
+
+def _align(name: str, federation: Federation) -> str:
+    return ", ".join(f'"{other}"' for other in federation.parties if other != name)
+
+
+def _ends(federation: Federation) -> dict[str, str | int]:
+    return {"port": federation.port, "names": ", ".join(f'"{name}"' for name in federation.parties)}
+
+
+def _people(name: str, federation: Federation, pins: dict[str, str]) -> str:
+    about = {"name": name, "address": federation.address, "align": _align(name, federation)}
+    return _PEOPLE.format(**about, peers=_peers(name, federation, pins))
 
 
 def _party(name: str, federation: Federation, pins: dict[str, str]) -> str:
-    others = [other for other in federation.ends if other != name]
-    lines = [f'{other} = "{pins[other]}"' if other in pins else f'# {other} = "sha256:..."' for other in others]
     columns = federation.split == "columns"
     label = 'label = "outcome"            # the column of the labels'
     given = {
         "name": name,
         "label": label if federation.labelled(name) else "# no label: another party has the labels",
-        "id": '\nid = "id"                    # names the people; all parties have them in the same order'
-        if columns
-        else "",
+        "id": 'id = "id"                    # who they are: found in common by `sottovoce align`, and no feature',
         "address": federation.address,
         "sealed": _SEALED_COLUMNS if columns else _SEALED_ROWS,
-        "peers": "\n".join(lines),
+        "align": (_ALIGN_COLUMNS if columns else _ALIGN_ROWS).format(names=_align(name, federation)),
+        "peers": _peers(name, federation, pins),
     }
     return _PARTY.format(**given)
 
@@ -168,7 +188,8 @@ _PARTY: Final = """\
 [party]
 name = "{name}"
 file = "records.csv"         # CSV, Parquet or LIBSVM; it stays here
-{label}{id}
+{label}
+{id}
 ledger = "budget.ledger"     # `sottovoce ledger create` makes it
 
 [federation]
@@ -181,6 +202,7 @@ max_epsilon = 1.0            # the most that one plan may cost
 max_delta = 1e-5             # well below 1 / records
 tell_budget = false          # true: the coordinator may know what is left
 {sealed}
+{align}
 
 # The keys of the others. Whoever keeps the authority could make a second one in their name; a key that is pinned here
 # is the only one that is taken. Compare each line with its holder, who prints it with `sottovoce pin`: by telephone.
@@ -189,6 +211,35 @@ tell_budget = false          # true: the coordinator may know what is left
 """
 _SEALED_ROWS: Final = "sealed = false               # true: take part in sealed sums, whose promise rests on more"
 _SEALED_COLUMNS: Final = "sealed = true                # only sums over the whole table are opened: docs/sealing.md"
+_ALIGN_COLUMNS: Final = "align = [{names}]  # with whom the common people may be found"
+_ALIGN_ROWS: Final = "# count_shared = [{names}]  # with whom the people that both have may be counted"
+_PEOPLE: Final = """\
+# People to predict for, whose columns stay here too: `sottovoce party --job people.toml`. They are not trained on.
+[party]
+name = "{name}"
+file = "people.csv"
+id = "id"                    # who they are: found in common by `sottovoce align`
+ledger = "budget.ledger"     # that of the training: beside it is this party's part of the model
+
+[federation]
+coordinator = "{address}"
+certificates = "certificates"
+
+[policy]
+predict_for = ["coordinator"]  # who may learn the results; no epsilon covers them
+align = [{align}]  # with whom the common people may be found
+
+[peers]
+{peers}
+"""
+_PEOPLE_JOB: Final = """\
+# People to predict for, whose columns stay with the parties: `sottovoce predict job.json people.toml`.
+[federation]
+listen = "0.0.0.0:{port}"
+certificates = "certificates"
+parties = [{names}]
+wait = 600                   # seconds for the parties to connect
+"""
 _HELPER: Final = """\
 # The helper {name} of sealed sums: it deals random numbers, and has no records and no ledger.
 [helper]

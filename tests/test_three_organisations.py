@@ -1,0 +1,51 @@
+"""The page "three organisations" is followed word for word: every command, in a network namespace of its organisation."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from organisations import Organisations, network, reason_against, steps
+from sottovoce.lab import synthetic
+from sottovoce.privacy.ledger import Ledger
+
+PAGE = Path(__file__).parent.parent / "docs" / "three-organisations.md"
+TOWN = ["clinic", "lab", "insurer"]
+CLINICS = ["clinic-1", "clinic-2", "clinic-3"]
+
+
+@pytest.mark.skipif((why := reason_against()) is not None, reason=str(why))
+def test_the_page_leads_from_nothing_to_models_and_predictions(tmp_path: Path) -> None:
+    with network(["office", *TOWN, *CLINICS], f"sv{os.getpid()}") as namespaces:
+        organisations = Organisations(tmp_path, namespaces)
+        try:
+            for step in steps(PAGE):
+                organisations.follow(step)
+        finally:
+            organisations.close()
+    people = {name: {int(row[0]) for row in synthetic.example(name)[1:]} for name in (*TOWN, *CLINICS)}
+    common = set.intersection(*(people[name] for name in TOWN))
+    office, said = organisations.folder("office"), organisations.printed("office")
+    assert f"{len(common):,}" in said
+    assert f"{synthetic.EXAMPLE_TWICE}" in said
+    for path, sealed in (
+        ("town/coordinator/job", True),
+        ("town/coordinator/plain", False),
+        ("clinics/coordinator/job", False),
+        ("clinics/coordinator/sealed", True),
+    ):
+        report = json.loads((office / f"{path}.privacy.json").read_text())
+        assert not list(office.rglob("*.run"))
+        assert bool(report["guarantees"]["world"]["computational"]) is sealed
+    for name in (*TOWN, *CLINICS):
+        book = Ledger(organisations.folder(name) / "budget.ledger").account().book()
+        assert len(book.reservations) == 2, name
+    for path, count in (("office/town/coordinator", len(people["lab"])), ("clinic-1", len(people["clinic-1"]))):
+        with (tmp_path / path / "predictions.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert len(rows) > 0.9 * count
+        assert 0.02 < sum(int(float(row["prediction"])) for row in rows) / len(rows) < 0.9
