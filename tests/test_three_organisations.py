@@ -1,4 +1,4 @@
-"""The page "three organisations" is followed word for word: every command, in a network namespace of its organisation."""
+"""The page "three organisations" is followed word for word, each organisation in a network namespace of its own."""
 
 from __future__ import annotations
 

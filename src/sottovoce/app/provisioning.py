@@ -2,9 +2,10 @@
 
     sites/authority/     the authority: its key stays here, with whoever keeps it
     sites/coordinator/   job.toml, certificates/, GUIDE.md
-    sites/north/         party.toml, certificates/, GUIDE.md; one such folder for each party; by columns people.toml too,
-                         for people to predict for, and at the coordinator
+    sites/north/         party.toml, certificates/, GUIDE.md; one such folder for each party
     sites/notary/        helper.toml, certificates/, GUIDE.md; where there is a helper
+
+By columns sites also have people.toml, for people to predict for.
 
 A site that was made before is left as it is: its holder has changed it since.
 """

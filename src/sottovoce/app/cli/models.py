@@ -115,7 +115,8 @@ def _find(ledger: Path, plan: str, party: str | None) -> KeptModel:
         return found[-1]
     if not found:
         raise InputError(
-            f"{ledger}: no model{f' of plan {plan!r}' if plan else ''} is kept here; `sottovoce models list {ledger}` tells which."
+            f"{ledger}: no model{f' of plan {plan!r}' if plan else ''} is kept here; "
+            f"`sottovoce models list {ledger}` tells which."
         )
     each = ", ".join(f"{kept.digest.hex()[:12]} of {kept.model.party}" for kept in found)
     raise InputError(f"plan={plan!r} is not one model but {len(found)}: {each}; give more of the digest, or --party.")
