@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from sottovoce import __version__
 from sottovoce.app.cli import (
+    aligning,
     auditing,
     cards,
     comparing,
@@ -70,6 +71,7 @@ app.command()(parties.revoke)
 app.command()(parties.pin)
 app.command()(parties.party)
 app.command()(parties.helper)
+app.command()(aligning.align)
 app.command()(demonstration.demo)
 app.command()(auditing.audit)
 app.command()(reproducing.reproduce)
