@@ -197,6 +197,10 @@ class SourceTable(_Table):
     id: str | None = Field(
         None, min_length=1, description="the name of a column that identifies the records, and is no feature"
     )
+    id_rule: Literal["usual", "exact"] = Field(
+        "usual",
+        description='"usual" (identifiers without case, spaces, and leading zeros of digits) or "exact" (as written)',
+    )
     ledger: str | None = Field(None, min_length=1, description="a ledger file; `sottovoce ledger create` makes one")
     account: str | None = Field(None, min_length=1, description="the name of an account in the ledger")
     records: int | None = Field(None, strict=True, ge=1, description="the public number of records, at least 1")
@@ -387,6 +391,19 @@ class Job(_File):
         return _class_of(self.model.estimator)(**self.privacy.model_dump(), **declared, **parameters)
 
 
+class WireTable(FederationTable):
+    """The parties of any job; what else it says of them does not matter here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class AlignmentJob(_File):
+    """The parties of an alignment, from the job of a fit, a prediction or an evaluation, or a file of their own."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    federation: WireTable = Field(description="a table with listen, certificates and parties")
+
+
 class PeopleJob(_File):
     """The people of a joint prediction: their columns are in files of this process or with parties elsewhere."""
 
@@ -430,6 +447,9 @@ class PartyOf(SourceTable):
     name: str = Field(min_length=1, description="the party's name, as in its certificate")
     predictions: str | None = Field(
         None, min_length=1, description="the file for predictions that this party is the recipient of"
+    )
+    aligned: str | None = Field(
+        None, min_length=1, description="where an alignment is kept; default: FILE.aligned beside the records"
     )
 
 
@@ -476,6 +496,12 @@ class PolicyTable(_Table):
     max_epsilon_pooled: float = Field(
         math.inf, gt=0, description="the most that a plan may cost against the coordinator with all other parties"
     )
+    align: tuple[str, ...] = Field((), description="the parties with which the records may be aligned")
+    count_shared: tuple[str, ...] = Field((), description="the parties with which shared people may be counted")
+    align_times: Whole = Field(3, description="in how many alignments the identifiers take part at most, from 0")
+    align_ratio: float = Field(
+        10.0, gt=0, description="how many times longer than the own list of identifiers another party's may be"
+    )
 
 
 class PartyJob(_File):
@@ -497,6 +523,12 @@ class PartyJob(_File):
     def known_schema(self) -> Schema | None:
         """What the columns of this party's own file hold."""
         return None if self.schema_table is None else self.schema_table.declared(self)
+
+    @property
+    def aligned(self) -> Path | None:
+        """Where an alignment of the records is kept; None if they have no identifiers."""
+        source = self.party
+        return None if source.id is None else self.resolve(source.aligned or f"{source.file}.aligned")
 
     @property
     def predict_for(self) -> tuple[str, ...]:
@@ -566,6 +598,15 @@ def load_people_job(path: Path) -> PeopleJob:
         raise InputError(f"{path} needs either [[party]] (files of this process) or [federation] (parties elsewhere).")
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
+    return job
+
+
+def load_alignment_job(path: Path) -> AlignmentJob:
+    """The parties of an alignment, from a TOML file."""
+    job = _load(path, AlignmentJob)
+    names = job.federation.parties
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise InputError(f"{path}: federation.parties = {list(names)}: an alignment needs two or more, each once.")
     return job
 
 

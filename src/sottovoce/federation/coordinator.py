@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data.bounds import LARGEST
+from sottovoce.door.aligning import Terms
 from sottovoce.door.frames import Frame, encode
 from sottovoce.door.query import Query
 from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.federation import replies as checks
+from sottovoce.federation.aligning import Aligning
+from sottovoce.federation.aligning import Alignment as Aligned
 from sottovoce.federation.announcements import IDS, Invitation
 from sottovoce.federation.helper import RemoteDeals
 from sottovoce.federation.models import parts_of
@@ -173,6 +176,10 @@ class Coordinator:
         self.missing = self._end(plan, _shared(plan, solution)) if last else {}
         return solution, round_
 
+    def align(self, terms: Terms, progress: Progress | None = None) -> Aligned:
+        """Have the parties find whom they have in common, or count them."""
+        return Aligning(self._exchange, progress).run(terms)
+
     def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:
         """Joint scores by the model that the parties have of a plan; None if the recipient is one of them.
 
@@ -191,6 +198,7 @@ class Coordinator:
         replies = self._exchange(parties, Frame("hello", 0, query="predict"))
         counts = {name: reply.facts["records"] for name, reply in replies.items()}
         check_people(counts)
+        check_aligned({name: reply.facts for name, reply in replies.items()})
         keys, signatures = (
             {name: reply.facts[what] for name, reply in replies.items()} for what in ("public_key", "signature")
         )
@@ -401,6 +409,16 @@ def check_people(counts: Mapping[str, int]) -> None:
         each = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise InputError(
             f"the parties have {sorted(set(counts.values()))} rows ({each}); by columns every party has the same "
-            "people in the same order. Align the records first (a private set intersection does that without showing "
-            "the rest)."
+            "people in the same order. Align the records first (`sottovoce align` does that without showing the rest)."
+        )
+
+
+def check_aligned(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """By columns all parties serve the records of one alignment, or none does."""
+    digests = {name: fact.get("aligned") for name, fact in facts.items()}
+    if len(set(digests.values())) > 1:
+        each = ", ".join(f"{name} {digest[:12] if digest else 'of none'}" for name, digest in digests.items())
+        raise InputError(
+            f"the parties serve records of different alignments ({each}): one was aligned anew, or its file of the "
+            "alignment was deleted. Align all of them again (`sottovoce align`)."
         )

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from sottovoce import __version__
 from sottovoce.app.cli import (
+    aligning,
     auditing,
     cards,
     comparing,
@@ -75,6 +76,7 @@ app.command()(parties.pin)
 app.command()(sites.doctor)
 app.command()(parties.party)
 app.command()(parties.helper)
+app.command()(aligning.align)
 app.command()(demonstration.demo)
 app.command()(demonstration.example)
 app.command()(auditing.audit)

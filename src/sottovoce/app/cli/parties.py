@@ -175,8 +175,8 @@ def party(
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
     A party file has the tables [party] (name, file, label, id, ledger, account), [federation] (coordinator,
-    certificates) and, if wanted, [policy] (max_epsilon, max_delta), [peers] (pins of other parties), [bounds] and
-    [schema] (of this party's columns). Without a label every column is a feature: that is for data split by columns
+    certificates) and, if wanted, [policy] (max_epsilon, max_delta, align), [peers] (pins of other parties), [bounds]
+    and [schema] (of this party's columns). Without a label every column is a feature: that is for data split by columns
     where another party holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
@@ -214,6 +214,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
     from sottovoce.app import sources
     from sottovoce.app.texts import sealed_balance
+    from sottovoce.federation.aligned import AlignmentFile
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import Credentials
     from sottovoce.transports.grpc_wire import serve_party
@@ -225,10 +226,13 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     results = None if source.predictions is None else job.resolve(source.predictions)
     if results is not None:
         check_writable(results, "party.predictions")
+    aligned = AlignmentFile(job.aligned)
     if schema is None:
-        holder = sources.read_party(source.name, source, job.resolve, policy, labelled=source.has_label)
+        holder = sources.read_party(
+            source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned
+        )
     else:
-        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy)
+        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -238,6 +242,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         console.print(f"{source.name}: {text}", soft_wrap=True)
 
     say(f"{facts['records']:,} records, {facts['features']} features; the rows stay in this process")
+    holder.aligner.introduce(say)
     if job.predict_for:
         how = "also" if policy.trains else "not"
         who = ", ".join(job.predict_for)
@@ -372,6 +377,8 @@ class _Announced:
         if asked.query != self.name:
             self._say(f"took part in a prediction for {asked.query} by plan {asked.plan.hex()[:12]}")
         elif found is not None and self._predictions is not None:
-            table = found.table(proba=found.plan.loss.name == "logistic")
+            ids = self._party.ids
+            table = {} if ids is None else {"id": list(ids)}
+            table |= found.table(proba=found.plan.loss.name == "logistic")
             write_text(self._predictions, csv_text(table), "party.predictions")
             self._say(f"predictions by plan {asked.plan.hex()[:12]} are in {self._predictions}")
