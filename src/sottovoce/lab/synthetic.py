@@ -52,8 +52,8 @@ FEATURE_RANGES = (tuple(feature.low for feature in FEATURES), tuple(feature.high
 LABEL = "readmitted"
 HOLDERS = ("clinic", "lab", "insurer")
 EXAMPLE_CLINICS = 3
-EXAMPLE_RECORDS = 9_000
-EXAMPLE_TWICE = 40  # people of the clinics 1 to 3 who were at two of them, of each two neighbours
+EXAMPLE_RECORDS = 3_000
+EXAMPLE_TWICE = 30  # people of the clinics 1 to 3 who were at two of them, of each two neighbours
 EXAMPLE_SHARE = 0.95  # of the people of the town, those whom each holder knows
 
 
