@@ -337,10 +337,17 @@ def central(start: dict[str, Any]) -> dict[str, Any]:
     return start | {"split": "central", "parties": (("anna", 40),)}
 
 
+def forget(account: Account) -> int:
+    """Delete what a party stored of its memory; how many files there were."""
+    files = list(account.path.with_name(f"{account.path.name}.memory").iterdir())
+    for path in files:
+        path.unlink()
+    return len(files)
+
+
 @pytest.mark.parametrize("name", ["scd", "scd-sequential"])
 def test_a_holder_that_lost_its_memory_does_not_go_on(name: str, small_plan: MakePlan, tmp_path: Path) -> None:
     account, plan = account_of(tmp_path), small_plan(**{"scd": SCD, "scd-sequential": LOTS}[name])
-    assert not algorithms.of(plan).resumes
     query = plan.releases[0].query
     assert propose(party_of(account=account), plan).kind == "accept"
     restarted = party_of(account=account)  # nothing was released yet, so nothing is lost
@@ -349,6 +356,8 @@ def test_a_holder_that_lost_its_memory_does_not_go_on(name: str, small_plan: Mak
     assert first.kind == "answer"
     assert propose(restarted, plan).kind == "accept"  # it still runs
     np.testing.assert_array_equal(ask(restarted, plan, 0, query=query).arrays["grid"], first.arrays["grid"])
+    assert propose(party_of(account=account), plan).kind == "accept"  # it has what was stored with the release
+    assert forget(account) == 1
     refusal = propose(party_of(account=account), plan)
     assert refusal.kind == "refuse"
     assert "was stopped in the middle of this run" in said(refusal)["refused"]
@@ -363,17 +372,60 @@ def test_a_coordinator_is_told_that_a_memory_is_lost(small_plan: MakePlan, tmp_p
 
     def restart(done: int, _total: int) -> None:
         if done == 3:
+            forget(account)
             wire._endpoints["anna"] = party_of(account=account)
 
     with pytest.raises(RefusedError, match="between rounds is lost"):
         Coordinator(wire).run(plan, algorithms.of(plan), restart)
 
 
+@pytest.mark.parametrize("start", [SCD, LOTS], ids=["scd", "scd-sequential"])
+def test_a_memory_is_that_of_the_last_release_of_the_ledger(
+    start: dict[str, Any], small_plan: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped before a release, while it is stored, or after: the same answers; files are the holder's own."""
+    plan, query = small_plan(**start), small_plan(**start).releases[0].query
+    rounds, release = range(plan.releases[0].count), Account.release
+    weights = [np.full(4, 0.1 * t) for t in rounds]
+    found = []
+    for fate in ("", "before", "while", "after"):
+        account = Ledger.create(tmp_path / f"{fate}.db").open("rows", epsilon=1.0, delta=1e-5)
+        answers = []
+        for t in rounds:
+            monkeypatch.setattr(Account, "release", release)
+            if t == 0 or fate in ("before", "while"):
+                party = party_of(account=account, seed=0, randomness=SeededRandomness(7, str(t)))
+                propose(party, plan)
+            party.randomness = party._run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
+            if fate == "while":
+
+                def killed(*_: Any) -> bytes:
+                    raise KeyboardInterrupt
+
+                monkeypatch.setattr(Account, "release", killed)
+                with pytest.raises(KeyboardInterrupt):
+                    ask(party, plan, t, weights[t], query=query)
+                monkeypatch.setattr(Account, "release", release)
+                party = party_of(account=account, randomness=SeededRandomness(7, str(t)))
+                propose(party, plan)
+            answers.append(ask(party, plan, t, weights[t], query=query).arrays["grid"].tolist())
+            if fate == "after":
+                party = party_of(account=account)
+                propose(party, plan)
+                assert ask(party, plan, t, query=query).arrays["grid"].tolist() == answers[-1]
+        found.append(answers)
+        folder = account.path.with_name(f"{account.path.name}.memory")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+        send(party, "done", plan=plan.digest)
+        assert not list(folder.iterdir())
+    assert found[1:] == found[:1] * 3
+
+
 @pytest.mark.parametrize("start", [CD, GREEDY, PRIMAL], ids=["cd", "greedy-cd", "scd-primal"])
 def test_a_memory_that_can_be_made_again_is(start: dict[str, Any], small_plan: MakePlan, tmp_path: Path) -> None:
     plan = small_plan(**central(start))
     form = algorithms.of(plan)
-    assert form.resumes
     found = []
     for stop in (None, 1, 4):
         account = Ledger.create(tmp_path / f"{stop}.db").open("rows", epsilon=1.0, delta=1e-5)

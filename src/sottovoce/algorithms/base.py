@@ -91,7 +91,6 @@ class Algorithm(ABC):
     needs: ClassVar[tuple[Need, ...]] = ()  # of the loss
     layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
     sealed: ClassVar[tuple[Split, ...]] = ()  # where its sums may be sealed: it uses nothing but sums over all parties
-    resumes: ClassVar[bool] = True  # False if a party that was stopped in a run has lost what the run needs
     pricing: ClassVar[Pricing] = Pricing()  # a published form may have a true price of its own
 
     @abstractmethod
@@ -126,9 +125,30 @@ class Algorithm(ABC):
         """What a party keeps from round to round; it never leaves the party."""
         return None
 
+    def lasting(self, memory: Any) -> dict[str, NDArray[Any]]:  # noqa: ARG002
+        """What of the memory neither the rows nor a later message give again; a party stores it with each release."""
+        return {}
+
+    def recall(self, memory: Any, lasting: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ARG002
+        """A new memory with what lasted put back."""
+        return memory
+
     def own_weights(self, plan: Plan, memory: Any) -> Array | None:  # noqa: ARG002
         """At the end of a run with models="kept": the party's weights on its own prepared rows. They stay with it."""
         return None
+
+
+def fields_of(memory: Any, *names: str) -> dict[str, NDArray[Any]]:
+    """Numbers and arrays that a memory has under these names; what is None is left out."""
+    found = {name: getattr(memory, name) for name in names}
+    return {name: np.asarray(value) for name, value in found.items() if value is not None}
+
+
+def put_back(memory: Any, fields: Mapping[str, NDArray[Any]]) -> Any:
+    """The memory with these fields; numbers are numbers again."""
+    for name, value in fields.items():
+        setattr(memory, name, value.item() if value.ndim == 0 else value)
+    return memory
 
 
 def given(value: Number | None, default: Number) -> Number:
@@ -209,6 +229,15 @@ class TailAverage:
         if number >= self._start:
             self._sum += weights
             self._count += 1
+
+    @property
+    def state(self) -> Array:
+        """The sum, and of how many."""
+        return np.append(self._sum, self._count)
+
+    @state.setter
+    def state(self, state: Array) -> None:
+        self._sum, self._count = np.array(state[:-1]), int(state[-1])
 
     @property
     def value(self) -> Array:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
+from sottovoce.app.interrupted import Begun
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
@@ -30,16 +31,17 @@ from sottovoce.app.sources import (
     table_shape,
 )
 from sottovoce.data.readers import read_table
-from sottovoce.errors import BudgetError, InputError
+from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
 from sottovoce.estimators.ranges import Purchase
 from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
+from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party, charge_of, part_of_fit
-from sottovoce.files import check_writable, write_text
+from sottovoce.files import check_writable, sync_folder, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance, Receipt
@@ -259,17 +261,26 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
 
 
 @contextmanager
-def opened(job: Job, say: Say) -> Iterator[Run]:
-    """A job at its parties: files are read here, or remote parties are waited for; nothing is charged."""
+def opened(job: Job, say: Say, begun: Begun | None = None) -> Iterator[Run]:
+    """A job at its parties: files are read here, or remote parties are waited for; nothing is charged.
+
+    A fit that was `begun` goes on, with what the parties declared then.
+    """
     model = job.estimator()
+    state = Journal() if begun is None else begun.journal
     if job.federation is not None:
-        federation = _federation(job, _wire(job.federation, job.resolve, say))
+        federation = _federation(job, _wire(job.federation, job.resolve, say, state))
     else:
         federation = _local(job)
     with contextlib.closing(federation):
-        facts = _facts(federation, classes=model._asks_for_classes)
+        if begun is not None and state.begun:
+            facts = [_fact_of(told) for told in begun.facts]
+        else:
+            facts = _facts(federation, classes=model._asks_for_classes)
         _check_facts(job, facts)
         federation.receipts |= kept_receipts(job)
+        if begun is not None and federation.counted:
+            federation.journal, federation.beginning = state.path, begun.beginning(job, facts)
         if job.federation is not None:
             _check_declared(job.federation, facts)
         elif job.split == "columns":
@@ -363,6 +374,10 @@ def _person_holder(
     return Party(table.name, rows, labels, feature_names=names, account=account, **ids)
 
 
+def _fact_of(told: Mapping[str, Any]) -> Facts:
+    return Facts(**{**told, "feature_names": tuple(told["feature_names"]), "classes": tuple(told["classes"])})
+
+
 def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
     """Train: run the plan that a preview showed. What parties told of their ledgers is kept, however the run ends."""
     try:
@@ -443,28 +458,50 @@ def occasion_of(
     )
 
 
-def write_outputs(
-    job: Job, model: PrivateLinearModel, occasion: Occasion, *, overwrite: bool = False
-) -> dict[str, Path]:
-    """Model, privacy report and page; should a path no longer be writable, an error names the folder they are in.
-
-    A file that came to be there since it was checked is not replaced either, unless that is asked for.
-    """
-    texts = {
+def texts_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, str]:
+    """What a fit leaves behind: model, privacy report and page."""
+    return {
         "model": to_json(model),
         "report": json.dumps(plain(report_of(model, occasion)), indent=2, allow_nan=False) + "\n",
         "page": page(model, occasion),
     }
+
+
+def write_outputs(
+    job: Job, model: PrivateLinearModel, occasion: Occasion, *, overwrite: bool = False
+) -> dict[str, Path]:
+    """Model, privacy report and page, in their places and durable."""
+    return write_texts(job, texts_of(model, occasion), overwrite=overwrite)
+
+
+def write_texts(job: Job, texts: Mapping[str, str], *, overwrite: bool = False) -> dict[str, Path]:
+    """Put the texts of a fit in their places; should one no longer be writable, an error names the folder they are in.
+
+    A file that came to be there since it was checked is not replaced either, unless that is asked for, or it has the
+    very text: a fit that was stopped while it wrote.
+    """
     paths = job.outputs()
     try:
         for key, text in texts.items():
-            write_text(paths[key], text, f"output.{key}", overwrite=overwrite)
+            if not _has(paths[key], text):
+                write_text(paths[key], text, f"output.{key}", overwrite=overwrite)
     except InputError as error:
         folder = Path(tempfile.mkdtemp(prefix="sottovoce-"))
         for key, text in texts.items():
             write_text(folder / paths[key].name, text, key)
         raise InputError(f"{error} The fit is done and paid for: its results are in {folder}.") from None
     return paths
+
+
+def _has(path: Path, text: str) -> bool:
+    """Whether a file has that very text, and keeps it."""
+    try:
+        if path.read_bytes() != text.encode():
+            return False
+        sync_folder(path.parent)
+    except OSError:
+        return False
+    return True
 
 
 def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
@@ -546,18 +583,28 @@ def _seal(job: Job, federation: Federation) -> None:
     federation.sealing(pooling=table.pooling, curious=table.curious, absent=table.absent, spare=table.spare)
 
 
-def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say) -> Transport:
-    """The wire to remote parties, once all of them have connected."""
+def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say, state: Journal | None = None) -> Transport:
+    """The wire to remote parties, once all of them have connected.
+
+    Of a fit that goes on only those are waited for that are still in it. Once all is answered they are only told so,
+    and a run whose parties may leave asks again without those that do not come.
+    """
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import GrpcCoordinator
 
     credentials = Credentials.load(resolve(table.certificates), COORDINATOR)
     helper = getattr(table, "helper", None)  # of a training
     ends = table.parties if helper is None else (*table.parties, helper)
+    state = state or Journal()
+    if state.ended:
+        return InProcess([Declared(name) for name in ends])
     wire = GrpcCoordinator(table.listen, ends, credentials, timeout=table.timeout, on_change=say)
     try:
-        say(f"listening on {table.listen}, waiting for {', '.join(ends)} (at most {table.wait:g} s)")
-        wire.wait_for_parties(table.wait)
+        there = [name for name in ends if name not in state.gone]
+        say(f"listening on {table.listen}, waiting for {', '.join(there)} (at most {table.wait:g} s)")
+        may_leave = state.solved or (state.begun and getattr(table, "absent", 0) > 0)
+        with contextlib.suppress(*((WireError,) if may_leave else ())):
+            wire.wait_for_parties(table.wait, among=there)
     except BaseException:
         wire.close()
         raise

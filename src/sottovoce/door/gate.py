@@ -27,6 +27,7 @@ from sottovoce.privacy.randomness import Randomness
 
 if TYPE_CHECKING:
     from sottovoce.data.block import Block
+    from sottovoce.door.memory import Memory
     from sottovoce.door.noisy_rows import Keeper
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.release import Mechanism, Release
@@ -65,6 +66,8 @@ class Gate:
         self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
         self._answers: Counter[str] = Counter()  # releases by query, without a ledger
         self.unreleased = False  # whether the last release failed on its way, or another process was first
+        self.memory: Memory | None = None  # where what a solver remembers is stored with each release
+        self.lasting: Callable[[Any], Arrays] = lambda _: {}  # what of it is
         self._one_at_a_time = threading.Lock()
 
     def release(self, query: Query, round: Round) -> Released:
@@ -86,7 +89,7 @@ class Gate:
                 arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
             if release.dropped:
                 arrays = {name: _without_low_bits(grid, release.dropped) for name, grid in arrays.items()}
-            return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered)
+            return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered, round.memory)
 
     def answers(self) -> Counter[str]:
         """How many releases of the plan have left, by query; with a ledger also those from before a restart."""
@@ -250,8 +253,8 @@ class Gate:
             return last
         raise RefusedError(f"round {number} is over, and a party without a ledger keeps only its last release.")
 
-    def _store(self, released: Released, unordered: bool) -> Released:
-        """Durably, before anybody sees it."""
+    def _store(self, released: Released, unordered: bool, memory: Any) -> Released:
+        """Durably, before anybody sees it; first what the holder remembers after it."""
         self._last[released.query] = released
         if self._account is None:
             self._answers[released.query] += 1
@@ -260,8 +263,12 @@ class Gate:
             self.unreleased = False
             return released
         offered = encode(Frame("answer", 0, self._plan, released.round, released.query, released.arrays, ""))
+        if self.memory is not None:
+            self.memory.write(self.lasting(memory), (released.round, released.query), offered)
         stored = self._account.release(self._plan.hex(), released.round, released.query, offered)
         self.unreleased = stored != offered
+        if self.memory is not None and not self.unreleased:
+            self.memory.settle()
         return Released(released.query, released.round, decode(stored).arrays, seal=SEAL)
 
 

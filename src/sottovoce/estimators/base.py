@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import secrets
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
@@ -405,7 +405,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             if not (federation.undecided and algorithms.serves(self._solver_name, loss, sealed=True)):
                 algorithms.check(self._solver_name, loss, federation.split, sealed=sealed)
         coordinator = federation.coordinator(
-            insecure_seed=self.insecure_seed, without_privacy=runs and self._without_privacy()
+            insecure_seed=self.insecure_seed,
+            without_privacy=runs and self._without_privacy(),
+            fits=runs and self.epsilon != math.inf,
         )
         with failures_of(federation):
             if facts is None:
@@ -428,7 +430,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             within = self._whole if problem.epsilon < self.epsilon else None
             plan = self._planned((coordinator, federation), form, problem, solver, within)
             if columns:
-                first = planned(ranges.FORM, ranged, tuple(columns), federation, self.insecure_seed, within)
+                first = planned(ranges.FORM, ranged, tuple(columns), federation, self.insecure_seed, plan.within)
+                first = coordinator.stored_plan(first) or coordinator.settled(first)
                 purchase = ranges.Purchase(columns, first, problem, solver)
         return Prepared(federation, coordinator, form, plan, names if own_names is None else None, (), purchase)
 
@@ -465,11 +468,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         plan = planned(form, problem, solver, federation, self.insecure_seed, within)
         if within is not None:
             check_gaussian(plan, form)
+        if (stored := coordinator.stored_plan(plan)) is not None:
+            return stored
         if plan.sealing is not None:
             plan = coordinator.with_keys(plan)
         if plan.keeps_rows and plan.private:
             plan = plan.model_copy(update={"kept": coordinator.kept(plan)})
-        return plan
+        return coordinator.settled(plan)
 
     def _bought(self, names: tuple[str, ...], features: int) -> dict[int, Number]:
         """By place, the columns whose range is to be bought; the place behind the features is the label's."""
@@ -490,7 +495,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         The first plan is charged only where there is room for all that follows.
         """
         coordinator, federation = prepared.coordinator, prepared.federation
-        coordinator.check(prepared.plan)
+        if not coordinator.journal.begun:
+            coordinator.check(prepared.plan)
         solution, _ = coordinator.run(purchase.plan, ranges.FORM, last=False)
         try:
             columns = purchase.named(solution.model)
@@ -599,14 +605,15 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
         Also if it stops midway: only of a plan of which nothing was asked has nothing been released.
         """
-        within, before = prepared.plan.within, self.plans_
+        within, before, coordinator = prepared.plan.within, self.plans_, prepared.coordinator
         plan = planned(form, problem, options, prepared.federation, self.insecure_seed, within)
+        plan = coordinator.stored_plan(plan) or coordinator.settled(plan)
         self._count(*before, plan)
         try:
             with failures_of(prepared.federation):
-                return prepared.coordinator.run(plan, form)[0]
+                return coordinator.run(plan, form)[0]
         finally:
-            if plan.digest not in prepared.coordinator.begun:
+            if plan.digest not in coordinator.begun:
                 self._count(*before)
 
     def _count(self, *plans: Plan) -> None:
@@ -662,8 +669,12 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, prepared: Prepared, progress: Progress | None = None) -> Solution:
         """Run the plan and keep what it gave. Every party charges its ledger before its first release."""
-        coordinator, wire = prepared.coordinator, prepared.federation.transport
-        before = _counts(wire.communication, coordinator)
+        with contextlib.closing(prepared.coordinator.journal):
+            return self._trained(prepared, progress)
+
+    def _trained(self, prepared: Prepared, progress: Progress | None) -> Solution:
+        coordinator = prepared.coordinator
+        coordinator.count_anew()
         self.__dict__.pop("ranges_", None)
         with failures_of(prepared.federation):
             if prepared.purchase is not None:
@@ -700,8 +711,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         kinds = Counter[str]()
         for query, count in coordinator.uplink.items():
             kinds[named.get(query, query)] += count
-        up, down = _counts(wire.communication, coordinator)
-        self.communication_ = Communication(up - before[0], down - before[1], coordinator.asked.total(), dict(kinds))
+        self.communication_ = Communication(*coordinator.counted, coordinator.asked.total(), dict(kinds))
         self.transcript_ = coordinator.transcript
         self.missing_parts_ = dict(coordinator.missing)
         if self.missing_parts_:
@@ -910,12 +920,6 @@ def common_names(facts: Facts, split: Split) -> tuple[str, ...]:
     return next(iter(named.values()), ())
 
 
-def _counts(communication: Communication, coordinator: Coordinator) -> tuple[int, int]:
-    """Bytes from the parties, and to them; those of a helper are not of theirs."""
-    up, down = coordinator.helped
-    return communication.uplink_bytes - up, communication.downlink_bytes - down
-
-
 def warn_of_delta(problem: Problem, frames: int) -> None:
     """Of a private run whose delta says little."""
     if problem.delta >= 1 / problem.records and problem.epsilon < math.inf:
@@ -962,7 +966,7 @@ def warn_of_norms(problem: Problem, frames: int) -> None:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def failures_of(federation: Federation) -> Iterator[None]:
     """Raise what went wrong inside a party of this process in the place of what it answered."""
     try:

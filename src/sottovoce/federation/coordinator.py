@@ -27,6 +27,7 @@ from sottovoce.federation.aligning import Aligning
 from sottovoce.federation.aligning import Alignment as Aligned
 from sottovoce.federation.announcements import IDS, Invitation
 from sottovoce.federation.helper import RemoteDeals
+from sottovoce.federation.journal import Journal, Stored
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
@@ -45,6 +46,8 @@ from sottovoce.transports.base import Transport
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 Each = Mapping[str, Mapping[str, NDArray[Any]]]
+Answers = Callable[[int, Ask, Mapping[str, Query]], dict[str, Array]]
+Recall = Callable[[Mapping[str, Query], Mapping[str, Array]], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Message:
 class Coordinator:
     """One conversation with the parties of a transport."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         transport: Transport,
         *,
@@ -68,14 +71,22 @@ class Coordinator:
         receipts: dict[str, Receipt] | None = None,
         randomness: Randomness | None = None,
         helper: str | None = None,
+        journal: Journal | None = None,
+        remote: bool = True,
     ) -> None:
         self._transport = transport
+        self.journal = journal or Journal()
+        self._remote = remote  # whether the ends outlive this process
         self._helper = helper  # an end of the wire that deals, and is no party
         self._parties = tuple(name for name in transport.parties if name != helper)
         self._randomness = randomness or SystemRandomness()  # of top-ups alone
         self.receipts = {} if receipts is None else receipts  # by party, the last one; shown to it at the next run
         self.budgets: dict[str, tuple[Balance, Balance]] = {}  # by party: before the first plan, and with the last
         self._serial = secrets.randbits(62)
+        self._origin = (0, 0)  # from where on bytes are counted
+        self._stored = Stored()  # of the plan that runs, what an interrupted run left
+        self._is_open = self._keeps = False
+        self._known_counts: Mapping[str, Any] | None = None
         self.begun: set[bytes] = set()  # plans of which something was asked: a party may have released
         self.asked: Counter[str] = Counter()  # rounds by query
         self.uplink: Counter[str] = Counter()  # bytes of the answers by query
@@ -86,7 +97,7 @@ class Coordinator:
         self._away: set[str] = set()
         self._signatures: dict[str, str] = {}
         self._announced: dict[str, str] = {}  # signatures of the keys of the next run
-        self._deal_key = RunKey()
+        self._deal_keys: dict[bytes, RunKey] = {}  # by plan, where this end deals
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
@@ -99,6 +110,25 @@ class Coordinator:
         replies = self._exchange(parties, Frame("hello", 0, query="rows", text=plan.to_json()))
         return tuple(replies[name].facts["kept_rows"] for name in parties)
 
+    def stored_plan(self, made: Plan) -> Plan | None:
+        """The plan that an interrupted run of this fit had in the place of the one `made` now."""
+        found = self.journal.next_plan(made)
+        if found is not None and "deal_key" in (known := self.journal.of(found).made):
+            self._deal_keys[found.digest] = RunKey(bytes.fromhex(known["deal_key"]))
+        return found
+
+    def settled(self, plan: Plan) -> Plan:
+        """A plan that is about to be shown, proposed and run: kept, so that it comes back if the fit is interrupted."""
+        key = self._deal_keys.get(plan.digest)
+        self.journal.add_plan(plan, **({} if key is None else {"deal_key": key.private_bytes().hex()}))
+        return plan
+
+    @property
+    def sealed_before(self) -> bool | None:
+        """Whether an interrupted run of this fit sealed its sums; None if there is none."""
+        plans = self.journal.plans
+        return plans[0].sealing is not None if plans else None
+
     def with_keys(self, plan: Plan) -> Plan:
         """The plan with the public keys that its parties made for it; it compares identifiers if all have some."""
         sealing, members, columns = plan.sealing, signers(plan), plan.split == "columns"
@@ -108,11 +138,14 @@ class Coordinator:
         replies = self._exchange(members, Frame("hello", 0, query="seal", text=invited.text))
         keys = [(name, replies[name].facts["public_key"]) for name in members]
         self._announced = {name: replies[name].facts["signature"] for name in members}
-        if columns and sealing.helper is None:
-            self._deal_key = RunKey()
-            keys.append((sealing.dealer, self._deal_key.public))
+        own = RunKey() if columns and sealing.helper is None else None
+        if own is not None:
+            keys.append((sealing.dealer, own.public))
         ids = columns and all(replies[name].facts["ids"] for name in plan.names)
-        return plan.model_copy(update={"keys": tuple(keys), "sealing": sealing.changed(ids=ids)})
+        found = plan.model_copy(update={"keys": tuple(keys), "sealing": sealing.changed(ids=ids)})
+        if own is not None:
+            self._deal_keys[found.digest] = own
+        return found
 
     def refusal_to_seal(self) -> str | None:
         """Why a party takes no part in sealed sums, or None; nothing is charged."""
@@ -142,29 +175,32 @@ class Coordinator:
     ) -> tuple[Solution, int]:
         """(solution, rounds) of the algorithm under the plan. Every party has charged the plan before round 0.
 
-        With `last=False` the parties are not told that it is over: the next plan of the same fit follows.
+        With `last=False` the parties are not told that it is over: the next plan of the same fit follows. Of a run that
+        was interrupted the answers that are stored are taken first; then asking goes on.
         """
-        parties = plan.names
-        if len(parties) > 1:
-            self.check(plan)  # one refusal, and nobody has paid
-        self._open(plan, signers(plan))
-        self._away = set()
+        self._stored, self._is_open, self._away, self._signatures = self.journal.of(plan), False, set(), {}
+        if self.journal.begun:
+            self.journal.begin()
         text, queries = form.coordinate(plan), _queries(form, plan)
-        opener = None if plan.sealing is None else Opener(plan, self._randomness)
-        columns = self._columns(opener) if opener is not None and plan.split == "columns" else None
+        self._keeps = type(form).lasting is not Algorithm.lasting
+        answers, recall = self._way(plan)
         total = rounds_of(plan, form) if progress is not None and plan.private else 0
         round_ = 0
         ask = next(text)
         try:
             while True:
                 number = round_ if ask.round is None else ask.round
-                asked = {name: queries[name][ask.query] for name in ask.to or parties}
-                if columns is not None:
-                    values = {"sum": columns.sum(number, ask, asked)}
-                    if self.transcript is not None:
-                        self.transcript.append(Message(number, "sum", ask.query, values["sum"]))
+                asked = {name: queries[name][ask.query] for name in ask.to or plan.names}
+                values = self._taken(plan, number, ask)
+                if values is not None:
+                    recall(asked, values)
                 else:
-                    values = self._sum(opener, number, ask, asked) if opener else self._ask(plan, number, ask, asked)
+                    self._open_once(plan)
+                    values = answers(number, ask, asked)
+                    said = {"round": number, "query": ask.query, "names": list(values), **self._counts()}
+                    arrays = {str(place): value for place, value in enumerate(values.values())}
+                    self.journal.note("round", plan, said, arrays, sync=True)
+                self._show(number, ask.query, values)
                 self.asked[ask.query] += 1
                 round_ += 1
                 if progress is not None:
@@ -172,13 +208,131 @@ class Coordinator:
                 ask = text.send(values)
         except StopIteration as stop:
             found = stop.value
+        except WireError as error:
+            if not self.journal.begun:
+                raise
+            raise self._stopped(plan, round_, error) from None
         solution = found if isinstance(found, Solution) else Solution(found)
-        self.missing = self._end(plan, _shared(plan, solution)) if last else {}
+        if last:
+            self._finish(plan, _shared(plan, solution))
         return solution, round_
 
     def align(self, terms: Terms, progress: Progress | None = None) -> Aligned:
         """Have the parties find whom they have in common, or count them."""
         return Aligning(self._exchange, progress).run(terms)
+
+    def _way(self, plan: Plan) -> tuple[Answers, Recall]:
+        """How the answers of a round are got, of each party or as a sealed sum, and what is made of stored ones."""
+        if plan.sealing is None:
+            return functools.partial(self._ask, plan), _nothing_to_recall
+        opener, left = Opener(plan, self._randomness), self._stored.left
+        if left is not None:
+            opener.roster.restore(left["left"], left["again"])
+            self.left |= left["left"]
+            self._away |= set(left["left"])
+        if plan.split == "columns":
+            columns = self._columns(opener)
+            return columns.values, columns.recall
+        return functools.partial(self._sum, opener), _nothing_to_recall
+
+    def _taken(self, plan: Plan, number: int, ask: Ask) -> dict[str, Array] | None:
+        """The values of a round as an interrupted run stored them, if it did."""
+        if not self._stored.rounds:
+            return None
+        entry = self._stored.rounds.popleft()
+        if (entry.said["round"], entry.said["query"]) != (number, ask.query):
+            raise self.journal.unusable("its answers are to other questions than this version asks")
+        self.begun.add(plan.digest)
+        self._known_counts = entry.said
+        return {name: np.array(entry.arrays[str(place)]) for place, name in enumerate(entry.said["names"])}
+
+    def _open_once(self, plan: Plan) -> None:
+        """Before the first question of this process: every party has charged the plan, now or earlier."""
+        if self._is_open:
+            return
+        known = self._stored.opened
+        if known is None:
+            if len(plan.names) > 1:
+                self.check(plan)  # one refusal, and nobody has paid
+            self.journal.begin()
+            self._open(plan, signers(plan))
+            if self._remote:  # in one process all ends are new after an interruption
+                self.journal.note("opened", plan, self._told(), sync=False)
+        else:
+            self._take_told(known)
+        self._take_counts()
+        self._is_open = True
+
+    def _told(self) -> dict[str, Any]:
+        """What the parties told of themselves."""
+        return {
+            "signatures": self._signatures,
+            "receipts": {name: str(receipt) for name, receipt in self.receipts.items()},
+            "budgets": {name: [dataclasses.astuple(b)[:8] for b in both] for name, both in self.budgets.items()},
+        }
+
+    def _take_told(self, told: Mapping[str, Any]) -> None:
+        self._signatures = dict(told["signatures"])
+        self.receipts |= {name: Receipt.read(text) for name, text in told["receipts"].items()}
+        for name, (before, after) in told["budgets"].items():
+            self.budgets[name] = (_balance(before), _balance(after))
+
+    def count_anew(self) -> None:
+        """Count the bytes of a fit from here on."""
+        up, down = self._said
+        self._origin = up - self.helped[0], down - self.helped[1]
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """Bytes from the parties, and to them, of the whole fit; a helper's are not of theirs."""
+        up, down = self._said
+        return up - self.helped[0] - self._origin[0], down - self.helped[1] - self._origin[1]
+
+    @property
+    def _said(self) -> tuple[int, int]:
+        wire = self._transport.communication
+        return wire.uplink_bytes, wire.downlink_bytes
+
+    def _counts(self) -> dict[str, Any]:
+        return {"uplink": dict(self.uplink), "helped": self.helped, "bytes": self.counted}
+
+    def _take_counts(self) -> None:
+        """Count what was said up to the last stored answer as an unbroken run would, and what followed it once."""
+        if (known := self._known_counts) is not None:
+            self._known_counts = None
+            self.uplink, self.helped = Counter(known["uplink"]), tuple(known["helped"])
+            (up, down), (stored_up, stored_down) = self._said, known["bytes"]
+            self._origin = up - self.helped[0] - stored_up, down - self.helped[1] - stored_down
+
+    def _show(self, number: int, query: str, values: Mapping[str, Array]) -> None:
+        if self.transcript is not None:
+            self.transcript += [Message(number, name, query, value) for name, value in values.items()]
+
+    def _finish(self, plan: Plan, shared: Mapping[str, Mapping[str, Array]]) -> None:
+        """Tell the parties that the run is over, once it is kept that all is answered."""
+        self._take_counts()
+        if (known := self._stored.ended) is not None:
+            self._take_told(known)
+            self.missing = dict(known["missing"])
+            self._known_counts = known
+            self._take_counts()
+            return
+        if not self._is_open and self._stored.opened is not None:
+            self._take_told(self._stored.opened)
+        self.journal.note("solved", plan, {}, sync=True)
+        self.missing = self._end(plan, shared)
+        self.journal.note("ended", plan, {"missing": self.missing, **self._told(), **self._counts()}, sync=True)
+
+    def _stopped(self, plan: Plan, number: int, error: WireError) -> WireError:
+        """The end of a run in which a party did not answer: what was spent, and that it can go on."""
+        known = [f"{name} {after.spent:.4g} of {after.total:g}" for name, (_, after) in self.budgets.items()]
+        spent = f" (epsilon spent in all: {', '.join(known)})" if known else ""
+        return WireError(
+            f"{error} The run stops in round {number}. The plan's cost, epsilon {plan.epsilon:g} at delta "
+            f"{plan.delta:g}, was charged once and stays spent{spent}. Its state is in {self.journal.path}: start the "
+            "same fit again once all parties are there, and it goes on from here at no further cost.",
+            error.parties,
+        )
 
     def predict(self, plan: Plan, digest: bytes, recipient: str) -> Array | None:
         """Joint scores by the model that the parties have of a plan; None if the recipient is one of them.
@@ -243,6 +397,8 @@ class Coordinator:
         To a party that was restarted the plan is opened again: it is charged once, by its digest, and the others'
         signatures still hold.
         """
+        if not set(signers(plan)) <= set(self._signatures):
+            parties = signers(plan)
         for name, reply in self._propose(plan, parties).items():
             self._signatures[name] = reply.facts.get("signature", "")
         if len(plan.names) > 1:
@@ -304,18 +460,19 @@ class Coordinator:
 
         deals: Deals
         if plan.sealing is None or plan.sealing.helper is None:
-            deals = LocalDeals(plan, self._deal_key, self._randomness)
+            deals = LocalDeals(plan, self._deal_keys[plan.digest], self._randomness)
         else:
             deals = RemoteDeals(plan, plan.sealing.helper, exchange)
-        columns = ColumnSums(plan, exchange, deals, opener)
-        columns.set_up()
-        return columns
+        return ColumnSums(plan, exchange, deals, opener)
 
     def _sum(self, opener: Opener, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """A sealed sum over the parties of the roster, the only value that a round of such a plan has."""
         plan, query = opener.plan, next(iter(queries.values()))
         helper = signers(plan)[len(plan.names) :]  # it tops up, as one more of the roster
-        call = Call(opener.roster.of((*queries, *helper)), said=tuple(ask.arrays))
+        left, attempt = self._stored.left, 0
+        if left is not None and (left["round"], left["query"]) == (number, ask.query):
+            attempt = left["attempt"]  # it was asked again, of fewer, before the run was interrupted
+        call = Call(opener.roster.of((*queries, *helper)), attempt, tuple(ask.arrays))
         replies: dict[str, Reply] = {}
         while not replies:
             said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays, call.text)
@@ -325,12 +482,12 @@ class Coordinator:
                 self._away |= set(error.parties)
                 call = opener.roster.without(call, error, number)
                 self.left |= opener.roster.left
+                gone = {"left": opener.roster.left, "again": opener.roster.again}
+                said_of = {"round": number, "query": ask.query, "attempt": call.attempt}
+                self.journal.note("left", plan, gone | said_of, sync=True)
         shares = {name: checks.share(name, query, replies[name]) for name in call.roster}
         label = label_of(ask.query, number, call, ask.arrays)
-        value = opener.open(shares, noise_of(query, plan, ask.arrays), label)
-        if self.transcript is not None:
-            self.transcript.append(Message(number, "sum", ask.query, value))
-        return {"sum": value}
+        return {"sum": opener.open(shares, noise_of(query, plan, ask.arrays), label)}
 
     def _answers(self, plan: Plan, said: Frame, ask: Ask, parties: Iterable[str]) -> dict[str, Reply]:
         """The replies to an ask. Restarted parties are proposed the plan again, charged once, and asked again."""
@@ -338,6 +495,11 @@ class Coordinator:
         replies = self._exchange(parties, said, ask.each)
         forgot = [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]
         if forgot:
+            if lost := [name for name in forgot if self._keeps and name not in self.receipts]:
+                raise WireError(
+                    f"{lost[0]!r} was stopped and has no ledger: what {plan.algorithm} keeps there between rounds is "
+                    "lost. Start a new fit."
+                )
             self._open(plan, forgot)
             reminded = dataclasses.replace(said, arrays={**said.arrays, **ask.reminder})
             replies |= self._exchange(forgot, reminded, ask.each)
@@ -350,8 +512,6 @@ class Coordinator:
         for name, query in queries.items():
             told = {**said.arrays, **ask.each.get(name, {})}
             values[name] = checks.answered(name, plan, query, told, replies[name])
-            if self.transcript is not None:
-                self.transcript.append(Message(number, name, ask.query, values[name]))
         return values
 
     def _exchange(
@@ -378,6 +538,11 @@ class Coordinator:
             if self.transcript is not None and reply.facts:
                 self.transcript.append(Message(said.round, name, reply.frame.kind, reply.facts))
         return found
+
+
+def _nothing_to_recall(queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
+    """Where each round is asked by itself."""
+    del queries, values
 
 
 def _queries(form: Algorithm, plan: Plan) -> Mapping[str, Mapping[str, Query]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +18,7 @@ from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, check_people
 from sottovoce.federation.helper import Helper
+from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import PartialModel
 from sottovoce.federation.party import Party, check_rows, column_names
 from sottovoce.federation.policy import Policy
@@ -35,7 +38,7 @@ class Federation:
     Made by `central`, `by_rows`, `by_columns` (all in this process) or `connect` (parties elsewhere).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         split: Split,
         transport: Transport,
@@ -43,6 +46,7 @@ class Federation:
         parties: Sequence[Party] = (),
         record: bool = False,
         helper: Helper | str | None = None,
+        journal: str | PathLike[str] | None = None,
     ) -> None:
         self.split: Split = split
         self.transport = transport
@@ -60,6 +64,10 @@ class Federation:
         self.undecided = False  # whether it was left open
         self._sealing: dict[str, Any] = {}
         self.schema: Schema | None = None  # what made the features of parties of this process
+        self.journal = None if journal is None else Path(journal)  # where fits keep what they need to go on
+        if journal is not None and not self.counted:
+            raise InputError(f"journal={str(journal)!r}: a fit goes on where every party has a ledger; give ledgers.")
+        self.beginning: dict[str, Any] = {}  # what the first entry of that file says
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
@@ -83,11 +91,15 @@ class Federation:
         record: bool = False,
         policy: Policy | None = None,
         schema: Schema | None = None,
+        journal: str | PathLike[str] | None = None,
     ) -> Federation:
-        """All rows in one place: arrays, or a table with its schema, whose label column y is where it is not given."""
+        """All rows in one place: arrays, or a table with its schema, whose label column y is where it is not given.
+
+        A fit that is interrupted goes on from the file `journal`, which it keeps from its first charge on.
+        """
         rows, labels, names = _opened(X, y, schema, "data")
         party = Party("data", rows, labels, account=as_account(ledger), policy=policy, feature_names=names)
-        return cls("central", InProcess([party]), parties=[party], record=record)._by(schema)
+        return cls("central", InProcess([party]), parties=[party], record=record, journal=journal)._by(schema)
 
     def _by(self, schema: Schema | None) -> Federation:
         self.schema = schema
@@ -105,11 +117,13 @@ class Federation:
         schema: Schema | None = None,
         sums: Literal["plain", "secure"] = "plain",
         helper: Helper | None = None,
+        journal: str | PathLike[str] | None = None,
     ) -> Federation:
         """Each party has some people, nobody is in two: `parts` is a list of (X, y), or of tables with their schema.
 
         `sums="secure"`: only sums over all parties are opened, with little more noise than data in one place need
-        (`sealing`). A `helper` adds the noise that is topped up, in the place of the coordinator.
+        (`sealing`). A `helper` adds the noise that is topped up, in the place of the coordinator. `journal` as in
+        `connect`.
         """
         names = _names(names, len(parts))
         pairs = [part if isinstance(part, tuple | list) or schema is None else (part, None) for part in parts]
@@ -125,8 +139,8 @@ class Federation:
         widths = {X.shape[1] for X, _ in own}
         if len(widths) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
-        made = cls("rows", _wire(parties, helper), parties=parties, record=record, helper=helper)._by(schema)
-        return made._seal("sums", sums, "plain")
+        made = cls("rows", _wire(parties, helper), parties=parties, record=record, helper=helper, journal=journal)
+        return made._by(schema)._seal("sums", sums, "plain")
 
     @classmethod
     def by_columns(  # noqa: PLR0913
@@ -145,6 +159,7 @@ class Federation:
         products: Literal["auto", "none", "secure"] = "auto",
         helper: Helper | None = None,
         ids: Sequence[Sequence[Any]] | None = None,
+        journal: str | PathLike[str] | None = None,
     ) -> Federation:
         """Each party has some features of the same people, in the same order.
 
@@ -157,7 +172,8 @@ class Federation:
         `products="secure"`: only sums over the whole table are opened (`sealing`). `"none"`: each party adds noise to
         all that it says, which costs far more accuracy. "auto" takes the first where every party's policy and the model
         allow it. A `helper` deals what the products need, in the place of the coordinator. `ids` has for each party a
-        list that identifies its records: sealed, they are compared before anything is charged.
+        list that identifies its records: sealed, they are compared before anything is charged. `journal` as in
+        `connect`.
         """
         names = _names(names, len(parts))
         accounts = _accounts(ledgers, len(parts))
@@ -177,7 +193,7 @@ class Federation:
             Party(name, X, known, account=account, policy=policy, feature_names=given, ids=own_ids)
             for name, X, known, account, given, own_ids in zip(names, rows, own, accounts, features, lists, strict=True)
         ]
-        made = cls("columns", _wire(parties, helper), parties=parties, record=record, helper=helper)
+        made = cls("columns", _wire(parties, helper), parties=parties, record=record, helper=helper, journal=journal)
         return made._by(schema).declare_columns(labels, label_party, norms)._seal("products", products, "none", "auto")
 
     @classmethod
@@ -193,11 +209,16 @@ class Federation:
         sums: Literal["plain", "secure"] = "plain",
         products: Literal["auto", "none", "secure"] = "auto",
         helper: str | None = None,
+        journal: str | PathLike[str] | None = None,
     ) -> Federation:
         """Parties elsewhere, reached over a transport such as `GrpcCoordinator`.
 
         They are split by rows, or by columns: then `labels`, `label_party` (a place in the transport's list of
         parties) and `norms` are as in `by_columns`. `helper` is the name on the wire of one that deals and is no party.
+
+        `journal` is a file for what a private fit needs to go on: plans, and answers before they are used. A fit that
+        was stopped goes on from it with the same plan, at no further cost. The file stays after the fit: remove it once
+        the model is saved. Until then the same fit gives the same model again.
         """
         if split not in ("rows", "columns"):
             raise InputError(
@@ -207,7 +228,8 @@ class Federation:
             raise InputError(
                 "labels, label_party and norms are for split='columns'; by rows each party has its own labels."
             )
-        made = cls(split, transport, record=record, helper=helper).declare_columns(labels, label_party, norms)
+        made = cls(split, transport, record=record, helper=helper, journal=journal)
+        made.declare_columns(labels, label_party, norms)
         if split == "rows":
             return made._seal("sums", sums, "plain")
         return made._seal("products", products, "none", "auto")
@@ -222,7 +244,10 @@ class Federation:
 
     def seal_where_allowed(self, coordinator: Coordinator, reason: str | None) -> None:
         """By columns, where it was left open: sums are sealed unless there is a `reason` not to, or a party refuses."""
-        reason = reason or coordinator.refusal_to_seal()
+        if (before := coordinator.sealed_before) is not None:  # an interrupted fit goes on as it began
+            reason = reason if before else reason or "a party refused it when this fit began"
+        else:
+            reason = reason or coordinator.refusal_to_seal()
         self.secure = reason is None
         self.why = f"each party adds its own noise: {reason}" if reason else "sealed: every party allows it"
 
@@ -319,8 +344,13 @@ class Federation:
         """
         return party_norms(row_norm, columns or [party.features for party in self._parties], self.norms)
 
-    def coordinator(self, *, insecure_seed: int | None = None, without_privacy: bool = False) -> Coordinator:
-        """A conversation with the parties; a seed and a run without privacy are for parties in this process only."""
+    def coordinator(
+        self, *, insecure_seed: int | None = None, without_privacy: bool = False, fits: bool = False
+    ) -> Coordinator:
+        """A conversation with the parties; a seed and a run without privacy are for parties in this process only.
+
+        One that `fits` goes on with a fit that was interrupted, where the federation has a journal of it.
+        """
         if self.remote and insecure_seed is not None:
             raise InputError("insecure_seed cannot be set for remote parties; each draws its own noise.")
         for end in self._ends:
@@ -328,8 +358,15 @@ class Federation:
         for party in self._parties:
             party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.names))
         own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, COORDINATOR)
+        lasts = fits and insecure_seed is None
         return Coordinator(
-            self.transport, record=self.record, receipts=self.receipts, randomness=own, helper=self.helper
+            self.transport,
+            record=self.record,
+            receipts=self.receipts,
+            randomness=own,
+            helper=self.helper,
+            journal=Journal(self.journal, self.beginning) if lasts else None,
+            remote=self.remote,
         )
 
     def raise_failure(self) -> None:

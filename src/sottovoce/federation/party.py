@@ -23,6 +23,7 @@ from sottovoce.data.readers import MISSING
 from sottovoce.door.alignment import Alignment
 from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate, fits
+from sottovoce.door.memory import Memory
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
@@ -304,6 +305,8 @@ class Party(Answering):
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
             if frame.plan and run is not None and fitted:
                 self._keep_model(run, frame)
+            if self._account is not None:
+                Memory(self._account.path, self.name, b"").clear(all_plans=True)
         return reply("done", frame, acknowledged(True) + self._receipt(frame))
 
     def _asked(self, frame: Frame) -> Outgoing:
@@ -340,10 +343,49 @@ class Party(Answering):
             # The memory may have followed a value that never left: on it nothing later may depend.
             if run.gate.unreleased:
                 self._run = None
-                if run.form.resumes:
-                    run.memory = run.form.remember(run.plan, run.rows)
+                if run.columns is None and self._made_again(run):
                     self._run = run
         return reply("answer", frame, released)
+
+    def _made_again(self, run: _Run) -> bool:
+        """Whether the memory of a run could be made again, as it was after the last release that was stored."""
+        fresh = run.form.remember(run.plan, run.rows)
+        if run.form.lasting(fresh):
+            if run.gate.memory is None or self._account is None:
+                return False
+            found = self._recalled(run.form, run.plan, fresh, run.gate.memory)
+            if found is None:
+                return False
+            fresh = found
+        run.memory = fresh
+        return True
+
+    def _recalled(self, form: Algorithm, plan: Plan, fresh: Any, kept: Memory) -> Any | None:
+        """The memory as it was after the last release of a plan that was stored; None if that is lost."""
+        last = None if self._account is None else self._account.last_release(plan.digest.hex())
+        if last is None:
+            return fresh
+        number, query, release = last
+        state = kept.read((number, query), release)
+        return None if state is None else form.recall(fresh, state)
+
+    def _remembered(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, Memory | None]:
+        """What the form keeps between rounds and where it is stored, or a refusal if that is lost."""
+        fresh = form.remember(plan, rows)
+        if self._account is None or not form.lasting(fresh):
+            return fresh, None
+        kept = Memory(self._account.path, self.name, plan.digest)
+        kept.clear(all_plans=False)
+        found = self._recalled(form, plan, fresh, kept)
+        if found is None:
+            told = plan.split == "columns" and plan.models == "shared"  # the one thing left may be the model
+            if not (told and self._answered_all(form, plan, self._account.answers(plan.digest.hex()))):
+                raise RefusedError(
+                    f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
+                    "between rounds is lost; what was released stays charged. Start a new fit."
+                )
+            found = fresh
+        return found, kept
 
     def _stage(self, frame: Frame) -> Outgoing:
         """A message between the parties of a plan over sealed columns, as it passes the coordinator."""
@@ -484,8 +526,8 @@ class Party(Answering):
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
             return acknowledged(True)
         rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
+        memory, kept = self._remembered(form, plan, rows)
         self._charge(form, plan)
-        self._alignment = None
         self._keys.keep(plan)
         self._seen.add(plan.digest)
         gate, columns = Gate(plan, self.randomness, self._account, keeper), None
@@ -493,7 +535,8 @@ class Party(Answering):
             gate = sealed = SealedGate(plan, self.randomness, self._account, sealer)
             if isinstance(sealer, ColumnSealer):
                 columns = ColumnRun(plan, sealer, rows, sealed, self.randomness)
-        self._run = _Run(plan, form, queries, rows, gate, form.remember(plan, rows), columns, started=alone)
+        gate.memory, gate.lasting = kept, form.lasting
+        self._run = _Run(plan, form, queries, rows, gate, memory, columns, started=alone)
         return self._signed(plan)
 
     def _charge(self, form: Algorithm, plan: Plan) -> None:
@@ -512,13 +555,6 @@ class Party(Answering):
                 form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
         except InputError as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
-        given = Counter[str]() if form.resumes else self._account.answers(plan.digest.hex())
-        told = plan.split == "columns" and plan.models == "shared"  # the one thing left may be the model
-        if given and not (told and self._answered_all(form, plan, given)):
-            raise RefusedError(
-                f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
-                "between rounds is lost; what was released stays charged. Start a new fit."
-            )
         self._account.reserve(
             plan.digest.hex(),
             cost,

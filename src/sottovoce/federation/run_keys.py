@@ -35,8 +35,9 @@ class RunKeys:
         """The public key of a new one."""
         key = RunKey()
         self._known[key.public] = key
-        while len(self._known) > MOST_OFFERED:
-            del self._known[next(iter(self._known))]
+        offered = [known for known in self._known if known != self._used]
+        for forgotten in offered[:-MOST_OFFERED]:
+            del self._known[forgotten]
         return key.public
 
     def of(self, plan: Plan) -> RunKey:

@@ -426,6 +426,22 @@ class ColumnSums:
         self._order = places_of(plan)
         self._gram: Array | None = None
         self._white = False
+        self._ready = False
+
+    def values(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
+        """The opened value of a round; before the first the parties get what they need of one another."""
+        if not self._ready:
+            self.set_up()
+            self._ready = True
+        return {"sum": self.sum(number, ask, queries)}
+
+    def recall(self, queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
+        """Take in a round that was answered before this process was started."""
+        query, self._ready = next(iter(queries.values())), True
+        if isinstance(query, GramMatrix):
+            self._gram = query.matrix(values["sum"])
+        elif isinstance(query, JointSum) and query.matrix == WHITENED:
+            self._white = True
 
     def set_up(self) -> None:
         """The key of the parties, and their masked columns."""

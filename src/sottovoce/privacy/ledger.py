@@ -334,6 +334,14 @@ class Account:
         with reading(self.path) as entries:
             return [(key.round, key.query) for key in entries.keys("release", self.dataset, plan)]
 
+    def last_release(self, plan: str) -> tuple[int, str, bytes] | None:
+        """Round, query and bytes of the last stored release under the plan."""
+        _check_name("plan", plan)
+        with reading(self.path) as entries:
+            keys = entries.keys("release", self.dataset, plan)
+            row = entries.find(*keys[-1]) if keys else None
+        return None if row is None else (row.round, row.query, row.payload)
+
     def rows_of(self, recipe: str) -> Entry | None:
         """The last entry about kept rows of that recipe: which plan used them last, or that they were forgotten."""
         with reading(self.path) as entries:

@@ -181,6 +181,8 @@ class Slopes(ABC):
     Edges: a round that comes after a later one is answered with the slopes that there are.
     """
 
+    lasts: ClassVar[tuple[str, ...]] = ("number", "noisy_labels", "current")  # what a party stores of it
+
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
         self.number = -1

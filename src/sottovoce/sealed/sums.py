@@ -195,7 +195,11 @@ class Roster:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.left: dict[str, int] = {}
-        self._again = 0
+        self.again = 0  # sums that were asked once more
+
+    def restore(self, left: Mapping[str, int], again: int) -> None:
+        """As it was when the run was interrupted."""
+        self.left, self.again = dict(left), again
 
     def of(self, parties: Iterable[str]) -> tuple[str, ...]:
         """Those of the parties that are still there."""
@@ -213,16 +217,16 @@ class Roster:
                 "new fit.",
                 gone,
             )
-        if len(self.left) + len(gone) > sealing.absent or self._again >= sealing.spare:
+        if len(self.left) + len(gone) > sealing.absent or self.again >= sealing.spare:
             raise WireError(
                 f"{error} The run ends in round {number}: {', '.join([*self.left, *gone])} left, and the plan has "
-                f"absent={sealing.absent} and spare={sealing.spare}, of which {self._again} are used. The plan's whole "
+                f"absent={sealing.absent} and spare={sealing.spare}, of which {self.again} are used. The plan's whole "
                 f"cost, epsilon {self.plan.epsilon:g} at delta {self.plan.delta:g}, stays spent; the sum of this round "
                 "was not opened. Start a new fit, with sealing(absent=, spare=) if parties may leave.",
                 gone,
             )
         self.left |= dict.fromkeys(gone, number)
-        self._again += 1
+        self.again += 1
         return Call(self.of(call.roster), call.attempt + 1, call.said)
 
 

@@ -205,13 +205,14 @@ class GrpcCoordinator:
             ) from None
         self._server.start()
 
-    def wait_for_parties(self, timeout: float | None = None) -> None:
-        """Return when every party is connected; after `timeout` seconds (default: the wire's) raise."""
+    def wait_for_parties(self, timeout: float | None = None, among: Iterable[str] | None = None) -> None:
+        """Return when every party, or each `among` them, is connected; after `timeout` seconds (the wire's) raise."""
         patience = self._timeout if timeout is None else timeout
+        awaited = set(self.parties if among is None else among)
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._absent(), patience)
+            self._changed.wait_for(lambda: self._closed or not awaited & set(self._absent()), patience)
             self._require_open()
-            if absent := self._absent():
+            if absent := [name for name in self._absent() if name in awaited]:
                 raise WireError(f"waited {patience:g} s for {_quoted(absent)} to connect; start them, or wait longer.")
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:

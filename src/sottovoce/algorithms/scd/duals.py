@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +53,19 @@ class DualAlgorithm(Algorithm):
     """
 
     needs: ClassVar[tuple[Need, ...]] = (WITH_DUAL,)
-    resumes: ClassVar[bool] = False
 
     def remember(self, plan: Plan, rows: Block) -> Array:  # noqa: ARG002
         """The duals of the holder's records: they stay here."""
         return np.zeros(len(rows))
+
+    def lasting(self, memory: Array) -> dict[str, NDArray[Any]]:
+        """All duals: they follow from coins that are forgotten."""
+        return {"duals": memory}
+
+    def recall(self, memory: Array, lasting: Mapping[str, NDArray[Any]]) -> Array:
+        """As they were."""
+        memory[:] = lasting["duals"]
+        return memory
 
     def coordinate(self, plan: Plan) -> Coordination:
         """The mean over the last part of the rounds: the duals have not yet answered the newest noise."""

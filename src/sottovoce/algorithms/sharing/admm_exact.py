@@ -17,9 +17,11 @@ from sottovoce.algorithms.base import (
     Coordination,
     Need,
     Solution,
+    fields_of,
     given,
     how_far,
     only,
+    put_back,
     summed,
 )
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, check_rho, curvature, joined, square_of
@@ -85,7 +87,6 @@ class ExactADMM(Algorithm):
     needs: ClassVar[tuple[Need, ...]] = (Z_UPDATE,)
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "proximal", "relaxation", "tolerance", "models")
-    resumes: ClassVar[bool] = False
     layout: ClassVar[Layout] = "entries"
 
     def design(self, problem: Problem, options: ADMM) -> Design:
@@ -109,6 +110,15 @@ class ExactADMM(Algorithm):
     def remember(self, plan: Plan, rows: Block) -> PartState:  # noqa: ARG002
         """Everything is 0 at first."""
         return PartState(rows)
+
+    def lasting(self, memory: PartState) -> dict[str, NDArray[Any]]:
+        """All that a round changes."""
+        return fields_of(memory, "weights", "weights_before", "gradient", "told", "copies", "carried")
+
+    def recall(self, memory: PartState, lasting: Mapping[str, NDArray[Any]]) -> PartState:
+        """As it was."""
+        put_back(memory, lasting)
+        return memory
 
     def own_weights(self, plan: Plan, memory: Any) -> Array:  # noqa: ARG002
         """x_m."""

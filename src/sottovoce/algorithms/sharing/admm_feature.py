@@ -9,7 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Z_UPDATE, Algorithm, Ask, Coordination, Need, Solution, given, slope_bound
+from sottovoce.algorithms.base import (
+    Z_UPDATE,
+    Algorithm,
+    Ask,
+    Coordination,
+    Need,
+    Solution,
+    fields_of,
+    given,
+    put_back,
+    slope_bound,
+)
 from sottovoce.algorithms.sharing.admm_published import NoLimit
 from sottovoce.algorithms.sharing.updates import check_rho, curvature
 from sottovoce.data.block import Block, Layout, toward_zero
@@ -75,7 +86,6 @@ class FeatureADMM(Algorithm):
     needs: ClassVar[tuple[Need, ...]] = (Z_UPDATE,)
     when: ClassVar[Mapping[str, str]] = {"unit": "feature"}
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "slope_bound", "column_norm", "unit", "models")
-    resumes: ClassVar[bool] = False
     layout: ClassVar[Layout] = "entries"
     pricing: ClassVar[Pricing] = FeaturePricing("a feature of a party is protected, and no record")
 
@@ -106,6 +116,15 @@ class FeatureADMM(Algorithm):
     def remember(self, plan: Plan, rows: Block) -> PartState:
         """z, y and the party's columns, cut to the norm."""
         return PartState(rows, plan.numbers.column_norm)
+
+    def lasting(self, memory: PartState) -> dict[str, NDArray[Any]]:
+        """z, y and the weights."""
+        return fields_of(memory, "copies", "duals", "weights")
+
+    def recall(self, memory: PartState, lasting: Mapping[str, NDArray[Any]]) -> PartState:
+        """As they were."""
+        put_back(memory, lasting)
+        return memory
 
     def own_weights(self, plan: Plan, memory: Any) -> Array:  # noqa: ARG002
         """The weights of the last round."""

@@ -29,6 +29,8 @@ class DualSlopes(Slopes):
     z = argmin l(z) - y z + (rho/2) (s - z)^2, y <- y + rho (s - z), for every record on its own.
     """
 
+    lasts: ClassVar[tuple[str, ...]] = (*Slopes.lasts, "duals")
+
     def __init__(self, loss: Loss) -> None:
         super().__init__(loss)
         self.rho = curvature(loss) * (1.0 if loss.convex else 2.0)  # the minimum over z must be one

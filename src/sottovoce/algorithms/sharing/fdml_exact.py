@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from sottovoce.algorithms.base import (
     Coordination,
     Solution,
     TailAverage,
+    fields_of,
     given,
     how_far,
     limited,
     only,
+    put_back,
     summed,
 )
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, joined, momentum_step
@@ -65,7 +67,6 @@ class ExactFDML(Algorithm):
     splits: ClassVar[tuple[Split, ...]] = ("columns",)
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rate", "step")
-    resumes: ClassVar[bool] = False
     layout: ClassVar[Layout] = "entries"
 
     def design(self, problem: Problem, options: FDML) -> Design:
@@ -91,6 +92,19 @@ class ExactFDML(Algorithm):
     def remember(self, plan: Plan, rows: Block) -> PartDescent:
         """Weights of 0."""
         return PartDescent(plan, rows)
+
+    def lasting(self, memory: PartDescent) -> dict[str, NDArray[Any]]:
+        """The weights, their means, and the round."""
+        means = {"tail": memory.tail.state, "late": memory.late.state}
+        return fields_of(memory, "weights", "before", "length", "number") | means
+
+    def recall(self, memory: PartDescent, lasting: Mapping[str, NDArray[Any]]) -> PartDescent:
+        """And the batch of that round."""
+        put_back(memory, {name: value for name, value in lasting.items() if name not in ("tail", "late")})
+        memory.tail.state, memory.late.state = lasting["tail"], lasting["late"]
+        if memory.number >= 0:
+            memory.batch = memory.products.take(memory.batches[memory.number])
+        return memory
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Sums of scores to the party with the labels, its slopes to all."""

@@ -24,9 +24,11 @@ from sottovoce.algorithms.base import (
     Coordination,
     Solution,
     TailAverage,
+    fields_of,
     given,
     limited,
     only,
+    put_back,
     slope_bound,
 )
 from sottovoce.algorithms.sharing.updates import check_penalty, curvature
@@ -119,12 +121,11 @@ class OwnGradients(Algorithm):
     std_gradient)^2] (+ 1 / std_labels^2 for held labels) against the coordinator and the parties, B_m^2 = b_m^2 + 1 and
     b_m the bound of a part; against the world, who sees the model alone, gradients and summaries without the rest
     (`proof.md`). Replace-one doubles the sensitivities.
-    Edges: a party that is stopped has lost the run.
+    Edges: a party with a ledger that is stopped goes on with the slopes that it stored.
     """
 
     splits: ClassVar[tuple[Split, ...]] = ("columns",)
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound", "row_share", "world_epsilon")
-    resumes: ClassVar[bool] = False
     layout: ClassVar[Layout] = "entries"
 
     numbers: ClassVar[type[SharingNumbers]]
@@ -188,6 +189,15 @@ class OwnGradients(Algorithm):
     def remember(self, plan: Plan, rows: Block) -> Slopes:  # noqa: ARG002
         """The slopes, of which there are none yet."""
         return self.slopes(plan.scaled_loss)
+
+    def lasting(self, memory: Slopes) -> dict[str, NDArray[Any]]:
+        """The slopes, what they follow from, and labels that were told once."""
+        return fields_of(memory, *memory.lasts)
+
+    def recall(self, memory: Slopes, lasting: Mapping[str, NDArray[Any]]) -> Slopes:
+        """As they were."""
+        put_back(memory, lasting)
+        return memory
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Everything here is a function of released values."""

@@ -76,7 +76,6 @@ class BlockWhitened(Algorithm):
     )
     splits: ClassVar[tuple[Split, ...]] = ()
     sealed: ClassVar[tuple[Split, ...]] = ("columns",)
-    resumes: ClassVar[bool] = False
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
 
     def design(self, problem: Problem, options: Whitened) -> Design:

@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -27,6 +28,8 @@ from sottovoce.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sottovoce.app.interrupted import Begun
+    from sottovoce.app.jobs import Job
     from sottovoce.app.runs import Preview
     from sottovoce.estimators import PrivateLinearModel
     from sottovoce.plan.plan import Plan
@@ -88,6 +91,8 @@ def fit(
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No estimate, progress or summary.")] = False,
     overwrite: Overwrite = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, or fail.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Give an interrupted run up; it stays charged.")] = False,
 ) -> None:
     """Train a model, and write it with its privacy report (JSON) and a readable page (HTML).
 
@@ -97,19 +102,33 @@ def fit(
     file that is there already is replaced with `--overwrite` alone, which is checked before anything is charged.
     `sottovoce demo` writes a job to start from, `sottovoce-demo/job.toml`.
 
+    Where ledgers pay, the state of the fit is in NAME.run until its results are written. A fit that was stopped goes on
+    from there by itself when it is started again: the same plan, the same model, charged once. `--resume` fails where
+    there is nothing to go on with; `--restart` begins anew, and what the old run was charged stays spent.
+
     - `sottovoce fit job.toml`
     - `sottovoce fit job.toml --json --quiet`
+    - `sottovoce fit job.toml --resume`
     """
-    from sottovoce.app import runs
+    from sottovoce.app import interrupted, runs
     from sottovoce.app.jobs import load_job
     from sottovoce.estimators.progress import progress_bar
 
     beside = aside()
     loaded = load_job(job)
-    runs.check_outputs(loaded, overwrite=overwrite)
-    before = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
-    with runs.opened(loaded, lambda text: None if quiet else beside.print(text)) as run:
+    begun = interrupted.begun(loaded, runs.accounts_of(loaded), resume=resume, restart=restart, overwrite=overwrite)
+    for plan in begun.given_up:
+        beside.print(f"note: given up: {interrupted.cost_in_words(plan)}", soft_wrap=True)
+    if begun.journal.outputs:
+        show_written(loaded, begun, as_json=as_json, quiet=quiet)
+        return
+    runs.check_outputs(loaded, overwrite=begun.overwrite)
+    if said := begun.said():
+        beside.print(said, soft_wrap=True)
+    with runs.opened(loaded, lambda text: None if quiet else beside.print(text), begun) as run:
         shown = runs.preview(run)
+        if begun.journal.begun:
+            shown = replace(shown, charges=())  # it was charged before
         for note in shown.notes:
             beside.print(f"note: {note}")
         if not quiet:
@@ -131,8 +150,11 @@ def fit(
             f"note: joint predictions are not possible, {party} has no part of the model: {why}", soft_wrap=True
         )
     after = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
-    occasion = runs.occasion_of(model, before, after, seconds)
-    paths = runs.write_outputs(loaded, model, occasion, overwrite=overwrite)
+    occasion = runs.occasion_of(model, begun.before, after, seconds)
+    state, texts = run.prepared.coordinator.journal, runs.texts_of(model, occasion)
+    state.keep_outputs(texts)
+    paths = runs.write_texts(loaded, texts, overwrite=begun.overwrite)
+    state.remove()
     if as_json:
         print_json(
             {
@@ -144,6 +166,23 @@ def fit(
         )
     elif not quiet:
         show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
+
+
+def show_written(job: Job, begun: Begun, *, as_json: bool, quiet: bool) -> None:
+    """Write the results of a fit that had ended when it was stopped. Nobody is asked and nothing is charged."""
+    import json
+
+    from sottovoce.app import runs
+
+    texts = begun.journal.outputs
+    paths = runs.write_texts(job, texts, overwrite=begun.overwrite)
+    begun.journal.remove()
+    if as_json:
+        print_json({**json.loads(texts["report"]), "written": {key: str(path) for key, path in paths.items()}})
+    elif not quiet:
+        out().print("this fit had ended when it was stopped; nothing was asked or charged, and its results are written")
+        for key, path in paths.items():
+            out().print(f"{key}: {path}", soft_wrap=True)
 
 
 def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> None:

@@ -1,0 +1,108 @@
+"""A fit that was stopped goes on: where its state is, whether it is of the same job, and what it has spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sottovoce.app.jobs import Job
+from sottovoce.errors import InputError
+from sottovoce.federation.journal import Journal
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.ledger import Account, Balance
+
+# What may change from one start to the next: where results go, and how the parties are reached.
+_MEANWHILE = {"output": True, "federation": {"listen", "wait", "timeout", "certificates"}}
+
+
+def state_path(job: Job) -> Path:
+    """Where a job keeps the state of its fit while that lasts."""
+    return job.path.with_suffix(".run")
+
+
+def meaning_of(job: Job) -> str:
+    """A hash of all that a job asks for."""
+    said = job.model_dump(mode="json", exclude=_MEANWHILE)  # type: ignore[arg-type]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A fit of a job from its start on, in however many processes: its state, and how things were when it began."""
+
+    journal: Journal  # as it is read; the fit itself opens it anew
+    before: Mapping[str, Balance]  # the ledgers of this process
+    overwrite: bool
+    given_up: tuple[Plan, ...] = ()  # plans of a run that was given up: they stay charged
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """What the parties declared public when it began; none of a fit that begins now."""
+        return list(self.journal.about["facts"]) if self.journal.begun else []
+
+    def beginning(self, job: Job, facts: Sequence[Any]) -> dict[str, Any]:
+        """What the state says first."""
+        return {
+            "job": meaning_of(job),
+            "facts": [dataclasses.asdict(fact) for fact in facts],
+            "before": {party: dataclasses.asdict(balance) for party, balance in self.before.items()},
+            "overwrite": self.overwrite,
+            "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+    def said(self) -> str:
+        """Where it goes on, in words; "" where it begins."""
+        state = self.journal
+        if not state.begun:
+            return ""
+        done = "; all is answered" if state.solved or state.ended else ""
+        return f"going on with the run in {state.path}, begun {state.about['begun']}, from round {state.answered}{done}"
+
+
+def begun(job: Job, accounts: Mapping[str, Account], *, resume: bool, restart: bool, overwrite: bool) -> Begun:
+    """The fit of a job, begun before or not; `resume` demands that it was, `restart` gives that run up.
+
+    `accounts` are the ledgers of this process.
+    """
+    path, given_up = state_path(job), tuple[Plan, ...]()
+    if resume and restart:
+        raise InputError("--resume goes on with a run and --restart gives it up; give one of them.")
+    if resume and not path.exists():
+        raise InputError(f"--resume: there is no interrupted run of {job.path}; {path} would have its state.")
+    if restart and path.exists():
+        given_up = _given_up(path)
+    state = Journal(path)
+    if not state.begun:
+        before = {party: account.balance() for party, account in accounts.items()}
+        return Begun(state, before, overwrite, given_up)
+    if state.about.get("job") != meaning_of(job):
+        raise state.unusable(f"{job.path} asks for something else now than when that run began")
+    kept = {party: Balance(**fields) for party, fields in state.about["before"].items()}
+    return Begun(state, kept, overwrite or state.about["overwrite"])
+
+
+def _given_up(path: Path) -> tuple[Plan, ...]:
+    """Remove the state of a run, also one that cannot be read; the plans that may be charged, where it can."""
+    try:
+        state = Journal(path)
+    except InputError:
+        path.unlink(missing_ok=True)
+        return ()
+    state.begin()  # nobody else is at it
+    plans = tuple(plan for plan in state.plans if state.charged(plan))
+    state.remove()
+    return plans
+
+
+def cost_in_words(plan: Plan) -> str:
+    """What a plan that was given up cost, as far as its parties charged it."""
+    return (
+        f"plan {plan.digest.hex()[:12]}, {plan.algorithm}, epsilon {plan.epsilon:g} at delta {plan.delta:g}, by "
+        f"{', '.join(plan.names)}; where it was charged it stays spent"
+    )

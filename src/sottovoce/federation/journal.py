@@ -1,0 +1,312 @@
+"""What a coordinator needs to go on after it was stopped: plans, answers and counts of one fit, in a file of its own.
+
+    entry   length of the body | SHA-256 of (hash before, body) | check of these two | body
+
+A body is a line of JSON and the bytes of its arrays. The file is only appended to, and is synced before an answer is
+used. It holds public texts and released values; where the coordinator deals for sealed columns, also the key of that
+run, which it has in memory anyway. It is readable by its owner alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.errors import InputError
+from sottovoce.files import sync_folder
+from sottovoce.plan.plan import Plan
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  # not on every system
+    fcntl = None  # type: ignore[assignment]
+
+_MAGIC: Final = b"sottovoce run 1\n"
+_HEAD: Final = struct.Struct("<Q32s8s")
+_OF_THE_RUN: Final = ("run", "coin", "keys", "kept")  # what two plans of one fit differ in
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry: its kind, the digest of its plan if it has one, what it says, and its arrays."""
+
+    kind: str
+    plan: str
+    said: Mapping[str, Any]
+    arrays: Arrays
+
+
+@dataclass
+class Stored:
+    """What is stored of one plan: whether its parties opened it, who left, and the answers that were not yet used."""
+
+    made: Mapping[str, Any] = field(default_factory=dict)
+    opened: Mapping[str, Any] | None = None
+    left: Mapping[str, Any] | None = None
+    set_up: Mapping[str, Any] | None = None
+    ended: Mapping[str, Any] | None = None
+    rounds: deque[Entry] = field(default_factory=deque)
+    dealt: dict[str, Entry] = field(default_factory=dict)
+
+
+class Journal:
+    """The state of one fit in the file `path`; without a path nothing is kept.
+
+    Guarantee: what `note` was given with `sync` is on disk when it returns. A last entry that was torn by a crash is
+    dropped; any other damage is an `InputError`. The file is made when a fit is about to be charged, never before.
+    One process at a time has it.
+    """
+
+    def __init__(self, path: Path | None = None, about: Mapping[str, Any] | None = None) -> None:
+        self.path = path
+        self.about = dict(about or {})  # what the first entry says; of a file that is there, what it said
+        self.outputs: dict[str, str] = {}
+        self.solved = self.ended = False  # of the last plan: all is answered; every party was told that it is over
+        self.answered = 0
+        self.begun = False  # whether there is a file: something may have been charged
+        self._file: int | None = None
+        self._end = self._size = 0  # of what is whole in the file, and of all of it
+        self._hash = b""
+        self._pending: list[bytes] = []  # plans that were made, before the file is
+        self._plans: deque[Plan] = deque()
+        self._runs: dict[str, Stored] = {}
+        self.plans: list[Plan] = []
+        if path is not None and path.exists():
+            self._read(path)
+
+    def next_plan(self, made: Plan) -> Plan | None:
+        """The plan that an interrupted run had in this place, if any; it asks the same as the one `made` now."""
+        if not self._plans:
+            return None
+        known = self._plans.popleft()
+        if _meaning(known) != _meaning(made):
+            raise self.unusable(
+                "the plan that this fit makes is not the one that it has; the data's public facts, the "
+                "arguments or the version of sottovoce changed"
+            )
+        return known
+
+    def add_plan(self, plan: Plan, **said: Any) -> None:
+        """Take in a new plan: on disk with the next entry that is synced."""
+        if self.path is not None:
+            self.plans.append(plan)
+            self._append(_packed("plan", plan.digest.hex(), {"text": plan.to_json(), **said}, {}), sync=False)
+
+    def of(self, plan: Plan) -> Stored:
+        """What is stored of a plan."""
+        return self._runs.setdefault(plan.digest.hex(), Stored())
+
+    def charged(self, plan: Plan) -> bool:
+        """Whether a plan of the file may be charged: it was opened, asked for, or is the last that was made."""
+        run = self.of(plan)
+        return run.opened is not None or bool(run.rounds) or plan is self.plans[-1]
+
+    @property
+    def gone(self) -> set[str]:
+        """Who left sealed sums, and is not asked any more."""
+        return {name for run in self._runs.values() if run.left is not None for name in run.left["left"]}
+
+    def begin(self) -> None:
+        """Have the file, alone, and durable: the next thing that is done may be to charge."""
+        if self.path is None:
+            return
+        if self._file is not None:
+            os.fsync(self._file)
+            return
+        flags = os.O_RDWR | os.O_APPEND | (0 if self.begun else os.O_CREAT | os.O_EXCL)
+        try:
+            self._file = os.open(self.path, flags, 0o600)
+            self._lock()
+            if self.begun:
+                if os.fstat(self._file).st_size != self._size:
+                    raise self.unusable("another process wrote to it just now; start again")
+                os.truncate(self._file, self._end)  # less an entry that was torn
+            else:
+                self._end = os.write(self._file, _MAGIC)
+                self._write(_packed("begun", "", self.about, {}))
+            pending, self._pending, self.begun = self._pending, [], True
+            for body in pending:
+                self._write(body)
+            os.fsync(self._file)
+            sync_folder(self.path.parent)
+        except FileExistsError:
+            raise self.unusable("another process began it just now") from None
+        except OSError as error:
+            raise InputError(
+                f"the state of the run cannot be written to {self.path} ({error.strerror}), and nothing is charged "
+                "without it; give a folder that this user may write."
+            ) from None
+
+    def note(self, kind: str, plan: Plan, said: Mapping[str, Any], arrays: Arrays | None = None, *, sync: bool) -> None:
+        """Append an entry of a plan; with `sync` it is on disk when this returns."""
+        if self._file is not None:
+            self._append(_packed(kind, plan.digest.hex(), said, arrays or {}), sync=sync)
+
+    def keep_outputs(self, texts: Mapping[str, str]) -> None:
+        """The results of the fit, on disk before they are put in their places."""
+        if self.begun:
+            self.begin()
+            self._append(_packed("outputs", "", dict(texts), {}), sync=True)
+
+    def remove(self) -> None:
+        """The fit has ended and its results are durable, or it was given up."""
+        if self.begun and self.path is not None:
+            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                sync_folder(self.path.parent)
+        self.begun = False
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file, which stays."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _append(self, body: bytes, *, sync: bool) -> None:
+        if self._file is None:
+            self._pending.append(body)
+            return
+        try:
+            self._write(body)
+            if sync:
+                os.fsync(self._file)
+        except OSError as error:
+            self.close()  # what was torn is dropped when the run goes on
+            raise InputError(
+                f"the state of the run cannot be written to {self.path} ({error.strerror}), and the run stops. What "
+                "was charged stays charged; free some space and start the same fit again: it goes on from here."
+            ) from None
+
+    def _write(self, body: bytes) -> None:
+        hash_ = hashlib.sha256(self._hash + body).digest()
+        data = memoryview(_head(len(body), hash_) + body)
+        self._hash, self._end = hash_, self._end + len(data)
+        self._size = self._end
+        while data and self._file is not None:
+            data = data[os.write(self._file, data) :]
+
+    def _lock(self) -> None:
+        if fcntl is not None and self._file is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self.close()
+                raise InputError(
+                    f"{self.path}: another process is at this run now; let it end, or stop it first."
+                ) from None
+
+    def _read(self, path: Path) -> None:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise self.unusable(f"it cannot be read ({error.strerror})") from None
+        self.begun, self._end, self._size = True, len(_MAGIC), len(data)
+        if data.startswith(_MAGIC):
+            for entry, end in self._entries(data, self._end):
+                self._take(entry)
+                self._end = end
+        elif not _MAGIC.startswith(data.rstrip(b"\0")):
+            raise self.unusable("it is no state of a run of this version")
+        if self._end == len(_MAGIC):  # stopped while it was made: nothing was charged
+            self.remove()
+
+    def _entries(self, data: bytes, start: int) -> Iterator[tuple[Entry, int]]:
+        """The entries and where each ends, up to one that was torn."""
+        written = len(data.rstrip(b"\0"))  # what a crash left unwritten may read as zeros
+        while start < written:
+            if written < start + _HEAD.size:
+                return
+            length, hash_, check = _HEAD.unpack_from(data, start)
+            if check != _check(length, hash_):
+                raise self.unusable(f"it is damaged at byte {start}")
+            end = start + _HEAD.size + length
+            body = data[start + _HEAD.size : end]
+            if len(body) < length:
+                return
+            if hashlib.sha256(self._hash + body).digest() != hash_:
+                if written < end:
+                    return
+                raise self.unusable(f"it is damaged at byte {start}")
+            self._hash = hash_
+            yield _unpacked(body), end
+            start = end
+
+    def _take(self, entry: Entry) -> None:
+        run = self._runs.setdefault(entry.plan, Stored())
+        if entry.kind == "begun":
+            self.about = dict(entry.said)
+        elif entry.kind == "plan":
+            self.plans.append(Plan.from_json(entry.said["text"]))
+            self._plans.append(self.plans[-1])
+            run.made = entry.said
+        elif entry.kind == "round":
+            run.rounds.append(entry)
+            self.answered += 1
+            self.solved = False
+        elif entry.kind == "dealt":
+            run.dealt[entry.said["label"]] = entry
+        elif entry.kind == "outputs":
+            self.outputs = dict(entry.said)
+        elif entry.kind == "solved":
+            self.solved = True
+        else:
+            setattr(run, entry.kind, entry.said)
+            self.ended = self.ended or entry.kind == "ended"
+
+    def unusable(self, why: str) -> InputError:
+        """Why the state of an interrupted run cannot be used, and what to do."""
+        return InputError(
+            f"{self.path}, the state of an interrupted run, cannot be used: {why}. Put right what changed, or restore "
+            "the file; or give the run up, with `sottovoce fit --restart` or by removing the file: what it was charged "
+            "stays spent."
+        )
+
+
+def _head(length: int, hash_: bytes) -> bytes:
+    return _HEAD.pack(length, hash_, _check(length, hash_))
+
+
+def _check(length: int, hash_: bytes) -> bytes:
+    """Of a head, so that a damaged length is not taken for a torn end."""
+    return hashlib.sha256(b"head" + length.to_bytes(8, "little") + hash_).digest()[:8]
+
+
+def _packed(kind: str, plan: str, said: Mapping[str, Any], arrays: Arrays) -> bytes:
+    found = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    shapes = [[name, array.dtype.newbyteorder("<").str, array.shape] for name, array in found.items()]
+    line = json.dumps({"kind": kind, "plan": plan, "said": said, "arrays": shapes}).encode()
+    numbers = (array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes() for array in found.values())
+    return b"".join([line, b"\n", *numbers])
+
+
+def _unpacked(body: bytes) -> Entry:
+    line, numbers = body.split(b"\n", 1)
+    read, arrays, start = json.loads(line), dict[str, NDArray[Any]](), 0
+    for name, kind, shape in read["arrays"]:
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(numbers, np.dtype(kind), count, start).reshape(shape)
+        start += arrays[name].nbytes
+    return Entry(read["kind"], read["plan"], read["said"], arrays)
+
+
+def _meaning(plan: Plan) -> dict[str, Any]:
+    """A plan without what is drawn anew each time, and what its parties answered to."""
+    found = plan.model_dump(mode="json", exclude=set(_OF_THE_RUN))
+    if found.get("within"):
+        found["within"] = found["within"]["mu"]
+    if found.get("sealing"):
+        found["sealing"].pop("ids", None)
+    return found
