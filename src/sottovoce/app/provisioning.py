@@ -130,8 +130,12 @@ def _ends(federation: Federation) -> dict[str, str | int]:
 
 
 def _people(name: str, federation: Federation, pins: dict[str, str]) -> str:
-    about = {"name": name, "address": federation.address, "align": _align(name, federation)}
-    return _PEOPLE.format(**about, peers=_peers(name, federation, pins))
+    recipient = federation.label_party or federation.parties[0]
+    results = (
+        '\npredictions = "predictions.csv"  # what this party learns, with the identifiers' if name == recipient else ""
+    )
+    about = {"name": name, "address": federation.address, "align": _align(name, federation), "results": results}
+    return _PEOPLE.format(**about, recipient=recipient, peers=_peers(name, federation, pins))
 
 
 def _party(name: str, federation: Federation, pins: dict[str, str]) -> str:
@@ -220,21 +224,21 @@ _PEOPLE: Final = """\
 name = "{name}"
 file = "people.csv"
 id = "id"                    # who they are: found in common by `sottovoce align`
-ledger = "budget.ledger"     # that of the training: beside it is this party's part of the model
+ledger = "budget.ledger"     # that of the training: beside it is this party's part of the model{results}
 
 [federation]
 coordinator = "{address}"
 certificates = "certificates"
 
 [policy]
-predict_for = ["coordinator"]  # who may learn the results; no epsilon covers them
+predict_for = ["{recipient}"]  # who may learn the results; no epsilon covers them
 align = [{align}]  # with whom the common people may be found
 
 [peers]
 {peers}
 """
 _PEOPLE_JOB: Final = """\
-# People to predict for, whose columns stay with the parties: `sottovoce predict job.json people.toml`.
+# People to predict for, whose columns stay with the parties: `sottovoce predict job.json people.toml --recipient NAME`.
 [federation]
 listen = "0.0.0.0:{port}"
 certificates = "certificates"
