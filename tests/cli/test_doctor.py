@@ -35,9 +35,7 @@ class Sites(SimpleNamespace):
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     folder = tmp_path_factory.mktemp("sites")
-    provisioning.provision(
-        folder, provisioning.Federation(("north", "south"), hosts=("localhost", "trials.example.org"))
-    )
+    provisioning.provision(folder, provisioning.Federation(("north", "south"), hosts=("localhost", "trials.example.org")))
     wire = GrpcCoordinator(
         "localhost:0", ["north"], Credentials.load(folder / "coordinator/certificates", "coordinator")
     )

@@ -261,7 +261,10 @@ def _clock(folder: Path, dated: Iterable[Path], ledgers: Iterable[Path], visit: 
             marks += [(datetime.fromisoformat(entry.written), f"the last entry of {path.name}") for entry in entries]
     newest, what = max(marks, default=(now, ""))
     if newest > now + CLOCK_SLACK:
-        raise InputError(f"the clock shows {_shown(now)}, which is before {what}, {_shown(newest)}; set it, by NTP.")
+        raise InputError(
+            f"the clock shows {_shown(now)}, which is before {what}, {_shown(newest)}; set it, by NTP. If it is right, "
+            "the clock was wrong where that was made."
+        )
     if visit.time_there is None:
         yield Finding("clock", "ok", f"{_shown(now)}, after all that is dated here; the coordinator's was not asked")
         return

@@ -70,7 +70,8 @@ def provision(
         console.print(f"made {folder / name}", soft_wrap=True)
     if kept:
         console.print(f"made before, and left as they are: {', '.join(kept)}", soft_wrap=True)
-    console.print(f"the authority is in {folder / 'authority'}: it stays with you, and nobody else sees its key")
+    console.print(f"the authority is in {folder / 'authority'}: it stays with you", soft_wrap=True)
+    console.print(f"the parties reach the coordinator at {asked.address}", soft_wrap=True)
     parties = [name for name in made if name in asked.ends]
     if not parties:
         return
