@@ -40,8 +40,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         "localhost:0", ["north"], Credentials.load(folder / "coordinator/certificates", "coordinator")
     )
     north = folder / "north"
-    text = (north / "party.toml").read_text().replace("localhost:7443", f"localhost:{wire.port}")
-    (north / "party.toml").write_text(text.replace('label = "outcome"', 'id = "id"\nlabel = "outcome"'))
+    change(north / "party.toml", "localhost:7443", f"localhost:{wire.port}")
     (north / "records.csv").write_text("\n".join(LINES) + "\n")
     Ledger.create(north / "budget.ledger").open("people", 3.0, 1e-6)
     yield Sites(folder=folder, wire=wire)
@@ -352,3 +351,21 @@ def test_a_helper_is_looked_at_too(tmp_path: Path) -> None:
     assert [(finding.check, finding.state) for finding in findings] == [
         ("settings", "ok"), ("certificate", "ok"), ("network", "ok"), ("clock", "ok"),
     ]  # fmt: skip
+
+
+def test_people_to_predict_for_are_looked_at_on_both_ends(tmp_path: Path) -> None:
+    provisioning.provision(tmp_path, provisioning.Outline(("clinic", "lab"), split="columns", hosts=("a.example",)))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    change(tmp_path / "coordinator/people.toml", ":7443", f":{port}")
+    there = examine(tmp_path / "coordinator/people.toml")
+    assert [(finding.check, finding.state) for finding in there] == [
+        ("settings", "ok"), ("certificate", "ok"), ("parties", "ok"), ("network", "ok"), ("clock", "ok"),
+    ]  # fmt: skip
+    Ledger.create(tmp_path / "lab/budget.ledger").open("people", 3.0, 1e-6)
+    (tmp_path / "lab/people.csv").write_text("id,dose\np1,0.5\np2,0.25\n")
+    change(tmp_path / "lab/people.toml", "a.example:7443", f"localhost:{port}")
+    here = {finding.check: finding for finding in examine(tmp_path / "lab/people.toml")}
+    assert here.pop("network").state == "warning"  # nobody listens
+    assert {finding.state for finding in here.values()} == {"ok"}, here
+    assert "no training: these people are predicted for, for coordinator; pinned: clinic" in here["policy"].text

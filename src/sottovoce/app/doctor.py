@@ -8,6 +8,7 @@ finding holds no value of the data: names of columns, the number of records, and
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import socket
@@ -20,14 +21,18 @@ from typing import Final, Literal
 
 from sottovoce.app import runs, sources
 from sottovoce.app.jobs import (
+    EvaluationJob,
+    FederationTable,
     HelperJob,
     Job,
     PartyJob,
+    PeopleJob,
     SourceTable,
-    TrainingTable,
+    load_evaluation_job,
     load_helper_job,
     load_job,
     load_party_job,
+    load_people_job,
     tables_of,
 )
 from sottovoce.data.schema import Schema, columns_of
@@ -102,17 +107,24 @@ def examine(path: Path) -> list[Finding]:
         elif isinstance(site, HelperJob):
             visit.findings.append(Finding("settings", "ok", f"{path}: the helper {site.helper.name!r}"))
             _examine_end(site, site.helper.name, visit)
-        else:
+        elif isinstance(site, Job):
             _examine_job(site, visit)
+        else:
+            visit.findings.append(Finding("settings", "ok", f"{path}: a prediction or an evaluation"))
+            _examine_coordinator(site, visit)
     return visit.findings
 
 
-def _site(path: Path) -> PartyJob | HelperJob | Job:
-    """The site of a file: [helper] is a helper's, [party] a party's, anything else a job."""
+def _site(path: Path) -> PartyJob | HelperJob | Job | PeopleJob | EvaluationJob:
+    """The site of a file, by the table that only its kind has."""
     tables = tables_of(path)
     if "helper" in tables:
         return load_helper_job(path)
-    return load_party_job(path) if isinstance(tables.get("party"), dict) else load_job(path)
+    if isinstance(tables.get("party"), dict):
+        return load_party_job(path)
+    if "model" in tables or not tables.keys() & {"federation", "party"}:
+        return load_job(path)
+    return load_evaluation_job(path) if "privacy" in tables else load_people_job(path)
 
 
 def _examine_party(job: PartyJob, visit: _Visit) -> None:
@@ -123,7 +135,8 @@ def _examine_party(job: PartyJob, visit: _Visit) -> None:
         visit.do("schema", _schema(job, visit))
     if job.schema_table is None or visit.schema is not None:
         visit.do("data", _party_data(job, visit))
-    visit.do("ledger", _ledger("ledger", source, job.resolve, job.policy.max_epsilon))
+    wanted = job.policy.max_epsilon if sources.policy_trains(job) else 0.0
+    visit.do("ledger", _ledger("ledger", source, job.resolve, wanted))
     visit.do("disk", _disk(_ledger_folder(job, source), visit.shape))
     visit.do("policy", _policy(job, visit))
 
@@ -145,12 +158,7 @@ def _examine_job(job: Job, visit: _Visit) -> None:
     there = f"the parties {', '.join(job.parties)}" if job.federation is not None else "all data are here"
     visit.findings.append(Finding("settings", "ok", f"{job.path}: a job; {there}"))
     folders = [path.parent for path in job.outputs().values()]
-    if (table := job.federation) is not None:
-        folder = job.resolve(table.certificates)
-        visit.do("certificate", _certificate(folder, COORDINATOR, visit))
-        visit.do("parties", _names(table))
-        visit.do("network", _listening(table, folder))
-        visit.do("clock", _clock(folder, [job.path, *_files(folder)], [], visit))
+    _examine_coordinator(job, visit)
     for name, source in job.sources.items():
         at = "" if job.data is not None else f" of {name}"
         schema, labelled = job.known_schema, job.labelled(name)
@@ -162,6 +170,16 @@ def _examine_job(job: Job, visit: _Visit) -> None:
     visit.do("outputs", _outputs(job))
     for folder in dict.fromkeys(folders):
         visit.do("disk", _disk(folder, visit.shape))
+
+
+def _examine_coordinator(job: Job | PeopleJob | EvaluationJob, visit: _Visit) -> None:
+    """What all do that wait for parties."""
+    if (table := job.federation) is not None:
+        folder = job.resolve(table.certificates)
+        visit.do("certificate", _certificate(folder, COORDINATOR, visit))
+        visit.do("parties", _names(table))
+        visit.do("network", _listening(table, folder))
+        visit.do("clock", _clock(folder, [job.path, *_files(folder)], [], visit))
 
 
 def _certificate(folder: Path, name: str, visit: _Visit) -> Findings:
@@ -365,9 +383,9 @@ def _ledger(check: str, source: SourceTable, resolve: Callable[[str], Path], wan
     left = f"account {account.dataset!r} of {path}: epsilon {balance.left:.4g} of {balance.total:g} left"
     if balance.left <= 1e-6:
         raise InputError(f"{left}; every plan will be refused. A budget that is spent stays spent.")
-    if balance.left < wanted:
-        plans = f"plans may cost up to {wanted:g}" if wanted < float("inf") else "plans may cost anything"
-        yield Finding(check, "warning", f"{left}, and {plans}: those above {balance.left:.4g} will be refused")
+    if balance.left < wanted < math.inf:
+        refused = f"those above {balance.left:.4g} will be refused"
+        yield Finding(check, "warning", f"{left}, and plans may cost up to {wanted:g}: {refused}")
     else:
         yield Finding(check, "ok", f"{left}; {entries} entries, all as they were written")
 
@@ -398,26 +416,27 @@ def _policy(job: PartyJob, visit: _Visit) -> Findings:
         Certified(visit.credentials, job.peers)
     if job.party.name in job.peers:
         raise InputError(f"peers.{job.party.name} is this party itself; [peers] has the pins of others.")
-    notes = []
-    if policy.max_epsilon == float("inf"):
+    notes, trains = [], sources.policy_trains(job)
+    if trains and math.isinf(policy.max_epsilon):
         notes.append("max_epsilon is not set, so that one plan may take all that the ledger has; set it")
     if policy.sealed and not job.peers:
         notes.append(
             "sealed = true and [peers] is empty: by columns such plans are refused until the key of every other end is "
             "pinned; ask each holder for the line that `sottovoce pin` prints"
         )
-    if job.predict_for and not policy.predict_training:
-        notes.append("predict_for is set: these people are predicted for and never trained on; say so if you meant it")
     for note in notes:
         yield Finding("policy", "warning", note)
     if not notes:
         pins = f"; pinned: {', '.join(job.peers)}" if job.peers else ""
         sealed = "sealed sums" if policy.sealed else "no sealed sums"
-        yield Finding("policy", "ok", f"plans up to epsilon {policy.max_epsilon:g}, {sealed}{pins}")
+        plans = f"plans up to epsilon {policy.max_epsilon:g}, {sealed}"
+        if not trains:
+            plans = f"no training: these people are predicted for, for {' and '.join(job.predict_for)}"
+        yield Finding("policy", "ok", f"{plans}{pins}")
 
 
-def _names(table: TrainingTable) -> Findings:
-    ends = [*table.parties, *([table.helper] if table.helper else [])]
+def _names(table: FederationTable) -> Findings:
+    ends = [*table.parties, *filter(None, [getattr(table, "helper", None)])]  # of a training
     for name in ends:
         check_name(name)
         if name == COORDINATOR:
@@ -425,7 +444,7 @@ def _names(table: TrainingTable) -> Findings:
     yield Finding("parties", "ok", ", ".join(ends))
 
 
-def _listening(table: TrainingTable, folder: Path) -> Findings:
+def _listening(table: FederationTable, folder: Path) -> Findings:
     """The port is free, and the certificate names the host."""
     host, _, port = table.listen.rpartition(":")
     host = host.strip("[]")

@@ -81,8 +81,13 @@ def policy_of(job: PartyJob) -> Policy:
         **job.policy.model_dump(exclude={"predict_for"}),
         bounds=bounds,
         predict_for=job.predict_for,
-        trains=job.policy.predict_training or not job.predict_for,
+        trains=policy_trains(job),
     )
+
+
+def policy_trains(job: PartyJob) -> bool:
+    """Whether the people of a party file may be trained on, not only predicted for."""
+    return job.policy.predict_training or not job.predict_for
 
 
 def read_party(  # noqa: PLR0913
