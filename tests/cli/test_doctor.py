@@ -132,7 +132,7 @@ def no_label(north: Path, sites: Sites) -> None:
 
 
 def a_person_twice(north: Path, sites: Sites) -> None:
-    change(north / "records.csv", "p7,", "p8,")
+    change(north / "records.csv", "p7,", "P 8,")
 
 
 def a_schema_of_another_file(north: Path, sites: Sites) -> None:
@@ -175,7 +175,7 @@ BROKEN = [
     (not_on_the_list, "network", "Its job must name this end in federation.parties"),
     (an_entry_of_tomorrow, "clock", "which is before the last entry of budget.ledger"),
     (no_label, "data", "label='outcome' is no column"),
-    (a_person_twice, "data", "some identifiers in 'id' occur twice"),
+    (a_person_twice, "data", "some identifiers in 'id' are empty, or occur twice by the rule 'usual'"),
     (a_schema_of_another_file, "data", "weight"),
     (a_byte_of_the_ledger, "ledger", "cannot be trusted"),
     (no_ledger, "ledger", "sottovoce ledger create"),
@@ -271,7 +271,7 @@ def test_no_finding_holds_a_value_of_the_data(north: Path, invoke: Any) -> None:
     change(north / "records.csv", "p8,", f"{secret},")
     change(north / "records.csv", f"p3,{3 / 7}", f"p3,{secret}")
     result = invoke("doctor", "--job", north / "party.toml", code=1)
-    assert "occur twice" in result.stdout
+    assert "occur twice by" in result.stdout
     assert secret not in result.stdout + result.stderr
     (north / "records.csv").write_text("\n".join(LINES[1:]).replace("p0", secret))
     result = invoke("doctor", "--job", north / "party.toml", code=1)

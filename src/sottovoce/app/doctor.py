@@ -35,6 +35,7 @@ from sottovoce.app.jobs import (
     load_people_job,
     tables_of,
 )
+from sottovoce.data.identifiers import identifiers
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError, SottovoceError, WireError
 from sottovoce.federation.policy import Policy
@@ -324,7 +325,7 @@ def _data(  # noqa: PLR0913
     if not path.exists():
         raise InputError(f"{path}: there is no such file; put the records there, or correct file.")
     if source.id is not None:
-        _check_ids(path, source.id)
+        _check_ids(path, source)
     plain = source.model_copy(update={"ledger": None, "account": None})
     with _heard() as remarks:
         if schema is None:
@@ -352,16 +353,18 @@ def _data(  # noqa: PLR0913
         )
 
 
-def _check_ids(path: Path, column: str) -> None:
-    """One record, one identifier; which ones occur twice is not told."""
-    columns = columns_of(path)
+def _check_ids(path: Path, source: SourceTable) -> None:
+    """One record, one identifier, by the rule that parties compare them by; which ones are wrong is not told."""
+    columns, column = columns_of(path), source.id or ""
     if column not in columns:
         raise InputError(f"id={column!r} is no column of {path}; its columns are: {', '.join(columns)}.")
-    cells = [str(cell).strip() for cell in columns[column].tolist()]
-    if not all(cells):
-        raise InputError(f"{path}: some records have an empty {column!r}; an identifier names a record. Fill them in.")
-    if len(set(cells)) < len(cells):
-        raise InputError(f"{path}: some identifiers in {column!r} occur twice; a person has one record. Keep one each.")
+    try:
+        identifiers(columns[column], len(columns[column]), "site", source.id_rule)
+    except InputError:
+        raise InputError(
+            f"{path}: some identifiers in {column!r} are empty, or occur twice by the rule {source.id_rule!r}; one "
+            "person has one record. `sottovoce party` says which, here alone."
+        ) from None
 
 
 def _ledger(check: str, source: SourceTable, resolve: Callable[[str], Path], wanted: float) -> Findings:
