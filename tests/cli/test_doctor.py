@@ -306,6 +306,8 @@ def test_a_coordinator_is_looked_at_too(coordinator: Path) -> None:
     ]  # fmt: skip
     assert {finding.state for finding in findings} == {"ok"}, findings
     assert "reach it as localhost, trials.example.org" in findings[3].text
+    (coordinator / "job.run").touch()
+    assert "a fit was stopped" in next(f.text for f in examine(coordinator / "job.toml") if f.state == "warning")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         path = coordinator / "job.toml"
         text = path.read_text()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sottovoce.app import runs, sources
+from sottovoce.app.interrupted import state_path
 from sottovoce.app.jobs import (
     EvaluationJob,
     FederationTable,
@@ -495,6 +496,10 @@ def _plan(job: Job) -> Findings:
 
 def _outputs(job: Job) -> Findings:
     runs.check_outputs(job, overwrite=True)
+    if (state := state_path(job)).exists():
+        yield Finding(
+            "outputs", "warning", f"{state.name}: a fit was stopped; `sottovoce fit --resume` goes on with it"
+        )
     if there := [path.name for path in job.outputs().values() if path.exists()]:
         yield Finding("outputs", "warning", f"{', '.join(there)} are there; a fit replaces them with --overwrite alone")
     else:
