@@ -252,15 +252,17 @@ def test_what_a_site_may_live_with_is_a_warning(north: Path, sites: Sites) -> No
     change(north / "party.toml", "max_epsilon = 1.0", "max_epsilon = 5.0")
     change(north / "party.toml", "sealed = false", "sealed = true")
     change(north / "party.toml", "[peers]\nsouth", "[peers]\n# south")
+    change(north / "party.toml", "# count_shared", "count_shared")
     change(north / "records.csv", f"p3,{3 / 7}", "p3,many")
     findings = examine(north / "party.toml")
     warned = {finding.check: finding.text for finding in findings if finding.state == "warning"}
     assert not [finding for finding in findings if finding.state == "fails"]
     assert "nobody listens on port" in warned["network"]
     assert "those above 3 will be refused" in warned["ledger"]
-    assert "[peers] is empty" in warned["policy"]
     assert "some records cannot be used" in warned["data"]
     texts = " ".join(finding.text for finding in findings)
+    assert "[peers] is empty" in texts
+    assert "compared with south, whose keys [peers] lacks" in texts
     assert "it ends soon; `sottovoce request north`" in texts
     assert "authority.key with who keeps the authority" in texts
 

@@ -428,6 +428,8 @@ def _policy(job: PartyJob, visit: _Visit) -> Findings:
             "sealed = true and [peers] is empty: by columns such plans are refused until the key of every other end is "
             "pinned; ask each holder for the line that `sottovoce pin` prints"
         )
+    if missing := [name for name in (*policy.align, *policy.count_shared) if name not in job.peers]:
+        notes.append(f"the records may be compared with {', '.join(missing)}, whose keys [peers] lacks: pin them first")
     for note in notes:
         yield Finding("policy", "warning", note)
     if not notes:
