@@ -70,6 +70,10 @@ def test_a_mistyped_name_is_an_error_and_so_is_a_value(party: Path, monkeypatch:
         with pytest.raises(InputError, match="did you mean 'SOTTOVOCE_POLICY_MAX_EPSILON'"):
             load_party_job(party)
     with monkeypatch.context() as patch:
+        patch.setenv("SOTTOVOCE_POLICE_MAX_EPSILON", "0.1")
+        with pytest.raises(InputError, match="did you mean 'SOTTOVOCE_POLICY_MAX_EPSILON'"):
+            load_party_job(party)
+    with monkeypatch.context() as patch:
         patch.setenv("SOTTOVOCE_POLICY_MAX_EPSILON", "much")
         with pytest.raises(InputError, match=r"with SOTTOVOCE_POLICY_MAX_EPSILON of the environment\): policy.max_eps"):
             load_party_job(party)

@@ -7,6 +7,7 @@ that no file has is an error: a limit with a mistyped name would else be no limi
 
 from __future__ import annotations
 
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "SOTTOVOCE_"
 JOB: Final = "SOTTOVOCE_JOB"  # the path of the job file itself
-_OTHERS: Final = {JOB, "SOTTOVOCE_DATA", "SOTTOVOCE_PEERS", "SOTTOVOCE_PEERS_PIP"}  # no keys of a file
+_SETTING: Final = re.compile(f"{PREFIX}[^_]+_.+")  # a table and a key; shorter names are of other uses
+_OTHERS: Final = {"SOTTOVOCE_PEERS_PIP"}  # of benchmarks
 
 
 class _Key(NamedTuple):
@@ -39,7 +41,7 @@ def overlaid(
     own, everywhere = _keys(kind), {name for each in kinds for name in _keys(each)}
     made, used = dict(tables), []
     for name in sorted(environment):
-        if not name.startswith(PREFIX) or name in _OTHERS:
+        if not _SETTING.fullmatch(name) or name in _OTHERS:
             continue
         if name not in everywhere:
             raise InputError(
