@@ -374,4 +374,4 @@ def test_people_to_predict_for_are_looked_at_on_both_ends(tmp_path: Path) -> Non
     here = {finding.check: finding for finding in examine(tmp_path / "lab/people.toml")}
     assert here.pop("network").state == "warning"  # nobody listens
     assert {finding.state for finding in here.values()} == {"ok"}, here
-    assert "no training: these people are predicted for, for coordinator; pinned: clinic" in here["policy"].text
+    assert "no training: these people are predicted for, for clinic; pinned: clinic" in here["policy"].text
