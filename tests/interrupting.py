@@ -5,18 +5,25 @@ Run names stay random: a fit that made a plan of its own instead of going on wou
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
 from sottovoce.estimators import base
+from sottovoce.federation import coordinator
 from sottovoce.federation.party import Party
+from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.sealed_columns import LocalDeals
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import sums
+from sottovoce.sealed.streams import RunKey
 
 
-def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Noise by party, round and query; a coin that is always the same."""
+def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, sealed: bool = False) -> None:
+    """Noise by party, round and query; a coin that is always the same.
+
+    Over `sealed` columns pads are coins of the look-ups, so keys and the name of the run are always the same too.
+    """
     asked, stage, opened, noise, planned = (
         Party._asked,
         Party._stage,
@@ -49,10 +56,18 @@ def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr) -> 
         return noise(self, query, told)
 
     def on_plan(*arguments: Any) -> Any:
-        return planned(*arguments).model_copy(update={"coin": "known"})
+        return planned(*arguments).model_copy(update={"coin": "known"} | ({"run": "known"} if sealed else {}))
+
+    def on_key(self: Any) -> str:
+        key = RunKey(hashlib.sha256(f"{seed} {self._party}".encode()).digest())
+        self._known[key.public] = key
+        return key.public
 
     replace(Party, "_asked", on_ask)
     replace(Party, "_stage", on_stage)
     replace(sums.Opener, "open", on_open)
     replace(LocalDeals, "_noise", on_deal)
     replace(base, "planned", on_plan)
+    if sealed:
+        replace(RunKeys, "new", on_key)
+        replace(coordinator, "RunKey", lambda private=bytes([seed + 1]) * 32: RunKey(private))

@@ -30,15 +30,24 @@ def preload(module: Path) -> None:
         os.environ.pop("PYTHONPATH") if known is None else os.environ.update(PYTHONPATH=known)
 
 
-def _run(arguments: list[str], environment: dict[str, str], folder: Path, output: Connection | None) -> None:
+def _run(
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: Path,
+    output: Connection | Path | None,
+    before: tuple[Any, ...] = (),
+) -> None:
     """Be the program: its arguments, environment and folder, and its output where that is read."""
+    if before:
+        before[0](*before[1:])
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
     if output is not None:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-        output.close()
+        opened = output.open("ab") if isinstance(output, Path) else output
+        os.dup2(opened.fileno(), 1)
+        os.dup2(opened.fileno(), 2)
+        opened.close()
     sys.argv = arguments[1:] if arguments[0] == "-m" else arguments
     if arguments[0] == "-m":
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
@@ -49,12 +58,26 @@ def _run(arguments: list[str], environment: dict[str, str], folder: Path, output
 class Program:
     """`python ARGUMENTS` where these are a file, or -m and a module; it says of it what `subprocess.Popen` does.
 
-    Both its outputs go to one pipe, `stdout`, if they are ``read``.
+    Both its outputs go to one pipe, `stdout`, if they are ``read``, or to the file `log`. `before`: a function of a
+    module, and its arguments, that the process calls first.
     """
 
-    def __init__(self, *arguments: object, read: bool = False) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        read: bool = False,
+        folder: Path | None = None,
+        log: Path | None = None,
+        before: tuple[Any, ...] = (),
+    ) -> None:
         reader, writer = _CONTEXT.Pipe(duplex=False) if read else (None, None)
-        told = ([str(argument) for argument in arguments], dict(os.environ), Path.cwd(), writer)
+        told = (
+            [str(argument) for argument in arguments],
+            dict(os.environ),
+            Path.cwd() if folder is None else folder,
+            log or writer,
+            before,
+        )
         self._process: Any = _CONTEXT.Process(target=_run, args=told)
         self._process.start()
         self.pid: int = self._process.pid

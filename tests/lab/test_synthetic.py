@@ -134,3 +134,38 @@ def test_csv_round_trip(tmp_path: Path, suffix: str) -> None:
 def test_bad_arguments(parties: int, records: int, seed: int) -> None:
     with pytest.raises(InputError, match="at least one party"):
         clinics(parties, records, seed)
+
+
+def numbers_of(name: str, *, new: bool = False) -> list[int]:
+    return [int(row[0]) for row in synthetic.example(name, new=new)[1:]]
+
+
+def test_example_files_of_a_town_have_columns_of_the_same_people() -> None:
+    people = {name: numbers_of(name) for name in synthetic.HOLDERS}
+    common = set.intersection(*map(set, people.values()))
+    assert 2_500 < len(common) < 2_650
+    assert all(len(set(own)) == len(own) for own in people.values())
+    assert people["clinic"] != people["lab"]
+    headers = [synthetic.example(name)[0] for name in synthetic.HOLDERS]
+    assert [name for header in headers for name in header[1:] if name != "outcome"] == list(FEATURE_NAMES)
+    assert ["outcome" in header for header in headers] == [True, False, False]
+    ages = {int(row[0]): row[1] for row in synthetic.example("clinic")[1:]}
+    whole, _ = columns(synthetic.EXAMPLE_CLINICS, synthetic.EXAMPLE_RECORDS, seed=1)
+    assert all(float(ages[number]) == whole[0].X[number - 1, 0] for number in list(ages)[:50])
+
+
+def test_example_files_of_new_people_have_no_label_and_nobody_known() -> None:
+    assert "outcome" not in synthetic.example("clinic", new=True)[0]
+    assert set(numbers_of("lab", new=True)) == set(numbers_of("insurer", new=True))
+    assert not set(numbers_of("lab", new=True)) & set(numbers_of("lab"))
+
+
+def test_example_files_of_clinics_share_a_few_people() -> None:
+    one, two, three = (set(numbers_of(f"clinic-{k}")) for k in (1, 2, 3))
+    assert len(one & two) == len(two & three) == synthetic.EXAMPLE_TWICE
+    assert not one & three
+
+
+def test_a_name_without_an_example_is_told_which_have_one() -> None:
+    with pytest.raises(InputError, match="name='clinic-4' has no example file; these have: clinic-1"):
+        synthetic.example("clinic-4")

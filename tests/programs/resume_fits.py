@@ -134,8 +134,8 @@ class Site:
 def fit(site: Site, kills: int, chance: random.Random, whom: tuple[str, ...]) -> tuple[float, str]:
     """Seconds of a fit from its start to its end, and what its coordinators said.
 
-    A process is killed once the state of the fit has grown by a few entries, or a moment later: so kills are spread over
-    its rounds, however fast they are.
+    A process is killed once the state of the fit has grown by a few entries, or a moment later: so kills are spread
+    over its rounds, however fast they are.
     """
     for name in ("coordinator", *site.names):
         site.start(name)

@@ -15,7 +15,8 @@ import sottovoce as sv
 from sealed_fits import RECORDS, Watched, by_columns, model
 from sottovoce.app.jobs import SourceTable
 from sottovoce.app.sources import file_shape, read_party, read_table_party
-from sottovoce.door.alignment import Alignment, list_of
+from sottovoce.data.identifiers import identifiers, written
+from sottovoce.door.alignment import Alignment
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation import party as parties
@@ -26,6 +27,11 @@ from sottovoce.sealed.sums import ColumnSealer, packed_box, unpacked_box
 IDS = [f"p{place:03}" for place in range(RECORDS)]
 SWAPPED = [IDS[1], IDS[0], *IDS[2:]]
 UNCHECKED = "no identifiers were compared"
+
+
+def list_of(ids: Any, records: int, party: str) -> bytes:
+    """What a party compares."""
+    return written(identifiers(ids, records, party))
 
 
 def ledgers(folder: Path) -> list[sv.Account]:
@@ -167,7 +173,7 @@ def test_a_party_without_identifiers_compares_none() -> None:
 
 @pytest.mark.parametrize("ids", [[1, 2], [1, 1, 2], [1, None, 2], [1, float("nan"), 2], ["", "1", "2"]])
 def test_every_record_has_an_identifier_of_its_own(ids: list[Any]) -> None:
-    with pytest.raises(InputError, match="give each record one of its own"):
+    with pytest.raises(InputError, match="give each record one"):
         list_of(ids, 3, "a")
 
 
@@ -194,14 +200,14 @@ def test_a_file_names_its_column_of_identifiers(tmp_path: Path, suffix: str) -> 
         return tmp_path / name
 
     party = read_party("clinic", SourceTable(file=path.name, label="out", id="patient"), here)
-    assert party._ids == list_of(columns["patient"], 3, "clinic")
+    assert party._list() == list_of(columns["patient"], 3, "clinic")
     assert party._feature_names == ("age",)
     assert file_shape(path, "out", None, left_out="patient") == (3, ("age",))
     schema = sv.Schema({"age": {"range": (0, 1)}}, label="out")
     encoded = read_table_party(
         "clinic", SourceTable(file=path.name, id="patient"), lambda name: tmp_path / name, schema
     )
-    assert encoded._ids == party._ids
+    assert encoded._list() == party._list()
     for wrong in (
         SourceTable(file=path.name, label="out", id="pacient"),
         SourceTable(file="x.svm", id="id", features=2),

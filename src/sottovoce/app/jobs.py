@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import tomllib
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
+from sottovoce.app.settings import keys_of, overlaid, types_of
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.plan.about import About
 from sottovoce.privacy.relation import Relation
@@ -195,6 +196,10 @@ class SourceTable(_Table):
     label: str | int | None = Field(None, description="the name of the label column, or its position (-1 for the last)")
     id: str | None = Field(
         None, min_length=1, description="the name of a column that identifies the records, and is no feature"
+    )
+    id_rule: Literal["usual", "exact"] = Field(
+        "usual",
+        description='"usual" (identifiers without case, spaces, and leading zeros of digits) or "exact" (as written)',
     )
     ledger: str | None = Field(None, min_length=1, description="a ledger file; `sottovoce ledger create` makes one")
     account: str | None = Field(None, min_length=1, description="the name of an account in the ledger")
@@ -386,6 +391,19 @@ class Job(_File):
         return _class_of(self.model.estimator)(**self.privacy.model_dump(), **declared, **parameters)
 
 
+class WireTable(FederationTable):
+    """The parties of any job; what else it says of them does not matter here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class AlignmentJob(_File):
+    """The parties of an alignment, from the job of a fit, a prediction or an evaluation, or a file of their own."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    federation: WireTable = Field(description="a table with listen, certificates and parties")
+
+
 class PeopleJob(_File):
     """The people of a joint prediction: their columns are in files of this process or with parties elsewhere."""
 
@@ -429,6 +447,9 @@ class PartyOf(SourceTable):
     name: str = Field(min_length=1, description="the party's name, as in its certificate")
     predictions: str | None = Field(
         None, min_length=1, description="the file for predictions that this party is the recipient of"
+    )
+    aligned: str | None = Field(
+        None, min_length=1, description="where an alignment is kept; default: FILE.aligned beside the records"
     )
 
 
@@ -475,6 +496,12 @@ class PolicyTable(_Table):
     max_epsilon_pooled: float = Field(
         math.inf, gt=0, description="the most that a plan may cost against the coordinator with all other parties"
     )
+    align: tuple[str, ...] = Field((), description="the parties with which the records may be aligned")
+    count_shared: tuple[str, ...] = Field((), description="the parties with which shared people may be counted")
+    align_times: Whole = Field(3, description="in how many alignments the identifiers take part at most, from 0")
+    align_ratio: float = Field(
+        10.0, gt=0, description="how many times longer than the own list of identifiers another party's may be"
+    )
 
 
 class PartyJob(_File):
@@ -498,6 +525,12 @@ class PartyJob(_File):
         return None if self.schema_table is None else self.schema_table.declared(self)
 
     @property
+    def aligned(self) -> Path | None:
+        """Where an alignment of the records is kept; None if they have no identifiers."""
+        source = self.party
+        return None if source.id is None else self.resolve(source.aligned or f"{source.file}.aligned")
+
+    @property
     def predict_for(self) -> tuple[str, ...]:
         """Who may learn joint predictions; a party with a file for them may itself."""
         own = () if self.party.predictions is None else (self.party.name,)
@@ -514,6 +547,9 @@ class PartyJob(_File):
                 "be paid for by nobody. Make one with `sottovoce ledger create`, then name it as ledger."
             )
         return self
+
+
+KINDS: Final = (Job, PeopleJob, EvaluationJob, PartyJob, HelperJob)
 
 
 def load_job(path: Path) -> Job:
@@ -562,6 +598,15 @@ def load_people_job(path: Path) -> PeopleJob:
         raise InputError(f"{path} needs either [[party]] (files of this process) or [federation] (parties elsewhere).")
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
+    return job
+
+
+def load_alignment_job(path: Path) -> AlignmentJob:
+    """The parties of an alignment, from a TOML file."""
+    job = _load(path, AlignmentJob)
+    names = job.federation.parties
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise InputError(f"{path}: federation.parties = {list(names)}: an alignment needs two or more, each once.")
     return job
 
 
@@ -679,7 +724,9 @@ def load_party_job(path: Path) -> PartyJob:
 
 def party_job(tables: Mapping[str, Any], path: Path) -> PartyJob:
     """The party of plain tables, for example from the command line; paths are relative to the folder of `path`."""
-    return _validate(tables, path, PartyJob).checked()
+    found, used = overlaid({}, PartyJob, KINDS, os.environ)
+    both = {name: {**found.get(name, {}), **tables.get(name, {})} for name in (*tables, *found)}
+    return _validate(both, path, PartyJob, used).checked()
 
 
 def load_helper_job(path: Path) -> HelperJob:
@@ -726,7 +773,8 @@ def _fields(estimator: str) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(_class_of(estimator))}
 
 
-def _load(path: Path, kind: type[File]) -> File:
+def tables_of(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, unchecked."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -734,22 +782,28 @@ def _load(path: Path, kind: type[File]) -> File:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; a job file is TOML.") from None
     try:
-        tables = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}. Texts are in quotes, tables in [brackets].") from None
-    return _validate(tables, path, kind)
 
 
-def _validate(tables: Mapping[str, Any], path: Path, kind: type[File]) -> File:
+def _load(path: Path, kind: type[File]) -> File:
+    tables, used = overlaid(tables_of(path), kind, KINDS, os.environ)
+    return _validate(tables, path, kind, used)
+
+
+def _validate(tables: Mapping[str, Any], path: Path, kind: type[File], used: Sequence[str] = ()) -> File:
+    """The file of plain tables; `used` are the names of the environment that had a part in them."""
     try:
         job = kind.model_validate(tables)
     except ValidationError as error:
-        raise _explained(path, kind, error) from None
+        where = f"{path} (with {', '.join(used)} of the environment)" if used else str(path)
+        raise _explained(where, kind, error) from None
     job._path = path
     return job
 
 
-def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> InputError:
+def _explained(path: str, kind: type[BaseModel], error: ValidationError) -> InputError:
     """One fault, in the words of the field's own description; a mistyped key explains a missing one, so it is first."""
     fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     place, table, keys = "", kind, [part for part in fault["loc"] if isinstance(part, str)]
@@ -769,19 +823,7 @@ def _explained(path: Path, kind: type[BaseModel], error: ValidationError) -> Inp
     return InputError(f"{path}: {place} = {fault['input']!r} is not allowed: give {field.description}.")
 
 
-def keys_of(table: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The keys of a table, as files have them."""
-    return {field.alias or name: field for name, field in table.model_fields.items()}
-
-
-def types_of(annotation: Any) -> Iterable[Any]:
-    """A type and those that it is made of."""
-    yield annotation
-    for part in typing.get_args(annotation):
-        yield from types_of(part)
-
-
-def _unknown_key(path: Path, table: str, key: str, allowed: Sequence[str], of: str = "") -> InputError:
+def _unknown_key(path: Path | str, table: str, key: str, allowed: Sequence[str], of: str = "") -> InputError:
     place = f"[{table}]{of} has" if table else "there is"
     kind = "key" if table else "table"
     return InputError(

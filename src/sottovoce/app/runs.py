@@ -22,7 +22,9 @@ from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
 from sottovoce.app.sources import (
     file_shape,
+    join,
     read_features,
+    read_ids,
     read_party,
     read_table_party,
     source_account,
@@ -33,7 +35,7 @@ from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
 from sottovoce.estimators.ranges import Purchase
-from sottovoce.federation.coordinator import check_people
+from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
@@ -50,6 +52,7 @@ from sottovoce.transports.in_process import InProcess
 Say = Callable[[str], None]
 
 _SHAPE_READ: Final = "only the shape (rows and header) was read of"
+_IDS_READ: Final = "identifiers were read"
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Preview:
     @property
     def files_opened(self) -> bool:
         """Whether a data file was opened, for its shape."""
-        return any(note.startswith(_SHAPE_READ) for note in self.notes)
+        return any(note.startswith((_SHAPE_READ, _IDS_READ)) for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and texts."""
@@ -167,9 +170,22 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
             names = (schema if whole else schema.part(header)).feature_names
         facts.append(Facts(party, records, len(names), names))
         opened.append(str(path))
+    notes = [f"{_SHAPE_READ}: {', '.join(opened)}; declare records and features to open none"] if opened else []
+    if (common := _common(job)) is not None:
+        facts = [replace(fact, records=common) for fact in facts]
+        notes.append(f"{_IDS_READ}: the {common:,} people that all files have are used, in the order of the first")
     facts = _with_names(job, facts)
     _check_facts(job, facts)
-    return facts, [f"{_SHAPE_READ}: {', '.join(opened)}; declare records and features to open none"] if opened else []
+    return facts, notes
+
+
+def _common(job: Job) -> int | None:
+    """By columns, where every file of this process names identifiers: how many all have, as the fit joins them."""
+    sources = job.sources
+    if job.split != "columns" or len(sources) < 2 or any(source.id is None for source in sources.values()):
+        return None
+    lists = [read_ids(source, job.resolve, party) or () for party, source in sources.items()]
+    return len(set(lists[0]).intersection(*lists[1:]))
 
 
 def accounts_of(job: Job) -> dict[str, Account]:
@@ -281,6 +297,7 @@ def people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Fede
         federation = Federation.connect(_wire(job.federation, job.resolve, say), split="columns")
     else:
         parties = [_person_holder(job, table, model) for table in job.party]
+        join(parties)
         federation = Federation("columns", InProcess(parties), parties=parties)
     with contextlib.closing(federation):
         yield federation
@@ -316,6 +333,7 @@ def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> 
         made = Federation.connect(_wire(job.federation, job.resolve, say), split="columns")
     else:
         parties = [_person_holder(job, table, model, labelled=table.name == holder) for table in job.party]
+        join(parties)
         made = Federation("columns", InProcess(parties), parties=parties)
     return made.declare_columns("held", job.parties.index(holder), None)
 
@@ -345,14 +363,15 @@ def _person_holder(
     else:
         rows, _ = read_features(names, part.stop - part.start, job.resolve(table.file))
     account = source_account(table, job.resolve) if isinstance(job, EvaluationJob) else None
+    ids: dict[str, Any] = {"ids": read_ids(table, job.resolve, table.name), "id_rule": table.id_rule}
     if not labelled:
         models = None if table.ledger is None else Models.beside(job.resolve(table.ledger), table.name)
-        return Party(table.name, rows, None, feature_names=names, models=models, account=account)
+        return Party(table.name, rows, None, feature_names=names, models=models, account=account, **ids)
     path = job.resolve(table.file)
     labels = schema.labels(path) if schema is not None else read_table(path, label=table.label, left_out=table.id).y
     if labels is None:
         raise InputError(f"{path} lacks the labels of party {table.name!r}; name their column as label.")
-    return Party(table.name, rows, labels, feature_names=names, account=account)
+    return Party(table.name, rows, labels, feature_names=names, account=account, **ids)
 
 
 def _fact_of(told: Mapping[str, Any]) -> Facts:
@@ -507,6 +526,8 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
 
 def _local(job: Job) -> Federation:
     parties = [_party(job, name, source) for name, source in job.sources.items()]
+    if job.split == "columns":
+        join(parties)
     return _federation(job, InProcess(parties), parties)
 
 
@@ -592,6 +613,8 @@ def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say, stat
 
 def _facts(federation: Federation, *, classes: bool) -> list[Facts]:
     found = federation.coordinator().facts(classes=classes)
+    if federation.split == "columns":
+        check_aligned(found)
     return [
         Facts(party, fact["records"], fact["features"], tuple(fact["feature_names"]), tuple(fact.get("classes", ())))
         for party, fact in found.items()

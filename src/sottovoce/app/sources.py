@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.app.jobs import SourceTable
+from sottovoce.app.jobs import PartyJob, SourceTable
 from sottovoce.data import readers
+from sottovoce.data.identifiers import common_places, identifiers
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
+from sottovoce.federation.aligned import AlignmentFile
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.privacy.ledger import Account, Ledger
@@ -65,13 +68,36 @@ def source_account(source: SourceTable, resolve: Callable[[str], Path]) -> Accou
     return Ledger(resolve(source.ledger)).account(source.account)
 
 
-def read_party(
+def policy_of(job: PartyJob) -> Policy:
+    """What the holder of a party file demands of a plan; of the file of records only the names of columns are read."""
+    bounds, schema, source = None, job.known_schema, job.party
+    if job.bounds is not None and schema is not None:
+        bounds = job.bounds.declare(schema.feature_names)
+    elif job.bounds is not None:
+        path = job.resolve(source.file)
+        shape = file_shape(path, source.label, source.features, labelled=source.has_label, left_out=source.id)
+        bounds = job.bounds.declare(shape[1])
+    return Policy(
+        **job.policy.model_dump(exclude={"predict_for"}),
+        bounds=bounds,
+        predict_for=job.predict_for,
+        trains=policy_trains(job),
+    )
+
+
+def policy_trains(job: PartyJob) -> bool:
+    """Whether the people of a party file may be trained on, not only predicted for."""
+    return job.policy.predict_training or not job.predict_for
+
+
+def read_party(  # noqa: PLR0913
     name: str,
     source: SourceTable,
     resolve: Callable[[str], Path],
     policy: Policy | None = None,
     *,
     labelled: bool = True,
+    aligned: AlignmentFile | None = None,
 ) -> Party:
     """The party that holds a file. The rows stay inside it. `labelled=False`: it does not know the labels."""
     path = resolve(source.file)
@@ -92,6 +118,8 @@ def read_party(
         policy=policy,
         feature_names=table.feature_names,
         ids=None if source.id is None else columns_of(path)[source.id],
+        id_rule=source.id_rule,
+        aligned=aligned,
     )
 
 
@@ -103,6 +131,7 @@ def read_table_party(  # noqa: PLR0913
     policy: Policy | None = None,
     *,
     labelled: bool | None = None,
+    aligned: AlignmentFile | None = None,
 ) -> Party:
     """The party that holds a file, its features by the schema; `labelled=None`: it has labels if the file has them."""
     path = resolve(source.file)
@@ -111,6 +140,8 @@ def read_table_party(  # noqa: PLR0913
     cells = columns_of(path)
     if source.id is not None and source.id not in cells:
         raise InputError(f"id={source.id!r} is no column of {path}; its columns are: {', '.join(cells)}.")
+    if source.id is not None and source.id in (*schema.columns, schema.label):
+        raise InputError(f"id={source.id!r} is a feature or the label in the schema; an identifier is neither.")
     ids = None if source.id is None else cells.pop(source.id)
     rows, labels = schema.encode(cells, others=False), schema.labels(cells)
     if labelled and labels is None:
@@ -128,7 +159,33 @@ def read_table_party(  # noqa: PLR0913
         policy=policy,
         feature_names=schema.feature_names,
         ids=ids,
+        id_rule=source.id_rule,
+        aligned=aligned,
     )
+
+
+def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> tuple[str, ...] | None:
+    """The identifiers of a file, if a column of it has them."""
+    if source.id is None:
+        return None
+    cells = columns_of(resolve(source.file))
+    if source.id not in cells:
+        raise InputError(f"id={source.id!r} is no column of {source.file}; its columns are: {', '.join(cells)}.")
+    return identifiers(cells[source.id], len(cells[source.id]), name, source.id_rule)
+
+
+def join(parties: Sequence[Party]) -> None:
+    """Parties of this process, by columns: the records that all have, in the order of the first, if all have ids."""
+    lists = [party.aligner.ids for party in parties]
+    known = [ids for ids in lists if ids is not None]
+    if len(known) < max(len(lists), 2):
+        return
+    places = common_places(known)
+    if not len(places[0]):
+        raise InputError("the files of the parties have no identifier in common; look at id and id_rule.")
+    digest = secrets.token_hex(32)
+    for party, own in zip(parties, places, strict=True):
+        party.use(own, digest)
 
 
 def read_features(

@@ -1,22 +1,22 @@
 """Whether parties with columns have the same people in the same order: they compare keyed digests of their lists.
 
-    party i to party j:   HMAC-SHA256(k_ij, list of identifiers), in a box under k_ij
+    party i to party j:   HMAC-SHA256(k_ij, list), in a box under k_ij
 
+The list is that of the identifiers, in the order of the records; of parties that were aligned it is the digest that
+all of them got then (`door/aligning.py`).
 k_ij is the key of the pair, which nobody else has: who passes the boxes on learns that lists agree or do not, and can
 test no guess of what is in them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.door.outgoing import SEAL, Masked
-from sottovoce.errors import InputError, RefusedError
+from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
 from sottovoce.sealed.sums import ColumnSealer
 
@@ -52,28 +52,10 @@ class Alignment:
                 self._differs = self._differs or name
                 raise RefusedError(
                     f"the records of {own} and {self._differs} are not aligned: their identifiers differ, or their "
-                    "order does. Align the records first; nothing was charged."
+                    "order does. Align them first (`sottovoce align`); nothing was charged."
                 )
         self.agreed = True
 
     def _check_known(self) -> None:
         if not self.known:
             raise RefusedError("identifiers are compared with parties whose signed keys were seen, and with no other.")
-
-
-def list_of(ids: Sequence[Any] | NDArray[Any], records: int, party: str) -> bytes:
-    """Identifiers, one for each record and each its own, as all parties write them: 7, 7.0 and " 7 " are one."""
-    texts = [_text(one) for one in np.asarray(ids, dtype=object).ravel().tolist()]
-    if len(texts) != records or len(set(texts)) < records or "" in texts:
-        raise InputError(
-            f"{party}: ids has {len(texts)} values for {records} records; give each record one of its own, none empty."
-        )
-    return json.dumps(texts, separators=(",", ":")).encode()
-
-
-def _text(one: Any) -> str:
-    if isinstance(one, float | np.floating):
-        if not np.isfinite(one):
-            return ""
-        one = int(one) if float(one).is_integer() else float(one)
-    return "" if one is None else str(one).strip()

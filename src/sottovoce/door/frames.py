@@ -34,6 +34,7 @@ KINDS: Final = (
     "error",
     "predict",
     "seal",
+    "align",
 )
 
 _MAGIC: Final = b"sotv"

@@ -37,6 +37,8 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "budget": "what plans cost on an account, before this one and after it; told where the policy says so",
     "signature": "over a plan's digest or a public key, by a key that has no part in the data",
     "ids": "whether there are identifiers to compare is schema",
+    "id_rule": "by which rule identifiers are written is schema",
+    "aligned": "a hash of the common order by keys of all parties, which they have forgotten",
 }
 
 
@@ -61,6 +63,8 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "budget": _is(float, most=16),
     "signature": _is(str),
     "ids": _is(bool),
+    "id_rule": _is(str),
+    "aligned": _is(str),
 }
 
 
@@ -130,6 +134,10 @@ MASKED_NAMES: Final[Mapping[str, str]] = {
     "scores": "whole numbers less a stream that no reader has, once a round",
     "slopes": "whole numbers less a stream that no reader has, once a round",
     "ids": "a hash of the list of identifiers by the key of two parties, in a box for the other one",
+    "salt": "random bytes of the sender, in a box for each other party",
+    "list": "identifiers hashed to points and multiplied by fresh scalars, in a box for the next party",
+    "words": "hashes of such points under scalars of all parties, sorted, for who matches them",
+    "digest": "a hash of the common order by keys of all parties, in a box for each other party",
     "dealt": "random numbers of a helper, which has no data, in a box that one party alone can read",
 }
 

@@ -32,7 +32,7 @@ from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators import ranges, repeats
 from sottovoce.estimators.choice import SHARE, check_auto, choice_to_come, choose_alpha
 from sottovoce.estimators.report import privacy_report
-from sottovoce.federation.coordinator import Coordinator, Progress, check_people
+from sottovoce.federation.coordinator import Coordinator, Progress, check_aligned, check_people
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.party import as_labels
@@ -893,6 +893,7 @@ def _columns(
     The parts are as the schema says, else in proportion to the columns.
     """
     check_people({name: fact["records"] for name, fact in facts.items()})
+    check_aligned(facts)
     columns = tuple(fact["features"] for fact in facts.values())
     if bounds.row_norm is not None and schema is not None and federation.norms is None:
         return columns, schema.party_norms(bounds.row_norm, columns)

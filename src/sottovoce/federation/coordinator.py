@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data.bounds import LARGEST
+from sottovoce.door.aligning import Terms
 from sottovoce.door.frames import Frame, encode
 from sottovoce.door.query import Query
 from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.federation import replies as checks
+from sottovoce.federation.aligning import Aligning
+from sottovoce.federation.aligning import Alignment as Aligned
 from sottovoce.federation.announcements import IDS, Invitation
 from sottovoce.federation.helper import RemoteDeals
 from sottovoce.federation.journal import Journal, Stored
@@ -29,7 +32,7 @@ from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
 from sottovoce.federation.replies import Reply
-from sottovoce.federation.sealed_columns import ColumnSums, Deals, LocalDeals, crossed
+from sottovoce.federation.sealed_columns import ColumnSums, Deals, LocalDeals, LostError, Steps, crossed
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Balance, Receipt
@@ -110,14 +113,18 @@ class Coordinator:
     def stored_plan(self, made: Plan) -> Plan | None:
         """The plan that an interrupted run of this fit had in the place of the one `made` now."""
         found = self.journal.next_plan(made)
-        if found is not None and "deal_key" in (known := self.journal.of(found).made):
-            self._deal_keys[found.digest] = RunKey(bytes.fromhex(known["deal_key"]))
+        if found is not None:
+            known = self.journal.of(found).made
+            self._announced = dict(known["announced"])
+            if "deal_key" in known:
+                self._deal_keys[found.digest] = RunKey(bytes.fromhex(known["deal_key"]))
         return found
 
     def settled(self, plan: Plan) -> Plan:
         """A plan that is about to be shown, proposed and run: kept, so that it comes back if the fit is interrupted."""
         key = self._deal_keys.get(plan.digest)
-        self.journal.add_plan(plan, **({} if key is None else {"deal_key": key.private_bytes().hex()}))
+        own = {} if key is None else {"deal_key": key.private_bytes().hex()}
+        self.journal.add_plan(plan, announced=self._announced if plan.keys else {}, **own)
         return plan
 
     @property
@@ -206,13 +213,17 @@ class Coordinator:
         except StopIteration as stop:
             found = stop.value
         except WireError as error:
-            if not self.journal.begun:
+            if not self.journal.begun or isinstance(error, LostError):
                 raise
             raise self._stopped(plan, round_, error) from None
         solution = found if isinstance(found, Solution) else Solution(found)
         if last:
             self._finish(plan, _shared(plan, solution))
         return solution, round_
+
+    def align(self, terms: Terms, progress: Progress | None = None) -> Aligned:
+        """Have the parties find whom they have in common, or count them."""
+        return Aligning(self._exchange, progress).run(terms)
 
     def _way(self, plan: Plan) -> tuple[Answers, Recall]:
         """How the answers of a round are got, of each party or as a sealed sum, and what is made of stored ones."""
@@ -345,6 +356,7 @@ class Coordinator:
         replies = self._exchange(parties, Frame("hello", 0, query="predict"))
         counts = {name: reply.facts["records"] for name, reply in replies.items()}
         check_people(counts)
+        check_aligned({name: reply.facts for name, reply in replies.items()})
         keys, signatures = (
             {name: reply.facts[what] for name, reply in replies.items()} for what in ("public_key", "signature")
         )
@@ -447,15 +459,30 @@ class Coordinator:
                 return self._exchange(parties, said, each)
             except WireError as error:
                 self._away |= set(error.parties)
+                if self.journal.begun:
+                    raise
                 text = f"{error} The run is lost; what was charged stays charged. Start a new fit."
                 raise WireError(text, error.parties) from error
 
         deals: Deals
         if plan.sealing is None or plan.sealing.helper is None:
-            deals = LocalDeals(plan, self._deal_keys[plan.digest], self._randomness)
+            key = self._deal_keys[plan.digest]
+            deals = LocalDeals(plan, key, self._randomness, functools.partial(self._drawn, plan))
         else:
             deals = RemoteDeals(plan, plan.sealing.helper, exchange)
-        return ColumnSums(plan, exchange, deals, opener)
+        steps = Steps(self._stored.passed, lambda step: self.journal.note("passed", plan, {"step": step}, sync=False))
+        return ColumnSums(plan, exchange, deals, opener, steps)
+
+    def _drawn(self, plan: Plan, label: str, by: str, draw: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """The noise that this end deals under a label: kept before anybody gets it, so that it is drawn once."""
+        known = self._stored.dealt.get(label)
+        if known is not None and known.said["by"] != by:
+            raise self.journal.unusable("words were dealt for other numbers than this version asks by")
+        if known is not None:
+            return np.array(known.arrays["noise"])
+        noise = draw()
+        self.journal.note("dealt", plan, {"label": label, "by": by}, {"noise": noise}, sync=True)
+        return noise
 
     def _sum(self, opener: Opener, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """A sealed sum over the parties of the roster, the only value that a round of such a plan has."""
@@ -566,6 +593,16 @@ def check_people(counts: Mapping[str, int]) -> None:
         each = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise InputError(
             f"the parties have {sorted(set(counts.values()))} rows ({each}); by columns every party has the same "
-            "people in the same order. Align the records first (a private set intersection does that without showing "
-            "the rest)."
+            "people in the same order. Align the records first (`sottovoce align` does that without showing the rest)."
+        )
+
+
+def check_aligned(facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """By columns all parties serve the records of one alignment, or none does."""
+    digests = {name: fact.get("aligned") for name, fact in facts.items()}
+    if len(set(digests.values())) > 1:
+        each = ", ".join(f"{name} {digest[:12] if digest else 'of none'}" for name, digest in digests.items())
+        raise InputError(
+            f"the parties serve records of different alignments ({each}): one was aligned anew, or its file of the "
+            "alignment was deleted. Align all of them again (`sottovoce align`)."
         )

@@ -55,9 +55,9 @@ class Stored:
     made: Mapping[str, Any] = field(default_factory=dict)
     opened: Mapping[str, Any] | None = None
     left: Mapping[str, Any] | None = None
-    set_up: Mapping[str, Any] | None = None
     ended: Mapping[str, Any] | None = None
     rounds: deque[Entry] = field(default_factory=deque)
+    passed: set[str] = field(default_factory=set)  # over sealed columns: what all parties have gone through
     dealt: dict[str, Entry] = field(default_factory=dict)
 
 
@@ -256,6 +256,8 @@ class Journal:
             run.rounds.append(entry)
             self.answered += 1
             self.solved = False
+        elif entry.kind == "passed":
+            run.passed.add(entry.said["step"])
         elif entry.kind == "dealt":
             run.dealt[entry.said["label"]] = entry
         elif entry.kind == "outputs":

@@ -18,8 +18,9 @@ from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.algorithms.registry import check_sums
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
+from sottovoce.data.identifiers import identifiers, written
 from sottovoce.data.readers import MISSING
-from sottovoce.door.alignment import Alignment, list_of
+from sottovoce.door.alignment import Alignment
 from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate, fits
 from sottovoce.door.memory import Memory
@@ -29,6 +30,8 @@ from sottovoce.door.query import ForgottenError, Query, Round
 from sottovoce.door.sealed_gate import SealedGate
 from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
 from sottovoce.federation import limits
+from sottovoce.federation.aligned import AlignmentFile
+from sottovoce.federation.aligner import Aligner
 from sottovoce.federation.announcements import (
     IDS,
     Invitation,
@@ -84,7 +87,8 @@ class Party(Answering):
     an unknown plan is asked for again; a party that no wire has told who it is takes only plans of its own alone.
     `y=None`: a holder of columns that does not know the labels. `models` has the partial models that runs over columns
     leave here; by default they are in a folder beside the ledger, or in memory. `ids` identify the records, one each:
-    by columns parties that all have some compare them, sealed, before a plan is charged.
+    by columns parties that all have some compare them, sealed, before a plan is charged. An alignment with other
+    parties is kept in `aligned`; the party then serves the common records alone, in the common order.
     """
 
     def __init__(  # noqa: PLR0913
@@ -99,13 +103,19 @@ class Party(Answering):
         feature_names: tuple[str, ...] = (),
         models: Models | None = None,
         ids: Sequence[Any] | NDArray[Any] | None = None,
+        id_rule: str = "usual",
+        aligned: AlignmentFile | None = None,
     ) -> None:
         super().__init__()
         self.name = name
         self._labelled = y is not None
         self._rows, self._labels = check_rows(X, y, name)
-        self._ids = None if ids is None else list_of(ids, int(self._rows.shape[0]), name)
+        self._whole = self._rows, self._labels  # also those that an alignment leaves out
+        known = None if ids is None else identifiers(ids, int(self._rows.shape[0]), name, id_rule)
+        self.aligner = Aligner(name, known, id_rule, aligned or AlignmentFile())
         self._alignment: Alignment | None = None
+        self._places: NDArray[np.int64] | None = None  # of the records that it serves, if not all
+        self._aligned = ""  # the digest of the alignment whose records it serves
         self._account = account
         if account is not None:
             account.book()  # the whole file is checked before anything is served
@@ -119,11 +129,33 @@ class Party(Answering):
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
         self._keys = RunKeys(None if account is None else account.path, name)
+        self.aligner.file.check(known, id_rule)
+        if (kept := self.aligner.file.kept) is not None:
+            self.use(kept.places, kept.digest)
 
     @property
     def features(self) -> int:
         """How many columns it has; public."""
         return int(self._rows.shape[1])
+
+    def use(self, places: NDArray[np.int64], digest: str) -> None:
+        """Serve these records alone, in this order, from now on: an alignment of that digest has found them."""
+        rows, labels = self._whole
+        self._places = places
+        self._rows, self._labels, self._aligned = rows[places], labels[places], digest
+        self._run = self._alignment = None
+
+    @property
+    def ids(self) -> tuple[str, ...] | None:
+        """The identifiers of the records that it serves, in their order; for the holder's eyes."""
+        known = self.aligner.ids
+        return known if known is None or self._places is None else tuple(known[place] for place in self._places)
+
+    def _list(self) -> bytes | None:
+        """What is compared with other parties: the digest of an alignment, else the identifiers as they are."""
+        if self._aligned:
+            return b"aligned" + bytes.fromhex(self._aligned)
+        return None if self.aligner.ids is None else written(self.aligner.ids)
 
     @property
     def labelled(self) -> bool:
@@ -177,9 +209,20 @@ class Party(Answering):
             return self._asked(frame)
         elif frame.kind == "seal":
             return self._stage(frame)
+        elif frame.kind == "align":
+            return self._align(frame)
         else:
             raise RefusedError(f"a party does not answer frames of kind {frame.kind!r}.")
         return reply("accept", frame, acknowledged(True))
+
+    def _align(self, frame: Frame) -> Outgoing:
+        """A message of an alignment; at its end the common records are served in the place of all."""
+        if frame.query == "invite":
+            return reply("facts", frame, self.aligner.invited(frame, self._policy, self._identity))
+        masked = self.aligner.answer(frame, self._policy, self._identity)
+        if (found := self.aligner.finished()) is not None:
+            self.use(found.places, found.digest)
+        return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
 
     def _receipt(self, frame: Frame) -> tuple[Declared, ...]:
         """How far the ledger goes, with every acceptance and at the end of a run: a copy set back is found by it."""
@@ -241,7 +284,7 @@ class Party(Answering):
         return (
             declare_public("public_key", public, reason="random, made to be told"),
             declare_public("signature", signature, reason="over the public key"),
-            declare_public("ids", self._ids is not None, reason="the schema is public"),
+            declare_public("ids", self.aligner.ids is not None, reason="the schema is public"),
         )
 
     def _end(self, frame: Frame) -> Outgoing:
@@ -379,11 +422,12 @@ class Party(Answering):
         """Refuse a plan that compares identifiers where there are none, or before they were compared."""
         if plan.sealing is None or not plan.sealing.ids:
             return
-        if self._ids is None or not isinstance(sealer, ColumnSealer):
+        own = self._list()
+        if own is None or not isinstance(sealer, ColumnSealer):
             raise RefusedError(f"the plan compares identifiers, and {self.name} has none.")
         known = self._alignment
         if known is None or known.plan.digest != plan.digest:
-            known = self._alignment = Alignment(plan, sealer, self._ids)
+            known = self._alignment = Alignment(plan, sealer, own)
         if charged and not known.agreed:
             raise RefusedError(f"{self.name} charges the plan once its identifiers were compared, as the plan says.")
 
@@ -434,6 +478,8 @@ class Party(Answering):
             declare_public("features", int(self._rows.shape[1]), reason="the schema is public"),
             declare_public("feature_names", [str(name) for name in self._feature_names], reason="the schema is public"),
         ]
+        if self._aligned:
+            facts.append(declare_public("aligned", self._aligned, reason="a keyed hash, the same at all parties"))
         if classes and self._labelled and not self._policy.tell_classes:
             raise RefusedError(
                 f"{self.name} does not tell which labels occur in its data; declare them with classes=(one, other)."

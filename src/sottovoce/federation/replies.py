@@ -46,6 +46,7 @@ class Introduced(Facts):
     records: Count
     features: Annotated[Count, Field(le=MOST_COLUMNS)]
     feature_names: list[str]
+    aligned: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
 
 class WithClasses(Introduced):
@@ -102,11 +103,21 @@ class RunKeyed(Facts):
     ids: bool = False
 
 
+class Announced(Facts):
+    """The public key of an alignment, how many identifiers it has, by which rule, and its signature on all of it."""
+
+    public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    records: Count
+    id_rule: Text
+    signature: Signature
+
+
 _HELLO: Final[Mapping[str, type[Facts]]] = {
     "classes": WithClasses,
     "predict": WithKey,
     "rows": KeptRows,
     "seal": RunKeyed,
+    "invite": Announced,  # of an alignment
 }
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by its kind
     "hello": ("facts",),
@@ -114,6 +125,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by it
     "start": ("accept", "unknown-plan"),
     "ask": ("answer", "unknown-plan"),
     "seal": ("answer", "accept", "unknown-plan"),
+    "align": ("facts", "answer", "accept"),
     "predict": ("answer",),
     "done": ("done", "unknown-plan"),
 }

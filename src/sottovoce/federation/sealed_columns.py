@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -207,6 +207,8 @@ class ColumnRun:
             current = _Lookup(query, frame.round, told, pieces_of(self._plan, query, told))
         if current.query.name != query.name or hash_of(current.told) != hash_of(told):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} was told other numbers before.")
+        if asked.piece in current.pieces[: current.added]:
+            return self._again(SCORES, frame.round, asked.piece, hash_of(told))
         _check_piece(asked.piece, current.pieces[current.added : current.added + 1])
         current.table = self._dealt(TABLE, frame.round, [frame.round, *asked.piece], frame.arrays, TABLE)
         self._lookup = current
@@ -220,6 +222,8 @@ class ColumnRun:
 
     def _slopes(self, query: JointSum, frame: Frame, asked: Stage) -> Masked:
         current = self._current(query, frame.round)
+        if asked.piece in current.pieces[: current.added]:
+            return self._again(SLOPES, frame.round, asked.piece, "")
         _check_piece(asked.piece, current.pieces[current.added : current.added + 1])
         masked, current.slopes = self._gate.masked(
             SLOPES,
@@ -228,6 +232,10 @@ class ColumnRun:
             lambda: self._looked_up(current, frame.round, asked.piece, frame.arrays),
         )
         return masked
+
+    def _again(self, name: str, number: int, piece: Piece, told: str) -> Masked:
+        """What left for a piece that was added since: the same box, for a coordinator that was stopped just then."""
+        return self._gate.masked(name, label(name, number, piece), told, _not_again)[0]
 
     def _looked_up(self, current: _Lookup, number: int, piece: Piece, sent: Arrays) -> NDArray[np.uint64]:
         """A share of what is looked up at all parties' scores."""
@@ -292,6 +300,10 @@ class ColumnRun:
         return self._sealer.dealt(dealt_label(what, at), sent[name]) if name in sent else None
 
 
+def _not_again() -> NDArray[Any]:
+    raise RefusedError("a piece of the records that was added is masked no more.")
+
+
 def _check_piece(piece: Piece, due: tuple[Piece, ...]) -> None:
     """Refuse records that are not those of the public rule, or not the next: none may count twice in a sum."""
     if piece not in due:
@@ -312,11 +324,15 @@ def pieces_of(plan: Plan, query: JointSum, told: Told) -> tuple[Piece, ...]:
     return round_pieces(plan.records, len(plan.names), int(query.lookup(plan, told).nodes.size))
 
 
-def lost(who: str) -> WireError:
+class LostError(WireError):
+    """A run over sealed columns in which a party or the helper was stopped: nothing brings it back."""
+
+
+def lost(who: str) -> LostError:
     """What a run ends with in which somebody was stopped."""
-    return WireError(
+    return LostError(
         f"{who!r} was stopped in the middle of a run over sealed columns, which is lost; what was charged stays "
-        "charged. Start a new fit."
+        "charged. Start a new fit (of a job: sottovoce fit --restart)."
     )
 
 
@@ -336,14 +352,22 @@ class Deals(Protocol):
         ...
 
 
+Draw = Callable[[], Wholes]
+Drawn = Callable[[str, str, Draw], Wholes]  # noise by label and what it was asked by: as drawn before, or now and kept
+
+
 class LocalDeals:
     """The dealer in this process: the coordinator's own, or a helper's.
 
     Guarantee: what has a label is dealt once. Asked again, the last boxes are given again and nothing is drawn; by
-    other numbers, or for an earlier label, it is refused.
+    other numbers, or for an earlier label, it is refused. `drawn` keeps the noise of each label, and what it was asked
+    by, where a coordinator goes on after it was stopped: all else follows from the key, so a label has the same boxes
+    in every process.
     """
 
-    def __init__(self, plan: Plan, key: RunKey, randomness: Randomness) -> None:
+    def __init__(
+        self, plan: Plan, key: RunKey, randomness: Randomness, drawn: Drawn = lambda *asked: asked[-1]()
+    ) -> None:
         if plan.sealing is None:
             raise RefusedError("the plan seals nothing, and nothing is dealt.")
         self._plan, self._sealing, self._name, self._randomness = plan, plan.sealing, plan.sealing.dealer, randomness
@@ -354,8 +378,11 @@ class LocalDeals:
         self._dealer.add_matrix(WHITENED)
         self._labels: set[str] = set()
         self._last: tuple[str, str, Any] = ("", "", None)
+        self._drawn: Drawn = drawn if drawn is not None else lambda *asked: asked[2]()
 
-    def _once(self, at: list[Any], query: Query, told: Told, deal: Callable[[], Any]) -> Any:
+    def _once(
+        self, at: list[Any], query: Query, told: Told, deal: Callable[[Wholes], Any], *, noisy: bool = True
+    ) -> Any:
         """A box has one content, and a top-up is drawn once: two of them on one sum would average out."""
         said, by = json.dumps(at), json.dumps([query.name, hash_of(told)])
         if self._last[:2] == (said, by):
@@ -363,14 +390,15 @@ class LocalDeals:
         if said in self._labels:
             raise RefusedError(f"the words for {query.name!r} were dealt before, and are dealt once.")
         self._labels.add(said)
-        self._last = (said, by, deal())
+        noise = self._drawn(said, by, lambda: self._noise(query, told) if noisy else np.zeros(0, dtype=np.int64))
+        self._last = (said, by, deal(noise))
         return self._last[2]
 
     def gram(self, query: Query) -> dict[str, Wholes]:
         """The products of the pads, with the top-up."""
 
-        def deal() -> dict[str, Wholes]:
-            receiver, words = self._dealer.gram(self._noise(query, {}))
+        def deal(noise: Wholes) -> dict[str, Wholes]:
+            receiver, words = self._dealer.gram(noise)
             return {receiver: self._boxed(receiver, "gram", 0, words)}
 
         return dict(self._once(["gram"], query, {}, deal))
@@ -378,8 +406,8 @@ class LocalDeals:
     def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
         """The top-up."""
 
-        def deal() -> dict[str, Wholes]:
-            receiver, words = self._dealer.own(number, self._noise(query, told))
+        def deal(noise: Wholes) -> dict[str, Wholes]:
+            receiver, words = self._dealer.own(number, noise)
             return {receiver: self._boxed(receiver, "own", number, words)}
 
         return dict(self._once(["own", number], query, told, deal))
@@ -388,13 +416,15 @@ class LocalDeals:
         """The table of a piece and its correction; the top-up is in that of the first."""
         _check_piece(piece, pieces_of(self._plan, query, told))
         deal = functools.partial(self._looked_up, number, query, told, piece)
-        return dict(self._once([TABLE, number, *piece], query, told, deal))
+        return dict(self._once([TABLE, number, *piece], query, told, deal, noisy=piece[0] == 0))
 
-    def _looked_up(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
+    def _looked_up(
+        self, number: int, query: JointSum, told: Told, piece: Piece, drawn: Wholes
+    ) -> dict[str, dict[str, Wholes]]:
         table, at = query.lookup(self._plan, told), [number, *piece]
-        noise = self._noise(query, told) if piece[0] == 0 else 0
+        noise: Wholes | int = drawn if piece[0] == 0 else 0
         if piece[0] == 0 and query.matrix != ONE:
-            noise = np.reshape(noise, (table.outputs, -1))
+            noise = np.reshape(drawn, (table.outputs, -1))
         receiver, words, correction = self._dealer.lookup(number, table, query.matrix, noise, piece=piece)
         return {
             receiver: {
@@ -418,30 +448,47 @@ class LocalDeals:
 Exchange = Callable[[Iterable[str], Frame, Mapping[str, Mapping[str, NDArray[Any]]]], dict[str, Reply]]
 
 
-class ColumnSums:
-    """The coordinator's side of one plan over sealed columns: it passes boxes on, and opens sums."""
+class Steps:
+    """Which steps of the protocol all parties have gone through, also before this process was started."""
 
-    def __init__(self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener) -> None:
+    def __init__(self, known: Iterable[str] = (), note: Callable[[str], None] = lambda _: None) -> None:
+        self._known, self._note = set(known), note
+
+    def once(self, *label: Any) -> Iterator[None]:
+        """Go through a step, unless that was done."""
+        step = json.dumps(label)
+        if step not in self._known:
+            yield
+            self._known.add(step)
+            self._note(step)
+
+
+class ColumnSums:
+    """The coordinator's side of one plan over sealed columns: it passes boxes on, and opens sums.
+
+    A coordinator that was stopped goes on at the step that was not finished, which the parties answer as before: what
+    left them has left, and a piece of the records is added once.
+    """
+
+    def __init__(
+        self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener, steps: Steps | None = None
+    ) -> None:
         self._plan, self._exchange, self._deals, self._opener = plan, exchange, deals, opener
+        self._steps = steps or Steps()
         self._order = places_of(plan)
         self._gram: Array | None = None
-        self._white = False
-        self._ready = False
 
     def values(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """The opened value of a round; before the first the parties get what they need of one another."""
-        if not self._ready:
+        for _ in self._steps.once("set-up"):
             self.set_up()
-            self._ready = True
         return {"sum": self.sum(number, ask, queries)}
 
     def recall(self, queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
         """Take in a round that was answered before this process was started."""
-        query, self._ready = next(iter(queries.values())), True
+        query = next(iter(queries.values()))
         if isinstance(query, GramMatrix):
             self._gram = query.matrix(values["sum"])
-        elif isinstance(query, JointSum) and query.matrix == WHITENED:
-            self._white = True
 
     def set_up(self) -> None:
         """The key of the parties, and their masked columns."""
@@ -472,22 +519,27 @@ class ColumnSums:
     def _look_up(self, number: int, query: JointSum, told: Told) -> dict[str, dict[str, NDArray[Any]]]:
         """The exchanges before the last: what each party is sent with it."""
         plan, names = self._plan, self._plan.names
-        if query.matrix == WHITENED and not self._white:
-            self._pass_on(WHITENED, query.name, number, told, {})
-            self._white = True
-        pieces = pieces_of(plan, query, told)
-        for piece in pieces:
-            dealt = self._deals.lookup(number, query, told, piece)
-            table = {name: {TABLE: words[TABLE]} for name, words in dealt.items()}
-            replies = self._say(names, Stage(SCORES, piece, tuple(told)), query.name, number, (told, table))
-            each = self._to_others(replies)
-            if query.matrix != ONE:
-                replies = self._say(names, Stage(SLOPES, piece), query.name, number, ({}, each))
-                each = self._to_others(replies)
-            for name, words in dealt.items():
-                each[name][DEALT_WORDS] = words[DEALT_WORDS]
-            if piece != pieces[-1]:
+        if query.matrix == WHITENED:
+            for _ in self._steps.once(WHITENED):
+                self._pass_on(WHITENED, query.name, number, told, {})
+        *before, last = pieces_of(plan, query, told)
+        for piece in before:
+            for _ in self._steps.once("gradient", number, *piece):
+                each = self._looked_up(number, query, told, piece)
                 self._say(names, Stage("gradient", piece), query.name, number, ({}, each))
+        return self._looked_up(number, query, told, last)
+
+    def _looked_up(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, NDArray[Any]]]:
+        """Of one piece of the records."""
+        names, dealt = self._plan.names, self._deals.lookup(number, query, told, piece)
+        table = {name: {TABLE: words[TABLE]} for name, words in dealt.items()}
+        replies = self._say(names, Stage(SCORES, piece, tuple(told)), query.name, number, (told, table))
+        each = self._to_others(replies)
+        if query.matrix != ONE:
+            replies = self._say(names, Stage(SLOPES, piece), query.name, number, ({}, each))
+            each = self._to_others(replies)
+        for name, words in dealt.items():
+            each[name][DEALT_WORDS] = words[DEALT_WORDS]
         return each
 
     def _opened(
@@ -511,9 +563,10 @@ class ColumnSums:
     ) -> None:
         """Every party's masked columns to every other."""
         for piece in column_pieces(self._plan.records, widths_of(self._plan)):
-            asked = Stage(stage, piece, tuple(told))
-            replies = self._say(self._plan.names, asked, query, number, (told, first))
-            self._say(self._plan.names, Stage("receive", piece), query, number, ({}, self._to_others(replies)))
+            for _ in self._steps.once(stage, *piece):
+                asked = Stage(stage, piece, tuple(told))
+                replies = self._say(self._plan.names, asked, query, number, (told, first))
+                self._say(self._plan.names, Stage("receive", piece), query, number, ({}, self._to_others(replies)))
             first = {}
 
     def _to_others(self, replies: Mapping[str, Reply]) -> dict[str, dict[str, NDArray[Any]]]:

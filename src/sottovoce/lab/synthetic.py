@@ -51,6 +51,10 @@ FEATURE_NAMES = tuple(feature.name for feature in FEATURES)
 FEATURE_RANGES = (tuple(feature.low for feature in FEATURES), tuple(feature.high for feature in FEATURES))
 LABEL = "readmitted"
 HOLDERS = ("clinic", "lab", "insurer")
+EXAMPLE_CLINICS = 3
+EXAMPLE_RECORDS = 3_000
+EXAMPLE_TWICE = 30  # people of the clinics 1 to 3 who were at two of them, of each two neighbours
+EXAMPLE_SHARE = 0.95  # of the people of the town, those whom each holder knows
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +101,42 @@ def columns(parties: int = 4, records: int = 20_000, seed: int = 0) -> tuple[lis
         held = [j for j, feature in enumerate(FEATURES) if feature.holder == holder]
         holders.append(Holder(holder, X[:, held], tuple(FEATURE_NAMES[j] for j in held)))
     return holders, np.concatenate([clinic.y for clinic in town])
+
+
+def example(holder: str, *, new: bool = False) -> list[list[str]]:
+    """The rows of an example file, header first: of clinic-1 to clinic-3, or of the clinic, lab or insurer of a town.
+
+    The clinics 1 to 3 have different people, but for a few who were at two of them, and the label last. The holders of
+    a town have columns of the same people, each in an order of its own, with identifiers written as each does and some
+    people whom the others lack; the clinic has the labels. `new`: people to predict for, whom all holders of a town
+    know; nobody has their labels.
+    """
+    seed = 1 + new
+    several = [f"clinic-{k + 1}" for k in range(EXAMPLE_CLINICS)]
+    if holder in several:
+        place, shape = several.index(holder), "{:06d}"
+        town = clinics(EXAMPLE_CLINICS, EXAMPLE_RECORDS, seed)
+        rows, labels, names = town[place].X, town[place].y, FEATURE_NAMES
+        start = sum(len(clinic.y) for clinic in town[:place]) - EXAMPLE_TWICE * place * (not new)
+        numbers = start + np.arange(len(labels))
+    elif holder in HOLDERS:
+        place = HOLDERS.index(holder)
+        held, labels = columns(EXAMPLE_CLINICS, EXAMPLE_RECORDS, seed)
+        known = len(labels) if new else round(EXAMPLE_SHARE * len(labels))
+        numbers = np.random.default_rng([seed, place]).permutation(len(labels))[:known]
+        rows, labels, names = held[place].X[numbers], labels[numbers], held[place].feature_names
+        shape = ("{:06d}", "{}", " {:08d} ")[place]
+    else:
+        raise InputError(f"name={holder!r} has no example file; these have: {', '.join((*several, *HOLDERS))}.")
+    header, cells = ["id", *names], rows
+    if holder not in HOLDERS[1:] and not new:
+        header, cells = [*header, "outcome"], np.column_stack([rows, labels])
+    people = [shape.format(number + 1 + EXAMPLE_RECORDS * new) for number in numbers]
+    return [header, *([who, *row] for who, row in zip(people, _cells(cells), strict=True))]
+
+
+def _cells(rows: Array) -> list[list[str]]:
+    return [[f"{cell:.10g}" for cell in row] for row in rows]
 
 
 def write_csv(clinic: Clinic, path: str | Path) -> None:

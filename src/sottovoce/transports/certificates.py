@@ -4,6 +4,7 @@
     coordinator.pem coordinator.key  may serve, at the hosts it names; cannot act as a party
     clinic.pem clinic.key            may connect as `clinic`; cannot serve
     revoked.pem                      certificates that the authority took back, if there are any
+    clinic.csr                       a request: the key is made where it is used, and only signed by the authority
 
 A party needs `authority.pem`, `revoked.pem` where there is one and its own two files, and hands its key to nobody.
 """
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -34,13 +35,16 @@ from sottovoce.files import write_durably
 COORDINATOR: Final = "coordinator"
 AUTHORITY: Final = "authority"
 REVOKED: Final = "revoked"
+_REQUEST: Final = ".csr"
+SOON: Final = 30  # days before its end from which on a certificate is warned of
 _LOG: Final = logging.getLogger(__name__)
 _RSA_BITS: Final = 2048  # the smallest keys that are taken
 _CURVE_BITS: Final = 256
 _AUTHORITY_DAYS: Final = 3650
 # Clocks differ: a certificate is valid from a little before it was made.
-_CLOCK_SLACK: Final = timedelta(minutes=5)
+CLOCK_SLACK: Final = timedelta(minutes=5)
 _PIN: Final = re.compile("sha256:[0-9a-f]{64}")
+_SIGNED: Final = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)  # kinds of keys that certificates are made for
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -63,7 +67,7 @@ class Credentials:
         certificate = _certificate(self.certificate, "certificate")
         for who in (authority, certificate):
             _require_valid_now(who)
-            _require_large_key(who)
+            _require_large_key(who.public_key(), who.subject.rfc4514_string())
         _revoked_serials(self.revoked, authority)
         if not _same_key(_key(self.key, "key").public_key(), certificate.public_key()):
             raise InputError(
@@ -100,7 +104,63 @@ class Credentials:
             ) from None
         if own.serial_number in _revoked_serials(credentials.revoked, authority):
             raise InputError(f"the certificate of {name!r} in {folder} was revoked; ask for another one.")
+        if (left := _days_left(own)) < SOON:
+            _LOG.warning("the certificate of %r in %s ends in %s; %s", name, folder, days_text(left), renewal(name))
         return credentials
+
+
+class Listed(NamedTuple):
+    """A certificate of a folder, as its file has it."""
+
+    name: str
+    serial: str
+    start: datetime
+    end: datetime
+    days: int  # that are left
+    revoked: bool
+    pin: str
+    hosts: tuple[str, ...]
+
+
+def listed(folder: str | os.PathLike[str]) -> list[Listed]:
+    """The certificates in a folder by name, the authority's among them; what has no certificate is left out."""
+    folder = Path(folder)
+    authority = _certificate(_read(folder / f"{AUTHORITY}.pem"), f"{AUTHORITY}.pem")
+    taken_back = _revoked_in(folder, authority)
+    found = []
+    for path in sorted(folder.glob("*.pem")):
+        if path.stem == REVOKED:
+            continue
+        try:
+            shown = _certificate(_read(path), path.name)
+        except InputError:
+            continue
+        found.append(
+            Listed(
+                name=path.stem,
+                serial=f"{shown.serial_number:x}",
+                start=shown.not_valid_before_utc,
+                end=shown.not_valid_after_utc,
+                days=_days_left(shown),
+                revoked=shown.serial_number in taken_back,
+                pin=pin_of(shown.public_key()),
+                hosts=_hosts(shown),
+            )
+        )
+    return found
+
+
+def days_text(days: int) -> str:
+    """How long is left, in words."""
+    return "less than a day" if days < 1 else "1 day" if days == 1 else f"{days} days"
+
+
+def renewal(name: str) -> str:
+    """What to do about a certificate that ends soon."""
+    return (
+        f"`sottovoce request {name}` makes a request for the next one, which keeps the key and its pin, and the "
+        f"authority's keeper signs it with `sottovoce sign`."
+    )
 
 
 def check_other_end(certificate: bytes, mine: Credentials, name: str) -> PublicKeyTypes:
@@ -116,7 +176,7 @@ def check_other_end(certificate: bytes, mine: Credentials, name: str) -> PublicK
     except (ValueError, TypeError, InvalidSignature):
         raise InputError(f"the certificate shown for {name!r} was not issued by our authority.") from None
     _require_valid_now(shown)
-    _require_large_key(shown)
+    _require_large_key(shown.public_key(), shown.subject.rfc4514_string())
     if _common_name(shown) != name:
         raise InputError(f"the certificate shown names {_common_name(shown)!r}, not {name!r}.")
     wanted = ExtendedKeyUsageOID.SERVER_AUTH if name == COORDINATOR else ExtendedKeyUsageOID.CLIENT_AUTH
@@ -210,6 +270,111 @@ def issue(
     """
     check_name(name)
     folder = Path(folder)
+    key = ec.generate_private_key(ec.SECP256R1())
+    made = _issued(folder, name, key.public_key(), hosts, days)
+    replaced = _words(folder, name)
+    _write_pair(folder, name, key, made)
+    return replaced
+
+
+def request(folder: str | os.PathLike[str], name: str) -> tuple[Path, str]:
+    """Make `name`.key in `folder`, if it is not there, and the request `name`.csr for a certificate of it.
+
+    The request and the pin of the key are returned; they are no secret. A key that is there is used again: the next
+    certificate has the same pin. For another key take another folder.
+    """
+    check_name(name)
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder={str(folder)!r} cannot be made ({error.strerror}); choose another.") from None
+    path = folder / f"{name}.key"
+    if path.exists():
+        key = _key(_read(path), str(path))
+        if not isinstance(key, _SIGNED):
+            raise InputError(f"{path} is of a kind that is not signed; take a new key in another folder.")
+        _warn_of_readers(path)
+    else:
+        key = ec.generate_private_key(ec.SECP256R1())
+        _write(path, _key_pem(key), 0o600)
+    made = x509.CertificateSigningRequestBuilder().subject_name(_subject(name)).sign(key, hashes.SHA256())
+    target = folder / f"{name}{_REQUEST}"
+    _write(target, made.public_bytes(serialization.Encoding.PEM), 0o644)
+    return target, pin_of(key.public_key())
+
+
+class Signed(NamedTuple):
+    """A certificate that was made from a request."""
+
+    name: str
+    path: Path
+    pin: str
+    replaced: str | None  # the one of that name before it, in words
+    other_key: bool  # whether that had another key: then pins of this name no longer fit
+
+
+def sign(
+    folder: str | os.PathLike[str],
+    request: str | os.PathLike[str],
+    *,
+    hosts: Iterable[str] = ("localhost", "127.0.0.1"),
+    days: int = 365,
+    end_other: bool = False,
+) -> Signed:
+    """Issue `NAME`.pem in the authority's folder for the request `NAME`.csr of whoever has the key.
+
+    Guarantee: the request names exactly the name of its file, is signed with the key that it has in it, and that key
+    is large, is that of no other name in the folder and of no certificate of this name that was revoked. Nothing else
+    of the request is used: what the certificate may do follows from the name, as with `issue`. With `end_other` the
+    certificate that is replaced is revoked; else it is valid until its own end.
+    """
+    folder, path = Path(folder), Path(request)
+    name = path.name.removesuffix(_REQUEST)
+    check_name(name)
+    asked = _request(path)
+    if (said := _common_name(asked)) != name:
+        raise InputError(f"{path} is a request of {said!r}, and its file says {name!r}; ask its sender which is right.")
+    key = asked.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
+        raise InputError(f"{path} has a {type(key).__name__}; ask for an elliptic-curve or RSA key.")
+    _require_large_key(key, repr(name))
+    pin, before = pin_of(key), {known.name: known for known in listed(folder)}
+    if shared := [known.name for known in before.values() if known.pin == pin and known.name != name]:
+        raise InputError(f"{path} has the key of {shared[0]!r}; each name has a key of its own.")
+    own = before.get(name)
+    if own is not None and (own.revoked or end_other) and own.pin == pin:
+        raise InputError(f"{path} has the key of a certificate that is revoked; ask for one with a new key.")
+    replaced = _words(folder, name)
+    made = _issued(folder, name, key, hosts, days)
+    if own is not None and end_other:
+        revoke(folder, name)
+    target = folder / f"{name}.pem"
+    _write(target, made.public_bytes(serialization.Encoding.PEM), 0o644)
+    return Signed(name, target, pin, replaced, own is not None and own.pin != pin)
+
+
+def _request(path: Path) -> x509.CertificateSigningRequest:
+    """A request whose sender has the key in it."""
+    pem = _read(path)
+    try:
+        asked = x509.load_pem_x509_csr(pem)
+        valid = asked.is_signature_valid
+    except (ValueError, TypeError, InvalidSignature):
+        raise InputError(f"{path} is not a request in PEM form; `sottovoce request NAME` makes one.") from None
+    if not valid:
+        raise InputError(f"{path} is not signed with its own key: whoever sent it need not have that key. Ask again.")
+    return asked
+
+
+def _issued(
+    folder: Path,
+    name: str,
+    key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
+    hosts: Iterable[str],
+    days: int,
+) -> x509.Certificate:
+    """A certificate for a key, by the authority of a folder."""
     if days < 1:
         raise InputError(f"days={days} is not allowed: a certificate is valid for at least one day.")
     authority, authority_key = _authority(folder)
@@ -219,9 +384,8 @@ def issue(
             f" {authority.not_valid_after_utc:%Y-%m-%d}; ask for fewer days,"
             " or create an authority in another folder."
         )
-    key = ec.generate_private_key(ec.SECP256R1())
     builder = (
-        _builder(_subject(name), authority.subject, key.public_key(), authority_key.public_key(), days)
+        _builder(_subject(name), authority.subject, key, authority_key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
     )
@@ -231,9 +395,7 @@ def issue(
     else:
         usage = ExtendedKeyUsageOID.CLIENT_AUTH
     builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
-    replaced = _words(folder, name)
-    _write_pair(folder, name, key, builder.sign(authority_key, hashes.SHA256()))
-    return replaced
+    return builder.sign(authority_key, hashes.SHA256())
 
 
 def revoke(folder: str | os.PathLike[str], name: str) -> str:
@@ -246,14 +408,14 @@ def revoke(folder: str | os.PathLike[str], name: str) -> str:
     authority, authority_key = _authority(folder)
     found = _certificate(_read(folder / f"{name}.pem"), f"{name}.pem")
     path = folder / f"{REVOKED}.pem"
-    listed = _revoked_serials(_read(path) if path.exists() else b"", authority)
+    before = _revoked_in(folder, authority)
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(authority.subject)
-        .last_update(_now() - _CLOCK_SLACK)
+        .last_update(_now() - CLOCK_SLACK)
         .next_update(authority.not_valid_after_utc)
     )
-    for serial in sorted({*listed, found.serial_number}):
+    for serial in sorted({*before, found.serial_number}):
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(_now())
         builder = builder.add_revoked_certificate(entry.build())
     _write(path, builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
@@ -296,9 +458,27 @@ def _revoked_serials(pem: bytes, authority: x509.Certificate) -> frozenset[int]:
     return frozenset(entry.serial_number for entry in found)
 
 
-def _require_large_key(certificate: x509.Certificate) -> None:
+def _revoked_in(folder: Path, authority: x509.Certificate) -> frozenset[int]:
+    """The serials on the list of a folder, if it has one."""
+    path = folder / f"{REVOKED}.pem"
+    return _revoked_serials(_read(path) if path.exists() else b"", authority)
+
+
+def _days_left(certificate: x509.Certificate) -> int:
+    return (certificate.not_valid_after_utc - _now()).days
+
+
+def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Where it may serve."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(str(name.value) for name in names)
+
+
+def _require_large_key(key: PublicKeyTypes, who: str) -> None:
     """Refuse a key that is small, or of a kind that is not known to be large."""
-    key, who = certificate.public_key(), certificate.subject.rfc4514_string()
     least = _RSA_BITS if isinstance(key, rsa.RSAPublicKey) else _CURVE_BITS
     known = isinstance(key, rsa.RSAPublicKey | ec.EllipticCurvePublicKey)
     if isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey):
@@ -327,7 +507,7 @@ def _subject(name: str) -> x509.Name:
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
+    public_key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
     issuer_key: ec.EllipticCurvePublicKey,
     days: int,
 ) -> x509.CertificateBuilder:
@@ -337,7 +517,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_now() - _CLOCK_SLACK)
+        .not_valid_before(_now() - CLOCK_SLACK)
         .not_valid_after(_now() + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
@@ -376,7 +556,8 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read ({error.strerror}); create_authority and issue make these files."
+            f"{path} cannot be read ({error.strerror}); `sottovoce certificates` makes these files, or `sottovoce "
+            "request` and `sign`."
         ) from None
 
 
@@ -399,7 +580,7 @@ def _same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
     return pin_of(one) == pin_of(other)
 
 
-def _common_name(certificate: x509.Certificate) -> str:
+def _common_name(certificate: x509.Certificate | x509.CertificateSigningRequest) -> str:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1:
         raise InputError(f"a certificate must have one common name; this one has {len(names)}.")
@@ -416,11 +597,14 @@ def _require_valid_now(certificate: x509.Certificate) -> None:
 
 
 def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-    key_pem = key.private_bytes(
+    _write(folder / f"{name}.key", _key_pem(key), 0o600)
+    _write(folder / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    _write(folder / f"{name}.key", key_pem, 0o600)
-    _write(folder / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
+from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from sottovoce.transports.probe import coordinator_at
 _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "sottovoce.Wire"
 _METHOD: Final = "Rounds"
+_GREETING: Final = "Greeting"
 _NAME_KEY: Final = "sottovoce-party"
 # Said by a party that failed, in place of an answer. The mere end of a stream cannot say it: to the reader of a
 # stream a party that was killed looks like one that closed its side.
@@ -180,7 +182,11 @@ class GrpcCoordinator:
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(
-                    _SERVICE, {_METHOD: grpc.stream_stream_rpc_method_handler(self._serve)}
+                    _SERVICE,
+                    {
+                        _METHOD: grpc.stream_stream_rpc_method_handler(self._serve),
+                        _GREETING: grpc.unary_unary_rpc_method_handler(self._greet),
+                    },
                 ),
             )
         )
@@ -287,6 +293,11 @@ class GrpcCoordinator:
         yield from iter(connection.outbox.get, None)
         if connection.refusal:
             context.abort(*connection.refusal)
+
+    def _greet(self, _: bytes, context: grpc.ServicerContext) -> bytes:
+        """Whoever would be taken as a party is told the time; nothing of a run, and no stream is touched."""
+        self._authenticated_name(context)
+        return datetime.now(UTC).isoformat().encode()
 
     def _authenticated_name(self, context: grpc.ServicerContext) -> str:
         claimed = [str(value) for key, value in context.invocation_metadata() if key == _NAME_KEY]
@@ -441,21 +452,47 @@ def serve_party(  # noqa: PLR0913
 
 def _connected(session: _Session, address: str, credentials: Credentials, stop: threading.Event | None) -> str:
     """Look who is there, then serve it; the text says why the connection ended."""
+    with _channel(address, credentials, session.limit) as channel:
+        return session.run(channel, stop)
+
+
+@contextlib.contextmanager
+def _channel(address: str, credentials: Credentials, limit: int) -> Iterator[grpc.Channel]:
+    """A channel to the coordinator at an address, which trusts the certificate that it showed and no other."""
     trusted = coordinator_at(address, credentials)
     channel = grpc.secure_channel(
         address,
         grpc.ssl_channel_credentials(trusted, credentials.key, credentials.certificate),
         options=[
-            *_options(session.limit),
+            *_options(limit),
             # Each attempt stands alone: gRPC's own waiting between attempts starts at a second.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.min_reconnect_backoff_ms", 5_000),
         ],
     )
     try:
-        return session.run(channel, stop)
+        yield channel
     finally:
         _apart(channel.close).join(_CLOSING_TIME)
+
+
+def greet(address: str, credentials: Credentials) -> datetime:
+    """The time at the coordinator, which would take this party; a `WireError` says why it would not.
+
+    Nothing is sent but the name and the certificate, and a run that goes on is not disturbed.
+    """
+    with _channel(address, credentials, MAX_BYTES) as channel:
+        call: Any = channel.unary_unary(f"/{_SERVICE}/{_GREETING}", None, None)
+        try:
+            said = call(b"", timeout=_PATIENCE, metadata=((_NAME_KEY, credentials.name),))
+            return datetime.fromisoformat(said.decode()).astimezone(UTC)
+        except grpc.RpcError as error:
+            raise WireError(
+                f"the coordinator at {address} does not take {credentials.name!r}: "
+                f"{error.details()} ({error.code().name})."
+            ) from None
+        except ValueError:
+            raise WireError(f"{address} says something that is no time; is it a coordinator of sottovoce?") from None
 
 
 class _Telling:

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from sottovoce import __version__
 from sottovoce.app.cli import (
+    aligning,
     auditing,
     cards,
     comparing,
@@ -22,6 +23,7 @@ from sottovoce.app.cli import (
     prediction,
     reproducing,
     schemas,
+    sites,
     solving,
     training,
 )
@@ -65,12 +67,18 @@ app.command()(inference.coefficients)
 app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
 app.add_typer(models.app, name="models")
+app.command()(sites.provision)
 app.command()(parties.certificates)
+app.command()(sites.request)
+app.command()(sites.sign)
 app.command()(parties.revoke)
 app.command()(parties.pin)
+app.command()(sites.doctor)
 app.command()(parties.party)
 app.command()(parties.helper)
+app.command()(aligning.align)
 app.command()(demonstration.demo)
+app.command()(demonstration.example)
 app.command()(auditing.audit)
 app.command()(reproducing.reproduce)
 

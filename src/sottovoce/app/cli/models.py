@@ -22,7 +22,10 @@ app = typer.Typer(
 
 LedgerPath = Annotated[Path, typer.Argument(metavar="LEDGER", help="The ledger of the training.", show_default=False)]
 PlanName = Annotated[
-    str, typer.Argument(metavar="PLAN", help="The plan's digest, or how it begins.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="[PLAN]", help="The plan's digest, or how it begins; default: of the last model.", show_default=False
+    ),
 ]
 PartyName = Annotated[
     str | None, typer.Option("--party", help="The party, where several share the ledger.", show_default=False)
@@ -51,9 +54,10 @@ def list_models(ledger: LedgerPath, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def show(ledger: LedgerPath, plan: PlanName, party: PartyName = None, as_json: AsJson = False) -> None:
+def show(ledger: LedgerPath, plan: PlanName = "", party: PartyName = None, as_json: AsJson = False) -> None:
     """Show the coefficients that a party keeps of a model, and what each column can add to a score.
 
+    - `sottovoce models show lab.ledger`
     - `sottovoce models show lab.ledger 3f0c`
     """
     kept = _find(ledger, plan, party)
@@ -66,7 +70,7 @@ def show(ledger: LedgerPath, plan: PlanName, party: PartyName = None, as_json: A
 @app.command()
 def approve(
     ledger: LedgerPath,
-    plan: PlanName,
+    plan: PlanName = "",
     party: PartyName = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -99,7 +103,7 @@ def _kept(ledger: Path) -> list[KeptModel]:
 
 
 def _find(ledger: Path, plan: str, party: str | None) -> KeptModel:
-    """The one model of a plan; several parties may share a ledger."""
+    """The one model of a plan, or of one party the last; several parties may share a ledger."""
     from sottovoce.errors import InputError
 
     found = [
@@ -107,11 +111,12 @@ def _find(ledger: Path, plan: str, party: str | None) -> KeptModel:
         for kept in _kept(ledger)
         if kept.digest.hex().startswith(plan.lower()) and party in (None, kept.model.party)
     ]
-    if len(found) == 1:
-        return found[0]
+    if len(found) == 1 or (not plan and len({kept.model.party for kept in found}) == 1):
+        return found[-1]
     if not found:
         raise InputError(
-            f"{ledger}: no model of plan {plan!r} is kept here; `sottovoce models list {ledger}` tells which."
+            f"{ledger}: no model{f' of plan {plan!r}' if plan else ''} is kept here; "
+            f"`sottovoce models list {ledger}` tells which."
         )
     each = ", ".join(f"{kept.digest.hex()[:12]} of {kept.model.party}" for kept in found)
     raise InputError(f"plan={plan!r} is not one model but {len(found)}: {each}; give more of the digest, or --party.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, out, print_json
+from sottovoce.app.cli.console import AsJson, out, print_json, table
+from sottovoce.app.settings import JOB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 def certificates(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files go.", show_default=False)],
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The parties.", show_default=False)],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="The parties.", show_default=False)
+    ] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,9 +43,12 @@ def certificates(
 ) -> None:
     """Make certificates: an authority, if the folder has none, the coordinator's, and one for each party.
 
+    Without a name: list those that are there, how long they are valid, and their pins.
+
     Give each party `authority.pem` and its own two files. `authority.key` stays with you. A certificate that is
     replaced is valid until its own end, unless `--revoke` puts it into `revoked.pem`: give that file to everybody too.
 
+    - `sottovoce certificates certs`
     - `sottovoce certificates certs north south`
     - `sottovoce certificates certs north --revoke`
     - `sottovoce certificates certs north south --host trials.example.org`
@@ -49,6 +56,9 @@ def certificates(
     from sottovoce.transports import certificates
     from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, check_name, create_authority, issue
 
+    if not names:
+        _list(folder, as_json)
+        return
     for name in names:
         check_name(name)
     hosts = host or ["localhost", "127.0.0.1"]
@@ -74,6 +84,28 @@ def certificates(
     console.print(
         "each party needs authority.pem and its own .pem and .key; authority.key and the other keys stay here"
     )
+
+
+def _list(folder: Path, as_json: bool) -> None:
+    """What a folder has, the one that ends first on top."""
+    from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, SOON, days_text, listed
+
+    found = sorted(listed(folder), key=lambda known: known.end)
+    if as_json:
+        times = [{"start": known.start.isoformat(), "end": known.end.isoformat()} for known in found]
+        lines = [known._asdict() | time for known, time in zip(found, times, strict=True)]
+        print_json({"folder": str(folder), "certificates": lines})
+        return
+    console, listing = out(), table("name", "serial", "valid until", "left", "state")
+    for known in found:
+        state = "revoked" if known.revoked else "ended" if known.days < 0 else "ends soon" if known.days < SOON else ""
+        left = "none" if known.days < 0 else days_text(known.days)
+        listing.add_row(known.name, known.serial[:12], f"{known.end:%Y-%m-%d}", left, state)
+    console.print(listing)
+    console.print("pins of the parties, for [peers]:")
+    for known in found:
+        if known.name not in (AUTHORITY, COORDINATOR):
+            console.print(f'{known.name} = "{known.pin}"', soft_wrap=True)
 
 
 def revoke(
@@ -113,7 +145,9 @@ def pin(
 
 
 def party(
-    job: Annotated[Path | None, typer.Option(help="A party file in TOML; or use the options below.")] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="A party file in TOML; or use the options below.", envvar=JOB)
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The party's name, as in its certificate.")] = None,
     file: Annotated[str | None, typer.Option(help="Its records: CSV, Parquet or LIBSVM.")] = None,
     label: Annotated[str | None, typer.Option(help="The label column; none if another party holds the labels.")] = None,
@@ -141,8 +175,8 @@ def party(
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
     A party file has the tables [party] (name, file, label, id, ledger, account), [federation] (coordinator,
-    certificates) and, if wanted, [policy] (max_epsilon, max_delta), [peers] (pins of other parties), [bounds] and
-    [schema] (of this party's columns). Without a label every column is a feature: that is for data split by columns
+    certificates) and, if wanted, [policy] (max_epsilon, max_delta, align), [peers] (pins of other parties), [bounds]
+    and [schema] (of this party's columns). Without a label every column is a feature: that is for data split by columns
     where another party holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
@@ -168,7 +202,7 @@ def party(
     given = {table: {key: value for key, value in keys.items() if value is not None} for table, keys in tables.items()}
     if job is not None and any(given.values()):
         raise InputError("--job: the party file says it all; give it, or the other options, not both.")
-    if job is None and not any(given.values()):
+    if job is None and not any(given.values()) and "SOTTOVOCE_PARTY_NAME" not in os.environ:
         raise InputError("say who this party is: --job FILE, or --name, --file, --label, --ledger, --coordinator, ...")
     serve(load_party_job(job) if job is not None else party_job(given, Path("options")), once=once, patience=patience)
 
@@ -180,7 +214,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
     from sottovoce.app import sources
     from sottovoce.app.texts import sealed_balance
-    from sottovoce.federation.policy import Policy
+    from sottovoce.federation.aligned import AlignmentFile
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import Credentials
     from sottovoce.transports.grpc_wire import serve_party
@@ -188,33 +222,17 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     source, console = job.party, out()
     credentials = Credentials.load(job.resolve(job.federation.certificates), source.name)
     account = sources.source_account(source, job.resolve)
-    bounds = None
-    schema = job.known_schema
-    if job.bounds is not None and schema is not None:
-        bounds = job.bounds.declare(schema.feature_names)
-    elif job.bounds is not None:
-        path = job.resolve(source.file)
-        shape = sources.file_shape(path, source.label, source.features, labelled=source.has_label, left_out=source.id)
-        bounds = job.bounds.declare(shape[1])
-    policy = Policy(
-        max_epsilon=job.policy.max_epsilon,
-        max_delta=job.policy.max_delta,
-        bounds=bounds,
-        predict_for=job.predict_for,
-        predict_training=job.policy.predict_training,
-        tell_budget=job.policy.tell_budget,
-        approve_models=job.policy.approve_models,
-        sealed=job.policy.sealed,
-        max_epsilon_pooled=job.policy.max_epsilon_pooled,
-        trains=job.policy.predict_training or not job.predict_for,
-    )
+    schema, policy = job.known_schema, sources.policy_of(job)
     results = None if source.predictions is None else job.resolve(source.predictions)
     if results is not None:
         check_writable(results, "party.predictions")
+    aligned = AlignmentFile(job.aligned)
     if schema is None:
-        holder = sources.read_party(source.name, source, job.resolve, policy, labelled=source.has_label)
+        holder = sources.read_party(
+            source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned
+        )
     else:
-        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy)
+        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -224,6 +242,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         console.print(f"{source.name}: {text}", soft_wrap=True)
 
     say(f"{facts['records']:,} records, {facts['features']} features; the rows stay in this process")
+    holder.aligner.introduce(say)
     if job.predict_for:
         how = "also" if policy.trains else "not"
         who = ", ".join(job.predict_for)
@@ -252,7 +271,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
 
 
 def helper(
-    job: Annotated[Path, typer.Option(help="A helper file in TOML.", show_default=False)],
+    job: Annotated[Path, typer.Option(help="A helper file in TOML.", envvar=JOB, show_default=False)],
     once: Annotated[bool, typer.Option("--once", help="End after the first training.")] = False,
     patience: Annotated[float, typer.Option(help="Give up after so many seconds without a coordinator.")] = 3600.0,
 ) -> None:
@@ -358,6 +377,8 @@ class _Announced:
         if asked.query != self.name:
             self._say(f"took part in a prediction for {asked.query} by plan {asked.plan.hex()[:12]}")
         elif found is not None and self._predictions is not None:
-            table = found.table(proba=found.plan.loss.name == "logistic")
+            ids = self._party.ids
+            table = {} if ids is None else {"id": list(ids)}
+            table |= found.table(proba=found.plan.loss.name == "logistic")
             write_text(self._predictions, csv_text(table), "party.predictions")
             self._say(f"predictions by plan {asked.plan.hex()[:12]} are in {self._predictions}")

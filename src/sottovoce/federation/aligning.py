@@ -1,0 +1,175 @@
+"""The coordinator's side of an alignment: it passes boxes on, and matches words where no party does."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from sottovoce.door.aligning import (
+    COORDINATOR,
+    COUNT,
+    PIECE,
+    WORD,
+    WORDS,
+    Member,
+    Terms,
+    Words,
+    checked_words,
+    common_words,
+    digest_of,
+    packed_words,
+    pieces,
+    unpacked_words,
+)
+from sottovoce.door.frames import Frame
+from sottovoce.errors import WireError
+from sottovoce.federation.replies import Reply
+from sottovoce.sealed.sums import unpacked_box
+
+Boxes = Mapping[str, NDArray[Any]]
+Exchange = Callable[[Iterable[str], Frame, Mapping[str, Boxes]], dict[str, Reply]]
+Progress = Callable[[int, int], None]
+
+_TAG: Final = 16  # bytes that a box has more than what is in it
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """What the coordinator knows of an alignment: how long the lists are, and how many people are common."""
+
+    terms: Terms
+    sizes: Mapping[str, int]
+    common: int
+
+
+class Aligning:
+    """One alignment of parties that are connected; `progress` is told points done and in all."""
+
+    def __init__(self, exchange: Exchange, progress: Progress | None = None) -> None:
+        self._exchange, self._progress = exchange, progress
+        self._digest = b""
+
+    def run(self, terms: Terms) -> Alignment:
+        """Align, or count; every party has kept its part, or one of them refuses."""
+        members = self._invite(terms)
+        lists = {name: member.records for name, member in members.items()}
+        parts = self._ask(terms.members, "open", text=self._introduction)
+        self._ask(terms.members, "salt", each=_crossed(terms, parts))
+        self._done, self._total = 0, (len(members) + 1) * sum(lists.values())
+        for piece in range(max(pieces(count, PIECE) for count in lists.values())):
+            self._ring(terms, "list", piece, lists)
+        if terms.matcher == COORDINATOR:
+            common = self._matched(terms, lists)
+            if terms.purpose == COUNT:
+                self._ask(terms.members, "counted", text=str(len(common)))
+                return Alignment(terms, lists, len(common))
+            count = self._tell(terms, common)
+        else:
+            count = self._passed(terms, lists)
+        self._ring(terms, "digest", 0, dict.fromkeys(terms.members, 1))
+        agreed = self._ask(terms.members, "agree")
+        self._ask(terms.members, "agreed", each=_crossed(terms, agreed))
+        return Alignment(terms, lists, count)
+
+    def _invite(self, terms: Terms) -> dict[str, Member]:
+        replies = self._exchange(terms.members, Frame("align", 0, query="invite", text=terms.text), {})
+        facts = {name: replies[name].facts for name in terms.members}
+        if lacking := [name for name in terms.members if "signature" not in facts[name]]:
+            raise WireError(f"party {lacking[0]!r} announced no key for an alignment.")
+        members = {name: Member(told["public_key"], told["records"], told["id_rule"]) for name, told in facts.items()}
+        signed = {
+            name: [member.public, member.records, member.rule, facts[name]["signature"]]
+            for name, member in members.items()
+        }
+        self._introduction, self._digest = json.dumps(signed), digest_of(terms, members)
+        return members
+
+    def _ring(self, terms: Terms, query: str, piece: int, lists: Mapping[str, int]) -> None:
+        """A piece of every list from party to party, until each has its own back."""
+        parties = len(terms.members)
+        sent: dict[int, NDArray[Any]] = {}  # by owner
+        for step in range(parties + 1):
+            at = {  # by owner, who has its list now
+                owner: terms.members[(owner + step) % parties]
+                for owner, name in enumerate(terms.members)
+                if PIECE * piece < lists[name]
+            }
+            each = {name: {"box": sent[owner]} for owner, name in at.items()} if step else {}
+            asked = [name for name in terms.members if name in at.values()]
+            replies = self._ask(asked, query, piece, text=str(step), each=each)
+            after = {owner: str((owner + step + 1) % parties) for owner in at}
+            sent = {owner: _box(name, replies[name], after[owner]) for owner, name in at.items() if step < parties}
+            if query == "list":
+                self._done += sum(min(PIECE, lists[terms.members[owner]] - PIECE * piece) for owner in at)
+                if self._progress is not None:
+                    self._progress(self._done, self._total)
+
+    def _matched(self, terms: Terms, lists: Mapping[str, int]) -> Words:
+        """The words that all parties have, found here."""
+        data: dict[str, list[bytes]] = {name: [] for name in terms.members}
+        for piece in range(max(pieces(count, WORDS) for count in lists.values())):
+            asked = [name for name in terms.members if WORDS * piece < lists[name]]
+            for name, arrays in self._ask(asked, "words", piece).items():
+                data[name].append(unpacked_words(arrays))
+        return common_words([checked_words(b"".join(data[name]), lists[name], name) for name in terms.members])
+
+    def _tell(self, terms: Terms, common: Words) -> int:
+        for piece in range(len(common) // WORDS + 1):
+            words = packed_words(common[WORDS * piece : WORDS * (piece + 1)].tobytes())
+            self._ask(terms.members, "common", piece, each={name: {"words": words} for name in terms.members})
+        return len(common)
+
+    def _passed(self, terms: Terms, lists: Mapping[str, int]) -> int:
+        """How many words all parties have, found by one of them; it is seen from the length of its boxes."""
+        matcher, place = terms.matcher, terms.members.index(terms.matcher)
+        others = [name for name in terms.members if name != matcher]
+        for piece in range(max(pieces(lists[name], WORDS) for name in others)):
+            asked = [name for name in others if WORDS * piece < lists[name]]
+            replies = self._ask(asked, "words", piece)
+            boxes = {str(terms.members.index(name)): _box(name, replies[name], str(place)) for name in asked}
+            self._ask([matcher], "take", piece, each={matcher: boxes})
+        total, piece, last = 0, 0, WORDS
+        while last == WORDS:
+            made = self._ask([matcher], "match", piece)[matcher]
+            each = {name: {"box": _box(matcher, made, str(terms.members.index(name)))} for name in others}
+            last = (len(unpacked_box(each[others[0]]["box"])) - _TAG) // WORD
+            self._ask(others, "common", piece, each=each)
+            total, piece = total + last, piece + 1
+        return total
+
+    def _ask(
+        self,
+        parties: Iterable[str],
+        query: str,
+        number: int = 0,
+        *,
+        text: str = "",
+        each: Mapping[str, Boxes] | None = None,
+    ) -> dict[str, Boxes]:
+        replies = self._exchange(parties, Frame("align", 0, self._digest, number, query, text=text), each or {})
+        return {name: reply.frame.arrays for name, reply in replies.items()}
+
+
+def new_terms(members: Iterable[str], matcher: str = COORDINATOR, purpose: str = "order") -> Terms:
+    """The terms of a new alignment."""
+    return Terms.read(Terms(secrets.token_hex(16), tuple(members), matcher, purpose).text)
+
+
+def _crossed(terms: Terms, boxes: Mapping[str, Boxes]) -> dict[str, dict[str, NDArray[Any]]]:
+    """Of the boxes that each party made for each other, by its place: those for each, by the place of their sender."""
+    places = {name: str(place) for place, name in enumerate(terms.members)}
+    return {
+        name: {places[other]: _box(other, boxes[other], places[name]) for other in terms.members if other != name}
+        for name in terms.members
+    }
+
+
+def _box(party: str, arrays: Boxes, name: str) -> NDArray[Any]:
+    if name not in arrays:
+        raise WireError(f"party {party!r} answered a message of an alignment without what it had to send.")
+    return arrays[name]

@@ -1,0 +1,130 @@
+"""From nothing to sites: what `provision`, `request`, `sign` and `certificates` make, other commands read."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sottovoce.app.jobs import load_helper_job, load_job, load_party_job
+from sottovoce.errors import InputError
+from sottovoce.transports.certificates import Credentials, pin_in
+
+
+def test_every_organisation_gets_a_folder_that_reads(tmp_path: Path, invoke: Any) -> None:
+    sites = tmp_path / "sites"
+    said = invoke("provision", sites, "north", "south", "--host", "trials.example.org", "--port", 9000).stdout
+    assert f"made {sites / 'south'}" in said
+    job = load_job(sites / "coordinator/job.toml")
+    assert job.federation is not None
+    assert job.federation.parties == ("north", "south")
+    Credentials.load(sites / "coordinator/certificates", "coordinator")
+    for name, other in (("north", "south"), ("south", "north")):
+        party = load_party_job(sites / name / "party.toml")
+        assert party.federation.coordinator == "trials.example.org:9000"
+        assert party.peers == dict([pin_in(sites / other / "certificates" / f"{other}.pem")])
+        assert (party.policy.max_epsilon, party.policy.sealed) == (1.0, False)
+        Credentials.load(sites / name / "certificates", name)
+        assert stat.S_IMODE((sites / name / "certificates" / f"{name}.key").stat().st_mode) == 0o600
+        assert stat.S_IMODE((sites / name).stat().st_mode) == 0o700
+        guide = (sites / name / "GUIDE.md").read_text()
+        assert len(guide.splitlines()) < 60
+        assert "sottovoce doctor --job party.toml" in guide
+    keys = sorted(path.relative_to(sites).as_posix() for path in sites.rglob("*.key"))
+    assert keys == [
+        "authority/authority.key",
+        "coordinator/certificates/coordinator.key",
+        "north/certificates/north.key",
+        "south/certificates/south.key",
+    ]
+
+
+def test_keys_at_the_parties_by_columns_with_a_helper(tmp_path: Path, invoke: Any) -> None:
+    sites, ends = tmp_path / "sites", ("clinic", "lab", "notary")
+    made = json.loads(
+        invoke(
+            "provision", sites, "clinic", "lab", "--split", "columns", "--helper", "notary", "--label-party", "lab",
+            "--requests", "--json",
+        ).stdout
+    )  # fmt: skip
+    assert made["made"] == ["coordinator", *ends]
+    assert not [path for path in sites.rglob("*.key") if path.stem in ends]
+    job = load_job(sites / "coordinator/job.toml")
+    assert job.federation is not None
+    assert (job.split, job.label_party, job.federation.helper) == ("columns", "lab", "notary")
+    lab, clinic = (load_party_job(sites / name / "party.toml").party for name in ("lab", "clinic"))
+    assert (lab.label, clinic.label, clinic.id) == ("outcome", None, "id")
+    assert load_helper_job(sites / "notary/helper.toml").helper.name == "notary"
+    pins = {}
+    for name in ends:
+        own = sites / name / "certificates"
+        pins[name] = json.loads(invoke("request", name, "--folder", own, "--json").stdout)["pin"]
+        signed = invoke("sign", sites / "authority", own / f"{name}.csr").stdout
+        assert f'{name} = "{pins[name]}"' in signed
+        (own / f"{name}.pem").write_bytes((sites / "authority" / f"{name}.pem").read_bytes())
+        Credentials.load(own, name)
+    listing = invoke("certificates", sites / "authority").stdout
+    assert all(f'{name} = "{pin}"' in listing for name, pin in pins.items())
+    told = json.loads(invoke("certificates", sites / "authority", "--json").stdout)["certificates"]
+    assert {one["name"]: one["pin"] for one in told if one["name"] in ends} == pins
+
+
+def test_what_was_made_is_left_as_it_is_and_one_more_is_added(tmp_path: Path, invoke: Any) -> None:
+    sites = tmp_path / "sites"
+    invoke("provision", sites, "north", "south")
+    (sites / "north/party.toml").write_text("changed")
+    for path in sorted((sites / "south").rglob("*"), reverse=True):  # given away
+        path.rmdir() if path.is_dir() else path.unlink()
+    (sites / "south").rmdir()
+    before = (sites / "authority/south.pem").read_bytes()
+    said = invoke("provision", sites, "north", "south", "east").stdout
+    assert "made before, and left as they are: coordinator, north, south" in said
+    assert "add to federation.parties of the coordinator's job: east" in said
+    assert (sites / "north/party.toml").read_text() == "changed"
+    assert (sites / "authority/south.pem").read_bytes() == before
+    assert not (sites / "south").exists()
+    assert set(load_party_job(sites / "east/party.toml").peers) == {"north", "south"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["north", "north"], "name='north' is there twice"),
+        (["coordinator"], "coordinator's"),
+        (["north", "--helper", "north"], "twice"),
+        (["../north"], "is not allowed"),
+        (["north", "--label-party", "north"], "split by columns"),
+        (["north", "--split", "columns", "--label-party", "nord"], "did you mean 'north'"),
+        (["north", "--port", "0"], "from 1 to 65535"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(
+    arguments: list[str], words: str, tmp_path: Path, invoke: Any
+) -> None:
+    result = invoke("provision", tmp_path / "sites", *arguments, code=2)
+    assert words in result.stderr
+    assert not (tmp_path / "sites").exists()
+
+
+def test_a_rotation_with_a_new_key_says_that_pins_change(tmp_path: Path, invoke: Any) -> None:
+    sites, own = tmp_path / "sites", tmp_path / "sites/north/certificates"
+    invoke("provision", sites, "north", "south")
+    assert "as it was; it stays here" in invoke("request", "north", "--folder", own).stdout
+    kept = invoke("sign", sites / "authority", own / "north.csr").stdout
+    assert "replaced: north, serial" in kept
+    assert "another key" not in kept
+    before = (sites / "authority/north.pem").read_bytes()
+    invoke("request", "north", "--folder", own.with_name("certificates-2"))
+    changed = invoke("sign", sites / "authority", own.with_name("certificates-2") / "north.csr", "--revoke").stdout
+    assert "replaced and revoked: north, serial" in changed
+    assert "pins of north no longer fit" in changed
+    (own / "revoked.pem").write_bytes((sites / "authority/revoked.pem").read_bytes())
+    (own / "north.pem").write_bytes(before)
+    with pytest.raises(InputError, match="was revoked"):
+        Credentials.load(own, "north")
+    again = invoke("sign", sites / "authority", own.with_name("certificates-2") / "north.csr", "--revoke", code=2)
+    assert "ask for one with a new key" in again.stderr
+    assert "revoked" not in invoke("certificates", sites / "authority").stdout
