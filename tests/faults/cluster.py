@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from cases import COORDINATOR, HELPER, Case, lay_out
 from cuts import Proxy
@@ -57,9 +55,14 @@ class Outcome:
         return [" ".join(said.split()) for code, said in self.ended if code not in (0, KILLED)]
 
     @property
-    def anew(self) -> bool:
-        """Whether the model is of a second plan: the first run was given up."""
-        return len(self.stops) > 1
+    def given_up(self) -> int:
+        """How many runs were lost, so that another one was begun."""
+        return sum(map(gives_up, self.stops))
+
+
+def gives_up(said: str) -> bool:
+    """Whether an error says that a run is lost."""
+    return re.search("start a new fit|fit anew", " ".join(said.split()), re.IGNORECASE) is not None
 
 
 class Cluster:
@@ -119,17 +122,17 @@ class Cluster:
         return Outcome(self.case, self._folder, self._nemesis.done, ended, time.monotonic() - begun, left)
 
     def _supervise(self, ended: list[tuple[int, str]], until: float) -> None:
-        """Start again what has ended, until the coordinator has done its work; after a second stop by a new fit."""
+        """Start again what has ended, until the coordinator has done its work; a run is given up where it says so."""
         while time.monotonic() < until and len(ended) < STARTS:
             for name in self.case.ends:
                 if self._processes[name].poll() is not None:
+                    self._ended(name)
                     self._start(name)
             coordinator = self._processes[COORDINATOR]
             if coordinator.poll() is None:
                 time.sleep(0.005)
                 continue
-            said, _ = coordinator.communicate()
-            code = coordinator.wait()
+            said, code = self._ended(COORDINATOR), coordinator.wait()
             home = self.folder(COORDINATOR)
             done = (home / "job.privacy.html").exists() and not (home / "job.run").exists()
             ended.append((0 if done and code == KILLED else code, said))
@@ -137,8 +140,7 @@ class Cluster:
                 return
             if code != KILLED:
                 self._wait_for_room()
-            stops = sum(code != KILLED for code, _ in ended)
-            self._start(COORDINATOR, *(["--restart"] if stops > 1 else []))
+            self._start(COORDINATOR, *(["--restart"] if code != KILLED and gives_up(said) else []))
         ended.append((TOO_LONG, "the run took too long"))
 
     def _wait_for_room(self) -> None:
@@ -160,6 +162,13 @@ class Cluster:
         with self._lock, _ELSEWHERE, contextlib.chdir(self.folder(role)):
             self._processes[role] = Program(PROGRAM, orders, read=True)
 
+    def _ended(self, name: str) -> str:
+        """What a process said, which is kept."""
+        said, _ = self._processes[name].communicate()
+        with (self._folder / "history" / f"{name}.txt").open("a") as file:
+            file.write(said)
+        return said
+
     def _stop(self) -> list[str]:
         """End every process in order; the names of those that had to be killed."""
         for process in self._processes.values():
@@ -175,7 +184,7 @@ class Cluster:
                 process.kill()
                 process.wait()
                 left.append(name)
-            (self._folder / "history" / f"{name}.txt").write_text(process.communicate()[0])
+            self._ended(name)
         for proxy in self._proxies.values():
             proxy.close()
         return left

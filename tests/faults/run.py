@@ -1,7 +1,9 @@
+# ruff: noqa: E402 (the folder of the tests is known first)
 """Many trials: `run.py FOLDER [--kills 200] [--cuts 40] [--seed 1] [--only TEXT]`, and a table of what became of them.
 
-Cases take turns, and each has its turn. A trial in which something is wrong is printed with its schedule, and its
-folder stays; `--case NAME --schedule JSON`, as it is printed, carries that schedule out again.
+Cases take turns, and each has its turn; `--sweep` kills each role of each case at each of its points instead. A trial in
+which something is wrong is printed with its schedule, and its folder stays; `--case NAME --schedule JSON`, as it is
+printed, carries that schedule out again.
 """
 
 from __future__ import annotations
@@ -58,17 +60,31 @@ class Campaign:
             for done in [threads.submit(work) for _ in range(several)]:
                 done.result()
 
+    def sweep(self, several: int) -> None:
+        """Every case with one kill at each point of each of its roles."""
+        every = [
+            (name, [Fault(role, point, "kill", role)])
+            for name in self._names
+            for role, points in self.trials.unbroken(CASES[name])[1].items()
+            for point in range(1, points + 1)
+        ]
+        with ThreadPoolExecutor(several) as threads:
+            for done in [threads.submit(self._judge, str(n), *each) for n, each in enumerate(every)]:
+                done.result()
+
     def _trial(self, number: int) -> None:
         name, dice = self._names[number % len(self._names)], random.Random(f"{self._seed} {number}")
         kinds = ["kill", "kill", "cut", *dice.sample(self._kinds, 2)]
-        case = CASES[name]
-        verdict = self.trials.judge(case, self.trials.schedule(case, dice, kinds))
+        self._judge(str(number), name, self.trials.schedule(CASES[name], dice, kinds))
+
+    def _judge(self, number: str, name: str, schedule: list[Fault]) -> None:
+        verdict = self.trials.judge(CASES[name], schedule)
         with self._lock:
             self.verdicts.append(verdict)
             sys.stdout.write(f"{number} {verdict.outcome.seconds:.1f} s {verdict.summary()}\n")
             if verdict.found:
-                schedule = json.dumps([asdict(fault) for fault in verdict.schedule])
-                sys.stdout.write(f"{verdict}\n  again: --case {name!r} --schedule '{schedule}'\n")
+                faults = json.dumps([asdict(fault) for fault in schedule])
+                sys.stdout.write(f"{verdict}\n  again: --case {name!r} --schedule '{faults}'\n")
             sys.stdout.flush()
 
     def table(self) -> str:
@@ -85,11 +101,10 @@ class Campaign:
         everything = sum((each.faults() for each in self.verdicts), Counter[tuple[str, str]]())
         met = ", ".join(f"{count} {kind} of {whom}" for (kind, whom), count in sorted(everything.items()))
         words = Counter(each.word for each in self.verdicts)
-        went_on = sum(len(each.outcome.stops) == 1 for each in self.verdicts)
+        went_on = sum(bool(each.outcome.stops) and not each.outcome.given_up for each in self.verdicts)
         ends = ", ".join(f"{words[word]} {word}" for word in (EQUAL, STOPPED, WRONG))
-        return "\n".join(
-            [*lines, f"faults: {met}", f"runs: {len(self.verdicts)}: {ends}; {went_on} went on after a stop"]
-        )
+        ends += f"; {went_on} of the equal ones went on after a stop"
+        return "\n".join([*lines, f"faults: {met}", f"runs: {len(self.verdicts)}: {ends}"])
 
 
 def main() -> int:
@@ -102,6 +117,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--several", type=int, default=2, help="trials at a time")
     parser.add_argument("--seconds", type=float, default=1e9, help="no trial begins later")
+    parser.add_argument("--sweep", action="store_true", help="one kill at each point of each role")
     parser.add_argument("--case", default="")
     parser.add_argument("--schedule", default="")
     given = parser.parse_args()
@@ -111,7 +127,10 @@ def main() -> int:
         verdict = campaign.trials.judge(CASES[given.case], faults)
         sys.stdout.write(f"{verdict}\n")
         return int(bool(verdict.found))
-    campaign.run(given.kills, given.cuts, given.several, given.seconds)
+    if given.sweep:
+        campaign.sweep(given.several)
+    else:
+        campaign.run(given.kills, given.cuts, given.several, given.seconds)
     sys.stdout.write(f"{campaign.table()}\n")
     return int(any(verdict.found for verdict in campaign.verdicts))
 

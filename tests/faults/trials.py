@@ -22,6 +22,7 @@ from processes import preload
 EQUAL, STOPPED, WRONG = "equal", "stopped as expected", "wrong"
 # What a run may end with, and where: a part of the message, or of it as far as a narrow terminal lets one read.
 FULL: Final = "ledger cannot be used|disk is full|No space left|cannot be written"
+AGAIN: Final = "forgot the plan again that it had just accepted"
 NO_KEY: Final = "does not have the key that the plan names for it"
 LOST: Final = (
     "was stopped in the middle of a run|The run is lost|has dealt under this plan before|was run before|"
@@ -41,7 +42,7 @@ class Verdict:
     @property
     def word(self) -> str:
         """In a word."""
-        return WRONG if self.found else STOPPED if self.outcome.anew else EQUAL
+        return WRONG if self.found else STOPPED if self.outcome.given_up else EQUAL
 
     def faults(self) -> Counter[tuple[str, str]]:
         """Those that came about, by kind and by whom they met."""
@@ -103,7 +104,7 @@ class Trials:
         unbroken = self.unbroken(case)[0]
         outcome = self._run(case, schedule, broken)
         history = read(outcome.folder, case)
-        found = violations(history, unbroken, plans=outcome.anew + 1)
+        found = violations(history, unbroken, outcome.given_up)
         found += [f"{name} did not end when it was told to" for name in outcome.left]
         found += [
             f"a stop that nobody expected: {said[-1000:]}" for said in outcome.stops if not expected(outcome, said)
@@ -125,14 +126,17 @@ class Trials:
 def expected(outcome: Outcome, said: str) -> bool:
     """Whether these faults may stop such a run.
 
-    A full disk stops any, which goes on once there is room. Keys that were told and not yet kept are lost with the
-    process, by rows until the plan is charged, by columns and at a helper always; what a coordinator deals, too.
+    A full disk stops any, which goes on once there is room; so does one of which an end was killed twice. Keys that
+    were told and not yet kept are lost with the process, by rows until the plan is charged, by columns and at a helper
+    always.
     """
-    case, kinds = outcome.case, {(fault["what"], fault["whom"]) for fault in outcome.faults}
-    killed, full = {whom for what, whom in kinds if what == "kill"}, any(what == "disk" for what, _ in kinds)
-    allowed = [FULL] if full else []
-    if case.sealed and killed & {*case.ends}:
+    case = outcome.case
+    killed = Counter(fault["whom"] for fault in outcome.faults if fault["what"] == "kill")
+    allowed = [FULL] if any(fault["what"] == "disk" for fault in outcome.faults) else []
+    if any(killed[end] > 1 for end in case.ends):
+        allowed.append(AGAIN)
+    if case.sealed and any(killed[end] for end in case.ends):
         allowed.append(NO_KEY)
-    if case.sealed and killed and (case.split == "columns" or HELPER in killed):
+    if case.sealed and killed and (case.split == "columns" or killed[HELPER]):
         allowed.append(LOST)
     return any(re.search(text, said) for text in allowed)
