@@ -28,6 +28,7 @@ from sottovoce import algorithms
 from sottovoce.app.cli import main
 from sottovoce.door.frames import Frame, decode
 from sottovoce.door.gate import Gate
+from sottovoce.door.memory import Memory
 from sottovoce.federation.announcements import IDS
 from sottovoce.federation.answering import Answering
 from sottovoce.federation.helper import Helper
@@ -286,9 +287,16 @@ def add_clock(points: Points) -> None:
 
 
 def break_program(how: str) -> None:
-    """Plant a fault: a party that answers before it has stored, or one that stores nothing of it at all."""
-    store, handle, late = Gate._store, Answering.handle, list[Any]()
-    if how == "answers first":
+    """Plant a fault: a party that answers before it has stored, or one that remembers nothing but zeros."""
+    store, handle, late, recall = Gate._store, Answering.handle, list[Any](), Memory.read
+    if how == "forgets":
+
+        def forgotten(self: Any, *key: Any) -> Any:
+            found = recall(self, *key)
+            return None if found is None else {name: array * 0 for name, array in found.items()}
+
+        Memory.read = forgotten  # type: ignore[method-assign]
+    elif how == "answers first":
 
         def later(self: Any, released: Any, unordered: bool) -> Any:
             late.append((self, released, unordered))

@@ -1,9 +1,9 @@
 # ruff: noqa: E402 (the folder of the tests is known first)
 """Many trials: `run.py FOLDER [--kills 200] [--cuts 40] [--seed 1] [--only TEXT]`, and a table of what became of them.
 
-Cases take turns, and each has its turn; `--sweep` kills each role of each case at each of its points instead. A trial in
-which something is wrong is printed with its schedule, and its folder stays; `--case NAME --schedule JSON`, as it is
-printed, carries that schedule out again.
+Cases take turns, and each has its turn; `--sweep` kills each role of each case at each of its points instead. If
+something is wrong with a trial it is printed with its schedule, and its folder stays; `--case NAME --schedule JSON`, as
+it is printed, carries that schedule out again.
 """
 
 from __future__ import annotations

@@ -137,6 +137,14 @@ def test_a_party_that_answers_before_it_has_stored_is_found(campaign: Campaign) 
     assert any(said.startswith("left before it was stored") for said in found), found
 
 
+def test_a_party_that_forgets_what_its_solver_keeps_is_found(campaign: Campaign) -> None:
+    """Negative control: the duals of a party that was killed begin anew, and the model is another one."""
+    case = CASES["scd, rows"]
+    half = campaign.trials.unbroken(case)[1]["north"] // 2
+    found = campaign.trials.judge(case, [Fault("north", half, "kill", "north")], broken="forgets").found
+    assert "another model, or none" in found, found
+
+
 @pytest.mark.skipif(not can_mount(), reason="needs the right to mount a small disk")
 @pytest.mark.parametrize("whom", [COORDINATOR, "north"])
 def test_a_full_disk_stops_a_run_and_it_goes_on_once_there_is_room(campaign: Campaign, whom: str) -> None:
