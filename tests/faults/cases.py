@@ -158,7 +158,7 @@ def lay_out(site: Path, folder: Path, case: Case, ports: dict[str, int]) -> None
     quoted = ", ".join(f'"{each}"' for each in case.parties)
     text += (
         f'[federation]\nlisten = "127.0.0.1:{ports[COORDINATOR]}"\ncertificates = "{papers}"\n'
-        f"parties = [{quoted}]\nwait = 60.0\ntimeout = 60.0\n"
+        f"parties = [{quoted}]\nwait = 300.0\ntimeout = 300.0\n"
     )
     if case.split == "rows":
         text += 'sums = "secure"\n' if case.sealed else ""

@@ -26,7 +26,7 @@ from role import Orders
 from processes import Program
 
 PROGRAM: Final = Path(__file__).with_name("role.py")
-PATIENCE: Final = 120.0  # seconds that a run may take
+PATIENCE: Final = 600.0  # seconds that a run may take
 STARTS: Final = 12  # how often a coordinator is started at most
 DISK: Final = "1m"
 _ELSEWHERE: Final = threading.Lock()  # a process is in one folder at a time

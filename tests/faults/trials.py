@@ -128,7 +128,7 @@ def expected(outcome: Outcome, said: str) -> bool:
 
     A full disk stops any, which goes on once there is room; so does one of which an end was killed twice. Keys that
     were told and not yet kept are lost with the process, by rows until the plan is charged, by columns and at a helper
-    always.
+    always. Whatever befalls a coordinator, its run goes on.
     """
     case = outcome.case
     killed = Counter(fault["whom"] for fault in outcome.faults if fault["what"] == "kill")
@@ -136,7 +136,5 @@ def expected(outcome: Outcome, said: str) -> bool:
     if any(killed[end] > 1 for end in case.ends):
         allowed.append(AGAIN)
     if case.sealed and any(killed[end] for end in case.ends):
-        allowed.append(NO_KEY)
-    if case.sealed and killed and (case.split == "columns" or killed[HELPER]):
-        allowed.append(LOST)
+        allowed += [NO_KEY, LOST] if case.split == "columns" or killed[HELPER] else [NO_KEY]
     return any(re.search(text, said) for text in allowed)
