@@ -37,6 +37,7 @@ class Entry:
     round: int
     query: str
     words: str = ""
+    cost: float = 0.0  # of a charge
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ def read(folder: Path, case: Case) -> History:
 def _entry(account: Any, known: Any) -> Entry:
     stored = account.stored(known.plan, known.round, known.query) if known.kind == "release" else None
     words = "" if stored is None else words_of(decode(stored))
-    return Entry(known.number, known.kind, known.plan, known.round, known.query, words)
+    cost = float(known.details.get("cost", 0.0))
+    return Entry(known.number, known.kind, known.plan, known.round, known.query, words, cost)
 
 
 def _model_of(path: Path) -> str:
@@ -230,13 +232,14 @@ def same_charge(history: History, unbroken: History) -> Iterator[str]:
 
 
 def charge_of_several(history: History, unbroken: History, given_up: int) -> Iterator[str]:
-    """Where runs were given up: at most one plan more for each of them, and no more was spent than for so many."""
-    for holder, spent in unbroken.spent.items():
+    """Where runs were given up: at most one plan more for each of them, and each plan was charged what one costs."""
+    for holder in unbroken.ledgers:
         plans = history.charges(holder).total() - unbroken.charges(holder).total()
         if not 0 <= plans <= given_up:
             yield f"{holder} was charged for {plans} plans more, and {given_up} runs were given up"
-        if not spent <= history.spent[holder] <= (1 + plans) * spent * (1 + 1e-9):
-            yield f"{holder} has spent {history.spent[holder]!r}, without failures {spent!r}"
+        costs = [{e.cost for e in of.ledgers[holder] if e.kind == "reservation"} for of in (history, unbroken)]
+        if costs[0] != costs[1]:
+            yield f"{holder} was charged {costs[0]} for a plan, without failures {costs[1]}"
 
 
 def nothing_left(history: History, unbroken: History) -> Iterator[str]:

@@ -21,7 +21,7 @@ from processes import preload
 
 EQUAL, STOPPED, WRONG = "equal", "stopped as expected", "wrong"
 # What a run may end with, and where: a part of the message, or of it as far as a narrow terminal lets one read.
-FULL: Final = "ledger cannot be used|disk is full|No space left|cannot be written"
+FULL: Final = "ledger cannot be used|disk is full|No space left|cannot be written|the party failed; its own log"
 AGAIN: Final = "forgot the plan again that it had just accepted"
 NO_KEY: Final = "does not have the key that the plan names for it"
 LOST: Final = (
