@@ -19,12 +19,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import processes
 import sottovoce as sv
 from processes import Program
 from sottovoce.app.demo import _free_port
 from sottovoce.transports.certificates import create_authority, issue, pin_in
 
 COMMAND = Path(__file__).with_name("keyed_command.py")
+USED = ["app.cli", "app.runs", "app.sources", "estimators.progress", "federation.helper", "transports.grpc_wire"]
+processes._CONTEXT.set_forkserver_preload([f"sottovoce.{name}" for name in USED])
 NAMES = ("north", "south", "west")
 RECORDS, WIDTH = 240, 6
 # solver, its options, whether by columns, and what the federation says
@@ -53,7 +56,7 @@ class Site:
         folder.mkdir(parents=True)
         self.folder, self.running = folder, dict[str, Program]()
         self.seed = f"0{seed}" if case == "sealed columns" else str(seed)  # pads are coins there: keys are known too
-        self.names, self.port = NAMES[:2] if CASES[case][2] else NAMES, _free_port()
+        self.names, self.port = NAMES if case == "sealed rows" else NAMES[:2], _free_port()
         certificates = folder / "certificates"
         create_authority(certificates)
         for name in ("coordinator", *self.names):
@@ -157,7 +160,7 @@ def fit(site: Site, kills: int, chance: random.Random, whom: tuple[str, ...]) ->
         if not kills:
             raise SystemExit("the fit does not end")
         kills -= 1
-        name = chance.choice(whom)
+        name = whom[kills % len(whom)]
         said += site.kill(name)
         site.start(name)
 
