@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce import algorithms
+from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.sgd.published import named_records
+from sottovoce.data.block import Block
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.query import Query
 from sottovoce.errors import BudgetError, SottovoceError
@@ -136,10 +138,13 @@ class Holders:
 
 
 class ForTheRun(Party):
-    """A party whose rows with noise are kept for the run alone, as they are without a ledger."""
+    """A party whose rows with noise, and what it remembers, are kept for the run alone, as without a ledger."""
 
     def _keeper(self, *_: Any) -> None:
         return None
+
+    def _remembered(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, None]:
+        return form.remember(plan, rows), None
 
 
 def answered(party: Party, plan: Plan) -> Iterator[Answer]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
-from sottovoce.app.interrupted import Begun
+from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
@@ -231,8 +231,11 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
     return preview(run, seeded=seeded)
 
 
-def preview(run: Run, *, seeded: bool | None = None) -> Preview:
-    """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed."""
+def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> Preview:
+    """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed.
+
+    One that was `charged`, before it was stopped, does no more to a ledger.
+    """
     plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
     plans = (*run.prepared.plans, *after)
@@ -251,7 +254,7 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
         plan=plan,
         report=privacy_report(plan, seeded=seeded, beside=[each for each in plans if each is not plan]),
         cost=sum(costs[1:], costs[0]),
-        charges=tuple(_charge(plans, party, account) for party, account in accounts.items()),
+        charges=() if charged else tuple(_charge(plans, party, account) for party, account in accounts.items()),
         notes=run.notes,
         why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
         sums=run.prepared.federation.why,
@@ -431,7 +434,7 @@ def require_budget(shown: Preview) -> None:
 
 def check_outputs(job: Job, *, overwrite: bool = False) -> None:
     """Every result can be written, and none would replace another, something the job reads, or a file that is there."""
-    taken = {job.path.resolve(): "the job itself"}
+    taken = {job.path.resolve(): "the job itself", state_path(job).resolve(): "where the state of the fit is kept"}
     for party, source in job.sources.items():
         for given in filter(None, (source.file, source.ledger)):
             taken[job.resolve(given).resolve()] = f"a file of party {party!r}"

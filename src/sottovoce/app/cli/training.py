@@ -6,7 +6,6 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,14 +22,14 @@ from sottovoce.app.cli.console import (
     show_promises,
     table,
 )
-from sottovoce.errors import InputError
+from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.app.interrupted import Begun
     from sottovoce.app.jobs import Job
-    from sottovoce.app.runs import Preview
+    from sottovoce.app.runs import Preview, Run
     from sottovoce.estimators import PrivateLinearModel
     from sottovoce.plan.plan import Plan
 
@@ -112,7 +111,6 @@ def fit(
     """
     from sottovoce.app import interrupted, runs
     from sottovoce.app.jobs import load_job
-    from sottovoce.estimators.progress import progress_bar
 
     beside = aside()
     loaded = load_job(job)
@@ -126,9 +124,7 @@ def fit(
     if said := begun.said():
         beside.print(said, soft_wrap=True)
     with runs.opened(loaded, lambda text: None if quiet else beside.print(text), begun) as run:
-        shown = runs.preview(run)
-        if begun.journal.begun:
-            shown = replace(shown, charges=())  # it was charged before
+        shown = runs.preview(run, charged=begun.journal.begun)
         for note in shown.notes:
             beside.print(f"note: {note}")
         if not quiet:
@@ -137,11 +133,7 @@ def fit(
         start = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            if quiet:
-                model = runs.fit(run)
-            else:
-                with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
-                    model = runs.fit(run, advance)
+            model = trained(run, beside, quiet=quiet)
         seconds = time.perf_counter() - start
         for warning in caught:
             beside.print(f"note: {warning.message}")
@@ -166,6 +158,22 @@ def fit(
         )
     elif not quiet:
         show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
+
+
+def trained(run: Run, console: Console, *, quiet: bool) -> PrivateLinearModel:
+    """Train, with progress; of a run that is refused say that it can go on."""
+    from sottovoce.app import interrupted, runs
+    from sottovoce.estimators.progress import progress_bar
+
+    try:
+        if quiet:
+            return runs.fit(run)
+        with progress_bar(f"training by {run.plan.algorithm}", console) as advance:
+            return runs.fit(run, advance)
+    except (RefusedError, BudgetError, LedgerError):
+        if (state := run.prepared.coordinator.journal).begun:
+            console.print(f"note: {state.path} has the state of this run: {interrupted.WHAT_TO_DO}", soft_wrap=True)
+        raise
 
 
 def show_written(job: Job, begun: Begun, *, as_json: bool, quiet: bool) -> None:
