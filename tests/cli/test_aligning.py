@@ -97,7 +97,8 @@ def test_files_of_this_process_are_joined_by_their_identifiers(write_job: Any, i
 
 
 def test_what_an_alignment_needs(write_job: Any, invoke: Any, folder: Path) -> None:
-    table = '[federation]\nlisten = "127.0.0.1:0"\ncertificates = "certificates"\nparties = ["clinic", "lab"]\nsums = "secure"\n'
+    table = '[federation]\nlisten = "127.0.0.1:0"\ncertificates = "certificates"\nparties = ["clinic", "lab"]\n'
+    table += 'sums = "secure"\n'
     job = write_job(data=None, more=table)
     assert load_alignment_job(job).federation.parties == ("clinic", "lab")  # of the job of a fit
     assert "must be coordinator, or one of clinic, lab" in invoke("align", job, "--matched-by", "x", code=2).stderr
