@@ -33,19 +33,20 @@ from sottovoce.sealed.workers import blinded
 from sottovoce.transports.in_process import InProcess
 
 NAMES = ("a", "b", "c", "d")
+PAIR = ("a", "b")
 LISTS = {"a": ["7", "3", "9", "1", "5"], "b": ["5", "8", "3", "7"], "c": ["3", "6", "7", "5", "2", "4"]}
 COMMON = {"3", "5", "7"}
 
 
 def holder(name: str, ids: Sequence[Any], aligned: AlignmentFile | None = None, **policy: Any) -> Party:
     """A party whose one column is its identifiers, so that rows can be followed."""
-    allowed = {"align": NAMES, "count_shared": NAMES, "align_times": 9, **policy}
+    allowed = {"align": ("a", "b", "c"), "count_shared": NAMES, "align_times": 9, **policy}
     rows = np.array([[float(one)] for one in ids])
     return Party(name, rows, rows[:, 0] % 2, ids=ids, policy=Policy(**allowed), aligned=aligned)
 
 
 def holders(lists: Mapping[str, Sequence[Any]] = LISTS, **policy: Any) -> list[Party]:
-    return [holder(name, ids, **policy) for name, ids in lists.items()]
+    return [holder(name, ids, **{"align": tuple(lists), **policy}) for name, ids in lists.items()]
 
 
 def aligned(parties: Sequence[Party], matcher: str = "coordinator", wire: Any = None) -> Alignment:
@@ -410,18 +411,23 @@ def test_a_party_multiplies_no_more_points_than_were_announced() -> None:
 
 
 def test_a_party_aligns_with_whom_its_holder_names_alone() -> None:
-    for policy in ({"align": ()}, {"align": ("b", "x")}):
-        with pytest.raises(RefusedError, match=r"a does not align with \w; its holder can, by policy.align"):
-            aligned(holders(**policy))
+    for policy in ({"align": ()}, {"align": ("b", "x")}, {"align": NAMES}, {"align": PAIR}):
+        with pytest.raises(RefusedError, match=r"a does not align with b, c; its holder can, by policy\.align"):
+            aligned(holders(**policy))  # with all that it names, and with no fewer
     with pytest.raises(RefusedError, match=r"by policy\.count_shared"):
         Coordinator(InProcess(holders(count_shared=()))).align(new_terms(("a", "b"), purpose="count"))
     with pytest.raises(RefusedError, match="has no identifiers"):
-        aligned([holder("a", ["1", "2"]), Party("b", np.zeros((2, 1)), None, policy=Policy(align=NAMES))])
+        aligned(
+            [
+                holder("a", ["1", "2"], align=PAIR),
+                Party("b", np.zeros((2, 1)), None, policy=Policy(align=PAIR)),
+            ]
+        )
     with pytest.raises(RefusedError, match=r"more than policy\.align_ratio = 2 times those of a"):
         aligned(holders({"a": ["1"], "b": ["1", "2", "3"]}, align_ratio=2.0))
-    exact = Party("b", np.zeros((1, 1)), None, ids=["1"], id_rule="exact", policy=Policy(align=NAMES))
+    exact = Party("b", np.zeros((1, 1)), None, ids=["1"], id_rule="exact", policy=Policy(align=PAIR))
     with pytest.raises(RefusedError, match="set id_rule alike"):
-        aligned([holder("a", ["1"]), exact])
+        aligned([holder("a", ["1"], align=PAIR), exact])
 
 
 def test_terms_that_are_none_are_refused() -> None:
@@ -441,11 +447,14 @@ def test_how_often_words_leave_is_counted_before_they_do(tmp_path: Path) -> None
         return cut(name, frame)
 
     file = AlignmentFile(tmp_path / "a.aligned")
-    parties = [holder("a", LISTS["a"], file, align_times=2), holder("b", LISTS["b"])]
+    parties = [
+        holder("a", LISTS["a"], file, align_times=2, align=PAIR),
+        holder("b", LISTS["b"], align=PAIR),
+    ]
     for _ in range(2):
         with pytest.raises(RefusedError, match="same common people"):
             aligned(parties, "coordinator", Lying(parties, cuts))
-    parties[0] = holder("a", LISTS["a"], AlignmentFile(tmp_path / "a.aligned"), align_times=2)  # restarted
+    parties[0] = holder("a", LISTS["a"], AlignmentFile(tmp_path / "a.aligned"), align_times=2, align=PAIR)  # restarted
     wire = Lying(parties)
     with pytest.raises(RefusedError, match="took part in 2 alignments"):
         aligned(parties, "coordinator", wire)
@@ -455,7 +464,10 @@ def test_how_often_words_leave_is_counted_before_they_do(tmp_path: Path) -> None
 
 def test_what_is_kept_lasts_and_is_of_one_list(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.aligned"
-    parties = [holder("a", LISTS["a"], AlignmentFile(path)), holder("b", LISTS["b"])]
+    parties = [
+        holder("a", LISTS["a"], AlignmentFile(path), align=PAIR),
+        holder("b", LISTS["b"], align=PAIR),
+    ]
     aligned(parties)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     again = holder("a", LISTS["a"], AlignmentFile(path))
@@ -518,7 +530,7 @@ def columns(order: Mapping[str, Sequence[int]], policy: Policy) -> list[Party]:
 def test_files_in_different_orders_are_trained_on_once_they_are_aligned() -> None:
     from sealed_fits import model
 
-    policy = Policy(align=NAMES, sealed=True, align_times=9)
+    policy = Policy(align=("a", "b", "c"), sealed=True, align_times=9)
     everybody, generator = list(range(60)), random.Random(3)
     order = {
         name: generator.sample([*everybody, *more], 63)
