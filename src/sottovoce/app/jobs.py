@@ -496,8 +496,8 @@ class PolicyTable(_Table):
     max_epsilon_pooled: float = Field(
         math.inf, gt=0, description="the most that a plan may cost against the coordinator with all other parties"
     )
-    align: tuple[str, ...] = Field((), description="the parties with which the records may be aligned")
-    count_shared: tuple[str, ...] = Field((), description="the parties with which shared people may be counted")
+    align: tuple[str, ...] = Field((), description="the parties with which, all together, the records may be aligned")
+    count_shared: tuple[str, ...] = Field((), description="the parties with each of which shared people may be counted")
     align_times: Whole = Field(3, description="in how many alignments the identifiers take part at most, from 0")
     align_ratio: float = Field(
         10.0, gt=0, description="how many times longer than the own list of identifiers another party's may be"
