@@ -23,6 +23,7 @@ from sottovoce.app.cli.console import (
     show_promises,
     table,
 )
+from sottovoce.app.cli.viewing import LogJson, NoView, ViewOptions, ViewPort, watched_fit
 from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
@@ -93,6 +94,9 @@ def fit(
     overwrite: Overwrite = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, or fail.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Give an interrupted run up; it stays charged.")] = False,
+    view: ViewPort = None,
+    no_view: NoView = False,
+    log_json: LogJson = None,
 ) -> None:
     """Train a model, and write it with its privacy report (JSON) and a readable page (HTML).
 
@@ -106,6 +110,9 @@ def fit(
     from there by itself when it is started again: the same plan, the same model, charged once. `--resume` fails where
     there is nothing to go on with; `--restart` begins anew, and what the old run was charged stays spent.
 
+    Where parties are elsewhere a page for operators is served at 127.0.0.1 while it runs, and its address printed;
+    not with `--quiet` or `--no-view`. With the data here it is served with `--view`.
+
     - `sottovoce fit job.toml`
     - `sottovoce fit job.toml --json --quiet`
     - `sottovoce fit job.toml --resume`
@@ -114,8 +121,9 @@ def fit(
     from sottovoce.app.jobs import load_job
     from sottovoce.estimators.progress import progress_bar
 
-    beside = aside()
-    loaded = load_job(job)
+    beside, loaded = aside(), load_job(job)
+    seen = ViewOptions(view, no_view, log_json).of_fit(loaded, quiet=quiet)
+    quiet = quiet or seen.log == "-"
     begun = interrupted.begun(loaded, runs.accounts_of(loaded), resume=resume, restart=restart, overwrite=overwrite)
     for plan in begun.given_up:
         beside.print(f"note: given up: {interrupted.cost_in_words(plan)}", soft_wrap=True)
@@ -125,7 +133,10 @@ def fit(
     runs.check_outputs(loaded, overwrite=begun.overwrite)
     if said := begun.said():
         beside.print(said, soft_wrap=True)
-    with runs.opened(loaded, lambda text: None if quiet else beside.print(text), begun) as run:
+    with (
+        watched_fit(loaded, seen, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,
+        runs.opened(loaded, watched.hear, begun, watched.over) as run,
+    ):
         shown = runs.preview(run)
         if begun.journal.begun:
             shown = replace(shown, charges=())  # it was charged before
@@ -138,10 +149,10 @@ def fit(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if quiet:
-                model = runs.fit(run)
+                model = runs.fit(run, watched.progress())
             else:
                 with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
-                    model = runs.fit(run, advance)
+                    model = runs.fit(run, watched.progress(advance))
         seconds = time.perf_counter() - start
         for warning in caught:
             beside.print(f"note: {warning.message}")
