@@ -89,7 +89,7 @@ def watching(
     from sottovoce.app.view.server import new_token, served, token_in
     from sottovoce.app.view.watched import told_at
 
-    watch.add(told_at(say))
+    watch.add(told_at(say, watch.role))
     with contextlib.ExitStack() as stack:
         if table.log is not None:
             watch.add(written_to(_stream(table.log, resolve, stack)))

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 
 from sottovoce.errors import LeakError
 
+HOLDERS: Final = ("party", "helper")
 LONGEST: Final = 2000  # characters of a text; what a party says in a refusal may be longer
 Fields = dict[str, "str | int | float | bool | list[str]"]
 
@@ -23,11 +24,11 @@ class Event:
     """Something that happened.
 
     Guarantee: a field is a text, a number, a truth value or a list of texts; arrays, NumPy's numbers and any other
-    object are refused. `told`: the terminal shows it too.
+    object are refused. `told`: the roles whose terminal shows it too.
     """
 
     level: ClassVar[str] = "info"
-    told: ClassVar[bool] = True
+    told: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -64,7 +65,6 @@ class Started(Event):
     role: str
     end: str
     version: str
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:
@@ -77,7 +77,6 @@ class Expected(Event):
     """Which ends of the wire are waited for."""
 
     ends: tuple[str, ...]
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:
@@ -92,6 +91,7 @@ class Connection(Event):
     end: str
     change: str
     words: str
+    told: ClassVar[tuple[str, ...]] = ("coordinator", *HOLDERS)
 
     @property
     def text(self) -> str:
@@ -113,7 +113,6 @@ class Planned(Event):
     epsilon: float
     delta: float
     relation: str
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:
@@ -128,7 +127,6 @@ class Signed(Event):
     plan: str
     party: str
     signed: bool
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:
@@ -146,6 +144,7 @@ class Agreed(Event):
     delta: float
     relation: str
     left: float
+    told: ClassVar[tuple[str, ...]] = HOLDERS
 
     @property
     def text(self) -> str:
@@ -162,6 +161,7 @@ class Rests(Event):
     plan: str
     holds_if: tuple[str, ...]
     broken: str
+    told: ClassVar[tuple[str, ...]] = HOLDERS
 
     @property
     def text(self) -> str:
@@ -181,7 +181,6 @@ class Budget(Event):
     spent: float
     left: float
     share: float
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:
@@ -201,7 +200,6 @@ class Round(Event):
     sent_bytes: int
     received_bytes: int
     seconds: float
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:
@@ -224,7 +222,6 @@ class Answer(Event):
     noise: float
     sent_bytes: int
     received_bytes: int
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:
@@ -241,6 +238,7 @@ class Refused(Event):
     code: str
     why: str
     level: ClassVar[str] = "warning"
+    told: ClassVar[tuple[str, ...]] = HOLDERS
 
     @property
     def text(self) -> str:
@@ -256,7 +254,6 @@ class Failed(Event):
     asked: str
     error: str
     level: ClassVar[str] = "error"
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:
@@ -271,6 +268,7 @@ class Predicted(Event):
     plan: str
     recipient: str
     file: str
+    told: ClassVar[tuple[str, ...]] = HOLDERS
 
     @property
     def text(self) -> str:
@@ -286,6 +284,7 @@ class Done(Event):
 
     plan: str
     ledger: str = ""
+    told: ClassVar[tuple[str, ...]] = HOLDERS
 
     @property
     def text(self) -> str:
@@ -308,7 +307,6 @@ class Ended(Event):
     outcome: str
     error: str = ""
     why: str = ""
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:
@@ -323,7 +321,6 @@ class Logged(Event):
     logger: str
     severity: str
     words: str
-    told: ClassVar[bool] = False
 
     @property
     def text(self) -> str:

@@ -36,11 +36,13 @@ h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; padding-top: .7rem; border-top: 1
 .state.good { background: var(--mark); color: var(--paper); }
 #lost { border: 2px solid var(--warn); border-radius: .5rem; padding: .6rem 1rem; margin: 1rem 0; font-weight: 600; }
 progress { width: 100%; height: 1rem; margin: .8rem 0 .2rem; accent-color: var(--mark); }
-.numbers b { font-size: 1.3rem; font-variant-numeric: tabular-nums; }
+.numbers b { font-size: 1.15rem; font-variant-numeric: tabular-nums; }
 .away { color: var(--warn); font-weight: 600; }
 .there { color: var(--mark); font-weight: 600; }
 td { overflow-wrap: anywhere; }
-td.when { white-space: nowrap; }
+td.when, td.number { white-space: nowrap; }
+td.number + td:not(.number), th.number + th:not(.number) { padding-left: 1.2rem; }
+a { color: var(--mark); }
 tr.warning td { background: color-mix(in srgb, var(--second) 14%, transparent); }
 tr.error td { background: color-mix(in srgb, var(--warn) 18%, transparent); }
 svg.used { display: block; border-radius: .25rem; margin-top: .2rem; }
@@ -52,14 +54,13 @@ summary { cursor: pointer; color: var(--mark); }
   h1 { font-size: 1.5rem; }
   .numbers { grid-template-columns: repeat(2, 1fr); gap: .5rem; }
   .numbers div { padding: .5rem .7rem; }
-  table:not(.keep), table:not(.keep) tbody, table:not(.keep) tr, table:not(.keep) td { display: block; }
-  table:not(.keep) tr.head { position: absolute; left: -999rem; }
-  table:not(.keep) tr { border-bottom: 1px solid var(--line); padding: .45rem 0; }
-  table:not(.keep) td { border: 0; padding: .1rem 0; display: flex; gap: .8rem; justify-content: space-between;
-    text-align: right; }
-  table:not(.keep) td::before { content: attr(data-name); color: var(--soft); font-size: .9rem; flex: 0 0 auto;
-    text-align: left; }
-  table:not(.keep) td > * { max-width: 70%; }
+  table, tbody, tr, td { display: block; }
+  tr.head { position: absolute; left: -999rem; }
+  tr { border-bottom: 1px solid var(--line); padding: .45rem 0; }
+  td, td.number, td.number + td:not(.number) { border: 0; padding: .1rem 0; display: flex; gap: .8rem;
+    justify-content: space-between; text-align: right; }
+  td::before { content: attr(data-name); color: var(--soft); font-size: .9rem; flex: 0 0 auto; text-align: left; }
+  td.nil { display: none; }
   table.log td { display: inline; text-align: left; }
   table.log td::before { content: none; }
   table.log td + td::before { content: " "; }
@@ -103,6 +104,7 @@ async function look() {
   setTimeout(look, document.hidden ? 5000 : 1000);
 }
 setTimeout(look, 500);
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
 """
 
 
@@ -159,6 +161,8 @@ def _state(document: Document) -> tuple[str, str]:
     """How things stand in a few words, and whether that is good, bad or neither."""
     away = [end["name"] for end in document["ends"] if end["standing"] in ("lost", "left", "absent")]
     phase, progress = document["phase"], document["progress"]
+    if document["role"] != "coordinator" and phase in ("waiting", "done") and not document["ready"]:
+        return "waiting for the coordinator", ""
     if phase in ("failed", "stopped", "done"):
         return f"{phase}", {"failed": "bad", "done": "good"}.get(phase, "")
     if away:
@@ -195,7 +199,7 @@ def _top(document: Document) -> str:
     role = {"coordinator": "coordinator", "helper": "helper of sealed sums"}.get(document["role"], "party")
     return (
         f"<h1>{escaped(document['end'])}</h1><p><span class='state {mood}' id='state' role='status'>{escaped(words)}"
-        f"</span> <span class='soft'>{role}, since {_when(document['started'])}</span></p>{why}{bar}"
+        f"</span> <span class='soft'>{role}, since {_when(document['started'], whole=True)}</span></p>{why}{bar}"
         f'<div class="numbers">{cells}</div>'
     )
 
@@ -233,14 +237,16 @@ def _plan(document: Document, plan: Plan | None) -> str:
     if not told or plan is None or plan.digest.hex() != told["plan"]:
         return "<h2>Plan</h2><p class='soft'>No plan yet.</p>"
     signed = document["signatures"]
-    who = "".join(
-        f"<li>{escaped(name)}: "
-        + (f"charged{' and signed' if signed[name] else ''}" if name in signed else "<span class='soft'>not yet</span>")
-        + "</li>"
-        for name in (told["parties"] if document["role"] == "coordinator" else signed)
+    who = ", ".join(map(escaped, signed)) or "nobody yet"
+    how = "Charged and signed by" if all(signed.values()) else "Charged by"
+    missing = [name for name in told["parties"] if name not in signed]
+    not_yet = f"; not yet by {escaped(', '.join(missing))}" if missing and signed else ""
+    cost = f"epsilon {told['epsilon']:.4g}" if told["epsilon"] != "inf" else "epsilon inf: NO privacy"
+    return (
+        f"<h2>Plan</h2>{_words_of(plan)}<p>Costs <b>{cost}</b> at delta {told['delta']:g}, "
+        f"{escaped(told['relation'])}, against whoever sees most.</p>"
+        f"<p>{how} <b>{who}</b>{not_yet}. Digest <code>{escaped(told['plan'])}</code></p>"
     )
-    digest = f"<p>Digest <code>{escaped(told['plan'])}</code></p>"
-    return f"<h2>Plan</h2>{_words_of(plan)}{digest}<ul>{who}</ul>"
 
 
 @functools.lru_cache(maxsize=4)
@@ -303,7 +309,7 @@ def _answers(document: Document) -> str:
             escaped(asked["asked"]),
             escaped(asked["left"]),
             f"{asked['times']:,}",
-            f"{asked['numbers']:,}",
+            f"{asked['numbers']:,}" if asked["numbers"] else "-",
             f"{asked['noise']:.4g}" if asked["noise"] >= 0.0 else "-",
             readable_size(asked["sent_bytes"]),
             f"<span>{_when(asked['last'])}{_round(asked)}</span>",
@@ -343,7 +349,7 @@ def _table(names: Sequence[str], rows: Rows) -> str:
 
     def cells(kind: str, each: Sequence[str]) -> Iterator[str]:
         for name, cell in zip(names, each, strict=True):
-            number = ' class="number"' if name.endswith(">") else ""
+            number = f' class="number{" nil" if cell == "-" else ""}"' if name.endswith(">") else ""
             of = "" if kind == "th" else f' data-name="{escaped(name.rstrip(">"))}"'
             scope = ' scope="col"' if kind == "th" else ""
             yield f"<{kind}{number}{scope}{of}>{cell}</{kind}>"
@@ -353,10 +359,10 @@ def _table(names: Sequence[str], rows: Rows) -> str:
     return f'<table><thead><tr class="head">{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def _when(at: float) -> str:
-    """A time of day; the date too if it is another day."""
+def _when(at: float, *, whole: bool = False) -> str:
+    """A time of day; the date too if it is another day, or if the whole is asked for."""
     when = datetime.fromtimestamp(at, UTC)
-    today = datetime.fromtimestamp(time.time(), UTC).date() == when.date()
+    today = datetime.fromtimestamp(time.time(), UTC).date() == when.date() and not whole
     return f'<time datetime="{when:%Y-%m-%dT%H:%M:%SZ}">{when:{"%H:%M:%S" if today else "%Y-%m-%d %H:%M"}}</time>'
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +22,8 @@ HOST: Final = "127.0.0.1"
 _HOSTS: Final = (HOST, "localhost")
 _MOST: Final = 32  # requests at a time
 _PATIENCE: Final = 10.0  # seconds for a request
+_ATTENTION: Final = 3.0  # seconds after which a page counts as closed
+_LINGERING: Final = 1.5  # seconds for an open page to ask once more
 _TEXTS: Final = {403: "forbidden: the address has the token", 404: "not found", 405: "GET is all that is answered"}
 
 
@@ -30,6 +33,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, port: int, watch: Watch, token: str) -> None:
         self.watch, self.token = watch, token
+        self.looked = -_ATTENTION  # when a page was last shown anew
         self._free = threading.BoundedSemaphore(_MOST)
         super().__init__((HOST, port), _Handler)
 
@@ -44,6 +48,12 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
+
+    def linger(self) -> None:
+        """Let a page that is open, if there is one, see how it ended."""
+        looked, now = self.looked, time.monotonic()
+        while looked > now - _ATTENTION and self.looked == looked and time.monotonic() < now + _LINGERING:
+            time.sleep(0.02)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away is no news."""
@@ -82,6 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name == "" and (not given or self.path.partition("?")[0].endswith("/")):
             self._answer(200, "text/html", page.page(*watch.seen()))
         elif name == "parts":
+            cast("_Server", self.server).looked = time.monotonic()
             self._answer(200, "text/html", page.parts(*watch.seen()))
         elif name == "state.json":
             self._answer(200, "application/json", json.dumps(watch.seen()[0]) + "\n")
@@ -129,6 +140,7 @@ def served(watch: Watch, port: int, token: str) -> Iterator[str]:
     try:
         yield f"http://{HOST}:{server.server_address[1]}/{token}/"
     finally:
+        server.linger()
         server.shutdown()
         server.server_close()
         thread.join(1.0)

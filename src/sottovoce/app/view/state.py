@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ MOST_ANSWERS: Final = 200  # rows of what was asked and what left; a run has a f
 BUCKETS: Final = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)  # seconds of a round
 COORDINATOR: Final = "coordinator"
 _QUIET: Final = (happened.Round, happened.Answer)  # too many for the log of the page
-_RECENT: Final = 0.1  # the weight of the last round in the time of a round
+_RECENT: Final = 51  # rounds whose median time is that of the next ones: a party that was away does not change it
 
 
 @dataclass
@@ -52,17 +53,11 @@ class Asked:
 
 @dataclass
 class Progress:
-    """Rounds of the plan that runs; `seconds` is what one takes, of late."""
+    """Rounds of the plan that runs; at a party, its answers."""
 
     done: int = 0
     of: int = 0
     title: str = ""
-    seconds: float = 0.0
-
-    @property
-    def seconds_left(self) -> float:
-        """About how long the plan still takes; -1 if that is not known."""
-        return self.seconds * (self.of - self.done) if self.of and self.done else -1.0
 
 
 @dataclass
@@ -89,6 +84,7 @@ class State:
     rounds: int = 0
     numbers: int = 0
     round_seconds: float = 0.0
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     slowest: Counter[float] = field(default_factory=Counter)  # rounds by the smallest bucket that they fit
     refused: Counter[str] = field(default_factory=Counter)
     turned_away: int = 0
@@ -98,6 +94,12 @@ class State:
     def ready(self) -> bool:
         """Whether every end that is waited for is connected; a run in one process waits for none."""
         return bool(self.role) and all(end.connected for end in self.ends.values())
+
+    @property
+    def seconds_left(self) -> float:
+        """About how long the plan still takes; -1 if that is not known."""
+        left = self.progress.of - self.progress.done
+        return statistics.median(self.recent) * left if self.recent and left >= 0 else -1.0
 
     def take(self, at: float, event: Event) -> None:
         """Let an event change what is known."""
@@ -119,7 +121,7 @@ class State:
             "ends": [{**dataclasses.asdict(end), "connected": end.connected} for end in self.ends.values()],
             "plan": dict(self.plan),
             "signatures": dict(self.signatures),
-            "progress": {**dataclasses.asdict(self.progress), "seconds_left": self.progress.seconds_left},
+            "progress": {**dataclasses.asdict(self.progress), "seconds_left": self.seconds_left},
             "bytes": {"sent": self.sent_bytes, "received": self.received_bytes},
             "budgets": [budget.fields() for budget in self.budgets.values()],
             "answers": [dataclasses.asdict(asked) for asked in self.answers.values()],
@@ -162,6 +164,7 @@ class State:
         if self.plan.get("plan") == event.plan:
             return
         self.plan, self.signatures, self.progress = event.fields(), {}, Progress(of=event.rounds)
+        self.recent.clear()
         self.plans += 1
         self.phase, self.why = "planned", ""
 
@@ -181,9 +184,8 @@ class State:
         self.round_seconds += event.seconds
         self.slowest[next((bound for bound in BUCKETS if event.seconds <= bound), float("inf"))] += 1
         self.sent_bytes, self.received_bytes = event.sent_bytes, event.received_bytes
-        late = self.progress.seconds
-        seconds = event.seconds if self.progress.done == 0 else late + _RECENT * (event.seconds - late)
-        self.progress = Progress(event.done, event.of, event.title, seconds)
+        self.recent.append(event.seconds)
+        self.progress = Progress(event.done, event.of, event.title)
 
     def _answer(self, at: float, event: happened.Answer) -> None:
         key = (event.asked, event.left, event.numbers)

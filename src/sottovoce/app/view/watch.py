@@ -29,6 +29,7 @@ class Watch:
         self._readers: list[Reader] = []
         self._clock = clock
         self._plan: Plan | None = None
+        self.role = role
         self._started = Started(role, end, __version__)
         self.tell(self._started)
 
@@ -41,7 +42,7 @@ class Watch:
     def tell(self, event: Event) -> None:
         """Something happened."""
         with self._lock:
-            now = self._clock() if self._state.role == "coordinator" else float(int(self._clock()))
+            now = self._clock() if self.role == "coordinator" else float(int(self._clock()))
             self._state.take(now, event)
             for reader in tuple(self._readers):
                 try:

@@ -26,6 +26,7 @@ from sottovoce.federation.replies import Refused as RefusedFacts
 from sottovoce.files import write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import assumed, broken
+from sottovoce.plan.sealing import signers
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.ledger import Account, Balance
 from sottovoce.privacy.relation import inside
@@ -117,7 +118,10 @@ class WatchedEnd:
         """What was not refused: first of all what it led to, then what left."""
         if said.kind == "accept" and asked.kind == "plan" and asked.query == "":
             self._agreed(Plan.from_json(asked.text))
-        if asked.kind == "predict" and said.kind in ("accept", "answer"):
+        elif said.kind == "accept" and asked.kind == "plan" and asked.query == "start" and self._plan is not None:
+            for name in signers(self._plan):  # whose signatures it has just checked
+                self._watch.tell(happened.Signed(self._plan.digest.hex(), name, True))
+        elif asked.kind == "predict" and said.kind in ("accept", "answer"):
             self._predicted(asked)
         left, noise = self._left(asked, said)
         self._watch.tell(
@@ -133,7 +137,6 @@ class WatchedEnd:
         due = sum(answers_due(form, plan, self.name).values()) if self.name in plan.names else 0
         watch.shows(plan)
         watch.tell(planned(plan, due))
-        watch.tell(happened.Signed(digest, self.name, len(plan.names) > 1))
         if self.name in plan.names:
             events = form.pricing.events(form, plan, plan.relation, self.name)
             epsilon = float(epsilon_of(events, inside(plan.delta), plan.relation))
@@ -292,11 +295,11 @@ def _asked(frame: Frame) -> str:
     return f"{frame.kind} {frame.query}".strip()
 
 
-def told_at(say: Callable[[str], None]) -> Reader:
-    """A reader that says at a terminal what is for it."""
+def told_at(say: Callable[[str], None], role: str = "party") -> Reader:
+    """A reader that says at the terminal of a party, helper or coordinator what is for it."""
 
     def reader(_: float, event: happened.Event) -> None:
-        if event.told:
+        if role in event.told:
             for line in event.text.splitlines():
                 say(line)
 
