@@ -75,11 +75,7 @@ def seconds(folder: Path, rounds: int, *, watched: bool) -> float:
         wire = GrpcCoordinator("localhost:0", PARTIES, Credentials.load(folder, "coordinator"))
         address = f"localhost:{wire.port}"
         threads = [
-            threading.Thread(
-                target=serve_party,
-                args=(end, f"localhost:{wire.port}", Credentials.load(folder, end.name)),
-                daemon=True,
-            )
+            threading.Thread(target=serve_party, args=(end, address, Credentials.load(folder, end.name)), daemon=True)
             for end in ends
         ]
         for thread in threads:

@@ -7,8 +7,6 @@ ledger or the wire made.
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -16,6 +14,7 @@ from sottovoce.errors import LeakError
 
 HOLDERS: Final = ("party", "helper")
 LONGEST: Final = 2000  # characters of a text; what a party says in a refusal may be longer
+_PLAIN: Final = frozenset((str, int, float, bool))
 Fields = dict[str, "str | int | float | bool | list[str]"]
 
 
@@ -31,19 +30,17 @@ class Event:
     told: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) is tuple and all(type(item) is str for item in value):
-                continue
-            if type(value) not in (str, int, float, bool):
-                raise LeakError(f"{field.name} of {self.name!r} is of type {type(value).__name__}; no event has such.")
-            if type(value) is str and len(value) > LONGEST:
-                object.__setattr__(self, field.name, f"{value[:LONGEST]} ...")
+        for name, value in self.__dict__.items():
+            kind = type(value)
+            if kind is str and len(value) > LONGEST:
+                object.__setattr__(self, name, f"{value[:LONGEST]} ...")
+            elif kind not in _PLAIN and not (kind is tuple and all(type(item) is str for item in value)):
+                raise LeakError(f"{name} of {self.name!r} is of type {kind.__name__}; no event has such.")
 
     @property
     def name(self) -> str:
         """The kind, as logs and metrics have it."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(self).__name__).lower()
+        return type(self).__name__.lower()
 
     @property
     def text(self) -> str:
@@ -52,10 +49,7 @@ class Event:
 
     def fields(self) -> Fields:
         """The fields by name."""
-        return {
-            field.name: list(value) if isinstance(value := getattr(self, field.name), tuple) else value
-            for field in dataclasses.fields(self)
-        }
+        return {name: list(value) if type(value) is tuple else value for name, value in self.__dict__.items()}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,10 @@ def line_of(at: float, event: Event) -> str:
     """An event as a line: time, level, event, its words, its fields."""
     when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     said = {"time": when, "level": level_of(event), "event": event.name, "text": event.text, **event.fields()}
-    return json.dumps(plain(said), allow_nan=False) + "\n"
+    try:
+        return json.dumps(said, allow_nan=False) + "\n"
+    except ValueError:  # an infinite epsilon is a text
+        return json.dumps(plain(said), allow_nan=False) + "\n"
 
 
 def written_to(stream: TextIO) -> Reader:
