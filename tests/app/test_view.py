@@ -73,6 +73,14 @@ def test_a_reader_that_fails_does_not_stop_a_run() -> None:
     assert heard == ["started", "done", "done"]
 
 
+def test_a_defect_of_the_watch_does_not_stop_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, north=Policy())
+    monkeypatch.setattr("sottovoce.app.view.watched.planned", lambda *_: 1 / 0)
+    run.fit()
+    for name in ("fit", "north"):
+        assert any("(ZeroDivisionError)" in line["text"] for line in run.lines(name))
+
+
 def test_a_holder_has_times_in_whole_seconds_and_a_coordinator_exact_ones() -> None:
     clock = lambda: 1700000000.789  # noqa: E731
     for role, at in (("party", 1700000000.0), ("helper", 1700000000.0), ("coordinator", 1700000000.789)):

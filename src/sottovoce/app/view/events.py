@@ -95,7 +95,7 @@ class Connection(Event):
 
 @dataclass(frozen=True)
 class Planned(Event):
-    """A plan is there: at the coordinator as proposed, at a party once it has agreed. `epsilon` is its worst one."""
+    """A plan is there: at the coordinator as proposed, at a party once it has agreed. `epsilon` is its cost there."""
 
     plan: str
     algorithm: str
@@ -205,11 +205,12 @@ class Round(Event):
 class Answer(Event):
     """What a party or helper was asked, and what left it: how many numbers, under which noise, never a value.
 
-    `noise` is the standard deviation by the plan, -1 where the plan names none.
+    `noise` is the standard deviation by the plan, -1 where the plan names none; `counted` are the plan's own answers.
     """
 
     plan: str
     round: int
+    counted: bool
     asked: str
     left: str
     numbers: int

@@ -244,7 +244,7 @@ def _plan(document: Document, plan: Plan | None) -> str:
     cost = f"epsilon {told['epsilon']:.4g}" if told["epsilon"] != "inf" else "epsilon inf: NO privacy"
     return (
         f"<h2>Plan</h2>{_words_of(plan)}<p>Costs <b>{cost}</b> at delta {told['delta']:g}, "
-        f"{escaped(told['relation'])}, against whoever sees most.</p>"
+        f"{escaped(told['relation'])}.</p>"
         f"<p>{how} <b>{who}</b>{not_yet}. Digest <code>{escaped(told['plan'])}</code></p>"
     )
 

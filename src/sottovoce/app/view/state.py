@@ -198,7 +198,7 @@ class State:
         self.sent_bytes += event.sent_bytes
         self.received_bytes += event.received_bytes
         self.numbers += event.numbers
-        if event.numbers:
+        if event.counted:
             self.phase = "running"
             self.rounds += 1
             self.progress = Progress(self.progress.done + 1, self.progress.of, event.asked)

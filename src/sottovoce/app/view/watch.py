@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sottovoce import __version__
 from sottovoce.app.model_file import plain
-from sottovoce.app.view.events import Connection, Event, Expected, Started
+from sottovoce.app.view.events import Connection, Event, Expected, Logged, Started
 from sottovoce.app.view.state import State
 from sottovoce.plan.plan import Plan
 from sottovoce.transports.base import Change
@@ -49,6 +50,14 @@ class Watch:
                     reader(now, event)
                 except Exception:  # a full disk, a closed terminal
                     self._readers.remove(reader)
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Whatever goes wrong inside, the run goes on; the log has the class of it."""
+        try:
+            yield
+        except Exception as error:
+            self.tell(Logged(__name__, "error", f"what was to be told could not be ({type(error).__name__})"))
 
     def expect(self, *ends: str) -> None:
         """These are waited for."""

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sottovoce import algorithms
 from sottovoce.app.view import events as happened
 from sottovoce.app.view.watch import Reader, Watch
-from sottovoce.door.frames import Frame, heading
+from sottovoce.door.frames import Frame, heading, peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import WireError
 from sottovoce.federation.helper import Helper
@@ -51,7 +51,7 @@ _PLANS: Final[Mapping[str, str]] = {
 }
 
 
-def planned(plan: Plan, rounds: int) -> happened.Planned:
+def planned(plan: Plan, rounds: int, epsilon: float) -> happened.Planned:
     """What a plan is, in a few public numbers."""
     return happened.Planned(
         plan=plan.digest.hex(),
@@ -61,7 +61,7 @@ def planned(plan: Plan, rounds: int) -> happened.Planned:
         records=int(plan.records),
         features=int(plan.features),
         rounds=rounds,
-        epsilon=float(max(algorithms.epsilons(plan).values())),
+        epsilon=float(epsilon),
         delta=float(plan.delta),
         relation=plan.relation,
     )
@@ -98,12 +98,20 @@ class WatchedEnd:
     def handle(self, request: bytes) -> Outgoing:
         """Pass the frame on; the answer tells what happened."""
         outgoing = self._end.handle(request)
+        if peek(outgoing.data)[0] in ("accept", "answer") and peek(request)[0] == "predict":
+            self._predicted(heading(request)[0])
+        with self._watch.guard():
+            self._tell(request, outgoing.data)
+        return outgoing
+
+    def _tell(self, request: bytes, reply: bytes) -> None:
+        """What was asked and what came of it."""
         try:
             asked = heading(request)[0]
         except WireError:
             self._watch.tell(happened.Failed(self.name, "what is no message", "WireError"))
-            return outgoing
-        said, numbers = heading(outgoing.data)
+            return
+        said, numbers = heading(reply)
         if said.kind == "refuse":
             facts = RefusedFacts.model_validate_json(said.text)
             self._watch.tell(happened.Refused(self.name, self._words(asked), facts.error, facts.refused))
@@ -111,8 +119,7 @@ class WatchedEnd:
             error = type(self._end.failure).__name__ if self._end.failure is not None else ""
             self._watch.tell(happened.Failed(self.name, self._words(asked), error))
         else:
-            self._served(asked, said, numbers, (len(outgoing.data), len(request)))
-        return outgoing
+            self._served(asked, said, numbers, (len(reply), len(request)))
 
     def _served(self, asked: Frame, said: Frame, numbers: int, sizes: tuple[int, int]) -> None:
         """What was not refused: first of all what it led to, then what left."""
@@ -121,12 +128,9 @@ class WatchedEnd:
         elif said.kind == "accept" and asked.kind == "plan" and asked.query == "start" and self._plan is not None:
             for name in signers(self._plan):  # whose signatures it has just checked
                 self._watch.tell(happened.Signed(self._plan.digest.hex(), name, True))
-        elif asked.kind == "predict" and said.kind in ("accept", "answer"):
-            self._predicted(asked)
         left, noise = self._left(asked, said)
-        self._watch.tell(
-            happened.Answer(asked.plan.hex(), asked.round, self._words(asked), left, numbers, noise, *sizes)
-        )
+        where = (asked.plan.hex(), asked.round, asked.kind == "ask" and said.kind == "answer")
+        self._watch.tell(happened.Answer(*where, self._words(asked), left, numbers, noise, *sizes))
         if said.kind == "done":
             self._done(asked.plan)
 
@@ -134,20 +138,21 @@ class WatchedEnd:
         self._plan, self._titles = plan, algorithms.titles(plan)
         digest, watch = plan.digest.hex(), self._watch
         form = algorithms.of(plan)
-        due = sum(answers_due(form, plan, self.name).values()) if self.name in plan.names else 0
         watch.shows(plan)
-        watch.tell(planned(plan, due))
-        if self.name in plan.names:
-            events = form.pricing.events(form, plan, plan.relation, self.name)
-            epsilon = float(epsilon_of(events, inside(plan.delta), plan.relation))
-            left = -1.0
-            if self._account is not None and self._balance is not None:
-                balance = self._account.balance()
-                watch.tell(budget_of(self.name, self._balance, balance))
-                left = float(balance.left)
-            watch.tell(happened.Agreed(digest, plan.algorithm, epsilon, float(plan.delta), plan.relation, left))
-            if rests := assumed(plan):
-                watch.tell(happened.Rests(digest, rests, broken(plan, algorithms.pooled(plan))))
+        if self.name not in plan.names:  # a helper
+            watch.tell(planned(plan, 0, max(algorithms.epsilons(plan).values())))
+            return
+        events = form.pricing.events(form, plan, plan.relation, self.name)
+        epsilon = float(epsilon_of(events, inside(plan.delta), plan.relation))
+        watch.tell(planned(plan, sum(answers_due(form, plan, self.name).values()), epsilon))
+        left = -1.0
+        if self._account is not None and self._balance is not None:
+            balance = self._account.balance()
+            watch.tell(budget_of(self.name, self._balance, balance))
+            left = float(balance.left)
+        watch.tell(happened.Agreed(digest, plan.algorithm, epsilon, float(plan.delta), plan.relation, left))
+        if rests := assumed(plan):
+            watch.tell(happened.Rests(digest, rests, broken(plan, algorithms.pooled(plan))))
 
     def _words(self, asked: Frame) -> str:
         """What was asked, in words; of a query its title."""
@@ -159,6 +164,8 @@ class WatchedEnd:
             return "a joint prediction"
         if asked.kind in ("ask", "seal"):
             return self._titles.get(asked.query, "words for the other parties")
+        if asked.kind == "align":
+            return "to find the people that all parties have"
         return "to end the run" if asked.kind == "done" else "another thing"
 
     def _left(self, asked: Frame, said: Frame) -> tuple[str, float]:
@@ -170,6 +177,8 @@ class WatchedEnd:
             return {"unknown-plan": "that it does not know the plan"}.get(said.kind, "an acknowledgement"), -1.0
         if asked.kind == "predict":
             return "words under pads, for the recipient", -1.0
+        if asked.kind == "align":
+            return "words of a private set intersection", -1.0
         if asked.kind == "seal":
             return "words under pads, for the other parties", -1.0
         if plan is None or not plan.has(asked.query):
@@ -246,7 +255,8 @@ class WatchedWire:
         """Pass it on; of plans, signatures and refusals the watch is told."""
         said = heading(next(iter(messages.values())))[0] if messages else Frame("error", 0)
         if said.kind == "plan" and said.query != "start" and (self._plan is None or said.plan != self._plan.digest):
-            self._show(Plan.from_json(said.text))
+            with self._watch.guard():
+                self._show(Plan.from_json(said.text))
         replies = self._wire.exchange(messages)
         if said.kind in ("ask", "seal"):
             self._query = said.query
@@ -274,7 +284,8 @@ class WatchedWire:
     def _show(self, plan: Plan) -> None:
         self._plan, self._titles, self._since = plan, algorithms.titles(plan), time.perf_counter()
         self._watch.shows(plan)
-        self._watch.tell(planned(plan, rounds_of(plan, algorithms.of(plan)) if plan.private else 0))
+        rounds = rounds_of(plan, algorithms.of(plan)) if plan.private else 0
+        self._watch.tell(planned(plan, rounds, max(algorithms.epsilons(plan).values())))
 
     def _told(self, name: str, asked: Frame, reply: bytes) -> None:
         said, _ = heading(reply)
