@@ -39,7 +39,8 @@ progress { width: 100%; height: 1rem; margin: .8rem 0 .2rem; accent-color: var(-
 .numbers b { font-size: 1.15rem; font-variant-numeric: tabular-nums; }
 .away { color: var(--warn); font-weight: 600; }
 .there { color: var(--mark); font-weight: 600; }
-td { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; }
+time { white-space: nowrap; }
 td.when, td.number { white-space: nowrap; }
 td.number + td:not(.number), th.number + th:not(.number) { padding-left: 1.2rem; }
 a { color: var(--mark); }
@@ -61,6 +62,7 @@ summary { cursor: pointer; color: var(--mark); }
     justify-content: space-between; text-align: right; }
   td::before { content: attr(data-name); color: var(--soft); font-size: .9rem; flex: 0 0 auto; text-align: left; }
   td.nil { display: none; }
+  td > span { overflow-wrap: anywhere; }
   table.log td { display: inline; text-align: left; }
   table.log td::before { content: none; }
   table.log td + td::before { content: " "; }
@@ -189,8 +191,8 @@ def _top(document: Document) -> str:
     left = "" if document["phase"] in ("done", "failed", "stopped") else _duration(progress["seconds_left"])
     of = f" of {progress['of']:,}" if progress["of"] else ""
     numbers = [
-        (f"{progress['done']:,}{of}", "rounds" if coordinator else "answers under the plan"),
-        *([(left or "-", "left, about")] if coordinator else [(f"{document['counts']['numbers']:,}", "numbers left")]),
+        (f"{progress['done']:,}{of}", "rounds" if coordinator else "answers"),
+        *([(left or "-", "left, about")] if coordinator else [(f"{document['counts']['numbers']:,}", "numbers that left")]),
         (readable_size(sizes["sent"]), "sent"),
         (readable_size(sizes["received"]), "received"),
         (f"{sum(document['counts']['refusals'].values())}", "refusals"),
