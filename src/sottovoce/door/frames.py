@@ -163,14 +163,21 @@ def peek(data: bytes) -> tuple[str, int]:
     return kind, serial
 
 
-def heading(data: bytes) -> tuple[Frame, int]:
-    """A frame without its arrays, and how many numbers these have; none of them is looked at."""
-    kind, plan_bytes, array_count, serial, round_, query_bytes, text_bytes = _header(data)
-    words, offset = _taken(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
+def heading(data: bytes) -> Frame:
+    """A frame without its arrays, which are not looked at."""
+    kind, plan_bytes, _, serial, round_, query_bytes, text_bytes = _header(data)
+    words, _ = _taken(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
     query = _text(words[plan_bytes : plan_bytes + query_bytes], "query")
-    text = _text(words[plan_bytes + query_bytes :], "text")
-    _, layouts, _ = _layouts(data, offset, array_count, MAX_BYTES)
-    return Frame(kind, serial, words[:plan_bytes], round_, query, {}, text), sum(count for _, _, count in layouts)
+    return Frame(kind, serial, words[:plan_bytes], round_, query, {}, _text(words[plan_bytes + query_bytes :], "text"))
+
+
+def numbers_in(data: bytes) -> int:
+    """How many numbers the arrays of a frame have; none of them is looked at."""
+    _, plan_bytes, array_count, _, _, query_bytes, text_bytes = _header(data)
+    if not array_count:
+        return 0
+    _, layouts, _ = _layouts(data, _HEADER.size + plan_bytes + query_bytes + text_bytes, array_count, MAX_BYTES)
+    return sum(count for _, _, count in layouts)
 
 
 def _layouts(

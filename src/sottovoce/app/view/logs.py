@@ -6,6 +6,7 @@ library may quote a cell. Of it a log has the logger, the level, the place in th
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from datetime import UTC, datetime
@@ -18,14 +19,22 @@ from sottovoce.app.view.watch import Reader, Watch
 _OPEN: Final = ("sottovoce.transports.", "sottovoce.kernels")  # they speak of connections, and of compiling
 
 
+_ENCODER: Final = json.JSONEncoder(allow_nan=False, check_circular=False)
+
+
 def line_of(at: float, event: Event) -> str:
     """An event as a line: time, level, event, its words, its fields."""
-    when = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    when = f"{_second(int(at))}.{int(1000 * (at % 1)):03}Z"
     said = {"time": when, "level": level_of(event), "event": event.name, "text": event.text, **event.fields()}
     try:
-        return json.dumps(said, allow_nan=False) + "\n"
+        return _ENCODER.encode(said) + "\n"
     except ValueError:  # an infinite epsilon is a text
-        return json.dumps(plain(said), allow_nan=False) + "\n"
+        return _ENCODER.encode(plain(said)) + "\n"
+
+
+@functools.lru_cache(maxsize=4)
+def _second(at: int) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def written_to(stream: TextIO) -> Reader:

@@ -192,7 +192,11 @@ def _top(document: Document) -> str:
     of = f" of {progress['of']:,}" if progress["of"] else ""
     numbers = [
         (f"{progress['done']:,}{of}", "rounds" if coordinator else "answers"),
-        *([(left or "-", "left, about")] if coordinator else [(f"{document['counts']['numbers']:,}", "numbers that left")]),
+        *(
+            [(left or "-", "left, about")]
+            if coordinator
+            else [(f"{document['counts']['numbers']:,}", "numbers that left")]
+        ),
         (readable_size(sizes["sent"]), "sent"),
         (readable_size(sizes["received"]), "received"),
         (f"{sum(document['counts']['refusals'].values())}", "refusals"),

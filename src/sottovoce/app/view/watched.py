@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sottovoce import algorithms
 from sottovoce.app.view import events as happened
 from sottovoce.app.view.watch import Reader, Watch
-from sottovoce.door.frames import Frame, heading, peek
+from sottovoce.door.frames import Frame, heading, numbers_in, peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import WireError
 from sottovoce.federation.helper import Helper
@@ -99,7 +99,7 @@ class WatchedEnd:
         """Pass the frame on; the answer tells what happened."""
         outgoing = self._end.handle(request)
         if peek(outgoing.data)[0] in ("accept", "answer") and peek(request)[0] == "predict":
-            self._predicted(heading(request)[0])
+            self._predicted(heading(request))
         with self._watch.guard():
             self._tell(request, outgoing.data)
         return outgoing
@@ -107,11 +107,11 @@ class WatchedEnd:
     def _tell(self, request: bytes, reply: bytes) -> None:
         """What was asked and what came of it."""
         try:
-            asked = heading(request)[0]
+            asked = heading(request)
         except WireError:
             self._watch.tell(happened.Failed(self.name, "what is no message", "WireError"))
             return
-        said, numbers = heading(reply)
+        said = heading(reply)
         if said.kind == "refuse":
             facts = RefusedFacts.model_validate_json(said.text)
             self._watch.tell(happened.Refused(self.name, self._words(asked), facts.error, facts.refused))
@@ -119,7 +119,7 @@ class WatchedEnd:
             error = type(self._end.failure).__name__ if self._end.failure is not None else ""
             self._watch.tell(happened.Failed(self.name, self._words(asked), error))
         else:
-            self._served(asked, said, numbers, (len(reply), len(request)))
+            self._served(asked, said, numbers_in(reply), (len(reply), len(request)))
 
     def _served(self, asked: Frame, said: Frame, numbers: int, sizes: tuple[int, int]) -> None:
         """What was not refused: first of all what it led to, then what left."""
@@ -253,7 +253,7 @@ class WatchedWire:
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
         """Pass it on; of plans, signatures and refusals the watch is told."""
-        said = heading(next(iter(messages.values())))[0] if messages else Frame("error", 0)
+        said = heading(next(iter(messages.values()))) if messages else Frame("error", 0)
         if said.kind == "plan" and said.query != "start" and (self._plan is None or said.plan != self._plan.digest):
             with self._watch.guard():
                 self._show(Plan.from_json(said.text))
@@ -288,7 +288,9 @@ class WatchedWire:
         self._watch.tell(planned(plan, rounds, max(algorithms.epsilons(plan).values())))
 
     def _told(self, name: str, asked: Frame, reply: bytes) -> None:
-        said, _ = heading(reply)
+        if peek(reply)[0] == "answer":
+            return
+        said = heading(reply)
         if said.kind == "refuse":
             facts = RefusedFacts.model_validate_json(said.text)
             self._watch.tell(happened.Refused(name, _asked(asked), facts.error, facts.refused))
