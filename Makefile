@@ -51,6 +51,7 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/bcfw.py
 	$(BIN)/python benchmarks/noise.py
 	$(BIN)/python benchmarks/wire.py
+	$(BIN)/python benchmarks/watching.py
 
 clean:
 	rm -rf $(VENV) site sottovoce-demo

@@ -296,6 +296,23 @@ class OutputTable(_Table):
     )
 
 
+class ViewTable(_Table):
+    """The page for operators, at 127.0.0.1 alone, its metrics and its health; and what happens as lines of JSON."""
+
+    port: int = Field(0, strict=True, ge=0, le=65535, description="the port of the page; 0 takes a free one")
+    off: bool = Field(False, strict=True, description="true: no page, no metrics and no health")
+    token: str | None = Field(
+        None,
+        min_length=1,
+        description="a file that keeps the token of the address, made if it is not there; default: new at each start",
+    )
+    log: str | None = Field(
+        None,
+        min_length=1,
+        description='a file for lines of JSON, or "-" for the standard output, then without texts for people',
+    )
+
+
 class _File(_Table):
     """A job file: where it stands, and paths relative to it."""
 
@@ -328,6 +345,7 @@ class Job(_File):
     columns: ColumnsTable | None = Field(None, description="a table with labels, label_party and norms, all optional")
     output: OutputTable = Field(default_factory=OutputTable, description="a table of paths")
     about: About = Field(default_factory=About, description="a table with dataset, purpose, analyst and note")
+    view: ViewTable = Field(default_factory=ViewTable, description="a table with port, off, token and log")
 
     @property
     def known_schema(self) -> Schema | None:
@@ -471,6 +489,7 @@ class HelperJob(_File):
 
     helper: HelperTable = Field(description="a table with name")
     federation: ConnectionTable = Field(description="a table with coordinator and certificates")
+    view: ViewTable = Field(default_factory=ViewTable, description="a table with port, off, token and log")
 
 
 class PolicyTable(_Table):
@@ -518,6 +537,7 @@ class PartyJob(_File):
         description='the pins of other parties\' certificates, north = "sha256:...", as `sottovoce pin` prints them',
     )
     schema_table: SchemaTable | None = Field(None, alias="schema", description=_SCHEMA)
+    view: ViewTable = Field(default_factory=ViewTable, description="a table with port, off, token and log")
 
     @property
     def known_schema(self) -> Schema | None:

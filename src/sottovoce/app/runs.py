@@ -264,17 +264,20 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> P
 
 
 @contextmanager
-def opened(job: Job, say: Say, begun: Begun | None = None) -> Iterator[Run]:
+def opened(
+    job: Job, say: Say, begun: Begun | None = None, over: Callable[[Transport], Transport] = lambda wire: wire
+) -> Iterator[Run]:
     """A job at its parties: files are read here, or remote parties are waited for; nothing is charged.
 
-    A fit that was `begun` goes on, with what the parties declared then.
+    A fit that was `begun` goes on, with what the parties declared then. `over` may put something between the
+    coordinator and the wire.
     """
     model = job.estimator()
     state = Journal() if begun is None else begun.journal
     if job.federation is not None:
-        federation = _federation(job, _wire(job.federation, job.resolve, say, state))
+        federation = _federation(job, over(_wire(job.federation, job.resolve, say, state)))
     else:
-        federation = _local(job)
+        federation = _local(job, over)
     with contextlib.closing(federation):
         if begun is not None and state.begun:
             facts = [_fact_of(told) for told in begun.facts]
@@ -527,11 +530,11 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
     }
 
 
-def _local(job: Job) -> Federation:
+def _local(job: Job, over: Callable[[Transport], Transport]) -> Federation:
     parties = [_party(job, name, source) for name, source in job.sources.items()]
     if job.split == "columns":
         join(parties)
-    return _federation(job, InProcess(parties), parties)
+    return _federation(job, over(InProcess(parties)), parties)
 
 
 def _party(job: Job, name: str, source: SourceTable) -> Party:

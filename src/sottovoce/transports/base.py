@@ -8,12 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from sottovoce.door.frames import peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.transports.identity import Identity
+
+
+class Change(str):
+    """What became of a connection: words for people, with the kind of change and the end that it is about.
+
+    Kinds: connected, back, lost, left, turned-away and, at a party, absent (there is no coordinator).
+    """
+
+    kind: str
+    end: str
+
+    def __new__(cls, kind: str, end: str, words: str) -> Self:
+        """The words, and what they are about."""
+        made = super().__new__(cls, words)
+        made.kind, made.end = kind, end
+        return made
 
 
 @dataclass
