@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 
-.PHONY: demo test check style types golden docs gallery bench clean
+.PHONY: demo test check style types compiled golden docs gallery bench clean
 
 # Packages are installed without bytecode. Where none may be written, every process of a test compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(RUN)
 	$(BIN)/sottovoce demo
 
-test: $(DEV) check
+test: $(DEV)
+	$(MAKE) --jobs=2 types style compiled
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 check: $(DEV)
@@ -27,6 +28,10 @@ style: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/vulture
 	$(BIN)/pytest --doctest-modules src -q
+
+# Once, beside the types, and not in each worker; what is wrong the tests themselves tell.
+compiled: $(DEV)
+	-@OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --collect-only -q > /dev/null 2>&1
 
 golden: $(DEV)
 	$(BIN)/python tests/golden/transcripts.py --check

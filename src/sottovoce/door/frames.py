@@ -255,7 +255,8 @@ def _array(what: str, data: bytes, offset: int, layout: tuple[int, tuple[int, ..
     array = np.frombuffer(data, _TYPES[type_code], count, offset)
     if any(data[offset + array.nbytes : offset + _bytes_of(type_code, count)]):
         raise WireError(f"the padding after {what} is not zero.")
-    if type_code != _REALS and (type_code == _NARROW) != _fit_in_4_bytes(array, len(shape)):
+    narrow = len(shape) == 1 if type_code == _NARROW else _fit_in_4_bytes(array, len(shape))
+    if type_code != _REALS and (type_code == _NARROW) != narrow:
         raise WireError(f"{what} has whole numbers of another size than they need.")
     _require_finite(what, array)
     if type_code == _NARROW:
