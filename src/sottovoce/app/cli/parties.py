@@ -213,8 +213,8 @@ _REST = 1.5  # seconds after a training: by then its coordinator has closed, and
 def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
     from sottovoce.app import sources
+    from sottovoce.app.holding import holder_of
     from sottovoce.app.texts import sealed_balance
-    from sottovoce.federation.aligned import AlignmentFile
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import Credentials
     from sottovoce.transports.grpc_wire import serve_party
@@ -222,17 +222,11 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     source, console = job.party, out()
     credentials = Credentials.load(job.resolve(job.federation.certificates), source.name)
     account = sources.source_account(source, job.resolve)
-    schema, policy = job.known_schema, sources.policy_of(job)
+    policy = sources.policy_of(job)
     results = None if source.predictions is None else job.resolve(source.predictions)
     if results is not None:
         check_writable(results, "party.predictions")
-    aligned = AlignmentFile(job.aligned)
-    if schema is None:
-        holder = sources.read_party(
-            source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned
-        )
-    else:
-        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)
+    holder = holder_of(job, policy)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
