@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,12 @@ def free_port() -> int:
 
 def environment() -> dict[str, str]:
     """Where the processes of FLARE find the classes of these tests."""
-    places = [TESTS.parent / "src", TESTS / "programs", TESTS / "transports"]
+    places = [TESTS.parent / "src", TESTS / "programs", TESTS / "transports", TESTS.parent / "benchmarks"]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places)), "OPENBLAS_NUM_THREADS": "1"}
+
+
+SCRIPTED = ("flare_ends.Serving", "flare_ends.Scripted")
+SEEDED = ("flare_ends.Serving", "flare_ends.Seeded")
 
 
 class Process:
@@ -82,10 +86,8 @@ class Process:
         return self.log.read_text()
 
     def kill(self) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._popen.wait()
 
 
@@ -167,17 +169,20 @@ class RemoteWire:
         self._wires.do("close", self._number)
 
 
-@contextmanager
-def simulated(folder: Path, names: tuple[str, ...]) -> Iterator[Wires]:
-    """Wires to scripted parties in FLARE's simulator, which runs each client in a process of its own."""
-    classes = ("flare_ends.Serving", "flare_ends.Scripted")
-    wires = Wires(folder)
-    job = write_job(folder / "job", names, classes, address=wires.address)
+def simulator(folder: Path, job: Path, names: tuple[str, ...], classes: tuple[str, str]) -> Process:
+    """A job in FLARE's simulator, which runs each client in a process of its own."""
     (folder / "space" / "local").mkdir(parents=True)
     allowed = {"class_list_enforcement_mode": "enforce", "class_allow_list": classes, "allow_log_streaming": False}
     (folder / "space" / "local" / "resources.json").write_text(json.dumps({"format_version": 2, **allowed}))
     options = ("-w", folder / "space", "-c", ",".join(names), "-t", len(names))
-    process = flare("simulator", job, *options, log=folder / "simulator.log", folder=folder)
+    return flare("simulator", job, *options, log=folder / "simulator.log", folder=folder)
+
+
+@contextmanager
+def simulated(folder: Path, names: tuple[str, ...], classes: tuple[str, str] = SCRIPTED) -> Iterator[Wires]:
+    """Wires to parties in FLARE's simulator."""
+    wires = Wires(folder)
+    process = simulator(folder, write_job(folder / "job", names, classes, address=wires.address), names, classes)
     try:
         yield wires
         wires.end()
@@ -243,9 +248,8 @@ class Submitted:
 
 
 @contextmanager
-def provisioned(folder: Path, names: tuple[str, ...]) -> Iterator[Wires]:
-    """Wires to scripted parties of clients that FLARE provisioned."""
-    classes = ("flare_ends.Serving", "flare_ends.Scripted")
+def provisioned(folder: Path, names: tuple[str, ...], classes: tuple[str, str] = SCRIPTED) -> Iterator[Wires]:
+    """Wires to parties at clients that FLARE provisioned."""
     sites = Sites(folder, names, classes)
     wires = Wires(folder)
     try:

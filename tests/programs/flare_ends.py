@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -10,11 +11,16 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from party_process import ScriptedEndpoint
 
+import sottovoce as sv
+from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.transports.certificates import Credentials
+from sottovoce.transports.certified import Certified
 from sottovoce.transports.identity import local_identities
 from sottovoce.transports.nvflare_wire import CoordinatorEnd, PartyEnd, Site, answering
 
@@ -68,15 +74,11 @@ def fresh(engine: Any, names: list[str]) -> None:
     raise RuntimeError(f"no answer of all of {names}")
 
 
-class Scripted(PartyEnd):
-    """A party that does what the query of a request names."""
-
-    def opened(self, site: Site) -> Callable[[bytes], bytes]:
-        endpoint = ScriptedEndpoint(site.name, Path(tempfile.mkdtemp()))
-        return answering(endpoint, local_identities([site.name])[site.name])
+class _Reopened(PartyEnd):
+    """A party that can be made to begin anew."""
 
     def failed(self, site: Site, error: Exception) -> None:
-        print(f"{site.name} failed: {type(error).__name__}", flush=True)
+        (Path(tempfile.gettempdir()) / f"{site.name}-failed.txt").write_text(type(error).__name__)
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         super().handle_event(event_type, fl_ctx)
@@ -86,3 +88,23 @@ class Scripted(PartyEnd):
     def _again(self, topic: str, request: Any, fl_ctx: Any) -> Any:
         self._answer = self.opened(Site.of(fl_ctx))
         return make_reply(ReturnCode.OK)
+
+
+class Scripted(_Reopened):
+    """A party that does what the query of a request names."""
+
+    def opened(self, site: Site) -> Callable[[bytes], bytes]:
+        endpoint = ScriptedEndpoint(site.name, Path(tempfile.mkdtemp()))
+        return answering(endpoint, local_identities([site.name])[site.name])
+
+
+class Seeded(_Reopened):
+    """A party whose noise is known: data, ledger and certificate are in a folder that the environment names."""
+
+    def opened(self, site: Site) -> Callable[[bytes], bytes]:
+        folder = Path(os.environ["SOTTOVOCE_TESTS"])
+        rows = np.load(folder / f"{site.name}.npz")
+        account = sv.Ledger(folder / str(rows["ledger"])).account()
+        seeded = SeededRandomness(7, site.name)
+        party = sv.Party(site.name, rows["X"], rows["y"], account=account, randomness=seeded)
+        return answering(party, Certified(Credentials.load(folder, site.name)))

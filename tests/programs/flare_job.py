@@ -10,7 +10,7 @@ from nvflare.fuel.flare_api.flare_api import new_secure_session
 
 if __name__ == "__main__":
     kit, user, job, clients = sys.argv[1:]
-    for attempt in range(100):
+    for _attempt in range(100):
         try:
             session = new_secure_session(user, kit)
             break
@@ -22,4 +22,4 @@ if __name__ == "__main__":
     session.monitor_job(number, timeout=120, poll_interval=0.3)
     status, folder = session.get_job_meta(number)["status"], session.download_job_result(number)
     session.close()
-    print(json.dumps({"status": status, "folder": folder}))
+    sys.stdout.write(json.dumps({"status": status, "folder": folder}) + "\n")

@@ -150,9 +150,10 @@ class _Told:
         """Pass the frame on; the kind of the answer tells what happened."""
         outgoing = self._party.handle(request)
         kind, asked = peek(outgoing.data)[0], peek(request)[0]
+        started = kind == "accept" and asked == "plan" and decode(request).query == ""
         if kind == "refuse":
             _tell(self._site, f"refused: {json.loads(decode(outgoing.data).text)['refused']}")
-        elif (kind == "accept" and asked == "plan") or kind == "done":
+        elif started or kind == "done":
             what = "agreed to" if kind == "accept" else "done with"
             _tell(self._site, f"{what} plan {decode(request).plan.hex()[:12]}")
         return outgoing

@@ -216,9 +216,10 @@ class PartyEnd(Executor):  # type: ignore[misc]
         """Called by FLARE; the job starts with the opening of the party."""
         if event_type == EventType.START_RUN:
             site = Site.of(fl_ctx)
-            with self._failing(site):
-                self._answer = self.opened(site)
-            fl_ctx.get_engine().register_aux_message_handler(_TOPIC, self._handle)
+            with self._one_request:  # what comes while the party is being opened waits for it
+                fl_ctx.get_engine().register_aux_message_handler(_TOPIC, self._handle)
+                with self._failing(site):
+                    self._answer = self.opened(site)
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:  # noqa: ARG002
         """No task of FLARE's queue is served."""
