@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 
-.PHONY: demo test check style types golden docs gallery bench clean
+.PHONY: demo test nvflare check style types golden docs gallery bench clean
 
 # Packages are installed without bytecode. Where none may be written, every process of a test compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -15,6 +15,10 @@ demo: $(RUN)
 
 test: $(DEV) check
 	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+# The wire over NVIDIA FLARE, which brings 44 packages: in an environment of its own.
+nvflare: $(VENV)-nvflare/.run
+	$(VENV)-nvflare/bin/pytest tests/transports/test_contract.py tests/federation/test_nvflare_fit.py -k "Nvflare or nvflare"
 
 check: $(DEV)
 	$(MAKE) --jobs=2 types style
@@ -53,10 +57,15 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/wire.py
 
 clean:
-	rm -rf $(VENV) site sottovoce-demo
+	rm -rf $(VENV) $(VENV)-nvflare site sottovoce-demo
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)-nvflare/.run: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-nvflare
+	$(VENV)-nvflare/bin/python -m pip install --quiet --no-compile --editable '.[nvflare]' pytest
+	touch $@
 
 $(RUN): $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-compile --editable .

@@ -72,6 +72,7 @@ class Holders:
         """Write the site's own file."""
         text = f'[party]\nname = "{name}"\nfile = "{self.folder}/{name}.csv"\nlabel = "out"\n'
         text += f'ledger = "{self.folder}/{name}.db"\n'
+        more = more or "[federation]\ntrust_server = true\n"
         (self.sites.kit(name) / "local" / f"{name}.toml").write_text(text + more)
 
     def said(self, name: str) -> str:
@@ -116,7 +117,7 @@ def test_a_fit_with_known_noise_is_bit_for_bit_that_in_one_process(
         accounts.append(sv.Ledger.create(folder / ledger).open(name, epsilon=1.5, delta=1e-5))
 
     def fitted(federation: sv.Federation, seed: int | None) -> sv.PrivateLogisticRegression:
-        solver = by_name("gradient", rounds=20) if split == "rows" else by_name("admm", rounds=5, models="shared")
+        solver = by_name("gradient", rounds=20) if split == "rows" else by_name("admm", rounds=5)
         options = {"entry_bound": 1.0, "classes": (0, 1), "solver": solver, "insecure_seed": seed}
         return sv.PrivateLogisticRegression(1.0, **options).fit(federation)
 
@@ -158,7 +159,7 @@ def test_a_submitted_job_leaves_its_model_and_charges_every_ledger_once(
 def test_a_policy_and_a_ledger_refuse_and_nothing_is_charged(sites: flare.Sites, tmp_path: Path) -> None:
     """What the site's file says holds, whatever a job says."""
     holders = Holders(tmp_path, sites)
-    holders.describe("ben", "[policy]\nmax_epsilon = 0.5\n")
+    holders.describe("ben", "[federation]\ntrust_server = true\n[policy]\nmax_epsilon = 0.5\n")
     status, results = holders.fit("refused")
     assert status == "FINISHED:EXECUTION_EXCEPTION"
     assert "above this party's limit 0.5" in (results / "error.txt").read_text()
@@ -183,7 +184,7 @@ def test_a_relay_leaves_records_ledger_and_key_to_a_process_of_its_own(sites: fl
     create_authority(tmp_path)
     for name in ("coordinator", *NAMES):
         issue(tmp_path, name)
-    holders.describe("anna", f'[federation]\ncertificates = "{tmp_path}"\n')
+    holders.describe("anna", f'[federation]\ntrust_server = true\ncertificates = "{tmp_path}"\n')
     port = flare.free_port()
     (sites.kit("ben") / "local" / "ben.toml").write_text(
         f'[relay]\nlisten = "127.0.0.1:{port}"\ncertificates = "{tmp_path}"\n'
@@ -223,6 +224,7 @@ def test_a_killed_client_ends_the_job_and_what_was_spent_stays_spent(sites: flar
     account = holders.accounts[1]
     flare.until(lambda: sum(entry.kind == "release" for entry in account.history()) > 10)
     sites.processes["ben"].kill()
+    flare.kill_all(sites.kit("ben"))
     sites.start("ben")
     status, results = submitted.result()
     assert status == "FINISHED:EXECUTION_EXCEPTION"

@@ -1,7 +1,11 @@
 """The two classes that a job of NVIDIA FLARE names: the coordinator at its server, a party at its clients.
 
-A job says what to train. Whose data, under which policy and on which ledger is in a file of the site, `local/NAME.toml`
-in the workspace of the FLARE client NAME, which no job can write, read or name.
+A job says what to train. Whose data, under which policy and on which ledger is the site's to say: in its own file,
+`local/NAME.toml` in the workspace of the FLARE client NAME, which no job can write or name.
+
+A FLARE client lets its server read every file that the client's account can read, whatever the site forbids: rights are
+checked where the server asks for it. So records, ledger and key belong to another account: `sottovoce party` runs
+there, and the client is a relay to it.
 """
 
 from __future__ import annotations
@@ -81,11 +85,13 @@ def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None]) -
 
 
 class Party(PartyEnd):
-    """What the site's own file says: a party or a helper here, or a relay to one in a process of its own.
+    """What the site's own file says: a relay to a party or a helper under another account, or one of them here.
 
-    [party] ...     as for `sottovoce party`; without [federation] it signs by its certificate of FLARE
-    [helper] name   as for `sottovoce helper`
-    [relay]         listen, certificates: `sottovoce party` connects there, and has the records, under its own account
+        [relay]         listen, certificates: `sottovoce party`, or `sottovoce helper`, connects there
+        [party] ...     as for `sottovoce party`, and federation.trust_server = true
+        [helper] name   likewise
+
+    Here a party signs by the certificate of FLARE's provisioning, unless federation.certificates names a folder.
     """
 
     def opened(self, site: Site) -> Callable[[bytes], bytes]:
@@ -98,7 +104,14 @@ class Party(PartyEnd):
         _tell(site, "a job starts")
         if "relay" in tables:
             return _relay(site, path, tables["relay"])
-        own = tables.pop("federation", {}).get("certificates")
+        federation = tables.pop("federation", {})
+        if federation.get("trust_server") is not True:
+            raise InputError(
+                f"{path}: FLARE lets its server read every file that this account can read, also records and keys. Use "
+                "[relay], and `sottovoce party` under another account; or say federation.trust_server = true, if the "
+                "server's operator may read them."
+            )
+        own = federation.get("certificates")
         if own is None:
             credentials = Credentials.provisioned(site.startup, site.name)
         else:
