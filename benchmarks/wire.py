@@ -7,8 +7,9 @@
 Every party of gRPC and of FLARE is a process of its own, on loopback; gRPC and a provisioned FLARE speak mutual TLS. A
 party copies the request's numbers into its answer, so nothing but the wire is measured. "Over" is what a round takes
 beyond the same round in one process, which is the arithmetic: encoding, decoding and adding up. The rounds of all wires
-are made in turns, in one process, so that they meet the same machine; medians, with the lower quartile in brackets.
-What was measured is kept in `benchmarks/results/wire.json`.
+are made in turns, in one process, so that they meet the same machine; medians, with the lower quartile in brackets. "CPU"
+is what a round takes of the coordinator's process, whatever else the machine does: where every party has a machine of its
+own, a round takes little more. What was measured is kept in `benchmarks/results/wire.json`.
 """
 
 from __future__ import annotations
@@ -63,30 +64,32 @@ def names_of(parties: int) -> tuple[str, ...]:
     return tuple(f"p{place:02}" for place in range(parties))
 
 
-def one_round(wire: Transport, vector: np.ndarray) -> float:
-    """Milliseconds, encoding at the coordinator and decoding there included."""
-    start = time.perf_counter()
+def one_round(wire: Transport, vector: np.ndarray) -> tuple[float, float]:
+    """Milliseconds, and those of CPU of this process, encoding at the coordinator and decoding there included."""
+    start, used = time.perf_counter(), time.process_time()
     message = encode(Frame("ask", next(serials), query="echo", arrays={"w": vector}))
     replies = wire.exchange(dict.fromkeys(wire.parties, message))
     total = sum(decode(reply).arrays["w"] for reply in replies.values())
-    took = 1e3 * (time.perf_counter() - start)
+    took = 1e3 * (time.perf_counter() - start), 1e3 * (time.process_time() - used)
     assert np.allclose(total, len(wire.parties) * vector)
     return took
 
 
 def measured(wires: dict[str, Transport]) -> dict[str, Any]:
-    """Median and lower quartile for each wire and size, the wires in turns."""
+    """Median, lower quartile and median of CPU for each wire and size, the wires in turns."""
     found: dict[str, Any] = {}
     for floats, rounds in SIZES:
         vector = np.random.default_rng(0).normal(size=floats)
-        took: dict[str, list[float]] = {name: [] for name in wires}
+        took: dict[str, list[tuple[float, float]]] = {name: [] for name in wires}
         for attempt in range(rounds + 2):
             for name, wire in wires.items():
                 spent = one_round(wire, vector)
                 if attempt >= 2:
                     took[name].append(spent)
-        for name, times in took.items():
-            found[f"{name} / {floats}"] = [statistics.median(times), statistics.quantiles(times, n=4)[0]]
+        for name, each in took.items():
+            times, used = zip(*each, strict=True)
+            cell = statistics.median(times), statistics.quantiles(times, n=4)[0], statistics.median(used)
+            found[f"{name} / {floats}"] = results.shorter(list(cell))
     return {**found, "load": os.getloadavg()[0], "cores": os.cpu_count()}
 
 
@@ -150,13 +153,13 @@ def shown(found: dict[str, Any], parties: int) -> str:
     lines = [f"{parties} parties, load {found['load']:.1f} on {found['cores']} cores"]
     for floats, _ in SIZES:
         base = found[f"process / {floats}"]
-        lines.append(f"  {floats:>9,} floats   in one process {base[0]:.2f} ({base[1]:.2f}) ms")
+        lines.append(f"  {floats:>9,} floats   in one process {base[0]:.2f} ({base[1]:.2f}) ms, CPU {base[2]:.2f} ms")
         for wire in ("grpc", "nvflare"):
             if cell := found.get(f"{wire} / {floats}"):
                 over = [cell[0] - base[0], cell[1] - base[1]]
                 lines.append(
                     f"  {wire:>16}   {cell[0]:8.2f} ({cell[1]:.2f}) ms, over {over[0]:8.2f} ({over[1]:.2f}) ms,"
-                    f" ratio {cell[0] / base[0]:.1f}"
+                    f" ratio {cell[0] / base[0]:.1f}, CPU {cell[2]:.2f} ms"
                 )
     return "\n".join(lines)
 
