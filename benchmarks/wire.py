@@ -7,9 +7,9 @@
 Every party of gRPC and of FLARE is a process of its own, on loopback; gRPC and a provisioned FLARE speak mutual TLS. A
 party copies the request's numbers into its answer, so nothing but the wire is measured. "Over" is what a round takes
 beyond the same round in one process, which is the arithmetic: encoding, decoding and adding up. The rounds of all wires
-are made in turns, in one process, so that they meet the same machine; medians, with the lower quartile in brackets. "CPU"
-is what a round takes of the coordinator's process, whatever else the machine does: where every party has a machine of its
-own, a round takes little more. What was measured is kept in `benchmarks/results/wire.json`.
+are made in turns, in one process, so that they meet the same machine; medians, with the lower quartile in brackets.
+"CPU" is what a round takes of the coordinator's process, whatever else the machine does: where every party has its own
+machine, a round takes little more. What was measured is kept in `benchmarks/results/wire.json`.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def test_a_relay_leaves_records_ledger_and_key_to_a_process_of_its_own(sites: fl
     assert load(folder / "workspace" / "sottovoce" / "relayed.json").plan_.rounds == 150
 
 
-def test_a_killed_client_ends_the_job_and_what_was_spent_stays_spent(sites: flare.Sites, tmp_path: Path) -> None:
+def test_a_killed_client_ends_the_job_and_the_same_job_goes_on_with_its_fit(sites: flare.Sites, tmp_path: Path) -> None:
     holders = Holders(tmp_path, sites)
     submitted = sites.submit(
         holders.job("killed", JOB.replace("rounds = 5", "rounds = 400").replace("wait = 60", "timeout = 5"))
@@ -230,9 +230,13 @@ def test_a_killed_client_ends_the_job_and_what_was_spent_stays_spent(sites: flar
     assert status == "FINISHED:EXECUTION_EXCEPTION"
     assert "an answer of party 'ben'" in (results / "workspace" / "sottovoce" / "error.txt").read_text()
     assert account.balance().spent == pytest.approx(1.0, abs=0.02)
-    # The next job is a new plan.
-    assert holders.fit("after", JOB.replace("epsilon = 1.0", "epsilon = 0.2"))[0] == "FINISHED:COMPLETED"
-    assert account.balance().plans == 2
+    # The same job goes on where it was: the same plan, charged once.
+    status, results = sites.submit(tmp_path / "killed").result()
+    assert status == "FINISHED:COMPLETED"
+    assert load(results / "workspace" / "sottovoce" / "killed.json").plan_.rounds == 400
+    for each in holders.accounts:
+        kinds = [entry.kind for entry in each.history()]
+        assert (kinds.count("reservation"), kinds.count("release")) == (1, 400)
 
 
 BAD = {

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from sottovoce.app import runs, sources
+from sottovoce.app import interrupted, runs, sources
 from sottovoce.app.flare_files import check_job
 from sottovoce.app.holding import holder_of
 from sottovoce.app.jobs import Job, OutputTable, load_job, party_job
@@ -39,11 +39,15 @@ _FOLDER: Final = "sottovoce"  # of the server: below a job's run its results, be
 
 
 class Coordinator(CoordinatorEnd):
-    """Trains as the file `job` of the FLARE job says, and leaves model, report and page among the job's results."""
+    """Trains as the file `job` of the FLARE job says, and leaves model, report and page among the job's results.
 
-    def __init__(self, job: str) -> None:
+    A fit that was stopped goes on when the same job is submitted again, unless it is to `restart`.
+    """
+
+    def __init__(self, job: str, restart: bool = False) -> None:
         super().__init__()
         self._file = job
+        self._restart = restart
 
     def coordinate(self, site: Site, wire: Callable[..., Any]) -> None:
         """Train, once every party has opened its data."""
@@ -54,14 +58,14 @@ class Coordinator(CoordinatorEnd):
         try:
             with contextlib.closing(wire(table.ends, timeout=table.timeout)) as opened:
                 opened.wait_for_parties(table.wait)
-                train(job, opened, results, self.logger.info)
+                train(job, opened, results, self.logger.info, restart=self._restart)
         except SottovoceError as error:
             (results / "error.txt").write_text(f"{error}\n", encoding="utf-8")
             raise
 
 
 def _kept(site: Site, file: str) -> Job:
-    """The job, in a folder of the server that outlives this run: receipts of ledgers are kept beside it."""
+    """The job, in a folder of the server that outlives this run: receipts and the state of a fit are beside it."""
     if Path(file).name != file:
         raise InputError(f"job={file!r} is no name of a file of the FLARE job; `sottovoce nvflare job` makes one.")
     folder = site.root / _FOLDER
@@ -71,17 +75,24 @@ def _kept(site: Site, file: str) -> Job:
     return load_job(folder / file)
 
 
-def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None]) -> dict[str, Path]:
+def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None], *, restart: bool = False) -> None:
     """Run a job over a wire that is there already; its results go into the folder, whatever its [output] says."""
-    job = job.model_copy(update={"output": OutputTable(model=str(folder.resolve() / f"{job.path.stem}.json"))})
-    runs.check_outputs(job)
-    with runs.opened(job, say, wire) as run:
-        for note in runs.preview(run).notes:
-            say(f"note: {note}")
-        start = time.perf_counter()
-        model = runs.fit(run)
-        seconds = time.perf_counter() - start
-    return runs.write_outputs(job, model, runs.occasion_of(model, {}, {}, seconds))
+    placed = job.model_copy(update={"output": OutputTable(model=str(folder.resolve() / f"{job.path.stem}.json"))})
+    begun = interrupted.begun(job, {}, resume=False, restart=restart, overwrite=False)
+    runs.check_outputs(placed)
+    say(begun.said() or "a new fit")
+    state, texts = begun.journal, begun.journal.outputs
+    if not texts:
+        with runs.opened(job, say, begun, wire) as run:
+            for note in runs.preview(run).notes:
+                say(f"note: {note}")
+            start = time.perf_counter()
+            model = runs.fit(run)
+            seconds = time.perf_counter() - start
+        state, texts = run.prepared.coordinator.journal, runs.texts_of(model, runs.occasion_of(model, {}, {}, seconds))
+        state.keep_outputs(texts)
+    runs.write_texts(placed, texts)
+    state.remove()
 
 
 class Party(PartyEnd):

@@ -36,8 +36,11 @@ def check_job(job: Job) -> TrainingTable:
     return job.federation
 
 
-def write_flare_job(job: Job, folder: Path) -> Path:
-    """A job as FLARE takes it, in a folder that is not there yet: `nvflare job submit -j FOLDER`."""
+def write_flare_job(job: Job, folder: Path, *, restart: bool = False) -> Path:
+    """A job as FLARE takes it, in a folder that is not there yet: `nvflare job submit -j FOLDER`.
+
+    With `restart` a fit of this job that was stopped is given up; else it goes on.
+    """
     table = check_job(job)
     check_name(job.path.stem)
     if folder.exists():
@@ -45,7 +48,8 @@ def write_flare_job(job: Job, folder: Path) -> Path:
     coordinator, party = folder / "coordinator" / "config", folder / "party" / "config"
     for made in (coordinator, party):
         made.mkdir(parents=True)
-    workflow = {"id": "coordinator", "path": CLASSES["server"], "args": {"job": job.path.name}}
+    told = {"job": job.path.name, **({"restart": True} if restart else {})}
+    workflow = {"id": "coordinator", "path": CLASSES["server"], "args": told}
     executor = {"tasks": ["none"], "executor": {"path": CLASSES["client"], "args": {}}}
     texts = {
         folder / "meta.json": {

@@ -13,7 +13,5 @@ def holder_of(job: PartyJob, policy: Policy) -> Party:
     """The party that holds the file's records, by its schema if it has one."""
     source, aligned = job.party, AlignmentFile(job.aligned)
     if (schema := job.known_schema) is None:
-        return sources.read_party(
-            source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned
-        )
+        return sources.read_party(source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned)
     return sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)

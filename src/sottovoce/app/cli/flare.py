@@ -20,11 +20,13 @@ app = typer.Typer(
 def job(
     file: Annotated[Path, typer.Argument(metavar="JOB", help="A job file in TOML.", show_default=False)],
     folder: Annotated[Path, typer.Option("--out", help="The folder to make.", show_default=False)],
+    restart: Annotated[bool, typer.Option("--restart", help="Give an interrupted run up; it stays charged.")] = False,
 ) -> None:
     """Make a FLARE job of a job file: the server trains as the file says, the clients answer by their own files.
 
     federation.parties are the names of the FLARE clients; federation.listen and certificates are not needed.
     What the job leaves, model, privacy report and page, is in the folder `sottovoce` of its downloaded results.
+    A fit that was stopped goes on when the same job is submitted again: the same plan, charged once.
 
     - `sottovoce nvflare job trial.toml --out trial-flare`
     - `nvflare job submit -j trial-flare`
@@ -32,7 +34,7 @@ def job(
     from sottovoce.app.flare_files import write_flare_job
     from sottovoce.app.jobs import load_job
 
-    made = write_flare_job(load_job(file), folder)
+    made = write_flare_job(load_job(file), folder, restart=restart)
     out().print(f"made {made}; submit it with: nvflare job submit -j {made}", soft_wrap=True)
 
 
