@@ -176,14 +176,16 @@ def _examine_job(job: Job, visit: _Visit) -> None:
 
 def _examine_coordinator(job: Job | PeopleJob | EvaluationJob, visit: _Visit) -> None:
     """What all do that wait for parties."""
-    if (table := job.federation) is not None:
+    if (table := job.federation) is None:
+        return
+    if table.listen is None or table.certificates is None:  # a job for NVIDIA FLARE
         visit.do("parties", _names(table))
-        if table.listen is None or table.certificates is None:  # a job for NVIDIA FLARE
-            return
-        folder = job.resolve(table.certificates)
-        visit.do("certificate", _certificate(folder, COORDINATOR, visit))
-        visit.do("network", _listening(table.listen, folder))
-        visit.do("clock", _clock(folder, [job.path, *_files(folder)], [], visit))
+        return
+    folder = job.resolve(table.certificates)
+    visit.do("certificate", _certificate(folder, COORDINATOR, visit))
+    visit.do("parties", _names(table))
+    visit.do("network", _listening(table.listen, folder))
+    visit.do("clock", _clock(folder, [job.path, *_files(folder)], [], visit))
 
 
 def _certificate(folder: Path, name: str, visit: _Visit) -> Findings:
@@ -479,7 +481,7 @@ def _listening(listen: str, folder: Path) -> Findings:
             f"its certificate is for {named}, so that no party elsewhere takes it; issue it again with --host",
         )
     else:
-        yield Finding("network", "ok", f"{table.listen} is free; parties reach it as {named}, through any firewall")
+        yield Finding("network", "ok", f"{listen} is free; parties reach it as {named}, through any firewall")
 
 
 def _plan(job: Job) -> Findings:
