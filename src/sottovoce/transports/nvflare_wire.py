@@ -31,13 +31,18 @@ try:
     from nvflare.apis.executor import Executor
     from nvflare.apis.fl_constant import FLContextKey, ReturnCode
     from nvflare.apis.impl.controller import Controller
-    from nvflare.apis.shareable import Shareable, make_reply
+    from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+    from nvflare.fuel.f3.cellnet.fqcn import FQCN
+    from nvflare.fuel.f3.message import Message
+    from nvflare.private.defs import CellChannel
 except ImportError:
     raise ImportError("this wire needs NVIDIA FLARE; install the extra, sottovoce[nvflare].") from None
 
 _TOPIC: Final = "sottovoce"
 _FRAME: Final = "frame"  # bytes both ways; empty ones ask, and say, whether a party is there
 _LEFT: Final = "left"  # said by a party that failed, in place of an answer
+# What is no larger goes out as one message, which takes FLARE a sixth of the time of a stream, its way for all others.
+_ONE_MESSAGE: Final = 2**20
 _PAUSE: Final = 0.2  # seconds between two requests to a party that could not be reached
 
 
@@ -165,8 +170,33 @@ class NvflareCoordinator:
         with self._engine.new_context() as context:
             if (signal := context.get_run_abort_signal()) is not None and signal.triggered:
                 raise WireError("the job was aborted.", names)
-            replies = self._engine.send_aux_request(names, _TOPIC, request, patience, context, optional=True) or {}
+            if len(message) <= _ONE_MESSAGE:
+                replies = self._in_one_message(request, names, patience, context)
+            else:
+                replies = self._engine.send_aux_request(names, _TOPIC, request, patience, context, optional=True) or {}
         return {name: reply for name, reply in replies.items() if reply.get_return_code() == ReturnCode.OK}
+
+    def _in_one_message(self, request: Any, names: list[str], patience: float, context: Any) -> dict[str, Any]:
+        """What `multicast_aux_requests` is for, which FLARE 2.9.0 calls with an argument that nobody takes."""
+        request.set_header(ReservedHeaderKey.TOPIC, _TOPIC)
+        request.set_peer_props(context.get_all_public_props())
+        job, wanted = context.get_job_id(), set(names)
+        cells = {
+            FQCN.join([client.get_fqcn(), job]): client.name
+            for client in self._engine.get_clients()
+            if client.name in wanted
+        }
+        if not cells:
+            return {}
+        replies = self._engine.get_cell().core_cell.broadcast_request(
+            channel=CellChannel.AUX_COMMUNICATION,
+            topic=_TOPIC,
+            targets=list(cells),
+            request=Message(payload=request),
+            timeout=patience,
+            optional=True,
+        )
+        return {cells[cell]: reply.payload for cell, reply in replies.items() if isinstance(reply.payload, Shareable)}
 
 
 class CoordinatorEnd(Controller):  # type: ignore[misc]
