@@ -11,6 +11,7 @@ another. FLARE's task queue is not used: it polls.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from abc import abstractmethod
@@ -102,7 +103,8 @@ class NvflareCoordinator:
     def wait_for_parties(self, timeout: float | None = None) -> None:
         """Return when every party has opened its data; after `timeout` seconds (default: the wire's) raise."""
         patience = self._timeout if timeout is None else timeout
-        replies, left = self._asked(dict.fromkeys(self.parties, b""), patience)
+        # A client whose process of the job is not there yet says nothing; so ask again soon, and then less often.
+        replies, left = self._asked(dict.fromkeys(self.parties, b""), patience, first=1.0)
         if left:
             raise WireError(f"{quoted(left)} could not start; its own log says why.", left)
         if absent := [name for name in self.parties if name not in replies]:
@@ -136,21 +138,27 @@ class NvflareCoordinator:
         self._closed = True
         self._pool.shutdown(wait=False)
 
-    def _asked(self, messages: Mapping[str, bytes], patience: float) -> tuple[dict[str, bytes], list[str]]:
-        """What the parties said, asked again while they cannot be reached, and which of them have failed."""
+    def _asked(
+        self, messages: Mapping[str, bytes], patience: float, first: float = math.inf
+    ) -> tuple[dict[str, bytes], list[str]]:
+        """What the parties said, asked again while they cannot be reached, and which of them have failed.
+
+        The first attempt lasts so many seconds, and each that follows twice as many.
+        """
         deadline = time.monotonic() + patience
         found: dict[str, bytes] = {}
         left: list[str] = []
         while waiting := {name: message for name, message in messages.items() if name not in found}:
             if (time_left := deadline - time.monotonic()) <= 0:
                 break
-            for name, reply in self._sent(waiting, time_left).items():
+            for name, reply in self._sent(waiting, min(first, time_left)).items():
                 if reply.get(_LEFT):
                     left.append(name)
                 elif type(data := reply.get(_FRAME)) is bytes:
                     found[name] = data
             if left or len(found) == len(messages):
                 break
+            first *= 2
             time.sleep(min(_PAUSE, max(0.0, deadline - time.monotonic())))
         return found, left
 
