@@ -138,6 +138,7 @@ def over_flare(parties: int, kind: str) -> dict[str, Any]:
                 process.wait(900)
             finally:
                 process.kill()
+                flare.kill_all(folder)
         else:
             sites = flare.Sites(folder, names, classes)
             try:
