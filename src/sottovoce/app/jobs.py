@@ -223,9 +223,9 @@ class PartyTable(SourceTable):
 class FederationTable(_Table):
     """Parties elsewhere, which connect to this coordinator."""
 
-    listen: str = Field(min_length=3, description='host:port to listen on, for example "127.0.0.1:7443"')
-    certificates: str = Field(
-        min_length=1, description="the folder that `sottovoce certificates` made, with the coordinator's key"
+    listen: str | None = Field(None, min_length=3, description='host:port to listen on, such as "127.0.0.1:7443"')
+    certificates: str | None = Field(
+        None, min_length=1, description="the folder that `sottovoce certificates` made, with the coordinator's key"
     )
     parties: tuple[str, ...] = Field(min_length=1, description="the names of the parties, each once")
     records: dict[str, int] | None = Field(
@@ -237,6 +237,12 @@ class FederationTable(_Table):
     )
     wait: float = Field(300.0, gt=0, description="seconds to wait for the parties to connect")
     timeout: float = Field(60.0, gt=0, description="seconds to wait for an answer")
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Who is on the wire: the parties and, where there is one, the helper."""
+        helper = getattr(self, "helper", None)  # of a training
+        return self.parties if helper is None else (*self.parties, helper)
 
     def width(self, party: str) -> int | None:
         """The declared number of a party's features."""

@@ -6,7 +6,7 @@ party's gate; a wire takes nothing else from an endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -126,3 +126,9 @@ def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limi
                 f"the request to party {name!r} is too large: {len(message)} bytes; at most {limit} are allowed."
             )
     return {name: peek(message)[1] for name, message in messages.items()}
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Parties by name, as an error names them."""
+    said = [repr(name) for name in names]
+    return ("party " if len(said) == 1 else "parties ") + ", ".join(said)

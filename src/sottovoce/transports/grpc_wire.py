@@ -30,7 +30,7 @@ import grpc
 
 from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
-from sottovoce.transports.base import Change, Communication, Endpoint, answer, check_requests
+from sottovoce.transports.base import Change, Communication, Endpoint, answer, check_requests, quoted
 from sottovoce.transports.certificates import Credentials, check_name, check_other_end
 from sottovoce.transports.certified import Certified
 from sottovoce.transports.probe import coordinator_at
@@ -215,7 +215,7 @@ class GrpcCoordinator:
             self._changed.wait_for(lambda: self._closed or not awaited & set(self._absent()), patience)
             self._require_open()
             if absent := [name for name in self._absent() if name in awaited]:
-                raise WireError(f"waited {patience:g} s for {_quoted(absent)} to connect; start them, or wait longer.")
+                raise WireError(f"waited {patience:g} s for {quoted(absent)} to connect; start them, or wait longer.")
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
         """Send one request to each named party at the same time and wait for one reply from each.
@@ -272,12 +272,12 @@ class GrpcCoordinator:
             return replies
         self._require_open()
         if left := [name for name in missing if pending[name].party_left]:
-            ended = f"{_quoted(left)} ended the connection instead of answering; its own log says why."
+            ended = f"{quoted(left)} ended the connection instead of answering; its own log says why."
             raise WireError(ended, left)
         absent = [name for name in missing if name not in self._connections]
         raise WireError(
-            f"waited {self._timeout:g} s for an answer of {_quoted(missing)}"
-            f" ({_quoted(absent) + ' not connected' if absent else 'connected'});"
+            f"waited {self._timeout:g} s for an answer of {quoted(missing)}"
+            f" ({quoted(absent) + ' not connected' if absent else 'connected'});"
             " see what the party is doing, or give the wire a longer timeout.",
             missing,
         )
@@ -600,8 +600,3 @@ def _apart(task: Callable[..., object], *arguments: object) -> threading.Thread:
     thread = threading.Thread(target=task, args=arguments, name="sottovoce-wire", daemon=True)
     thread.start()
     return thread
-
-
-def _quoted(names: Iterable[str]) -> str:
-    quoted = [repr(name) for name in names]
-    return ("party " if len(quoted) == 1 else "parties ") + ", ".join(quoted)

@@ -228,9 +228,9 @@ def serve(job: PartyJob, asked: ViewOptions = NO_OPTIONS, *, once: bool, patienc
 
 def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: bool, patience: float) -> None:
     from sottovoce.app import sources
+    from sottovoce.app.holding import holder_of
     from sottovoce.app.texts import sealed_balance
     from sottovoce.app.view.watched import WatchedEnd
-    from sottovoce.federation.aligned import AlignmentFile
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import serve_party
@@ -238,17 +238,11 @@ def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: boo
     source = job.party
     credentials = Credentials.load(job.resolve(job.federation.certificates), source.name)
     account = sources.source_account(source, job.resolve)
-    schema, policy = job.known_schema, sources.policy_of(job)
+    policy = sources.policy_of(job)
     results = None if source.predictions is None else job.resolve(source.predictions)
     if results is not None:
         check_writable(results, "party.predictions")
-    aligned = AlignmentFile(job.aligned)
-    if schema is None:
-        holder = sources.read_party(
-            source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned
-        )
-    else:
-        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)
+    holder = holder_of(job, policy)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
