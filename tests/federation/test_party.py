@@ -28,6 +28,7 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
+from sottovoce.federation import party as party_module
 from sottovoce.federation.answering import FAILED
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party, check_rows, label_values
@@ -420,6 +421,53 @@ def test_a_memory_is_that_of_the_last_release_of_the_ledger(
         send(party, "done", plan=plan.digest)
         assert not list(folder.iterdir())
     assert found[1:] == found[:1] * 3
+
+
+def test_a_memory_is_of_the_records_that_it_was_made_of(
+    small_plan: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows in another order would have one record move two terms: its own, and that of whoever has its old dual."""
+    before = 12
+    plan = small_plan(**SCD | {"options": {"rounds": before + 1, "rate": 1.0}})
+    release, push, pull = plan.releases[0], np.array([9.0, 0.0, 0.0, 0.0]), np.array([-9.0, 0.0, 0.0, 0.0])
+    everybody = np.tile([1.0, 0.0, 0.0], (40, 1))
+    without = np.where(np.arange(40)[:, None] == 0, math.nan, everybody)
+
+    def last(X: np.ndarray, order: int) -> Frame:
+        """The last answer of a holder that was stopped before it, and has its rows in that order then."""
+        account = Ledger.create(tmp_path / f"{len(list(tmp_path.iterdir()))}.db").open("rows", epsilon=1.0, delta=1e-5)
+        first = Party("anna", X, np.zeros(40), account=account, randomness=SeededRandomness(1))
+        assert propose(first, plan).kind == "accept"
+        assert [ask(first, plan, t, push, query="steps").kind for t in range(before)] == ["answer"] * before
+        stopped = Party("anna", X[::order], np.zeros(40), account=account, randomness=SeededRandomness(2))
+        accepted = propose(stopped, plan)
+        return accepted if accepted.kind == "refuse" else ask(stopped, plan, before, pull, query="steps")
+
+    def moved(order: int) -> float:
+        """How far one record moves the sum; the noise is the same."""
+        grids = [last(X, order).arrays["grid"] for X in (everybody, without)]
+        return float(np.linalg.norm((grids[0] - grids[1]) * release.scale))
+
+    assert 0 < moved(1) <= release.charged_zero_out
+    refusal = last(without, -1)
+    assert refusal.kind == "refuse"
+    assert "other records" in said(refusal)["refused"]
+    monkeypatch.setattr(party_module, "digest_of", lambda _: b"")  # planted: a memory of whatever records
+    assert moved(-1) > release.charged_zero_out
+
+
+def test_a_damaged_memory_is_a_lost_one(small_plan: MakePlan, tmp_path: Path) -> None:
+    account, plan = account_of(tmp_path), small_plan(**SCD)
+    party = party_of(account=account)
+    propose(party, plan)
+    ask(party, plan, 0, query="steps")
+    (path,) = account.path.with_name(f"{account.path.name}.memory").iterdir()
+    whole = path.read_bytes()
+    for data in (b"", b"PK\x03\x04", whole[:-30], whole.replace(b"\0" * 64, b"\1" * 64, 1)):
+        path.write_bytes(data)
+        assert "between rounds is lost" in said(propose(party_of(account=account), plan))["refused"]
+    path.write_bytes(whole)
+    assert propose(party_of(account=account), plan).kind == "accept"
 
 
 @pytest.mark.parametrize("start", [CD, GREEDY, PRIMAL], ids=["cd", "greedy-cd", "scd-primal"])

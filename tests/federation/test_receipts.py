@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,13 +33,13 @@ def accounts(tmp_path: Path) -> list[sv.Account]:
     return [sv.Ledger.create(tmp_path / f"{name}.db").open(name, 3.0, 1e-6) for name in ("anna", "ben")]
 
 
-def served(accounts: list[sv.Account | None]) -> sv.Federation:
+def served(accounts: Sequence[sv.Account | None], **more: Any) -> sv.Federation:
     """Parties as if they were elsewhere: their holders' errors are not raised here."""
     parties = [
         sv.Party(name, *rows(seed), account=account)
         for seed, (name, account) in enumerate(zip(("anna", "ben"), accounts, strict=True))
     ]
-    return sv.Federation.connect(InProcess(parties))
+    return sv.Federation.connect(InProcess(parties), **more)
 
 
 def test_every_acceptance_and_end_gives_a_receipt(accounts: list[sv.Account]) -> None:
@@ -67,6 +70,35 @@ def test_a_ledger_that_forgot_is_found_at_the_next_run(accounts: list[sv.Account
     with pytest.raises(RefusedError, match=r"ben refuses.*set back, cut or replaced"):
         model().fit(restarted)
     assert accounts[0].balance().plans == before  # nobody has paid
+
+
+def test_a_fit_that_goes_on_shows_the_newest_receipt(
+    accounts: list[sv.Account], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the stopped run's beginning is older than one that a restarted party gave later."""
+    plain, copies = InProcess.exchange, list[bytes]()
+
+    def exchange(self: InProcess, messages: Any) -> Any:
+        replies = plain(self, messages)
+        copies.append(accounts[1].path.read_bytes())
+        if len(copies) == 8:
+            raise KeyboardInterrupt
+        return replies
+
+    monkeypatch.setattr(InProcess, "exchange", exchange)
+    with pytest.raises(KeyboardInterrupt):
+        model().fit(served(accounts, journal=tmp_path / "fit.run"))
+    newest = {account.dataset: account.receipt() for account in accounts}
+    accounts[1].path.write_bytes(copies[4])  # the plan is charged in it, and answers lack
+    ledger_file._forget()
+    assert accounts[1].balance().plans == 1
+    assert accounts[1].receipt().number < newest["ben"].number
+    monkeypatch.setattr(InProcess, "exchange", plain)
+    for known, refused in ((newest, True), ({}, False)):
+        federation = served(accounts, journal=tmp_path / "fit.run")
+        federation.receipts.update(known)
+        with pytest.raises(RefusedError, match=r"ben refuses.*set back") if refused else contextlib.nullcontext():
+            model().fit(federation)
 
 
 def test_without_a_receipt_a_ledger_that_was_set_back_is_not_found(accounts: list[sv.Account]) -> None:

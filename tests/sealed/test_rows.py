@@ -160,6 +160,15 @@ class TestOnce:
         with pytest.raises(RefusedError, match="never grows again"):
             holder().share(("p00", "p01"), number=1)
 
+    def test_two_processes_of_a_holder_count_together(self, again: Any) -> None:
+        holder = again(absent=1, spare=1)
+        one, other = holder(), holder()
+        one.share(("p00", "p01"), 1)
+        with pytest.raises(RefusedError, match=r"1 spare releases .* used up"):
+            other.share(("p00", "p01"), 1, number=1)
+        with pytest.raises(RefusedError, match="never grows again"):
+            other.share(number=1)
+
     @pytest.mark.parametrize("roster", [(), ("p00", "p02"), ("p01", "p01"), ("p00", "p01", "p09")])
     def test_a_roster_has_this_party_and_no_stranger(self, roster: tuple[str, ...]) -> None:
         plan, keys = made(3, absent=1, spare=1)

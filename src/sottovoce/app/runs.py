@@ -264,17 +264,24 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> P
 
 
 @contextmanager
-def opened(job: Job, say: Say, begun: Begun | None = None) -> Iterator[Run]:
+def opened(
+    job: Job,
+    say: Say,
+    begun: Begun | None = None,
+    over: Callable[[Transport], Transport] = lambda wire: wire,
+    wire: Transport | None = None,
+) -> Iterator[Run]:
     """A job at its parties: files are read here, or remote parties are waited for; nothing is charged.
 
-    A fit that was `begun` goes on, with what the parties declared then.
+    A fit that was `begun` goes on, with what the parties declared then. `over` may put something between the
+    coordinator and the wire; `wire` is one to the remote parties that is there already, else they connect over gRPC.
     """
     model = job.estimator()
     state = Journal() if begun is None else begun.journal
     if job.federation is not None:
-        federation = _federation(job, _wire(job.federation, job.resolve, say, state))
+        federation = _federation(job, over(wire or _wire(job.federation, job.resolve, say, state)))
     else:
-        federation = _local(job)
+        federation = _local(job, over)
     with contextlib.closing(federation):
         if begun is not None and state.begun:
             facts = [_fact_of(told) for told in begun.facts]
@@ -527,11 +534,11 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
     }
 
 
-def _local(job: Job) -> Federation:
+def _local(job: Job, over: Callable[[Transport], Transport]) -> Federation:
     parties = [_party(job, name, source) for name, source in job.sources.items()]
     if job.split == "columns":
         join(parties)
-    return _federation(job, InProcess(parties), parties)
+    return _federation(job, over(InProcess(parties)), parties)
 
 
 def _party(job: Job, name: str, source: SourceTable) -> Party:
@@ -595,9 +602,12 @@ def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say, stat
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import GrpcCoordinator
 
-    credentials = Credentials.load(resolve(table.certificates), COORDINATOR)
-    helper = getattr(table, "helper", None)  # of a training
-    ends = table.parties if helper is None else (*table.parties, helper)
+    if table.listen is None or table.certificates is None:
+        raise InputError(
+            "federation lacks listen or certificates, and parties are to connect to this process; name both. A job "
+            "that has neither is for NVIDIA FLARE: `sottovoce nvflare job` makes what is submitted there."
+        )
+    credentials, ends = Credentials.load(resolve(table.certificates), COORDINATOR), table.ends
     state = state or Journal()
     if state.ended:
         return InProcess([Declared(name) for name in ends])

@@ -1,7 +1,8 @@
 """What a solver keeps at a holder between rounds, on disk beside the ledger, so that a run goes on after a restart.
 
 Each state is a file whose name is the hash of the release that it belongs to. It is written before that release is
-stored, and the one before it is deleted afterwards: whichever release the ledger has last, its state is there.
+stored, and the one before it is deleted afterwards: whichever release the ledger has last, its state is there. It says
+of which records it is, in which order: a dual that met another record than its own would be of two people.
 """
 
 from __future__ import annotations
@@ -10,29 +11,34 @@ import contextlib
 import hashlib
 import io
 import logging
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.block import Block, is_sparse
 from sottovoce.files import write_durably
 
 _log = logging.getLogger("sottovoce.holder")
+
+_RECORDS: Final = "records"  # the array of a file that has their digest
 
 
 class Memory:
     """What a party remembers of the run of one plan, in files that only its holder reads.
 
-    Guarantee: `read` gives the state that was written with a release, or nothing; a state whose release was never
-    stored has a name that no release has. Proof: `proofs/gate.md`.
+    Guarantee: `read` gives the state that was written with a release, for the same records in the same order, or
+    nothing; a state whose release was never stored has a name that no release has. Proof: `proofs/gate.md`.
     """
 
-    def __init__(self, ledger: Path, party: str, plan: bytes) -> None:
+    def __init__(self, ledger: Path, party: str, plan: bytes, records: bytes = b"") -> None:
         self._folder = ledger.with_name(f"{ledger.name}.memory")
         self._party = hashlib.sha256(party.encode()).hexdigest()[:32]
         self._plan = plan.hex()
+        self._records = np.frombuffer(records, dtype=np.uint8)
         self._last: Path | None = None  # of the last release that was stored
         self._next: Path | None = None
 
@@ -40,7 +46,7 @@ class Memory:
         """Keep the state after a release that is about to be stored, durably."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         data = io.BytesIO()
-        np.savez(data, **state)  # type: ignore[arg-type]  # of arrays alone
+        np.savez(data, **state, **{_RECORDS: self._records})  # type: ignore[arg-type]  # of arrays alone
         self._next = self._path(key, release)
         write_durably(self._next, data.getvalue(), mode=0o600)
 
@@ -51,13 +57,15 @@ class Memory:
             _delete(before)
 
     def read(self, key: tuple[int, str], release: bytes) -> dict[str, NDArray[Any]] | None:
-        """The state that belongs to a stored release; None if it is lost."""
-        path = self._path(key, release)
-        with contextlib.suppress(OSError, ValueError, EOFError), np.load(path, allow_pickle=False) as found:
+        """The state that belongs to a stored release; None if it is lost, or of other records."""
+        path, state = self._path(key, release), dict[str, NDArray[Any]]()
+        unreadable = (OSError, ValueError, EOFError, zipfile.BadZipFile)
+        with contextlib.suppress(*unreadable), np.load(path, allow_pickle=False) as found:
             state = {name: found[name] for name in found.files}
-            self._last = path
-            return state
-        return None
+        if not np.array_equal(state.pop(_RECORDS, np.zeros(1)), self._records):
+            return None
+        self._last = path
+        return state
 
     def clear(self, *, all_plans: bool) -> None:
         """Delete what this party remembers of all plans, or of all but this one."""
@@ -68,6 +76,18 @@ class Memory:
     def _path(self, key: tuple[int, str], release: bytes) -> Path:
         tag = hashlib.sha256(repr(key).encode() + b"\0" + release).hexdigest()
         return self._folder / f"{self._party}.{self._plan}.{tag}"
+
+
+def digest_of(rows: Block) -> bytes:
+    """Of prepared rows and their labels, in their order."""
+    matrix = rows.rows
+    parts = (matrix.indptr, matrix.indices, matrix.data) if is_sparse(matrix) else (matrix,)
+    found = hashlib.blake2b(digest_size=32)
+    for array in (*parts, rows.labels):
+        whole = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
+        found.update(f"{whole.dtype.str}{whole.shape}".encode())
+        found.update(whole.data)
+    return found.digest()
 
 
 def _delete(path: Path) -> None:

@@ -43,8 +43,7 @@ class SealedGate(Gate):
         self._masked: dict[str, tuple[str, str, Masked, NDArray[Any]]] = {}  # the last of each name
         self._group: Masked | None = None
         self._again = 0  # shares of sums that were asked before, of more parties
-        if account is not None:
-            self._recall(sealer, account)
+        self._counted: set[tuple[int, str]] = set()  # shares in the ledger whose rosters are kept, and attempts counted
 
     def masked(
         self, name: str, label: Label, told: str, make: Callable[[], NDArray[Any]]
@@ -98,6 +97,7 @@ class SealedGate(Gate):
                 raise LeakError(f"the plan seals no sums, and {query.name!r} is asked as one; nothing was released.")
             if not set(query.takes(self._public, round.number)) <= set(call.said):
                 raise RefusedError(f"query {query.name!r} in round {round.number} is asked with all that it takes.")
+            self._recall()
             label = label_of(query.name, round.number, call, round.told)
             earlier = self._stored_share(query.name, round.number, call.attempt)
             if earlier is not None:
@@ -186,16 +186,20 @@ class SealedGate(Gate):
                 raise RefusedError(f"query {share.query!r} in round {share.round} was answered by another process.")
         self.unreleased = False
         self._again += call.attempt > 0
+        self._counted.add((share.round, name))
         sealer.keep(call.roster)
         return share
 
-    def _recall(self, sealer: Sealer, account: Account) -> None:
-        """After a restart: the rosters that were answered, and how many of the spare releases."""
-        for number, name in account.released(self._plan.hex()):
-            data = account.stored(self._plan.hex(), number, name)
+    def _recall(self) -> None:
+        """After a restart, or by another process of the holder: the rosters that were answered, and spare releases."""
+        if self._account is None:
+            return
+        for number, name in self._account.released(self._plan.hex()):
+            data = None if (number, name) in self._counted else self._account.stored(self._plan.hex(), number, name)
             if data is not None:
-                sealer.keep(json.loads(decode(data).text)[4])
+                self._sealer.keep(json.loads(decode(data).text)[4])
                 self._again += name != decode(data).query
+                self._counted.add((number, name))
 
 
 def noise_of(query: Query, plan: Plan, told: Told) -> Noise:

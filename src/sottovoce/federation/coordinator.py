@@ -279,7 +279,8 @@ class Coordinator:
 
     def _take_told(self, told: Mapping[str, Any]) -> None:
         self._signatures = dict(told["signatures"])
-        self.receipts |= {name: Receipt.read(text) for name, text in told["receipts"].items()}
+        for name, text in told["receipts"].items():
+            self.receipts[name] = max(Receipt.read(text), self.receipts.get(name, Receipt(0, "")))  # the newest
         for name, (before, after) in told["budgets"].items():
             self.budgets[name] = (_balance(before), _balance(after))
 

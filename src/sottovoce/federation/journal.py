@@ -4,7 +4,7 @@
 
 A body is a line of JSON and the bytes of its arrays. The file is only appended to, and is synced before an answer is
 used. It holds public texts and released values; where the coordinator deals for sealed columns, also the key of that
-run, which it has in memory anyway. It is readable by its owner alone.
+run and the noise that it dealt, which it has in memory anyway. It is readable by its owner alone.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ try:
 except ImportError:  # pragma: no cover  # not on every system
     fcntl = None  # type: ignore[assignment]
 
+_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)  # somebody else's file is not written to
 _MAGIC: Final = b"sottovoce run 1\n"
 _HEAD: Final = struct.Struct("<Q32s8s")
 _OF_THE_RUN: Final = ("run", "coin", "keys", "kept")  # what two plans of one fit differ in
@@ -75,7 +76,8 @@ class Journal:
         self.outputs: dict[str, str] = {}
         self.solved = self.ended = False  # of the last plan: all is answered; every party was told that it is over
         self.answered = 0
-        self.begun = False  # whether there is a file: something may have been charged
+        self.begun = False  # whether the file has an entry: something may have been charged
+        self._made = False  # whether there is a file
         self._file: int | None = None
         self._end = self._size = 0  # of what is whole in the file, and of all of it
         self._hash = b""
@@ -83,7 +85,7 @@ class Journal:
         self._plans: deque[Plan] = deque()
         self._runs: dict[str, Stored] = {}
         self.plans: list[Plan] = []
-        if path is not None and path.exists():
+        if path is not None and (path.exists() or path.is_symlink()):
             self._read(path)
 
     def next_plan(self, made: Plan) -> Plan | None:
@@ -125,18 +127,19 @@ class Journal:
         if self._file is not None:
             os.fsync(self._file)
             return
-        flags = os.O_RDWR | os.O_APPEND | (0 if self.begun else os.O_CREAT | os.O_EXCL)
+        flags = os.O_RDWR | os.O_APPEND | _NO_LINK | (0 if self._made else os.O_CREAT | os.O_EXCL)
         try:
             self._file = os.open(self.path, flags, 0o600)
             self._lock()
-            if self.begun:
-                if os.fstat(self._file).st_size != self._size:
-                    raise self.unusable("another process wrote to it just now; start again")
-                os.truncate(self._file, self._end)  # less an entry that was torn
-            else:
+            found = os.fstat(self._file)
+            if found.st_size != self._size or not found.st_nlink:
+                self.close()
+                raise self.unusable("another process was at it just now; start again")
+            os.truncate(self._file, self._end)  # less an entry that was torn
+            if not self.begun:
                 self._end = os.write(self._file, _MAGIC)
                 self._write(_packed("begun", "", self.about, {}))
-            pending, self._pending, self.begun = self._pending, [], True
+            pending, self._pending, self.begun, self._made = self._pending, [], True, True
             for body in pending:
                 self._write(body)
             os.fsync(self._file)
@@ -144,6 +147,7 @@ class Journal:
         except FileExistsError:
             raise self.unusable("another process began it just now") from None
         except OSError as error:
+            self.close()
             raise InputError(
                 f"the state of the run cannot be written to {self.path} ({error.strerror}), and nothing is charged "
                 "without it; give a folder that this user may write."
@@ -166,7 +170,8 @@ class Journal:
             self.path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 sync_folder(self.path.parent)
-        self.begun = False
+        self.begun = self._made = False
+        self._end = self._size = 0
         self.close()
 
     def close(self) -> None:
@@ -200,6 +205,7 @@ class Journal:
 
     def _lock(self) -> None:
         if fcntl is not None and self._file is not None:
+            os.fchmod(self._file, 0o600)  # a copy that was put back may have another
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -210,18 +216,20 @@ class Journal:
 
     def _read(self, path: Path) -> None:
         try:
-            data = path.read_bytes()
+            with os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK), "rb") as file:
+                data = file.read()
         except OSError as error:
             raise self.unusable(f"it cannot be read ({error.strerror})") from None
-        self.begun, self._end, self._size = True, len(_MAGIC), len(data)
+        self._made, self._end, self._size = True, len(_MAGIC), len(data)
         if data.startswith(_MAGIC):
             for entry, end in self._entries(data, self._end):
                 self._take(entry)
                 self._end = end
         elif not _MAGIC.startswith(data.rstrip(b"\0")):
             raise self.unusable("it is no state of a run of this version")
-        if self._end == len(_MAGIC):  # stopped while it was made: nothing was charged
-            self.remove()
+        self.begun = self._end > len(_MAGIC)
+        if not self.begun:  # it is being made, or was stopped in that: nothing was charged
+            self._end = 0
 
     def _entries(self, data: bytes, start: int) -> Iterator[tuple[Entry, int]]:
         """The entries and where each ends, up to one that was torn."""

@@ -23,7 +23,7 @@ from sottovoce.data.readers import MISSING
 from sottovoce.door.alignment import Alignment
 from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate, fits
-from sottovoce.door.memory import Memory
+from sottovoce.door.memory import Memory, digest_of
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
@@ -377,7 +377,7 @@ class Party(Answering):
         fresh = form.remember(plan, rows)
         if self._account is None or not form.lasting(fresh):
             return fresh, None
-        kept = Memory(self._account.path, self.name, plan.digest)
+        kept = Memory(self._account.path, self.name, plan.digest, digest_of(rows))
         kept.clear(all_plans=False)
         found = self._recalled(form, plan, fresh, kept)
         if found is None:
@@ -385,7 +385,8 @@ class Party(Answering):
             if not (told and self._answered_all(form, plan, self._account.answers(plan.digest.hex()))):
                 raise RefusedError(
                     f"{self.name} was stopped in the middle of this run and what {plan.algorithm} keeps at the holder "
-                    "between rounds is lost; what was released stays charged. Start a new fit."
+                    "between rounds is lost, or of other records than it has now; what was released stays charged. "
+                    "Start a new fit."
                 )
             found = fresh
         return found, kept

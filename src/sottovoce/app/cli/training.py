@@ -22,6 +22,7 @@ from sottovoce.app.cli.console import (
     show_promises,
     table,
 )
+from sottovoce.app.cli.viewing import LogJson, NoView, ViewOptions, ViewPort, watched_fit
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sottovoce.app.interrupted import Begun
     from sottovoce.app.jobs import Job
     from sottovoce.app.runs import Preview, Run
+    from sottovoce.app.view.watched import WatchedWire
     from sottovoce.estimators import PrivateLinearModel
     from sottovoce.plan.plan import Plan
 
@@ -92,6 +94,9 @@ def fit(
     overwrite: Overwrite = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, or fail.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Give an interrupted run up; it stays charged.")] = False,
+    view: ViewPort = None,
+    no_view: NoView = False,
+    log_json: LogJson = None,
 ) -> None:
     """Train a model, and write it with its privacy report (JSON) and a readable page (HTML).
 
@@ -105,6 +110,9 @@ def fit(
     from there by itself when it is started again: the same plan, the same model, charged once. `--resume` fails where
     there is nothing to go on with; `--restart` begins anew, and what the old run was charged stays spent.
 
+    Where parties are elsewhere a page for operators is served at 127.0.0.1 while it runs, and its address printed;
+    not with `--quiet` or `--no-view`. With the data here it is served with `--view`.
+
     - `sottovoce fit job.toml`
     - `sottovoce fit job.toml --json --quiet`
     - `sottovoce fit job.toml --resume`
@@ -112,8 +120,9 @@ def fit(
     from sottovoce.app import interrupted, runs
     from sottovoce.app.jobs import load_job
 
-    beside = aside()
-    loaded = load_job(job)
+    beside, loaded = aside(), load_job(job)
+    seen = ViewOptions(view, no_view, log_json).of_fit(loaded, quiet=quiet)
+    quiet = quiet or seen.log == "-"
     begun = interrupted.begun(loaded, runs.accounts_of(loaded), resume=resume, restart=restart, overwrite=overwrite)
     for plan in begun.given_up:
         beside.print(f"note: given up: {interrupted.cost_in_words(plan)}", soft_wrap=True)
@@ -123,7 +132,10 @@ def fit(
     runs.check_outputs(loaded, overwrite=begun.overwrite)
     if said := begun.said():
         beside.print(said, soft_wrap=True)
-    with runs.opened(loaded, lambda text: None if quiet else beside.print(text), begun) as run:
+    with (
+        watched_fit(loaded, seen, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,
+        runs.opened(loaded, watched.hear, begun, watched.over) as run,
+    ):
         shown = runs.preview(run, charged=begun.journal.begun)
         for note in shown.notes:
             beside.print(f"note: {note}")
@@ -133,7 +145,7 @@ def fit(
         start = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model = trained(run, beside, quiet=quiet)
+            model = trained(run, beside, watched, quiet=quiet)
         seconds = time.perf_counter() - start
         for warning in caught:
             beside.print(f"note: {warning.message}")
@@ -160,16 +172,16 @@ def fit(
         show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
 
 
-def trained(run: Run, console: Console, *, quiet: bool) -> PrivateLinearModel:
+def trained(run: Run, console: Console, watched: WatchedWire, *, quiet: bool) -> PrivateLinearModel:
     """Train, with progress; of a run that is refused say that it can go on."""
     from sottovoce.app import interrupted, runs
     from sottovoce.estimators.progress import progress_bar
 
     try:
         if quiet:
-            return runs.fit(run)
+            return runs.fit(run, watched.progress())
         with progress_bar(f"training by {run.plan.algorithm}", console) as advance:
-            return runs.fit(run, advance)
+            return runs.fit(run, watched.progress(advance))
     except (RefusedError, BudgetError, LedgerError):
         if (state := run.prepared.coordinator.journal).begun:
             console.print(f"note: {state.path} has the state of this run: {interrupted.WHAT_TO_DO}", soft_wrap=True)
