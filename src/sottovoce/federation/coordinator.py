@@ -265,7 +265,8 @@ class Coordinator:
                 self.journal.note("opened", plan, self._told(), sync=False)
         else:
             self._take_told(known)
-            self._start(plan, self._there(signers(plan)))  # who accepted it again may not have been told to start
+            with contextlib.suppress(RefusedError):  # one that refuses says so when it is asked
+                self._start(plan, self._there(signers(plan)))  # who accepted it again may not have been told to start
         self._take_counts()
         self._is_open = True
 
