@@ -23,6 +23,17 @@ from nemesis import Fault
 from run import Campaign
 from trials import EQUAL, Trials
 
+# Of some solvers `run.py` has more cases.
+MORE = (
+    "sgd, one party a round, rows",
+    "sgd, rows, sealed",
+    "scd-sequential, rows",
+    "whitened, rows, sealed",
+    "cd, rows, sealed",
+    "admm, fresh, columns",
+    "newton, columns, sealed, notary",
+)
+NAMES = [name for name in CASES if name not in MORE]
 PLAN = "d1"
 
 
@@ -116,18 +127,19 @@ def test_runs_that_were_given_up_may_cost_a_plan_each_and_no_more() -> None:
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
-    return Campaign(tmp_path_factory.mktemp("faults") / "trials", seed=1)
+    return Campaign(tmp_path_factory.mktemp("faults") / "trials", 1, NAMES)
 
 
 def test_every_solver_while_things_fail(campaign: Campaign) -> None:
     """All runs end with the model of the unbroken one, or by a second plan where the first was lost as it may be."""
-    campaign.run(kills=0, cuts=0, several=2)
+    campaign.run(kills=0, cuts=0, several=3)
     table = campaign.table()
     assert [str(verdict) for verdict in campaign.verdicts if verdict.found] == [], table
-    assert len(campaign.verdicts) == len(CASES)
-    assert campaign.count("kill") >= len(CASES), table
-    assert campaign.count("cut") >= len(CASES) / 2, table
-    assert sum(verdict.word == EQUAL for verdict in campaign.verdicts) >= len(CASES) - 6, table
+    assert len(campaign.verdicts) == len(NAMES)
+    assert len(set(MORE) & set(CASES)) == len(MORE)
+    assert campaign.count("kill") >= len(NAMES), table
+    assert campaign.count("cut") >= len(NAMES) / 2, table
+    assert sum(verdict.word == EQUAL for verdict in campaign.verdicts) >= len(NAMES) - 5, table
 
 
 def test_a_coordinator_that_dies_before_it_has_said_start_says_it_when_it_goes_on(campaign: Campaign) -> None:
