@@ -60,7 +60,7 @@ class Memory:
         """The state that belongs to a stored release; None if it is lost, or of other records."""
         path, state = self._path(key, release), dict[str, NDArray[Any]]()
         unreadable = (OSError, ValueError, EOFError, zipfile.BadZipFile)
-        with contextlib.suppress(*unreadable), np.load(path, allow_pickle=False) as found:
+        with contextlib.suppress(*unreadable), np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
             state = {name: found[name] for name in found.files}
         if not np.array_equal(state.pop(_RECORDS, np.zeros(1)), self._records):
             return None
