@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.noisy_rows import draw
 from sottovoce.door.outgoing import SEAL, Kept, Released
-from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
+from sottovoce.door.query import Choice, Derived, ForgottenError, NoisyRows, Query, Round, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.mechanisms import (
     largest_signed,
@@ -84,6 +84,7 @@ class Gate:
             if isinstance(query, Derived):
                 return Released(query.name, round.number, {"value": self._derived(query, round)}, seal=SEAL)
             self.unreleased = True
+            self._check_memory()
             round = round._replace(randomness=self._randomness)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
@@ -239,6 +240,13 @@ class Gate:
         if release.std > 0.0 and block.bits is None:
             raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
         return release
+
+    def _check_memory(self) -> None:
+        """Draw nothing from a memory before the last release: another process of the holder was asked meanwhile."""
+        if self.memory is None or self._account is None:
+            return
+        if not self.memory.follows(self._account.last_release(self._plan.hex())):
+            raise ForgottenError
 
     def _stored(self, query: Query, number: int) -> Released | None:
         if self._account is not None:
