@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: the collector of garbage need not look at them again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

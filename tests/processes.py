@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import runpy
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,20 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["sottovoce.federation.federation", "sottovoce.transports.grpc_wire"])
+_PRELOADED = ("sottovoce.federation.federation", "sottovoce.transports.grpc_wire")
+_CONTEXT.set_forkserver_preload(list(_PRELOADED))
+
+
+def preload(module: Path) -> None:
+    """Have programs forked from a process that has imported this file too; one that runs already begins anew."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    _CONTEXT.set_forkserver_preload([*_PRELOADED, module.stem])
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(module.parent), known]))  # it is told no other way
+    try:
+        forkserver.ensure_running()  # type: ignore[attr-defined]
+    finally:
+        os.environ.pop("PYTHONPATH") if known is None else os.environ.update(PYTHONPATH=known)
 
 
 def _run(

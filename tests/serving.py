@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from sottovoce import algorithms
+from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.sgd.published import named_records
-from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.data.block import Block
+from sottovoce.door.frames import Frame, encode
 from sottovoce.door.query import Query
-from sottovoce.errors import BudgetError, SottovoceError
+from sottovoce.errors import BudgetError
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
 from sottovoce.plan.plan import Plan
@@ -32,7 +34,7 @@ from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.spending import Book, Events, Reservation, Terms
 from sottovoce.queries.pricing import queries_of
-from support import give_scores, handle
+from support import give_scores, handle, kind_of, plan_in
 
 Data = Mapping[str, tuple[np.ndarray, np.ndarray]]
 MANY = 40  # rounds of a release that are all asked for; of more, those at both ends
@@ -115,10 +117,7 @@ class Holders:
 
     def serve(self, text: str) -> tuple[dict[str, Account], list[Answer], Plan | None]:
         """(accounts of those who took the plan, all that they answered, the plan) for the text of a plan."""
-        try:
-            plan = Plan.from_json(text)
-        except (ValueError, SottovoceError):
-            plan = None
+        plan = plan_in(text)
         accounts, answers, place = dict[str, Account](), list[Answer](), next(self.plans)
         for name, (X, y) in self.data.items():
             account = InMemory(self.folder, f"{name} {place}", self.relation)
@@ -127,8 +126,8 @@ class Holders:
             party = ForTheRun(name, X, known, account=account, randomness=randomness, models=Models())
             give_scores(party, self.first)
             digest = bytes(32) if plan is None else plan.digest
-            proposed = decode(handle(party, encode(Frame("plan", next(serials), digest, text=text))).data)
-            if proposed.kind == "accept":
+            proposed = handle(party, encode(Frame("plan", next(serials), digest, text=text)))
+            if kind_of(proposed) == "accept":
                 assert plan is not None, "a text that is no plan was accepted"
                 accounts[name] = account
                 answers += answered(party, plan)
@@ -136,10 +135,13 @@ class Holders:
 
 
 class ForTheRun(Party):
-    """A party whose rows with noise are kept for the run alone, as they are without a ledger."""
+    """A party whose rows with noise, and what it remembers, are kept for the run alone, as without a ledger."""
 
     def _keeper(self, *_: Any) -> None:
         return None
+
+    def _remembered(self, form: Algorithm, plan: Plan, rows: Block) -> tuple[Any, None]:
+        return form.remember(plan, rows), None
 
 
 def answered(party: Party, plan: Plan) -> Iterator[Answer]:
@@ -154,7 +156,7 @@ def answered(party: Party, plan: Plan) -> Iterator[Answer]:
         for number in (number for number in some if -(2**31) <= number < 2**31):
             for told in messages(plan, query, number):
                 frame = Frame("ask", next(serials), plan.digest, number, name, told)
-                if decode(handle(party, encode(frame)).data).kind == "answer":
+                if kind_of(handle(party, encode(frame))) == "answer":
                     assert name in releases, f"{name!r} was answered, which the plan does not release"
                     record = int(told["index"][0]) if type(query).__name__ == "RecordGradient" else None
                     yield Answer(party.name, query, releases[name], number, record)

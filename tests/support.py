@@ -1,5 +1,6 @@
 """What tests of algorithms share: plans of a problem, a query's value, prices."""
 
+import functools
 import hashlib
 import json
 import math
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from sottovoce import algorithms, penalties
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.block import Block
-from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.frames import Frame, decode, encode, peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.door.query import Query, Round, Wholes
 from sottovoce.errors import SottovoceError
@@ -99,27 +100,44 @@ REGULARISERS = (  # a penalty or a ball of each kind that a step in a metric kno
 IDENTITIES: dict[tuple[str, ...], dict[str, Local]] = {}  # of the parties of a plan, by their names
 
 
+@functools.lru_cache(maxsize=4)
+def plan_in(text: str) -> Plan | None:
+    """The plan that a text is, if it is one: each party of a plan is sent the same text."""
+    try:
+        return Plan.from_json(text)
+    except (SottovoceError, ValueError, RecursionError):
+        return None
+
+
 def handle(party: Party, request: bytes) -> Outgoing:
     """A party's answer to one frame, where the test is its wire, and the other parties sign every plan at once."""
     try:
-        said = decode(request)
-        names = Plan.from_json(said.text).names if said.kind == "plan" else ()
-    except (SottovoceError, ValueError, RecursionError):  # whatever is wrong is the party's to say
-        said, names = Frame("error", 0), ()
-    if names:
-        known = IDENTITIES.setdefault(names, local_identities(names))
-        party.identify(known.get(party.name) or local_identities([party.name])[party.name])
+        said = decode(request) if peek(request)[0] == "plan" else None
+    except SottovoceError:  # whatever is wrong is the party's to say
+        said = None
+    plan = None if said is None else plan_in(said.text)
+    if said is None or plan is None:
+        return party.handle(request)
+    names = plan.names
+    if names not in IDENTITIES:
+        IDENTITIES[names] = local_identities(names)
+    party.identify(IDENTITIES[names].get(party.name) or local_identities([party.name])[party.name])
     answer = party.handle(request)
-    if len(names) > 1 and said.query == "" and decode(answer.data).kind == "accept":
+    if len(names) > 1 and said.query == "" and kind_of(answer) == "accept":
         start(party, said.plan, names)
     return answer
+
+
+def kind_of(answer: Outgoing) -> str:
+    """What kind of frame an answer is."""
+    return peek(answer.data)[0]
 
 
 def start(party: Party, digest: bytes, names: tuple[str, ...]) -> None:
     """Show a party the signatures of all."""
     signatures = {name: identity.sign(PLAN, digest) for name, identity in IDENTITIES[names].items()}
     frame = Frame("plan", 2**60, digest, query="start", text=json.dumps(signatures))
-    assert decode(party.handle(encode(frame)).data).kind == "accept"
+    assert kind_of(party.handle(encode(frame))) == "accept"
 
 
 def renewed(wire: InProcess, party: Party) -> None:

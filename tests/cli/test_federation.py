@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ def test_two_parties_serve_train_and_refuse(write_job, invoke, folder, open_ledg
         '[party]\nname = "north"\nfile = "north.csv"\nlabel = "out"\nledger = "north.db"\n'
         f'[federation]\ncoordinator = "localhost:{port}"\ncertificates = "certificates"\n'
         "[policy]\nmax_epsilon = 1.0\ntell_budget = true\n[bounds]\nentry_bound = 1.0\n"
+        f'[view]\nport = {(view := demo._free_port())}\ntoken = "north.token"\nlog = "north.jsonl"\n'
     )
     north = start("party", "--job", folder / "north.toml")
     options = {"name": "south", "file": folder / "south.csv", "label": "out", "ledger": folder / "south.db"}
@@ -69,6 +71,14 @@ def test_two_parties_serve_train_and_refuse(write_job, invoke, folder, open_ledg
     assert "would fit" in refused.stderr
     loose = write_job("loose.toml", data=None, more=remote, bounds={"entry_bound": "2.0"})
     assert "refuse" in invoke("fit", loose, "--quiet", "--overwrite", code=3).stderr
+    token = (folder / "north.token").read_text().strip()
+    with urllib.request.urlopen(f"http://127.0.0.1:{view}/{token}/metrics") as answer:
+        metrics = answer.read().decode()
+    assert 'sottovoce_refusals_total{code="budget"} 1\n' in metrics
+    assert 'sottovoce_refusals_total{code="refused"} 1\n' in metrics
+    assert "sottovoce_plans_total 1\n" in metrics
+    with urllib.request.urlopen(f"http://127.0.0.1:{view}/healthz") as answer:
+        assert answer.read() == b"ok\n"
     for party in (north, south):
         party.send_signal(signal.SIGINT)
         said, _ = party.communicate(timeout=20)
@@ -76,6 +86,10 @@ def test_two_parties_serve_train_and_refuse(write_job, invoke, folder, open_ledg
         assert "agreed to plan" in said
         assert "refused:" in said
         assert said.endswith("stopped\n")
+    events = [json.loads(line)["event"] for line in (folder / "north.jsonl").read_text().splitlines()]
+    assert events[0] == "started"
+    assert events[-1] == "ended"
+    assert {"agreed", "answer", "refused", "connection", "done"} <= set(events)
 
 
 def test_nobody_comes(write_job, invoke, folder):

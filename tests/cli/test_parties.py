@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app.cli import app
-from sottovoce.app.cli.parties import _Announced
 from sottovoce.app.jobs import load_party_job
+from sottovoce.app.view.watch import Watch
+from sottovoce.app.view.watched import WatchedEnd, told_at
 from sottovoce.errors import InputError
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
@@ -31,7 +32,9 @@ def test_a_holder_is_told_the_epsilon_that_is_charged_and_guaranteed(relation: R
     account = ledger.open("people", epsilon=3.0, delta=1e-5, relation=relation)
     party = Party("north", rng.standard_normal((200, 3)), rng.integers(0, 2, 200), account=account)
     said: list[str] = []
-    federation = Federation.connect(InProcess([_Announced(party, said.append, account, None)]))
+    watch = Watch("party", "north")
+    watch.add(told_at(said.append))
+    federation = Federation.connect(InProcess([WatchedEnd(party, watch, account)]))
     model = sv.PrivateLogisticRegression(
         epsilon=1.0, row_norm=1.0, relation=relation, solver=sv.solvers.Gradient(rounds=5), classes=(0, 1)
     ).fit(federation)

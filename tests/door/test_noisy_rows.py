@@ -7,7 +7,6 @@ import logging
 import math
 import pickle
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import scipy.sparse as sp
 from scipy import stats
 
 import sottovoce as sv
+from processes import Program
 from sottovoce.data.block import Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.door import noisy_rows as kept_rows
@@ -77,9 +77,8 @@ def file_of(account: Account) -> Path:
     return kept_rows.folder_of(account) / entry.details["file"]
 
 
-def in_new_process(folder: Path, label: str, *kill: str, std: float = STD) -> subprocess.Popen[str]:
-    arguments = [sys.executable, str(PROGRAM), str(folder), repr(std), label, *kill]
-    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def in_new_process(folder: Path, label: str, *kill: str) -> Program:
+    return Program(PROGRAM, folder, STD, label, *kill, read=True)
 
 
 def save(folder: Path, data: tuple[list[np.ndarray], np.ndarray]) -> None:
@@ -93,8 +92,8 @@ def test_the_rows_survive_a_restart_bit_for_bit_and_are_not_charged_again(tmp_pa
     save(tmp_path, data)
     for label in ("first", "second"):
         process = in_new_process(tmp_path, label)
-        _, error = process.communicate(timeout=120)
-        assert process.returncode == 0, error
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
     first, second = (dict(np.load(tmp_path / f"{label}.npz")) for label in ("first", "second"))
     assert same(first, second)
     assert not same(first, {f"party{k}": part for k, part in enumerate(data[0])})
@@ -592,8 +591,8 @@ def test_a_kill_at_any_place(tmp_path, data, accounts, place, charged, files, re
     """A killed run has shown no row. What it drew is used if it was recorded, and is drawn anew and charged if not."""
     save(tmp_path, data)
     process = in_new_process(tmp_path, "killed", place)
-    _, error = process.communicate(timeout=120)
-    assert process.returncode == -9, error
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == -9, said
     account, folder = accounts[0], kept_rows.folder_of(accounts[0])
     Ledger(account.path).verify()
     assert account.balance().plans == charged
@@ -632,15 +631,11 @@ def test_processes_that_race_use_the_same_rows(tmp_path, data, accounts):
     save(tmp_path, data)
     racers = [in_new_process(tmp_path, f"racer{k}", "race") for k in range(3)]
     for racer in racers:
-        assert racer.stdout is not None
         assert racer.stdout.readline() == "ready\n"
+    (tmp_path / "go").touch()
     for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    for racer in racers:
-        _, error = racer.communicate(timeout=120)
-        assert racer.returncode == 0, error
+        said, _ = racer.communicate(timeout=120)
+        assert racer.returncode == 0, said
     found = [dict(np.load(tmp_path / f"racer{k}.npz")) for k in range(3)]
     assert same(found[0], found[1])
     assert same(found[0], found[2])

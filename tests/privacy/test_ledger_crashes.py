@@ -16,6 +16,7 @@ from typing import IO
 
 import pytest
 
+from processes import Program
 from sottovoce.privacy.accounting import renyi_of
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
@@ -185,16 +186,17 @@ def test_a_process_that_acknowledges_too_early_is_caught(lives: subprocess.Popen
     pytest.fail("100 kills never fell between the acknowledgement and the commit")
 
 
-# Waits for "go", then opens the same account, shares one plan with the others and asks for its own plans.
+# Waits for a file, then opens the same account, shares one plan with the others and asks for its own plans.
 RACER = """
-import os, sys
+import os, sys, time
 from sottovoce.errors import BudgetError
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
 
 path, name, mu, tries = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
 print("ready", flush=True)
-sys.stdin.readline()
+while not os.path.exists(path + ".go"):
+    time.sleep(0.001)
 account = Ledger(path).open("clinic", 1.0, 1e-5)
 account.reserve("together", [Gaussian(mu)])
 print(account.release("together", 0, "gradient", os.urandom(16)).hex())
@@ -215,20 +217,12 @@ def test_a_race_for_the_last_of_a_budget(tmp_path: Path, racers: int, fitting: i
     mu = (2 * terms.capacity / (fitting + 0.5) / terms.order) ** 0.5
     path = tmp_path / "holder.ledger"
     Ledger.create(path).open("clinic", EPSILON, DELTA)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, str(path), f"racer-{index}", repr(mu), str(tries)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(racers)
-    ]
+    racer = tmp_path / "racer.py"
+    racer.write_text(RACER)
+    processes = [Program(racer, path, f"racer-{index}", mu, tries, read=True) for index in range(racers)]
     for process in processes:
-        assert pipe(process.stdout).readline() == "ready\n"
-    for process in processes:
-        pipe(process.stdin).write("go\n")
-        pipe(process.stdin).flush()
+        assert process.stdout.readline() == "ready\n"
+    Path(f"{path}.go").touch()
     outputs = [process.communicate(timeout=120)[0].split() for process in processes]
     assert [process.returncode for process in processes] == [0] * racers
 

@@ -279,10 +279,12 @@ class Found:
 def fuzz_frames(count: int, seed: int, folder: Path, only: str = "") -> Found:
     """`count` frames, shared among the forms."""
     found, dice = Found(), random.Random(seed)
-    corpora = {name: genuine(name) for name in PLANS if only in name}
+    names = [name for name in PLANS if only in name]
+    used = names[: -(-count // LIFE)]  # a short run does not come to all of them
+    corpora = {name: genuine(name) for name in used}
     sizes = {name: itertools.cycle(large(plan)) for name, (plan, _) in corpora.items()}
     limit_memory()
-    for name in itertools.cycle(corpora):
+    for name in itertools.cycle(names):
         if found.tried >= count:
             return found
         plan, frames = corpora[name]

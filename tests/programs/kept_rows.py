@@ -1,7 +1,8 @@
 """A solver that shows all noisy rows, and a run of it: `kept_rows.py FOLDER STD RUN [KILL]`.
 
 FOLDER has data.npz and the parties' ledgers. The rows that came back are written to FOLDER/RUN.npz. KILL names a place
-in the storing of rows where the process kills itself, after so many calls: "file:2", say.
+in the storing of rows where the process kills itself, after so many calls: "file:2", say. "race" has it say that it is
+ready, and wait for the file FOLDER/go.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import operator
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -223,7 +225,8 @@ if __name__ == "__main__":
         if where == "race":
             sys.stdout.write("ready\n")
             sys.stdout.flush()
-            sys.stdin.readline()
+            while not (Path(folder) / "go").exists():
+                time.sleep(0.001)
         else:
             kill_at(where, int(which))
     found = run([data["part0"], data["part1"]], data["y"], list(own), float(noise))

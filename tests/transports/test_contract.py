@@ -11,6 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+import flare
 from sottovoce.door.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.transports.base import Transport
@@ -183,3 +184,29 @@ class TestGrpc(TransportContract):
         yield opened
         for wire in wires:
             wire.close()
+
+
+@flare.needs_flare
+class TestNvflareSimulated(TransportContract):
+    """Over NVIDIA FLARE in its simulator: no TLS, and every client a process of its own."""
+
+    leak_error = WireError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def opened(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Transport]]:
+        with flare.simulated(tmp_path_factory.mktemp("flare"), PARTIES) as wires:
+            yield wires.opened
+
+
+@flare.needs_flare
+class TestNvflareProvisioned(TransportContract):
+    """Over NVIDIA FLARE as it is run: provisioned, mutual TLS, a server, clients and a submitted job."""
+
+    leak_error = WireError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def opened(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Transport]]:
+        with flare.provisioned(tmp_path_factory.mktemp("flare"), PARTIES) as wires:
+            yield wires.opened

@@ -176,12 +176,16 @@ def _examine_job(job: Job, visit: _Visit) -> None:
 
 def _examine_coordinator(job: Job | PeopleJob | EvaluationJob, visit: _Visit) -> None:
     """What all do that wait for parties."""
-    if (table := job.federation) is not None:
-        folder = job.resolve(table.certificates)
-        visit.do("certificate", _certificate(folder, COORDINATOR, visit))
+    if (table := job.federation) is None:
+        return
+    if table.listen is None or table.certificates is None:  # a job for NVIDIA FLARE
         visit.do("parties", _names(table))
-        visit.do("network", _listening(table, folder))
-        visit.do("clock", _clock(folder, [job.path, *_files(folder)], [], visit))
+        return
+    folder = job.resolve(table.certificates)
+    visit.do("certificate", _certificate(folder, COORDINATOR, visit))
+    visit.do("parties", _names(table))
+    visit.do("network", _listening(table.listen, folder))
+    visit.do("clock", _clock(folder, [job.path, *_files(folder)], [], visit))
 
 
 def _certificate(folder: Path, name: str, visit: _Visit) -> Findings:
@@ -442,20 +446,19 @@ def _policy(job: PartyJob, visit: _Visit) -> Findings:
 
 
 def _names(table: FederationTable) -> Findings:
-    ends = [*table.parties, *filter(None, [getattr(table, "helper", None)])]  # of a training
-    for name in ends:
+    for name in table.ends:
         check_name(name)
         if name == COORDINATOR:
             raise InputError(f"federation.parties has {name!r}, which is no party's name; give it another.")
-    yield Finding("parties", "ok", ", ".join(ends))
+    yield Finding("parties", "ok", ", ".join(table.ends))
 
 
-def _listening(table: FederationTable, folder: Path) -> Findings:
+def _listening(listen: str, folder: Path) -> Findings:
     """The port is free, and the certificate names the host."""
-    host, _, port = table.listen.rpartition(":")
+    host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     if not port.isdecimal():
-        raise InputError(f"federation.listen = {table.listen!r} must be host:port, such as 0.0.0.0:7443.")
+        raise InputError(f"federation.listen = {listen!r} must be host:port, such as 0.0.0.0:7443.")
     try:
         kind = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(kind) as probe:
@@ -464,7 +467,7 @@ def _listening(table: FederationTable, folder: Path) -> Findings:
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{table.listen} cannot be listened on ({why}); another program has the port, or the address is not of "
+            f"{listen} cannot be listened on ({why}); another program has the port, or the address is not of "
             "this machine. End it, or change federation.listen."
         ) from None
     hosts = next((known.hosts for known in listed(folder) if known.name == COORDINATOR), ())
@@ -478,7 +481,7 @@ def _listening(table: FederationTable, folder: Path) -> Findings:
             f"its certificate is for {named}, so that no party elsewhere takes it; issue it again with --host",
         )
     else:
-        yield Finding("network", "ok", f"{table.listen} is free; parties reach it as {named}, through any firewall")
+        yield Finding("network", "ok", f"{listen} is free; parties reach it as {named}, through any firewall")
 
 
 def _plan(job: Job) -> Findings:

@@ -17,6 +17,8 @@ from sottovoce.federation.journal import Journal
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account, Balance
 
+WHAT_TO_DO = "put right what is refused and start again, and it goes on; or give it up with --restart"
+
 # What may change from one start to the next: where results go, and how the parties are reached.
 _MEANWHILE = {"output": True, "federation": {"listen", "wait", "timeout", "certificates"}}
 

@@ -223,9 +223,9 @@ class PartyTable(SourceTable):
 class FederationTable(_Table):
     """Parties elsewhere, which connect to this coordinator."""
 
-    listen: str = Field(min_length=3, description='host:port to listen on, for example "127.0.0.1:7443"')
-    certificates: str = Field(
-        min_length=1, description="the folder that `sottovoce certificates` made, with the coordinator's key"
+    listen: str | None = Field(None, min_length=3, description='host:port to listen on, such as "127.0.0.1:7443"')
+    certificates: str | None = Field(
+        None, min_length=1, description="the folder that `sottovoce certificates` made, with the coordinator's key"
     )
     parties: tuple[str, ...] = Field(min_length=1, description="the names of the parties, each once")
     records: dict[str, int] | None = Field(
@@ -237,6 +237,12 @@ class FederationTable(_Table):
     )
     wait: float = Field(300.0, gt=0, description="seconds to wait for the parties to connect")
     timeout: float = Field(60.0, gt=0, description="seconds to wait for an answer")
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Who is on the wire: the parties and, where there is one, the helper."""
+        helper = getattr(self, "helper", None)  # of a training
+        return self.parties if helper is None else (*self.parties, helper)
 
     def width(self, party: str) -> int | None:
         """The declared number of a party's features."""
@@ -296,6 +302,23 @@ class OutputTable(_Table):
     )
 
 
+class ViewTable(_Table):
+    """The page for operators, at 127.0.0.1 alone, its metrics and its health; and what happens as lines of JSON."""
+
+    port: int = Field(0, strict=True, ge=0, le=65535, description="the port of the page; 0 takes a free one")
+    off: bool = Field(False, strict=True, description="true: no page, no metrics and no health")
+    token: str | None = Field(
+        None,
+        min_length=1,
+        description="a file that keeps the token of the address, made if it is not there; default: new at each start",
+    )
+    log: str | None = Field(
+        None,
+        min_length=1,
+        description='a file for lines of JSON, or "-" for the standard output, then without texts for people',
+    )
+
+
 class _File(_Table):
     """A job file: where it stands, and paths relative to it."""
 
@@ -328,6 +351,7 @@ class Job(_File):
     columns: ColumnsTable | None = Field(None, description="a table with labels, label_party and norms, all optional")
     output: OutputTable = Field(default_factory=OutputTable, description="a table of paths")
     about: About = Field(default_factory=About, description="a table with dataset, purpose, analyst and note")
+    view: ViewTable = Field(default_factory=ViewTable, description="a table with port, off, token and log")
 
     @property
     def known_schema(self) -> Schema | None:
@@ -471,6 +495,7 @@ class HelperJob(_File):
 
     helper: HelperTable = Field(description="a table with name")
     federation: ConnectionTable = Field(description="a table with coordinator and certificates")
+    view: ViewTable = Field(default_factory=ViewTable, description="a table with port, off, token and log")
 
 
 class PolicyTable(_Table):
@@ -496,8 +521,8 @@ class PolicyTable(_Table):
     max_epsilon_pooled: float = Field(
         math.inf, gt=0, description="the most that a plan may cost against the coordinator with all other parties"
     )
-    align: tuple[str, ...] = Field((), description="the parties with which the records may be aligned")
-    count_shared: tuple[str, ...] = Field((), description="the parties with which shared people may be counted")
+    align: tuple[str, ...] = Field((), description="the parties with which, all together, the records may be aligned")
+    count_shared: tuple[str, ...] = Field((), description="the parties with each of which shared people may be counted")
     align_times: Whole = Field(3, description="in how many alignments the identifiers take part at most, from 0")
     align_ratio: float = Field(
         10.0, gt=0, description="how many times longer than the own list of identifiers another party's may be"
@@ -518,6 +543,7 @@ class PartyJob(_File):
         description='the pins of other parties\' certificates, north = "sha256:...", as `sottovoce pin` prints them',
     )
     schema_table: SchemaTable | None = Field(None, alias="schema", description=_SCHEMA)
+    view: ViewTable = Field(default_factory=ViewTable, description="a table with port, off, token and log")
 
     @property
     def known_schema(self) -> Schema | None:

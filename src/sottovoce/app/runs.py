@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
-from sottovoce.app.interrupted import Begun
+from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
@@ -231,8 +231,11 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
     return preview(run, seeded=seeded)
 
 
-def preview(run: Run, *, seeded: bool | None = None) -> Preview:
-    """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed."""
+def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> Preview:
+    """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed.
+
+    One that was `charged`, before it was stopped, does no more to a ledger.
+    """
     plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
     plans = (*run.prepared.plans, *after)
@@ -251,7 +254,7 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
         plan=plan,
         report=privacy_report(plan, seeded=seeded, beside=[each for each in plans if each is not plan]),
         cost=sum(costs[1:], costs[0]),
-        charges=tuple(_charge(plans, party, account) for party, account in accounts.items()),
+        charges=() if charged else tuple(_charge(plans, party, account) for party, account in accounts.items()),
         notes=run.notes,
         why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
         sums=run.prepared.federation.why,
@@ -261,17 +264,24 @@ def preview(run: Run, *, seeded: bool | None = None) -> Preview:
 
 
 @contextmanager
-def opened(job: Job, say: Say, begun: Begun | None = None) -> Iterator[Run]:
+def opened(
+    job: Job,
+    say: Say,
+    begun: Begun | None = None,
+    over: Callable[[Transport], Transport] = lambda wire: wire,
+    wire: Transport | None = None,
+) -> Iterator[Run]:
     """A job at its parties: files are read here, or remote parties are waited for; nothing is charged.
 
-    A fit that was `begun` goes on, with what the parties declared then.
+    A fit that was `begun` goes on, with what the parties declared then. `over` may put something between the
+    coordinator and the wire; `wire` is one to the remote parties that is there already, else they connect over gRPC.
     """
     model = job.estimator()
     state = Journal() if begun is None else begun.journal
     if job.federation is not None:
-        federation = _federation(job, _wire(job.federation, job.resolve, say, state))
+        federation = _federation(job, over(wire or _wire(job.federation, job.resolve, say, state)))
     else:
-        federation = _local(job)
+        federation = _local(job, over)
     with contextlib.closing(federation):
         if begun is not None and state.begun:
             facts = [_fact_of(told) for told in begun.facts]
@@ -431,7 +441,7 @@ def require_budget(shown: Preview) -> None:
 
 def check_outputs(job: Job, *, overwrite: bool = False) -> None:
     """Every result can be written, and none would replace another, something the job reads, or a file that is there."""
-    taken = {job.path.resolve(): "the job itself"}
+    taken = {job.path.resolve(): "the job itself", state_path(job).resolve(): "where the state of the fit is kept"}
     for party, source in job.sources.items():
         for given in filter(None, (source.file, source.ledger)):
             taken[job.resolve(given).resolve()] = f"a file of party {party!r}"
@@ -524,11 +534,11 @@ def report_of(model: PrivateLinearModel, occasion: Occasion) -> dict[str, Any]:
     }
 
 
-def _local(job: Job) -> Federation:
+def _local(job: Job, over: Callable[[Transport], Transport]) -> Federation:
     parties = [_party(job, name, source) for name, source in job.sources.items()]
     if job.split == "columns":
         join(parties)
-    return _federation(job, InProcess(parties), parties)
+    return _federation(job, over(InProcess(parties)), parties)
 
 
 def _party(job: Job, name: str, source: SourceTable) -> Party:
@@ -592,9 +602,12 @@ def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say, stat
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import GrpcCoordinator
 
-    credentials = Credentials.load(resolve(table.certificates), COORDINATOR)
-    helper = getattr(table, "helper", None)  # of a training
-    ends = table.parties if helper is None else (*table.parties, helper)
+    if table.listen is None or table.certificates is None:
+        raise InputError(
+            "federation lacks listen or certificates, and parties are to connect to this process; name both. A job "
+            "that has neither is for NVIDIA FLARE: `sottovoce nvflare job` makes what is submitted there."
+        )
+    credentials, ends = Credentials.load(resolve(table.certificates), COORDINATOR), table.ends
     state = state or Journal()
     if state.ended:
         return InProcess([Declared(name) for name in ends])

@@ -322,6 +322,7 @@ class Block:
         """
         public = (steps.clip, steps.sizes, steps.l1, steps.l2, steps.low, steps.high)
         loss = (steps.code, steps.parameter, steps.records)
+        order = np.array(order)  # one that was told is read-only, for which the kernel would be compiled again
         arguments = (self.labels, scores, weights, order, *public, *loss, noise, grid_step, bits)
         walks = (columns.coordinate_walk_dense, columns.coordinate_walk_sparse)
         return np.asarray(self._on_columns(*walks, *arguments, layout="columns"))

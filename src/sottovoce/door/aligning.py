@@ -185,6 +185,7 @@ class Session:
     def close(self) -> None:
         """Forget all keys; nothing more is answered but a repeat of the last message."""
         self.over = True
+        self._text.close()
         self._workers.close()
         self._keys, self._first, self._scalar, self._last, self._salt = {}, b"", b"", b"", b""
 

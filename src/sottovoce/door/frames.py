@@ -140,29 +140,8 @@ def decode(data: bytes, limit: int = MAX_BYTES) -> Frame:
     plan, rest = words[:plan_bytes], words[plan_bytes:]
     query, text = rest[:query_bytes], rest[query_bytes:]
 
-    names: list[str] = []
-    layouts: list[tuple[int, tuple[int, ...], int]] = []
-    expected = 0
-    for _ in range(array_count):
-        packed, offset = _taken(data, offset, _ARRAY.size)
-        name_bytes, type_code, dimensions = _ARRAY.unpack(packed)
-        name, offset = _taken(data, offset, name_bytes)
-        if not name:
-            raise WireError("an array's name is empty; every array of a frame has its own name.")
-        if type_code >= len(_TYPES):
-            raise WireError(f"dtype code {type_code} is unknown; a frame carries float64 and int64 only.")
-        if dimensions > _MAX_DIMENSIONS:
-            raise WireError(f"an array has {dimensions} dimensions; at most {_MAX_DIMENSIONS} are allowed.")
-        packed, offset = _taken(data, offset, 8 * dimensions)
-        shape = _SHAPES[dimensions].unpack(packed)
-        if _cells(shape) * 8 > limit:
-            raise WireError(f"an array is too large: its shape exceeds {limit} bytes.")
-        count = math.prod(shape)
-        expected += _bytes_of(type_code, count)
-        names.append(_text(name, "an array's name"))
-        layouts.append((type_code, shape, count))
-    if len(set(names)) < len(names):
-        raise WireError("an array's name is duplicate; every array of a frame has its own name.")
+    names, layouts, offset = _layouts(data, offset, array_count, limit)
+    expected = sum(_bytes_of(type_code, count) for type_code, _, count in layouts)
     padding, offset = _taken(data, offset, -offset % 8)
     if any(padding):
         raise WireError("the padding before the arrays is not zero.")
@@ -182,6 +161,51 @@ def peek(data: bytes) -> tuple[str, int]:
     """Kind and serial of an encoded frame, from its header alone; the rest is not looked at."""
     kind, _, _, serial, *_ = _header(data)
     return kind, serial
+
+
+def heading(data: bytes) -> Frame:
+    """A frame without its arrays, which are not looked at."""
+    kind, plan_bytes, _, serial, round_, query_bytes, text_bytes = _header(data)
+    words, _ = _taken(data, _HEADER.size, plan_bytes + query_bytes + text_bytes)
+    query = _text(words[plan_bytes : plan_bytes + query_bytes], "query")
+    return Frame(kind, serial, words[:plan_bytes], round_, query, {}, _text(words[plan_bytes + query_bytes :], "text"))
+
+
+def numbers_in(data: bytes) -> int:
+    """How many numbers the arrays of a frame have; none of them is looked at."""
+    _, plan_bytes, array_count, _, _, query_bytes, text_bytes = _header(data)
+    if not array_count:
+        return 0
+    _, layouts, _ = _layouts(data, _HEADER.size + plan_bytes + query_bytes + text_bytes, array_count, MAX_BYTES)
+    return sum(count for _, _, count in layouts)
+
+
+def _layouts(
+    data: bytes, offset: int, array_count: int, limit: int
+) -> tuple[list[str], list[tuple[int, tuple[int, ...], int]], int]:
+    """Name and layout (type, shape, numbers) of each array, and where their descriptions end."""
+    names: list[str] = []
+    layouts: list[tuple[int, tuple[int, ...], int]] = []
+    for _ in range(array_count):
+        packed, offset = _taken(data, offset, _ARRAY.size)
+        name_bytes, type_code, dimensions = _ARRAY.unpack(packed)
+        name, offset = _taken(data, offset, name_bytes)
+        if not name:
+            raise WireError("an array's name is empty; every array of a frame has its own name.")
+        if type_code >= len(_TYPES):
+            raise WireError(f"dtype code {type_code} is unknown; a frame carries float64 and int64 only.")
+        if dimensions > _MAX_DIMENSIONS:
+            raise WireError(f"an array has {dimensions} dimensions; at most {_MAX_DIMENSIONS} are allowed.")
+        packed, offset = _taken(data, offset, 8 * dimensions)
+        shape = _SHAPES[dimensions].unpack(packed)
+        if _cells(shape) * 8 > limit:
+            raise WireError(f"an array is too large: its shape exceeds {limit} bytes.")
+        count = math.prod(shape)
+        names.append(_text(name, "an array's name"))
+        layouts.append((type_code, shape, count))
+    if len(set(names)) < len(names):
+        raise WireError("an array's name is duplicate; every array of a frame has its own name.")
+    return names, layouts, offset
 
 
 def _header(data: bytes) -> tuple[str, int, int, int, int, int, int]:
@@ -231,7 +255,8 @@ def _array(what: str, data: bytes, offset: int, layout: tuple[int, tuple[int, ..
     array = np.frombuffer(data, _TYPES[type_code], count, offset)
     if any(data[offset + array.nbytes : offset + _bytes_of(type_code, count)]):
         raise WireError(f"the padding after {what} is not zero.")
-    if type_code != _REALS and (type_code == _NARROW) != _fit_in_4_bytes(array, len(shape)):
+    narrow = len(shape) == 1 if type_code == _NARROW else _fit_in_4_bytes(array, len(shape))
+    if type_code != _REALS and (type_code == _NARROW) != narrow:
         raise WireError(f"{what} has whole numbers of another size than they need.")
     _require_finite(what, array)
     if type_code == _NARROW:

@@ -25,8 +25,8 @@ _log = logging.getLogger("sottovoce.holder")
 class Aligner:
     """A party's identifiers and what it keeps of alignments. `say` tells the holder, in its own process, how it goes.
 
-    Guarantee: nothing is answered before the policy names all other members, their keys are pinned, and each of them
-    has signed the terms, its key and the length of its list.
+    Guarantee: nothing is answered before the policy names exactly the other members, their keys are pinned, and each of
+    them has signed the terms, its key and the length of its list.
     """
 
     party: str
@@ -53,10 +53,8 @@ class Aligner:
         others = [name for name in terms.members if name != self.party]
         if self.ids is None or len(others) == len(terms.members):
             raise RefusedError(f"{self.party} has no identifiers (`id` names their column), or is no member.")
-        allowed, what = (policy.count_shared, "count_shared") if terms.purpose == COUNT else (policy.align, "align")
+        self._check_allowed(terms, others, policy)
         for name in others:
-            if name not in allowed:
-                raise RefusedError(f"{self.party} does not align with {name}; its holder can, by policy.{what}.")
             if not identity.pinned(name):
                 raise RefusedError(
                     f"{self.party} has not pinned the key of {name}, and aligns with nobody it has not: who makes up "
@@ -84,6 +82,7 @@ class Aligner:
         found = session.answer(opened if frame.query == "open" else frame)
         if session.counted is not None:
             self.say(f"shares {session.counted:,} people with {' and '.join(self._others(session))}")
+            session.counted = None
         return found
 
     def finished(self) -> Aligned | None:
@@ -97,6 +96,19 @@ class Aligner:
         others = ", ".join(self._others(session))
         self.say(f"aligned with {others}: {len(found.places):,} of {len(self.ids):,} records are common{where}")
         return found
+
+    def _check_allowed(self, terms: Terms, others: list[str], policy: Policy) -> None:
+        """Refuse members whom the holder did not name; an alignment is with all that it named, not with some of them.
+
+        Else a coordinator could have two of three parties learn whom they share.
+        """
+        named = ", ".join(others)
+        if terms.purpose == COUNT and not set(others) <= set(policy.count_shared):
+            raise RefusedError(f"{self.party} counts nobody with {named}; its holder can, by policy.count_shared.")
+        if terms.purpose != COUNT and set(others) != set(policy.align) - {self.party}:
+            raise RefusedError(
+                f"{self.party} does not align with {named}; its holder can, by policy.align, which names all others."
+            )
 
     def _open(self, frame: Frame, policy: Policy, identity: Identity | None) -> None:
         """A session with members who have signed what this party signed, and whose lists it can take."""
@@ -121,7 +133,8 @@ class Aligner:
         self._invited, self._session = None, session
         self._tenths, self._since = 0, time.monotonic()
         session.progress.say = self._progress
-        self.say(f"aligning {own.records:,} identifiers with {', '.join(self._others(session))}, for {terms.purpose}")
+        others = ", ".join(self._others(session))
+        self.say(f"aligning {own.records:,} identifiers with {others}, for {terms.purpose}, matched by {terms.matcher}")
 
     def _progress(self, done: int, total: int) -> None:
         if (tenths := 10 * done // total) > self._tenths:

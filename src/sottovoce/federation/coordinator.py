@@ -97,7 +97,7 @@ class Coordinator:
         self._away: set[str] = set()
         self._signatures: dict[str, str] = {}
         self._announced: dict[str, str] = {}  # signatures of the keys of the next run
-        self._deal_keys: dict[bytes, RunKey] = {}  # by plan, where this end deals
+        self._deal_keys: dict[str, RunKey] = {}  # by public key, where this end deals
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
@@ -117,12 +117,13 @@ class Coordinator:
             known = self.journal.of(found).made
             self._announced = dict(known["announced"])
             if "deal_key" in known:
-                self._deal_keys[found.digest] = RunKey(bytes.fromhex(known["deal_key"]))
+                key = RunKey(bytes.fromhex(known["deal_key"]))
+                self._deal_keys[key.public] = key
         return found
 
     def settled(self, plan: Plan) -> Plan:
         """A plan that is about to be shown, proposed and run: kept, so that it comes back if the fit is interrupted."""
-        key = self._deal_keys.get(plan.digest)
+        key = self._deal_keys.get(dict(plan.keys).get(COORDINATOR, ""))
         own = {} if key is None else {"deal_key": key.private_bytes().hex()}
         self.journal.add_plan(plan, announced=self._announced if plan.keys else {}, **own)
         return plan
@@ -145,11 +146,9 @@ class Coordinator:
         own = RunKey() if columns and sealing.helper is None else None
         if own is not None:
             keys.append((sealing.dealer, own.public))
+            self._deal_keys[own.public] = own
         ids = columns and all(replies[name].facts["ids"] for name in plan.names)
-        found = plan.model_copy(update={"keys": tuple(keys), "sealing": sealing.changed(ids=ids)})
-        if own is not None:
-            self._deal_keys[found.digest] = own
-        return found
+        return plan.model_copy(update={"keys": tuple(keys), "sealing": sealing.changed(ids=ids)})
 
     def refusal_to_seal(self) -> str | None:
         """Why a party takes no part in sealed sums, or None; nothing is charged."""
@@ -467,7 +466,7 @@ class Coordinator:
 
         deals: Deals
         if plan.sealing is None or plan.sealing.helper is None:
-            key = self._deal_keys[plan.digest]
+            key = self._deal_keys[dict(plan.keys)[COORDINATOR]]
             deals = LocalDeals(plan, key, self._randomness, functools.partial(self._drawn, plan))
         else:
             deals = RemoteDeals(plan, plan.sealing.helper, exchange)

@@ -522,6 +522,7 @@ class Party(Answering):
         sealer = self._sealer(plan)
         self._check_aligned(plan, sealer, charged=frame.query != "check")
         if frame.query == "check":
+            self._keys.hold(plan)
             if self._account is not None:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))

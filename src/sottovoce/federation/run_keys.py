@@ -19,7 +19,7 @@ MOST_OFFERED: Final = 8  # keys that were told, and whose plan has not come
 
 
 class RunKeys:
-    """Keys that this party has told, by public key; beside a ledger that of the accepted plan, so that it can go on.
+    """Keys that this party has told, by public key; beside a ledger that of the checked or accepted plan, to go on.
 
     A key lasts until the run is over or another plan is accepted: then nobody, not even its holder, can read what the
     others sealed with it. By columns no run goes on after a restart, and no key is written.
@@ -30,6 +30,7 @@ class RunKeys:
         self._party = party
         self._known: dict[str, RunKey] = {}
         self._used = ""  # the key of the accepted plan
+        self._held = b""  # the plan that was checked last
 
     def new(self) -> str:
         """The public key of a new one."""
@@ -56,16 +57,32 @@ class RunKeys:
 
     def keep(self, plan: Plan) -> None:
         """Write the key of an accepted plan, for its holder alone; that of the plan before it is deleted."""
+        if self._held == plan.digest:
+            self._held = b""
         if self._used != (used := dict(plan.keys).get(self._party, "")):
             self._known.pop(self._used, None)
             self._used = used
         kept = plan.sealing is not None and plan.split == "rows"
         self._delete(but=plan.digest if kept else b"")
-        if kept and self._folder is not None:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            path = self._path(self._folder, plan.digest)
-            if not path.exists():
-                write_durably(path, self.of(plan).private_bytes().hex().encode(), mode=0o600)
+        self._write(plan)
+
+    def hold(self, plan: Plan) -> None:
+        """Write the key of a plan that was checked and is about to be proposed; that of the one before is kept too.
+
+        So a party that is stopped between the two can accept it: others may have charged it by then.
+        """
+        if self._held and self._held != plan.digest and self._folder is not None:
+            self._path(self._folder, self._held).unlink(missing_ok=True)
+        self._held = plan.digest
+        self._write(plan)
+
+    def _write(self, plan: Plan) -> None:
+        if plan.sealing is None or plan.split != "rows" or self._folder is None:
+            return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        path = self._path(self._folder, plan.digest)
+        if not path.exists():
+            write_durably(path, self.of(plan).private_bytes().hex().encode(), mode=0o600)
 
     def forget(self) -> None:
         """The run is over: so are all keys."""

@@ -207,6 +207,8 @@ class ColumnRun:
             current = _Lookup(query, frame.round, told, pieces_of(self._plan, query, told))
         if current.query.name != query.name or hash_of(current.told) != hash_of(told):
             raise RefusedError(f"query {frame.query!r} in round {frame.round} was told other numbers before.")
+        if asked.piece in current.pieces[: current.added]:
+            return self._again(SCORES, frame.round, asked.piece, hash_of(told))
         _check_piece(asked.piece, current.pieces[current.added : current.added + 1])
         current.table = self._dealt(TABLE, frame.round, [frame.round, *asked.piece], frame.arrays, TABLE)
         self._lookup = current
@@ -220,6 +222,8 @@ class ColumnRun:
 
     def _slopes(self, query: JointSum, frame: Frame, asked: Stage) -> Masked:
         current = self._current(query, frame.round)
+        if asked.piece in current.pieces[: current.added]:
+            return self._again(SLOPES, frame.round, asked.piece, "")
         _check_piece(asked.piece, current.pieces[current.added : current.added + 1])
         masked, current.slopes = self._gate.masked(
             SLOPES,
@@ -228,6 +232,10 @@ class ColumnRun:
             lambda: self._looked_up(current, frame.round, asked.piece, frame.arrays),
         )
         return masked
+
+    def _again(self, name: str, number: int, piece: Piece, told: str) -> Masked:
+        """What left for a piece that was added since: the same box, for a coordinator that was stopped just then."""
+        return self._gate.masked(name, label(name, number, piece), told, _not_again)[0]
 
     def _looked_up(self, current: _Lookup, number: int, piece: Piece, sent: Arrays) -> NDArray[np.uint64]:
         """A share of what is looked up at all parties' scores."""
@@ -290,6 +298,10 @@ class ColumnRun:
         if (name in sent) != (self._sealer.name == receiver_of(self._plan.names, number)):
             raise RefusedError(f"round {number}: one party in turn is dealt words, and nobody else.")
         return self._sealer.dealt(dealt_label(what, at), sent[name]) if name in sent else None
+
+
+def _not_again() -> NDArray[Any]:
+    raise RefusedError("a piece of the records that was added is masked no more.")
 
 
 def _check_piece(piece: Piece, due: tuple[Piece, ...]) -> None:

@@ -238,7 +238,11 @@ class Opener:
         self._opened: set[str] = set()
 
     def open(self, shares: Mapping[str, NDArray[np.int64]], noise: Noise, label: Label) -> NDArray[np.float64]:
-        """The sum of the shares with all of its noise. Neither it without the top-up nor the top-up is kept."""
+        """The sum of the shares with all of its noise. Neither it without the top-up nor the top-up is kept.
+
+        A coordinator that was stopped before it kept the sum opens it again, with another top-up: the first was used
+        for nothing and nobody saw it, so all others see one (`proofs/sealing.md`).
+        """
         sealing, said = self.plan.sealing, json.dumps(label)
         if sealing is None or set(shares) != set(label[4]) or said in self._opened:
             raise LeakError("a sealed sum is opened once, from one share of each party in its roster.")

@@ -6,14 +6,30 @@ party's gate; a wire takes nothing else from an endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from sottovoce.door.frames import peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.transports.identity import Identity
+
+
+class Change(str):
+    """What became of a connection: words for people, with the kind of change and the end that it is about.
+
+    Kinds: connected, back, lost, left, turned-away and, at a party, absent (there is no coordinator).
+    """
+
+    kind: str
+    end: str
+
+    def __new__(cls, kind: str, end: str, words: str) -> Self:
+        """The words, and what they are about."""
+        made = super().__new__(cls, words)
+        made.kind, made.end = kind, end
+        return made
 
 
 @dataclass
@@ -110,3 +126,9 @@ def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limi
                 f"the request to party {name!r} is too large: {len(message)} bytes; at most {limit} are allowed."
             )
     return {name: peek(message)[1] for name, message in messages.items()}
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Parties by name, as an error names them."""
+    said = [repr(name) for name in names]
+    return ("party " if len(said) == 1 else "parties ") + ", ".join(said)

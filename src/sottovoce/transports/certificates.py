@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 import logging
 import os
 import re
@@ -54,13 +55,15 @@ class Credentials:
 
     `revoked` is the authority's list of certificates that it took back; empty if there is none. Checked when made: an
     unreadable or expired certificate, one with a small key, a key that is not the certificate's, or a list that is not
-    the authority's, is an `InputError`. The key is in no `repr`.
+    the authority's, is an `InputError`. The key is in no `repr`. `server` is the name of the server where NVIDIA FLARE
+    provisioned them: its certificates do not say what they are for, so that of the server is known by its name.
     """
 
     ca: bytes = field(repr=False)
     certificate: bytes = field(repr=False)
     key: bytes = field(repr=False)
     revoked: bytes = field(repr=False, default=b"")
+    server: str = ""
 
     def __post_init__(self) -> None:
         authority = _certificate(self.ca, "ca")
@@ -93,20 +96,35 @@ class Credentials:
             revoked=_read(taken_back) if taken_back.exists() else b"",
         )
         _warn_of_readers(folder / f"{name}.key")
-        if credentials.name != name:
-            raise InputError(f"{folder / f'{name}.pem'} names {credentials.name!r}, not {name!r}; issue it again.")
-        own, authority = _certificate(credentials.certificate, "certificate"), _certificate(credentials.ca, "ca")
+        return credentials._checked(folder, name)
+
+    @classmethod
+    def provisioned(cls, folder: str | os.PathLike[str], name: str) -> Credentials:
+        """The credentials of the FLARE client `name` from the folder `startup` that FLARE's provisioning made."""
+        folder = Path(folder)
+        try:
+            server = str(json.loads(_read(folder / "fed_client.json"))["servers"][0]["identity"])
+        except (ValueError, LookupError, TypeError):
+            raise InputError(f"{folder / 'fed_client.json'} does not name the identity of a server.") from None
+        ca, certificate, key = (_read(folder / file) for file in ("rootCA.pem", "client.crt", "client.key"))
+        return cls(ca, certificate, key, server=server)._checked(folder, name)
+
+    def _checked(self, folder: Path, name: str) -> Credentials:
+        """The credentials themselves, unless they are another's, another authority's or revoked."""
+        if self.name != name:
+            raise InputError(f"the certificate in {folder} names {self.name!r}, not {name!r}; issue it again.")
+        own, authority = _certificate(self.certificate, "certificate"), _certificate(self.ca, "ca")
         try:
             own.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature):
             raise InputError(
                 f"the certificate of {name!r} was not issued by the authority in {folder}; issue it again."
             ) from None
-        if own.serial_number in _revoked_serials(credentials.revoked, authority):
+        if own.serial_number in _revoked_serials(self.revoked, authority):
             raise InputError(f"the certificate of {name!r} in {folder} was revoked; ask for another one.")
         if (left := _days_left(own)) < SOON:
             _LOG.warning("the certificate of %r in %s ends in %s; %s", name, folder, days_text(left), renewal(name))
-        return credentials
+        return self
 
 
 class Listed(NamedTuple):
@@ -168,7 +186,8 @@ def check_other_end(certificate: bytes, mine: Credentials, name: str) -> PublicK
 
     Guarantee: it was issued by the authority of `mine`, is valid now, is no authority's, may serve if it is the
     coordinator's and connect if it is a party's, has one common name, which is `name` to the letter, has no small key,
-    and is not on the list of those taken back. Else an `InputError` says which of these it is.
+    and is not on the list of those taken back. Else an `InputError` says which of these it is. Where FLARE provisioned
+    `mine`, what a certificate may do is refused only if it says otherwise; the server's and an admin's are no party's.
     """
     shown, authority = _certificate(certificate, "the certificate shown"), _certificate(mine.ca, "ca")
     try:
@@ -179,18 +198,32 @@ def check_other_end(certificate: bytes, mine: Credentials, name: str) -> PublicK
     _require_large_key(shown.public_key(), shown.subject.rfc4514_string())
     if _common_name(shown) != name:
         raise InputError(f"the certificate shown names {_common_name(shown)!r}, not {name!r}.")
-    wanted = ExtendedKeyUsageOID.SERVER_AUTH if name == COORDINATOR else ExtendedKeyUsageOID.CLIENT_AUTH
-    try:
-        usages = list(shown.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
-        signs = shown.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, ValueError):
-        usages, signs = [], True
-    if wanted not in usages or signs:
+    if not (_provisioned_party(shown, mine.server) if mine.server else _made_for(shown, name, said=True)):
         use = "serve" if name == COORDINATOR else "connect"
         raise InputError(f"the certificate of {name!r} was not made to {use}.")
     if shown.serial_number in _revoked_serials(mine.revoked, authority):
         raise InputError(f"the certificate of {name!r} (serial {shown.serial_number:x}) was revoked by its authority.")
     return shown.public_key()
+
+
+def _made_for(shown: x509.Certificate, name: str, *, said: bool) -> bool:
+    """Whether a certificate is no authority's and may do what `name` does; it may have to say so."""
+    wanted = ExtendedKeyUsageOID.SERVER_AUTH if name == COORDINATOR else ExtendedKeyUsageOID.CLIENT_AUTH
+    try:
+        found = {type(extension.value): extension.value for extension in shown.extensions}
+    except (x509.DuplicateExtension, ValueError):
+        return False
+    uses, limits = found.get(x509.ExtendedKeyUsage), found.get(x509.BasicConstraints)
+    if uses is None or limits is None:
+        return not said and (uses is None or wanted in uses) and not getattr(limits, "ca", False)
+    return wanted in uses and not limits.ca
+
+
+def _provisioned_party(shown: x509.Certificate, server: str) -> bool:
+    """Whether a certificate of FLARE's provisioning is a client's: not its server's, nor an admin's, who has a role."""
+    admin = shown.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
+    name = _common_name(shown)
+    return name != server and not admin and _made_for(shown, name, said=False)
 
 
 def pin_of(key: PublicKeyTypes) -> str:

@@ -11,6 +11,7 @@ its word only when the certificate's common name is the name it claims and the n
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -29,7 +30,7 @@ import grpc
 
 from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
-from sottovoce.transports.base import Communication, Endpoint, answer, check_requests
+from sottovoce.transports.base import Change, Communication, Endpoint, answer, check_requests, quoted
 from sottovoce.transports.certificates import Credentials, check_name, check_other_end
 from sottovoce.transports.certified import Certified
 from sottovoce.transports.probe import coordinator_at
@@ -49,6 +50,7 @@ _HANDSHAKE_TIME: Final = 5.0
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 2.0
+_STANDING: Final = {"connected": "has connected", "back": "is back", "lost": "was lost", "left": "left"}
 # Seconds that a stream may take to end once it was told to.
 _CLOSING_TIME: Final = 1.0
 # Seconds that a coordinator may take to accept a stream, its TLS handshake included, or to end one.
@@ -144,7 +146,7 @@ class GrpcCoordinator:
         *,
         timeout: float = 60.0,
         limit: int = MAX_BYTES,
-        on_change: Callable[[str], None] | None = None,
+        on_change: Callable[[Change], None] | None = None,
     ) -> None:
         self.parties = tuple(parties)
         for name in self.parties:
@@ -213,7 +215,7 @@ class GrpcCoordinator:
             self._changed.wait_for(lambda: self._closed or not awaited & set(self._absent()), patience)
             self._require_open()
             if absent := [name for name in self._absent() if name in awaited]:
-                raise WireError(f"waited {patience:g} s for {_quoted(absent)} to connect; start them, or wait longer.")
+                raise WireError(f"waited {patience:g} s for {quoted(absent)} to connect; start them, or wait longer.")
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
         """Send one request to each named party at the same time and wait for one reply from each.
@@ -270,12 +272,12 @@ class GrpcCoordinator:
             return replies
         self._require_open()
         if left := [name for name in missing if pending[name].party_left]:
-            ended = f"{_quoted(left)} ended the connection instead of answering; its own log says why."
+            ended = f"{quoted(left)} ended the connection instead of answering; its own log says why."
             raise WireError(ended, left)
         absent = [name for name in missing if name not in self._connections]
         raise WireError(
-            f"waited {self._timeout:g} s for an answer of {_quoted(missing)}"
-            f" ({_quoted(absent) + ' not connected' if absent else 'connected'});"
+            f"waited {self._timeout:g} s for an answer of {quoted(missing)}"
+            f" ({quoted(absent) + ' not connected' if absent else 'connected'});"
             " see what the party is doing, or give the wire a longer timeout.",
             missing,
         )
@@ -314,20 +316,20 @@ class GrpcCoordinator:
             why = str(error).removesuffix(".")
         said = f"refused a peer at {context.peer()} that says it is {', '.join(map(repr, claimed)) or 'nobody'}: {why}"
         _LOG.warning("%s", said)
-        self._tell(said)
+        self._tell(Change("turned-away", ", ".join(claimed), said))
         context.abort(code, why)
         raise AssertionError("abort does not return")
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, change: Change) -> None:
         if self._on_change is not None:
-            self._on_change(text)
+            self._on_change(change)
 
-    def _standing(self, name: str, what: str) -> None:
+    def _standing(self, name: str, kind: str) -> None:
         """Say what became of a party's connection, and who is missing; with the lock held."""
         absent = self._absent()
-        text = f"{name} {what}; {'missing: ' + ', '.join(absent) if absent else 'all parties are connected'}"
+        text = f"{name} {_STANDING[kind]}; {'missing: ' + ', '.join(absent) if absent else 'all parties are connected'}"
         _LOG.info("%s", text)
-        self._tell(text)
+        self._tell(Change(kind, name, text))
 
     def _attach(self, connection: _Connection) -> None:
         with self._changed:
@@ -338,7 +340,7 @@ class GrpcCoordinator:
                 _LOG.warning("party %r connected again; its older connection is ended", connection.name)
                 older.end(grpc.StatusCode.ABORTED, "a newer connection of this party replaced this one")
             self._connections[connection.name] = connection
-            self._standing(connection.name, "is back" if connection.name in self._known else "has connected")
+            self._standing(connection.name, "back" if connection.name in self._known else "connected")
             self._known.add(connection.name)
             self._done.discard(connection.name)
             request = self._pending.get(connection.name)
@@ -386,7 +388,7 @@ class GrpcCoordinator:
                 if left and request and request.reply is None:
                     request.party_left = True
                 if not self._closed and connection.name not in self._done:
-                    self._standing(connection.name, "left" if left else "was lost")
+                    self._standing(connection.name, "left" if left else "lost")
                 self._changed.notify_all()
         connection.end()
 
@@ -400,7 +402,7 @@ def serve_party(  # noqa: PLR0913
     stop: threading.Event | None = None,
     give_up_after: float = 60.0,
     limit: int = MAX_BYTES,
-    on_change: Callable[[str], None] | None = None,
+    on_change: Callable[[Change], None] | None = None,
     pins: Mapping[str, str] | None = None,
 ) -> None:
     """The party's end: connect to the coordinator at `address` and answer its requests until it says done.
@@ -423,7 +425,8 @@ def serve_party(  # noqa: PLR0913
     endpoint.identify(Certified(credentials, pins))
     lost_at, pause, tell = time.monotonic(), _FIRST_PAUSE, _Telling(endpoint.name, on_change)
     while True:
-        session = _Session(endpoint, limit, lambda: tell(f"connected to {address}, waiting for what it asks"))
+        there = f"connected to {address}, waiting for what it asks"
+        session = _Session(endpoint, limit, functools.partial(tell, "connected", there))
         try:
             fault = _connected(session, address, credentials, stop)
         except WireError as error:
@@ -434,9 +437,9 @@ def serve_party(  # noqa: PLR0913
             return
         if session.connected:
             lost_at, pause = time.monotonic(), _FIRST_PAUSE
-            tell(f"lost the connection to {address}: {fault}; connecting again")
+            tell("lost", f"lost the connection to {address}: {fault}; connecting again")
         else:
-            tell(f"no connection: {fault}; trying again for at most {give_up_after:g} s")
+            tell("absent", f"no connection: {fault}; trying again for at most {give_up_after:g} s")
         waited = time.monotonic() - lost_at
         if not reconnect or waited >= give_up_after:
             raise WireError(
@@ -498,16 +501,16 @@ def greet(address: str, credentials: Credentials) -> datetime:
 class _Telling:
     """Says what changed, and nothing twice in a row."""
 
-    def __init__(self, name: str, on_change: Callable[[str], None] | None) -> None:
+    def __init__(self, name: str, on_change: Callable[[Change], None] | None) -> None:
         self._name, self._on_change, self._last = name, on_change, ""
 
-    def __call__(self, text: str) -> None:
+    def __call__(self, kind: str, text: str) -> None:
         if text == self._last:
             return
         self._last = text
         _LOG.info("party %r: %s", self._name, text)
         if self._on_change is not None:
-            self._on_change(text)
+            self._on_change(Change(kind, "coordinator", text))
 
 
 class _Session:
@@ -597,8 +600,3 @@ def _apart(task: Callable[..., object], *arguments: object) -> threading.Thread:
     thread = threading.Thread(target=task, args=arguments, name="sottovoce-wire", daemon=True)
     thread.start()
     return thread
-
-
-def _quoted(names: Iterable[str]) -> str:
-    quoted = [repr(name) for name in names]
-    return ("party " if len(quoted) == 1 else "parties ") + ", ".join(quoted)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import log_ndtr
 
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import DiagonalMetric, Metric
@@ -107,7 +107,8 @@ def of_squares(squares: Array, noise: float, constant: float) -> Moments:
     """
     mean = max(float((squares[:-1] if constant else squares).mean()), 0.05 * noise)
     z = np.maximum(squares / noise - noise / mean, -30.0)
-    values = np.maximum(noise * (z + np.exp(norm.logpdf(z) - norm.logcdf(z))), 1e-6 / len(squares))
+    log_density = -(z**2) / 2.0 - math.log(math.sqrt(2.0 * math.pi))
+    values = np.maximum(noise * (z + np.exp(log_density - log_ndtr(z))), 1e-6 / len(squares))
     if constant:
         values[-1] = constant**2
     return Moments(values / max(1.0, values.sum()), None, noise)
@@ -278,7 +279,8 @@ def left_of(cut: float, size: int) -> Array:
     """Of the mean squares of rows (t, 1), t ~ N(0, 1), or (t), when they are cut to that length."""
     t = np.linspace(-6.0, 6.0, 241)
     rows = np.column_stack([t, np.ones_like(t)])[:, :size]
-    share = norm.pdf(t) / norm.pdf(t).sum() * cut / np.maximum(np.linalg.norm(rows, axis=1), cut)
+    density = np.exp(-(t**2) / 2.0) / math.sqrt(2.0 * math.pi)
+    share = density / density.sum() * cut / np.maximum(np.linalg.norm(rows, axis=1), cut)
     return np.asarray(share @ rows**2)
 
 

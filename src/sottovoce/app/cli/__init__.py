@@ -16,6 +16,7 @@ from sottovoce.app.cli import (
     comparing,
     demonstration,
     evaluation,
+    flare,
     inference,
     ledgers,
     models,
@@ -77,6 +78,7 @@ app.command()(sites.doctor)
 app.command()(parties.party)
 app.command()(parties.helper)
 app.command()(aligning.align)
+app.add_typer(flare.app, name="nvflare")
 app.command()(demonstration.demo)
 app.command()(demonstration.example)
 app.command()(auditing.audit)

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.app.cli.console import AsJson, out, print_json, table
+from sottovoce.app.cli.viewing import NO_OPTIONS, LogJson, NoView, ViewOptions, ViewPort, watching
 from sottovoce.app.settings import JOB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sottovoce.app.jobs import PartyJob
-    from sottovoce.door.frames import Frame
-    from sottovoce.door.outgoing import Outgoing
-    from sottovoce.federation.party import Party
-    from sottovoce.privacy.ledger import Account
-    from sottovoce.transports.identity import Identity
+    from sottovoce.app.view.watch import Watch
 
 
 def certificates(
@@ -165,19 +162,23 @@ def party(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End after the first training.")] = False,
     patience: Annotated[float, typer.Option(help="Give up after so many seconds without a coordinator.")] = 3600.0,
+    view: ViewPort = None,
+    no_view: NoView = False,
+    log_json: LogJson = None,
 ) -> None:
     """Serve a data holder: connect to the coordinator, answer what the ledger can pay for, until stopped.
 
-    The records stay in this process; sums with noise leave it. Ctrl-C stops it; nothing is lost by that.
+    The records stay in this process; sums with noise leave it. Ctrl-C stops it; nothing is lost by that. A page for
+    operators is served at 127.0.0.1 and its address printed, unless `--no-view` or [view] says otherwise.
 
     - `sottovoce party --job north.toml`
     - `sottovoce party --name north --file north.csv --label readmitted --ledger north.db
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
     A party file has the tables [party] (name, file, label, id, ledger, account), [federation] (coordinator,
-    certificates) and, if wanted, [policy] (max_epsilon, max_delta, align), [peers] (pins of other parties), [bounds]
-    and [schema] (of this party's columns). Without a label every column is a feature: that is for data split by columns
-    where another party holds the labels.
+    certificates) and, if wanted, [policy] (max_epsilon, max_delta, align), [peers] (pins of other parties), [bounds],
+    [schema] (of this party's columns) and [view] (port, off, token, log). Without a label every column is a feature:
+    that is for data split by columns where another party holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
     prediction, and the ledger tells where the party's part of the model is; you approve it with
@@ -204,42 +205,48 @@ def party(
         raise InputError("--job: the party file says it all; give it, or the other options, not both.")
     if job is None and not any(given.values()) and "SOTTOVOCE_PARTY_NAME" not in os.environ:
         raise InputError("say who this party is: --job FILE, or --name, --file, --label, --ledger, --coordinator, ...")
-    serve(load_party_job(job) if job is not None else party_job(given, Path("options")), once=once, patience=patience)
+    loaded = load_party_job(job) if job is not None else party_job(given, Path("options"))
+    serve(loaded, ViewOptions(view, no_view, log_json), once=once, patience=patience)
 
 
 _REST = 1.5  # seconds after a training: by then its coordinator has closed, and the next one can be looked for
 
 
-def serve(job: PartyJob, *, once: bool, patience: float) -> None:
+def serve(job: PartyJob, asked: ViewOptions = NO_OPTIONS, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
+    from sottovoce.app.view.watch import Watch
+
+    name, table, console = job.party.name, asked.over(job.view), out()
+
+    def say(text: str) -> None:
+        if table.log != "-":
+            console.print(f"{name}: {text}", soft_wrap=True)
+
+    with watching(Watch("party", name), table, job.resolve, say) as watch:
+        _serve(job, watch, say, once=once, patience=patience)
+
+
+def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: bool, patience: float) -> None:
     from sottovoce.app import sources
+    from sottovoce.app.holding import holder_of
     from sottovoce.app.texts import sealed_balance
-    from sottovoce.federation.aligned import AlignmentFile
+    from sottovoce.app.view.watched import WatchedEnd
     from sottovoce.files import check_writable
-    from sottovoce.transports.certificates import Credentials
+    from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import serve_party
 
-    source, console = job.party, out()
+    source = job.party
     credentials = Credentials.load(job.resolve(job.federation.certificates), source.name)
     account = sources.source_account(source, job.resolve)
-    schema, policy = job.known_schema, sources.policy_of(job)
+    policy = sources.policy_of(job)
     results = None if source.predictions is None else job.resolve(source.predictions)
     if results is not None:
         check_writable(results, "party.predictions")
-    aligned = AlignmentFile(job.aligned)
-    if schema is None:
-        holder = sources.read_party(
-            source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned
-        )
-    else:
-        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)
+    holder = holder_of(job, policy)
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-
-    def say(text: str) -> None:
-        console.print(f"{source.name}: {text}", soft_wrap=True)
 
     say(f"{facts['records']:,} records, {facts['features']} features; the rows stay in this process")
     holder.aligner.introduce(say)
@@ -253,7 +260,8 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     if account and (rests := account.balance().rests_on):
         say(sealed_balance(sum(bool(known.rests_on) for known in account.book().reservations), rests))
     say(f"connecting to {job.federation.coordinator}; Ctrl-C stops")
-    endpoint = _Announced(holder, say, account, results)
+    endpoint = WatchedEnd(holder, watch, account, results)
+    watch.expect(COORDINATOR)
     while not stop.is_set():
         serve_party(
             endpoint,
@@ -261,7 +269,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
             credentials,
             stop=stop,
             give_up_after=patience,
-            on_change=say,
+            on_change=watch.changed,
             pins=job.peers,
         )
         if once:
@@ -274,6 +282,9 @@ def helper(
     job: Annotated[Path, typer.Option(help="A helper file in TOML.", envvar=JOB, show_default=False)],
     once: Annotated[bool, typer.Option("--once", help="End after the first training.")] = False,
     patience: Annotated[float, typer.Option(help="Give up after so many seconds without a coordinator.")] = 3600.0,
+    view: ViewPort = None,
+    no_view: NoView = False,
+    log_json: LogJson = None,
 ) -> None:
     """Serve a helper of sealed sums: it deals random numbers to the parties, and has no records and no ledger.
 
@@ -287,98 +298,30 @@ def helper(
     names it as federation.helper, and it has a certificate as a party has.
     """
     from sottovoce.app.jobs import load_helper_job
+    from sottovoce.app.view.watch import Watch
+    from sottovoce.app.view.watched import WatchedEnd
     from sottovoce.federation.helper import Helper
-    from sottovoce.transports.certificates import Credentials
+    from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import serve_party
 
     said, console, stop = load_helper_job(job), out(), threading.Event()
+    table = ViewOptions(view, no_view, log_json).over(said.view)
     name, address = said.helper.name, said.federation.coordinator
     credentials = Credentials.load(said.resolve(said.federation.certificates), name)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
 
     def say(text: str) -> None:
-        console.print(f"{name}: {text}", soft_wrap=True)
+        if table.log != "-":
+            console.print(f"{name}: {text}", soft_wrap=True)
 
-    say(f"a helper, without records; connecting to {address}; Ctrl-C stops")
-    end = Helper(name)
-    while not stop.is_set():
-        serve_party(end, address, credentials, stop=stop, give_up_after=patience, on_change=say)
-        if once:
-            break
-        stop.wait(_REST)
-    say("stopped")
-
-
-class _Announced:
-    """A party that tells its holder, at this terminal, what was agreed to and what was refused."""
-
-    def __init__(
-        self, party: Party, say: Callable[[str], None], account: Account | None, predictions: Path | None
-    ) -> None:
-        self.name = party.name
-        self._party = party
-        self._say = say
-        self._account = account
-        self._predictions = predictions
-
-    def identify(self, identity: Identity) -> None:
-        """Pass it on."""
-        self._party.identify(identity)
-
-    def handle(self, request: bytes) -> Outgoing:
-        """Pass the frame on; the kind of the answer tells what happened."""
-        import json
-
-        from sottovoce import algorithms
-        from sottovoce.door.frames import decode, peek
-        from sottovoce.plan.plan import Plan
-        from sottovoce.plan.sealed_words import assumed, broken
-        from sottovoce.privacy.accounting import epsilon_of
-        from sottovoce.privacy.relation import inside
-
-        outgoing = self._party.handle(request)
-        kind, _ = peek(outgoing.data)
-        if kind in ("accept", "answer") and peek(request)[0] == "predict":
-            self._predicted(decode(request))
-        elif kind == "accept" and peek(request)[0] == "plan" and (asked := decode(request)).query == "":
-            plan = Plan.from_json(asked.text)
-            form = algorithms.of(plan)
-            events = form.pricing.events(form, plan, plan.relation, self.name)
-            epsilon = epsilon_of(events, inside(plan.delta), plan.relation)
-            cost = f"{plan.algorithm}, costs epsilon {epsilon:.4g} at delta {plan.delta:g}, {plan.relation}"
-            left = f"; epsilon {self._account.balance().left:.4g} is left" if self._account else ""
-            self._say(f"agreed to plan {asked.plan.hex()[:12]} ({cost}){left}")
-            if rests := assumed(plan):
-                self._say(f"its promise rests on sealed sums, and holds if {'; if '.join(rests)}")
-                self._say(broken(plan, algorithms.pooled(plan)))
-        elif kind == "refuse":
-            self._say(f"refused: {json.loads(decode(outgoing.data).text)['refused']}")
-        elif kind == "done":
-            self._done(decode(request).plan)
-        return outgoing
-
-    def _done(self, plan: bytes) -> None:
-        """Tell of the end of a run and, by columns, of the model that it left."""
-        models, name = self._party.predictor.models, plan.hex()[:12]
-        self._say(f"plan {name} is done" if plan else "the coordinator asks nothing more")
-        if plan and models.get(plan) is not None and not models.approved(plan) and self._account is not None:
-            self._say(
-                f"a part of its model is kept here. To predict with it, look at it (sottovoce models show "
-                f"{self._account.path} {name}), then approve it (sottovoce models approve ...)"
-            )
-
-    def _predicted(self, asked: Frame) -> None:
-        """Tell of a joint prediction and, where this party is the recipient, write it down; then it is acknowledged."""
-        from sottovoce.app.cli.prediction import csv_text
-        from sottovoce.files import write_text
-
-        found = self._party.predictions
-        if asked.query != self.name:
-            self._say(f"took part in a prediction for {asked.query} by plan {asked.plan.hex()[:12]}")
-        elif found is not None and self._predictions is not None:
-            ids = self._party.ids
-            table = {} if ids is None else {"id": list(ids)}
-            table |= found.table(proba=found.plan.loss.name == "logistic")
-            write_text(self._predictions, csv_text(table), "party.predictions")
-            self._say(f"predictions by plan {asked.plan.hex()[:12]} are in {self._predictions}")
+    with watching(Watch("helper", name), table, said.resolve, say) as watch:
+        say(f"a helper, without records; connecting to {address}; Ctrl-C stops")
+        end = WatchedEnd(Helper(name), watch)
+        watch.expect(COORDINATOR)
+        while not stop.is_set():
+            serve_party(end, address, credentials, stop=stop, give_up_after=patience, on_change=watch.changed)
+            if once:
+                break
+            stop.wait(_REST)
+        say("stopped")

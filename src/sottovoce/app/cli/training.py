@@ -6,7 +6,6 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,14 +22,16 @@ from sottovoce.app.cli.console import (
     show_promises,
     table,
 )
-from sottovoce.errors import InputError
+from sottovoce.app.cli.viewing import LogJson, NoView, ViewOptions, ViewPort, watched_fit
+from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.app.interrupted import Begun
     from sottovoce.app.jobs import Job
-    from sottovoce.app.runs import Preview
+    from sottovoce.app.runs import Preview, Run
+    from sottovoce.app.view.watched import WatchedWire
     from sottovoce.estimators import PrivateLinearModel
     from sottovoce.plan.plan import Plan
 
@@ -93,6 +94,9 @@ def fit(
     overwrite: Overwrite = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, or fail.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Give an interrupted run up; it stays charged.")] = False,
+    view: ViewPort = None,
+    no_view: NoView = False,
+    log_json: LogJson = None,
 ) -> None:
     """Train a model, and write it with its privacy report (JSON) and a readable page (HTML).
 
@@ -106,16 +110,19 @@ def fit(
     from there by itself when it is started again: the same plan, the same model, charged once. `--resume` fails where
     there is nothing to go on with; `--restart` begins anew, and what the old run was charged stays spent.
 
+    Where parties are elsewhere a page for operators is served at 127.0.0.1 while it runs, and its address printed;
+    not with `--quiet` or `--no-view`. With the data here it is served with `--view`.
+
     - `sottovoce fit job.toml`
     - `sottovoce fit job.toml --json --quiet`
     - `sottovoce fit job.toml --resume`
     """
     from sottovoce.app import interrupted, runs
     from sottovoce.app.jobs import load_job
-    from sottovoce.estimators.progress import progress_bar
 
-    beside = aside()
-    loaded = load_job(job)
+    beside, loaded = aside(), load_job(job)
+    seen = ViewOptions(view, no_view, log_json).of_fit(loaded, quiet=quiet)
+    quiet = quiet or seen.log == "-"
     begun = interrupted.begun(loaded, runs.accounts_of(loaded), resume=resume, restart=restart, overwrite=overwrite)
     for plan in begun.given_up:
         beside.print(f"note: given up: {interrupted.cost_in_words(plan)}", soft_wrap=True)
@@ -125,10 +132,11 @@ def fit(
     runs.check_outputs(loaded, overwrite=begun.overwrite)
     if said := begun.said():
         beside.print(said, soft_wrap=True)
-    with runs.opened(loaded, lambda text: None if quiet else beside.print(text), begun) as run:
-        shown = runs.preview(run)
-        if begun.journal.begun:
-            shown = replace(shown, charges=())  # it was charged before
+    with (
+        watched_fit(loaded, seen, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,
+        runs.opened(loaded, watched.hear, begun, watched.over) as run,
+    ):
+        shown = runs.preview(run, charged=begun.journal.begun)
         for note in shown.notes:
             beside.print(f"note: {note}")
         if not quiet:
@@ -137,11 +145,7 @@ def fit(
         start = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            if quiet:
-                model = runs.fit(run)
-            else:
-                with progress_bar(f"training by {shown.plan.algorithm}", beside) as advance:
-                    model = runs.fit(run, advance)
+            model = trained(run, beside, watched, quiet=quiet)
         seconds = time.perf_counter() - start
         for warning in caught:
             beside.print(f"note: {warning.message}")
@@ -166,6 +170,22 @@ def fit(
         )
     elif not quiet:
         show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
+
+
+def trained(run: Run, console: Console, watched: WatchedWire, *, quiet: bool) -> PrivateLinearModel:
+    """Train, with progress; of a run that is refused say that it can go on."""
+    from sottovoce.app import interrupted, runs
+    from sottovoce.estimators.progress import progress_bar
+
+    try:
+        if quiet:
+            return runs.fit(run, watched.progress())
+        with progress_bar(f"training by {run.plan.algorithm}", console) as advance:
+            return runs.fit(run, watched.progress(advance))
+    except (RefusedError, BudgetError, LedgerError):
+        if (state := run.prepared.coordinator.journal).begun:
+            console.print(f"note: {state.path} has the state of this run: {interrupted.WHAT_TO_DO}", soft_wrap=True)
+        raise
 
 
 def show_written(job: Job, begun: Begun, *, as_json: bool, quiet: bool) -> None:

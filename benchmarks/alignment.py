@@ -1,0 +1,192 @@
+"""Private set intersection over gRPC with TLS, each role a process: `python benchmarks/alignment.py`.
+
+Two parties with 1,000,000 identifiers each, of which half are common, and three with 100,000. Wall time is that of the
+alignment, from the first message to the last; a party multiplies points on all cores. CPU and memory are those of whole
+processes, their workers and imports included (memory: the largest one). Bytes are those of frames. `--psi PYTHON` runs
+openmined-psi's own DDH in one process of that interpreter on two lists of 100,000, once in each direction, so that both
+sides know whom they have in common: its CPU time is that of both sides. Results are kept in
+`benchmarks/results/alignment.json`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "alignment.json"
+CASES = {"2 x 1,000,000": (2, 1_000_000), "3 x 100,000": (3, 100_000)}
+PSI = """
+import sys, time
+import private_set_intersection.python as psi
+count = int(sys.argv[1])
+lists = [[f"patient-{place:08d}" for place in range(start, start + count)] for start in (0, count // 2)]
+began, said = time.process_time(), 0
+for own, other in (lists, lists[::-1]):
+    client, server = psi.client.CreateWithNewKey(True), psi.server.CreateWithNewKey(True)
+    setup = server.CreateSetupMessage(1e-9, len(own), other, psi.DataStructure.RAW)
+    request = client.CreateRequest(own)
+    response = server.ProcessRequest(request)
+    found = client.GetIntersection(setup, response)
+    said += sum(len(each.SerializeToString()) for each in (setup, request, response))
+    assert len(found) == count - count // 2
+print(time.process_time() - began, said)
+"""
+
+
+class Counting:
+    """A wire that counts the bytes of each party."""
+
+    def __init__(self, wire: Any) -> None:
+        self._wire, self.parties, self.communication = wire, wire.parties, wire.communication
+        self.up, self.down = Counter[str](), Counter[str]()
+
+    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
+        replies: dict[str, bytes] = self._wire.exchange(messages)
+        for name, message in messages.items():
+            self.down[name] += len(message)
+            self.up[name] += len(replies[name])
+        return replies
+
+
+def serve(name: str, port: str, folder: Path, parties: int, count: int) -> None:
+    """Be a party: half of its identifiers are those of all, the others its own."""
+    import numpy as np
+
+    from sottovoce.federation.party import Party
+    from sottovoce.federation.policy import Policy
+    from sottovoce.transports.certificates import Credentials, pin_in
+    from sottovoce.transports.grpc_wire import serve_party
+
+    names = [f"p{place}" for place in range(parties)]
+    own = names.index(name)
+    places = np.r_[: count // 2, (own + 1) * count : (own + 1) * count + count - count // 2]
+    np.random.default_rng(own).shuffle(places)
+    ids = [f"patient-{place:08d}" for place in places.tolist()]
+    holder = Party(name, np.zeros((count, 1)), None, ids=ids, policy=Policy(align=tuple(names)))
+    pins = {other: pin_in(folder / f"{other}.pem")[1] for other in names if other != name}
+    serve_party(holder, f"localhost:{port}", Credentials.load(folder, name), give_up_after=120.0, pins=pins)
+    served = holder.ids or ()
+    assert len(served) == count // 2
+    (folder / f"{name}.order").write_text(str(hash_of(served)))
+
+
+def hash_of(ids: tuple[str, ...]) -> str:
+    import hashlib
+
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
+
+
+def measured(parties: int, count: int, matcher: str) -> dict[str, Any]:
+    """One alignment."""
+    from sottovoce.federation.aligning import new_terms
+    from sottovoce.federation.coordinator import Coordinator
+    from sottovoce.transports.certificates import Credentials, create_authority, issue
+    from sottovoce.transports.grpc_wire import GrpcCoordinator
+
+    names = [f"p{place}" for place in range(parties)]
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        create_authority(folder)
+        for name in ("coordinator", *names):
+            issue(folder, name)
+        wire = GrpcCoordinator("localhost:0", names, Credentials.load(folder, "coordinator"), timeout=600.0)
+        program = [sys.executable, __file__, "--party"]
+        ends = {
+            name: subprocess.Popen([*program, name, str(wire.port), str(folder), str(parties), str(count)])
+            for name in names
+        }
+        wire.wait_for_parties(120)
+        counting = Counting(wire)
+        coordinator = Coordinator(counting)
+        cpu, wall = time.process_time(), time.perf_counter()
+        found = coordinator.align(new_terms(names, matcher))
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        coordinator.dismiss()
+        wire.close()
+        spent = {name: os.wait4(end.pid, 0)[2] for name, end in ends.items()}
+        assert found.common == count // 2
+        assert len({(folder / f"{name}.order").read_text() for name in names}) == 1
+    import resource
+
+    return {
+        "seconds": wall,
+        "coordinator": {
+            "cpu": cpu,
+            "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "bytes in": sum(counting.up.values()),
+            "bytes out": sum(counting.down.values()),
+        },
+        "parties": {
+            name: {
+                "cpu": spent[name].ru_utime + spent[name].ru_stime,
+                "MiB": spent[name].ru_maxrss / 1024,
+                "bytes in": counting.down[name],
+                "bytes out": counting.up[name],
+            }
+            for name in names
+        },
+        "load before": LOAD,
+        "cores": os.cpu_count(),
+    }
+
+
+def keep(name: str, found: dict[str, Any]) -> None:
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept[name] = found
+    RESULTS.write_text(
+        "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(kept[key])}" for key in sorted(kept)) + "\n}\n"
+    )
+
+
+def show(name: str, found: dict[str, Any]) -> None:
+    party, own = found["parties"]["p0"], found["coordinator"]
+    cells = (
+        name,
+        f"{found['seconds']:.0f}",
+        f"{party['cpu']:.0f} / {own['cpu']:.0f}",
+        f"{party['bytes out'] / 1e6:.1f} / {party['bytes in'] / 1e6:.1f}",
+        f"{own['bytes in'] / 1e6:.1f} / {own['bytes out'] / 1e6:.1f}",
+        f"{party['MiB']:.0f} / {own['MiB']:.0f}",
+    )
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--matched-by", default="coordinator", help="or p0, p1, ...")
+    parser.add_argument("--psi", help="a Python that has openmined-psi", metavar="PYTHON")
+    parser.add_argument("--party", nargs=5, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.party:
+        name, port, folder, parties, count = arguments.party
+        serve(name, port, Path(folder), int(parties), int(count))
+        sys.exit()
+    roles = "CPU s: a party / coordinator"
+    print(f"| lists | s | {roles} | MB of a party: out / in | coordinator: in / out | MiB: party / coordinator |")
+    print("|---|---|---|---|---|---|")
+    for case in arguments.only:
+        title = case if arguments.matched_by == "coordinator" else f"{case}, matched by {arguments.matched_by}"
+        result = measured(*CASES[case], arguments.matched_by)
+        keep(title, result)
+        show(title, result)
+    if arguments.psi:
+        command = [arguments.psi, "-c", PSI, "100000"]
+        cpu, sent = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        keep("2 x 100,000, openmined-psi", {"cpu of both sides": float(cpu), "bytes": int(sent), "load before": LOAD})
+        print(f"openmined-psi, 2 x 100,000: CPU s of both sides {float(cpu):.0f}, {int(sent) / 1e6:.0f} MB")

@@ -1,0 +1,170 @@
+"""The page over HTTP, for this machine alone: 127.0.0.1, a token in the address, GET and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final, cast
+
+from sottovoce.app.view import metrics, page
+from sottovoce.app.view.watch import Watch
+from sottovoce.errors import InputError
+
+HOST: Final = "127.0.0.1"
+_HOSTS: Final = (HOST, "localhost")
+_MOST: Final = 32  # requests at a time
+_PATIENCE: Final = 10.0  # seconds for a request
+_ATTENTION: Final = 3.0  # seconds after which a page counts as closed
+_LINGERING: Final = 1.5  # seconds for an open page to ask once more
+_TEXTS: Final = {403: "forbidden: the address has the token", 404: "not found", 405: "GET is all that is answered"}
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = os.name == "posix"  # elsewhere it would let another process take the port
+
+    def __init__(self, port: int, watch: Watch, token: str) -> None:
+        self.watch, self.token = watch, token
+        self.looked = -_ATTENTION  # when a page was last shown anew
+        self._free = threading.BoundedSemaphore(_MOST)
+        super().__init__((HOST, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def linger(self) -> None:
+        """Let a page that is open, if there is one, see how it ended."""
+        looked, now = self.looked, time.monotonic()
+        while looked > now - _ATTENTION and self.looked == looked and time.monotonic() < now + _LINGERING:
+            time.sleep(0.02)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _PATIENCE
+    server_version = "sottovoce"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer from what the watch has seen."""
+        server = cast("_Server", self.server)
+        path = self.path.partition("?")[0]
+        if self.headers.get("Host", "").rpartition(":")[0] not in _HOSTS and self.headers.get("Host") not in _HOSTS:
+            self.send_error(403)  # a name that somebody made point here
+        elif path == "/healthz":
+            self._answer(200, "text/plain", "ok\n")
+        elif path == "/readyz":
+            ready = server.watch.ready
+            self._answer(200 if ready else 503, "text/plain", "ok\n" if ready else "not ready\n")
+        else:
+            given, _, name = path[1:].partition("/")
+            if not self._allowed(given):
+                given, name = "", path[1:]
+                if not self._allowed(self.headers.get("Authorization", "").removeprefix("Bearer ")):
+                    self.send_error(403)
+                    return
+            self._show(server.watch, name, given)
+
+    def _allowed(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), cast("_Server", self.server).token.encode())
+
+    def _show(self, watch: Watch, name: str, given: str) -> None:
+        """One of the four things that there are to see; the page has relative addresses, so it ends with a slash."""
+        if name == "" and (not given or self.path.partition("?")[0].endswith("/")):
+            self._answer(200, "text/html", page.page(*watch.seen()))
+        elif name == "parts":
+            cast("_Server", self.server).looked = time.monotonic()
+            self._answer(200, "text/html", page.parts(*watch.seen()))
+        elif name == "state.json":
+            self._answer(200, "application/json", json.dumps(watch.seen()[0]) + "\n")
+        elif name == "metrics":
+            self._answer(200, metrics.TYPE, watch.measured(metrics.metrics))
+        else:
+            self.send_error(404)
+
+    def send_error(self, code: int, *_: Any) -> None:
+        """A fixed text, also of what `http.server` refuses by itself."""
+        code = 405 if code == 501 else code
+        self._answer(code, "text/plain", _TEXTS.get(code, "bad request") + "\n")
+
+    def _answer(self, code: int, kind: str, text: str) -> None:
+        data = text.encode()
+        self.send_response(code)
+        if code == 405:
+            self.send_header("Allow", "GET")
+        self.send_header("Content-Type", kind if "charset" in kind else f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", page.POLICY)
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: the address has the token."""
+
+
+@contextlib.contextmanager
+def served(watch: Watch, port: int, token: str) -> Iterator[str]:
+    """Serve the page at a port, 0 for a free one; yields its address."""
+    try:
+        server = _Server(port, watch, token)
+    except (OSError, OverflowError):
+        raise InputError(
+            f"view.port={port} cannot be listened on at {HOST}; give a free one, 0 for any, or --no-view."
+        ) from None
+    thread = threading.Thread(target=server.serve_forever, args=(0.2,), name="sottovoce-view", daemon=True)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_address[1]}/{token}/"
+    finally:
+        server.linger()
+        server.shutdown()
+        server.server_close()
+        thread.join(1.0)
+
+
+def token_in(path: Path) -> str:
+    """The token that a file keeps for the next start; if there is no file, a new token in one for its owner alone."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        token = path.read_text(encoding="utf-8").strip()
+        if len(token) < 16 or not token.isascii() or not token.replace("-", "").replace("_", "").isalnum():
+            raise InputError(
+                f"view.token: {path} has no token of 16 or more letters, digits, - and _; remove it, and one is made."
+            ) from None
+        return token
+    except OSError as error:
+        raise InputError(f"view.token: {path} cannot be written ({error.strerror}); give another path.") from None
+    token = new_token()
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(token + "\n")
+    return token
+
+
+def new_token() -> str:
+    """One that nobody guesses."""
+    return secrets.token_urlsafe(24)

@@ -1,0 +1,59 @@
+"""The options of commands that operators watch."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sottovoce.app.cli.viewing import ViewOptions
+from sottovoce.app.jobs import ViewTable, load_helper_job, load_job
+from sottovoce.errors import InputError
+
+
+def test_a_fit_here_is_logged_and_watched_if_asked(write_job, invoke, folder, open_ledger):
+    open_ledger("all.db", 2.0)
+    path = write_job(data={"ledger": '"all.db"'})
+    said = invoke("fit", path, "--log-json", folder / "fit.jsonl", "--view", "0").stderr
+    assert "for operators, in a browser here: http://127.0.0.1:" in said
+    assert "is done" not in said  # which the summary says
+    lines = [json.loads(line) for line in (folder / "fit.jsonl").read_text().splitlines()]
+    events = [line["event"] for line in lines]
+    assert events[0] == "started"
+    assert events[-1] == "ended"
+    assert lines[-1]["outcome"] == "done"
+    rounds = [line for line in lines if line["event"] == "round"]
+    assert [line["done"] for line in rounds] == list(range(1, rounds[0]["of"] + 1))
+    [first, last] = [line for line in lines if line["event"] == "budget"]
+    assert first["left"] == last["left_before"] > last["left"]
+
+    done = invoke("fit", path, "--overwrite", "--log-json", "-")
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == events  # and nothing for people
+    assert "in a browser" not in invoke("fit", path, "--overwrite", "--quiet").stderr
+    refused = invoke("fit", path, "--overwrite", "--quiet", "--log-json", folder / "fit.jsonl", code=3)
+    assert "would fit" in refused.stderr
+    last = json.loads((folder / "fit.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["level"], last["outcome"], last["error"]) == ("ended", "error", "failed", "BudgetError")
+
+
+def test_what_a_file_and_the_command_line_say_of_the_view(write_job, folder):
+    table = ViewTable(port=8650, log="a.jsonl")
+    assert ViewOptions().over(table) == table
+    assert ViewOptions(off=True).over(table).off
+    assert ViewOptions(port=0, log="-").over(ViewTable(off=True)) == ViewTable(port=0, log="-")
+    with pytest.raises(InputError, match="--view and --no-view"):
+        ViewOptions(port=0, off=True).over(table)
+    plain, asked = load_job(write_job()), load_job(write_job("b.toml", view={"port": "8650"}))
+    assert ViewOptions().of_fit(plain, quiet=False).off
+    assert not ViewOptions(port=0).of_fit(plain, quiet=True).off
+    assert not ViewOptions().of_fit(asked, quiet=True).off
+    (folder / "helper.toml").write_text(
+        '[helper]\nname = "notary"\n[federation]\ncoordinator = "localhost:1"\ncertificates = "c"\n[view]\noff = true\n'
+    )
+    assert load_helper_job(folder / "helper.toml").view.off
+
+
+def test_a_log_that_cannot_be_written_is_said_before_anything_is_charged(write_job, invoke, folder):
+    said = invoke("fit", write_job(), "--quiet", "--log-json", folder / "nowhere" / "fit.jsonl", code=2).stderr
+    assert "view.log" in said
+    assert "--view and --no-view" in invoke("fit", write_job(), "--view", "0", "--no-view", code=2).stderr

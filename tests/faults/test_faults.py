@@ -1,0 +1,164 @@
+"""Every solver while processes are killed and stopped, wires are cut, disks are full and clocks jump.
+
+What must be true is in `history`, what may stop in `trials.expected`. The schedules are drawn from a fixed seed, by
+points that processes pass rather than by time; `run.py` has more of them.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cases import CASES, COORDINATOR
+from cluster import can_mount
+from history import Entry, History, violations
+from nemesis import Fault
+from run import Campaign
+from trials import EQUAL, Trials
+
+PLAN = "d1"
+
+
+def said(role: str, what: str, asked: str, **more: Any) -> dict[str, Any]:
+    """A line of a history."""
+    known = {"what": what, "role": role, "who": role, "life": 0, "asked": asked, "kind": "answer", "plan": PLAN}
+    return {**known, "round": 0, "query": "", "stage": "", "words": "", "stored": "", "derived": [], **more}
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    """That the party has let a release out."""
+    return said("north", "left", "ask", **{"query": "gram", "words": "w", "stored": "w", **more})
+
+
+GOOD = History(
+    events=(
+        said("north", "left", "plan", kind="accept"),
+        answer(),
+        answer(),  # asked again
+        said(COORDINATOR, "came", "ask", who="north", query="gram", words="w"),
+    ),
+    ledgers={
+        "north": (
+            Entry(1, "opening", "", 0, ""),
+            Entry(2, "reservation", PLAN, 0, ""),
+            Entry(3, "release", PLAN, 0, "gram", "w"),
+        )
+    },
+    spent={"north": 1.0},
+    model="m",
+    parts={"north": "p"},
+    files={"north/ledger.db": 0o600, "coordinator/job.json": 0o644},
+)
+OPENING, CHARGE, RELEASE = GOOD.ledgers["north"]
+
+
+def ledger(*entries: Entry) -> dict[str, Any]:
+    """Other entries of the ledger."""
+    return {"ledgers": {"north": entries}}
+
+
+PLANTED: dict[str, dict[str, Any]] = {
+    "two answers to one question": {"events": (*GOOD.events, answer(words="v", stored="v"))},
+    "an answer came that never left": {
+        "events": (*GOOD.events, said(COORDINATOR, "came", "ask", who="north", query="x"))
+    },
+    "left before it was stored": {"events": (*GOOD.events, answer(stored=""))},
+    "left, and not what the ledger has": ledger(OPENING, CHARGE, replace(RELEASE, words="v")),
+    "released twice": ledger(OPENING, CHARGE, RELEASE, replace(RELEASE, number=4)),
+    "released before it was charged": ledger(OPENING, replace(RELEASE, number=2), replace(CHARGE, number=3)),
+    "charged twice": ledger(OPENING, CHARGE, RELEASE, replace(CHARGE, number=4)),
+    "left without a charge": ledger(OPENING, RELEASE),
+    "answered under a plan that it had not accepted": {"events": (GOOD.events[0], answer(life=1))},
+    "north: the file is damaged": {"broken": ("north: the file is damaged",)},
+    "another model, or none": {"model": ""},
+    "another part of the model at north": {"parts": {"north": "q"}},
+    "north was charged for 2 plans": ledger(*GOOD.ledgers["north"], Entry(4, "reservation", "d2", 0, "")),
+    "north has spent 2.0": {"spent": {"north": 2.0}},
+    "the ledger of north has other entries": ledger(*GOOD.ledgers["north"], Entry(4, "release", PLAN, 1, "gram", "w")),
+    "left behind: north/ledger.db.sealed/k.key": {"files": {**GOOD.files, "north/ledger.db.sealed/k.key": 0o600}},
+    "left behind: north/ledger.db-journal": {"files": {**GOOD.files, "north/ledger.db-journal": 0o600}},
+    "north/ledger.db has the mode 644": {"files": {"north/ledger.db": 0o644}},
+}
+
+
+def test_a_history_in_order_has_no_violation() -> None:
+    assert violations(GOOD, GOOD) == []
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found(fault: str) -> None:
+    found = violations(replace(GOOD, **PLANTED[fault]), GOOD)
+    assert any(said.startswith(fault) for said in found), found
+
+
+def test_a_refusal_ends_what_was_accepted() -> None:
+    refused = said("north", "left", "plan", kind="refuse")
+    found = violations(replace(GOOD, events=(GOOD.events[0], refused, *GOOD.events[1:])), GOOD)
+    assert [said.partition(":")[0] for said in found] == ["answered under a plan that it had not accepted"] * 2
+
+
+def test_runs_that_were_given_up_may_cost_a_plan_each_and_no_more() -> None:
+    more = (*GOOD.ledgers["north"], Entry(4, "reservation", "d2", 0, ""))
+    twice = replace(GOOD, ledgers={"north": more}, spent={"north": 1.5})
+    assert violations(twice, GOOD, given_up=1) == []
+    dearer = replace(twice, ledgers={"north": (*more[:-1], replace(more[-1], cost=2.0))})
+    assert any("was charged {" in said for said in violations(dearer, GOOD, given_up=1))
+    thrice = replace(twice, ledgers={"north": (*more, Entry(5, "reservation", "d3", 0, ""))})
+    assert any("2 plans more" in said for said in violations(thrice, GOOD, given_up=1))
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    return Campaign(tmp_path_factory.mktemp("faults") / "trials", seed=1)
+
+
+def test_every_solver_while_things_fail(campaign: Campaign) -> None:
+    """All runs end with the model of the unbroken one, or by a second plan where the first was lost as it may be."""
+    campaign.run(kills=0, cuts=0, several=2)
+    table = campaign.table()
+    assert [str(verdict) for verdict in campaign.verdicts if verdict.found] == [], table
+    assert len(campaign.verdicts) == len(CASES)
+    assert campaign.count("kill") >= len(CASES), table
+    assert campaign.count("cut") >= len(CASES) / 2, table
+    assert sum(verdict.word == EQUAL for verdict in campaign.verdicts) >= len(CASES) - 6, table
+
+
+def test_a_party_that_answers_before_it_has_stored_is_found(campaign: Campaign) -> None:
+    """Negative control: the program itself is broken; a kill between its answer and its ledger loses the release."""
+    case = CASES["gradient, rows"]
+    after = Fault("north", 30, "kill", "north")
+    found = campaign.trials.judge(case, [after], broken="answers first").found
+    assert any(said.startswith("left before it was stored") for said in found), found
+
+
+def test_a_party_that_forgets_what_its_solver_keeps_is_found(campaign: Campaign) -> None:
+    """Negative control: the duals of a party that was killed begin anew, and the model is another one."""
+    case = CASES["scd, rows"]
+    half = campaign.trials.unbroken(case)[1]["north"] // 2
+    found = campaign.trials.judge(case, [Fault("north", half, "kill", "north")], broken="forgets").found
+    assert "another model, or none" in found, found
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs the right to mount a small disk")
+@pytest.mark.parametrize("whom", [COORDINATOR, "north"])
+def test_a_full_disk_stops_a_run_and_it_goes_on_once_there_is_room(campaign: Campaign, whom: str) -> None:
+    case = CASES["newton, rows"]
+    points = campaign.trials.unbroken(case)[1][whom]
+    verdict = campaign.trials.judge(case, [Fault(whom, points // 2, "disk", whom, 0.3)])
+    assert (verdict.found, verdict.word) == ([], EQUAL), str(verdict)
+    assert len(verdict.outcome.stops) == 1
+
+
+def test_a_schedule_follows_from_its_seed(campaign: Campaign) -> None:
+    case, kinds = CASES["newton, rows"], ["kill", "cut", "stop", "clock"]
+    first, again = (campaign.trials.schedule(case, random.Random(5), kinds) for _ in range(2))
+    assert first == again
+    assert {fault.what for fault in first} >= {"kill", "stop", "clock"}
+    assert isinstance(campaign.trials, Trials)

@@ -1,0 +1,565 @@
+"""Private set intersection: whom parties have in common, in one order, and what nobody learns of the others."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import random
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sottovoce as sv
+from sottovoce.door import aligning
+from sottovoce.door.aligning import Session, Terms
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.errors import InputError, RefusedError, WireError
+from sottovoce.federation.aligned import AlignmentFile
+from sottovoce.federation.aligning import Alignment, new_terms
+from sottovoce.federation.coordinator import Coordinator, check_aligned
+from sottovoce.federation.party import Party
+from sottovoce.federation.policy import Policy
+from sottovoce.sealed.curve import hashed
+from sottovoce.sealed.streams import box
+from sottovoce.sealed.sums import packed_box
+from sottovoce.sealed.workers import blinded
+from sottovoce.transports.in_process import InProcess
+
+NAMES = ("a", "b", "c", "d")
+PAIR = ("a", "b")
+LISTS = {"a": ["7", "3", "9", "1", "5"], "b": ["5", "8", "3", "7"], "c": ["3", "6", "7", "5", "2", "4"]}
+COMMON = {"3", "5", "7"}
+
+
+def holder(name: str, ids: Sequence[Any], aligned: AlignmentFile | None = None, **policy: Any) -> Party:
+    """A party whose one column is its identifiers, so that rows can be followed."""
+    allowed = {"align": ("a", "b", "c"), "count_shared": NAMES, "align_times": 9, **policy}
+    rows = np.array([[float(one)] for one in ids])
+    return Party(name, rows, rows[:, 0] % 2, ids=ids, policy=Policy(**allowed), aligned=aligned)
+
+
+def holders(lists: Mapping[str, Sequence[Any]] = LISTS, **policy: Any) -> list[Party]:
+    return [holder(name, ids, **{"align": tuple(lists), **policy}) for name, ids in lists.items()]
+
+
+def aligned(parties: Sequence[Party], matcher: str = "coordinator", wire: Any = None) -> Alignment:
+    names = [party.name for party in parties]
+    return Coordinator(wire or InProcess(parties)).align(new_terms(names, matcher))
+
+
+class Lying:
+    """A wire that passes everything on, changed by `lie` (party, request) and `other` (party, reply)."""
+
+    def __init__(self, parties: Sequence[Party], lie: Callable[..., Frame | None] | None = None) -> None:
+        self._wire = InProcess(parties)
+        self.parties, self.communication = self._wire.parties, self._wire.communication
+        self.lie = lie
+        self.passed: list[tuple[str, bytes]] = []
+
+    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
+        said = dict(messages)
+        for name, message in messages.items():
+            changed = None if self.lie is None else self.lie(name, decode(message))
+            said[name] = message if changed is None else encode(changed)
+        replies = self._wire.exchange(said)
+        self.passed += [*said.items(), *replies.items()]
+        return replies
+
+
+def with_arrays(frame: Frame, arrays: Mapping[str, Any], **changes: Any) -> Frame:
+    return Frame(
+        frame.kind, frame.serial, frame.plan, frame.round, frame.query, arrays, changes.get("text", frame.text)
+    )
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    lists=st.lists(st.sets(st.integers(0, 12), min_size=1, max_size=10), min_size=2, max_size=4),
+    matcher=st.integers(-1, 3),
+    seed=st.integers(0, 99),
+)
+def test_it_is_the_plain_join(lists: list[set[int]], matcher: int, seed: int) -> None:
+    order = random.Random(seed)
+    shuffled = [order.sample(sorted(each), len(each)) for each in lists]
+    parties = holders(dict(zip(NAMES, shuffled, strict=False)))
+    who = NAMES[matcher] if 0 <= matcher < len(lists) else "coordinator"
+    common = set.intersection(*lists)
+    if not common:
+        with pytest.raises(RefusedError, match="nobody in common"):
+            aligned(parties, who)
+        assert all(party.aligner.file.kept is None for party in parties)
+        return
+    found = aligned(parties, who)
+    assert found.common == len(common)
+    assert dict(found.sizes) == {name: len(each) for name, each in zip(NAMES, lists, strict=False)}
+    first = parties[0]
+    assert set(first._rows[:, 0]) == common
+    for party in parties:
+        assert party.ids == first.ids
+        assert np.array_equal(party._rows, first._rows)
+        assert np.array_equal(party._labels, first._rows[:, 0] % 2)
+        assert party._list() == first._list()
+
+
+def test_lists_of_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("door", "federation"):
+        monkeypatch.setattr(f"sottovoce.{module}.aligning.PIECE", 2)
+        monkeypatch.setattr(f"sottovoce.{module}.aligning.WORDS", 3)
+    for matcher in ("coordinator", "b"):
+        parties = holders()
+        progress: list[tuple[int, int]] = []
+        terms = new_terms(LISTS, matcher)
+        found = Coordinator(InProcess(parties)).align(terms, lambda *told, seen=progress: seen.append(told))
+        assert found.common == 3  # a whole message of words, and then an empty one
+        assert {frozenset(party.ids or ()) for party in parties} == {frozenset(COMMON)}
+        assert progress[-1] == (4 * 15, 4 * 15)
+        session = parties[0].aligner._session
+        assert session is not None
+        assert session.progress.done == session.progress.total == 5 + 15
+
+
+def test_orders_differ_from_run_to_run_and_from_the_files() -> None:
+    parties, orders = holders({"a": range(30), "b": range(30)}), set()
+    for _ in range(3):
+        aligned(parties)
+        orders.add(parties[0].ids)
+    assert len(orders) == 3  # 1 / 30! to be the same
+    assert tuple(map(str, range(30))) not in orders
+
+
+def test_a_repeated_message_gets_the_same_bytes() -> None:
+    class Twice(Lying):
+        def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
+            first = super().exchange(messages)
+            again = {n: m for n, m in messages.items() if decode(m).query != "invite"}
+            second = self._wire.exchange(again)
+            assert all(second[name] == first[name] for name in again)
+            return first
+
+    parties = holders()
+    assert aligned(parties, "c", Twice(parties)).common == 3
+    assert [len(party.aligner.file.dates) for party in parties] == [1, 1, 1]
+
+
+def swapped(name: str, frame: Frame) -> Frame | None:
+    """Give a party another box than the one that it is due."""
+    if frame.query == "list" and frame.text == "1" and name == "b":
+        swapped.kept = frame.arrays["box"]  # type: ignore[attr-defined]
+    if frame.query == "list" and frame.text == "2" and name == "b":
+        return with_arrays(frame, {"box": swapped.kept})  # type: ignore[attr-defined]
+    return None
+
+
+def skipped(name: str, frame: Frame) -> Frame | None:
+    """Leave a step out."""
+    return with_arrays(frame, frame.arrays, text="2") if (frame.query, frame.text) == ("list", "1") else None
+
+
+def cut(name: str, frame: Frame) -> Frame | None:
+    """Tell one party a common person less."""
+    common = frame.arrays.get("words")
+    return (
+        with_arrays(frame, {"words": common[1:]})
+        if frame.query == "common" and name == "b" and common is not None
+        else None
+    )
+
+
+def added(name: str, frame: Frame) -> Frame | None:
+    """Tell of a common person that nobody has."""
+    if frame.query != "common":
+        return None
+    words = np.frombuffer(np.sort(np.frombuffer(frame.arrays["words"].tobytes() + b"x" * 16, "S16")).tobytes(), "<i8")
+    return with_arrays(frame, {"words": words.reshape(-1, 2).copy()})
+
+
+def disordered(name: str, frame: Frame) -> Frame | None:
+    """Tell all another order."""
+    return with_arrays(frame, {"words": frame.arrays["words"][::-1].copy()}) if frame.query == "common" else None
+
+
+def unsaid(name: str, frame: Frame) -> Frame | None:
+    """Keep the digest of one party back."""
+    return with_arrays(frame, {"2": frame.arrays["2"]}) if (frame.query, name) == ("agreed", "a") else None
+
+
+def counted(name: str, frame: Frame) -> Frame | None:
+    """End an alignment as if people were counted."""
+    return Frame("align", frame.serial, frame.plan, 0, "counted", {}, "3") if frame.query == "common" else None
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (swapped, "altered, or is of another sender"),
+        (skipped, "not the next one"),
+        (cut, "do not have the same common people"),
+        (added, "what was said to be common is not"),
+        (disordered, "what was said to be common is not"),
+        (unsaid, "what b sent is missing"),
+        (counted, "another plan, round or query"),  # the refusal of what was not asked by the honest part
+    ],
+)
+def test_a_lying_coordinator_is_found_and_nothing_is_kept(lie: Any, words: str) -> None:
+    parties = holders()
+    with pytest.raises((RefusedError, WireError), match=words):
+        aligned(parties, "coordinator", Lying(parties, lie))
+    assert parties[0].aligner.file.kept is None
+    assert parties[0]._rows.shape == (5, 1)
+    assert aligned(parties).common == 3  # started again, it goes through
+
+
+def test_a_coordinator_that_tells_all_the_same_subset_is_believed() -> None:
+    """Negative control, and a limit that is stated: it can leave common people out, whoever they are."""
+
+    def fewer(name: str, frame: Frame) -> Frame | None:
+        return with_arrays(frame, {"words": frame.arrays["words"][1:]}) if frame.query == "common" else None
+
+    parties = holders()
+    aligned(parties, "coordinator", Lying(parties, fewer))
+    assert all(len(party.ids or ()) == 2 for party in parties)
+
+
+def test_an_end_that_forges_its_key_or_its_terms_is_refused() -> None:
+    def forged(part: int, value: Any) -> Callable[..., Frame | None]:
+        def lie(name: str, frame: Frame) -> Frame | None:
+            if frame.query != "open" or name != "a":
+                return None
+            told = json.loads(frame.text)
+            told["b"][part] = value
+            return with_arrays(frame, frame.arrays, text=json.dumps(told))
+
+        return lie
+
+    for part, value in ((0, "11" * 32), (1, 3), (2, "exact"), (3, "{}"), (3, None), (1, -1), (1, True)):
+        parties = holders()
+        with pytest.raises(RefusedError):
+            aligned(parties, "coordinator", Lying(parties, forged(part, value)))
+
+    def others(name: str, frame: Frame) -> Frame | None:
+        """Tell one party other terms than the others."""
+        if frame.query != "invite" or name != "a":
+            return None
+        terms = Terms.read(frame.text)
+        return with_arrays(frame, {}, text=Terms(terms.run, terms.members, "b", "order").text)
+
+    parties = holders()
+    with pytest.raises(RefusedError, match="signature of"):
+        aligned(parties, "coordinator", Lying(parties, others))
+
+
+POINTS = hashed(bytes(32), ["list"], [str(place) for place in range(9)]).tobytes()
+ORDER_8 = (325606250916557431795983626356110631294008115727848805560023387167927233504).to_bytes(32, "little")
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        (lambda own: own[:32] * (len(own) // 32), "a point twice"),
+        (lambda own: own[:-32], "in place of"),
+        (lambda own: own + POINTS[:32], "in place of"),
+        (lambda own: own[:-32] + (2).to_bytes(32, "little"), "not on the curve"),
+        (lambda own: own[:-32] + ORDER_8, "small order"),
+        (lambda own: own[32:] + own[:32], "do not have the same common people"),
+        (lambda own: POINTS[: len(own)], "nobody in common"),
+    ],
+)
+def test_a_lying_party_is_found(points: Callable[[bytes], bytes], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It passes on something else than the list of another party that it got, or sends no list of its own."""
+    parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
+    honest = aligning.Workers.blinded
+    liar = parties[1].aligner
+
+    def lies(self: Any, scalar: bytes, given: bytes) -> bytes:
+        made = honest(self, scalar, given)
+        session = liar._session
+        mine = session is not None and session._workers is self and scalar == session._scalar
+        return points(made) if mine and len(given) == 32 * 5 else made
+
+    monkeypatch.setattr(aligning.Workers, "blinded", lies)
+    with pytest.raises(RefusedError, match=words):
+        aligned(parties)
+    assert all(party.aligner.file.kept is None for party in parties)
+
+
+@pytest.mark.parametrize(
+    "made", [lambda words: words[::-1], lambda words: np.repeat(words[:1], len(words)), lambda words: words[1:]]
+)
+@pytest.mark.parametrize("matcher", ["coordinator", "a"])
+def test_words_that_are_no_list_are_refused(made: Any, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
+    honest = np.sort
+    monkeypatch.setattr(aligning.np, "sort", lambda words: made(honest(words)) if len(words) == 4 else honest(words))
+    with pytest.raises((RefusedError, WireError), match=r"b sent .*words"):
+        aligned(parties, matcher)
+
+
+def traces(passed: Sequence[tuple[str, bytes]], ids: Sequence[str], salt: bytes) -> int:
+    """How many guesses at identifiers whoever sees all that passed, and even the salt, finds in it."""
+    guesses = [hashed(salt, ["list"], ids)[place].tobytes() for place in range(len(ids))]
+    for one in ids:
+        told = one.encode()
+        guesses += [hashlib.sha256(told).digest()[:16], hmac.digest(salt, told, "sha256")[:16]]
+    guesses += [hashlib.sha256(b"word" + point).digest()[:16] for point in guesses if len(point) == 32]
+    return sum(guess in data for guess in guesses for _, data in passed)
+
+
+@pytest.mark.parametrize("matcher", ["coordinator", "b"])
+def test_nothing_that_passes_depends_on_identifiers_but_by_keys(matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lists are texts of 16 letters: none is in what passed, nor a hash of one; no two runs have a word alike."""
+    ids = {name: [str(int(one) + 10**15) for one in own] for name, own in LISTS.items()}
+    everything, words, salts = [], [], []
+    honest = Session._take_salt
+
+    def watched(self: Session, sent: Any) -> None:
+        honest(self, sent)
+        salts.append(self._salt)
+
+    monkeypatch.setattr(Session, "_take_salt", watched)
+    for _ in range(2):
+        parties = holders(ids)
+        wire = Lying(parties)
+        aligned(parties, matcher, wire)
+        everything += wire.passed
+        words.append(sealed_words(wire.passed))
+    texts = [one for own in ids.values() for one in own]
+    assert not any(one.encode() in data for one in texts for _, data in everything)
+    assert traces(everything, texts, salts[0]) == 0
+    alike = words[0] & words[1]
+    assert len(words[0]) > 100
+    assert not {word for word in alike if abs(word) > 2**32}  # the ends of boxes are short; else once in 2^40
+
+    monkeypatch.setattr(aligning, "box", lambda key, label, sender, data: data)  # planted fault: no box, no blinding
+    monkeypatch.setattr(aligning, "unbox", lambda key, label, sender, data: data)
+    monkeypatch.setattr(aligning.Workers, "blinded", lambda self, scalar, points: points)
+    parties = holders(ids)
+    wire = Lying(parties)
+    aligned(parties, matcher, wire)
+    assert traces(wire.passed, texts, salts[-1]) > 0
+    assert sealed_words(wire.passed)
+
+
+def sealed_words(passed: Sequence[tuple[str, bytes]]) -> set[int]:
+    """The numbers of all that passed in boxes and as words, without the lengths."""
+    arrays = [array for _, data in passed for array in decode(data).arrays.values()]
+    return {word for array in arrays for word in array.reshape(-1)[array.ndim == 1 :].tolist()} - {0}
+
+
+def test_the_coordinator_reads_no_list_and_each_list_is_of_its_length() -> None:
+    parties = holders()
+    wire = Lying(parties)
+    aligned(parties, "b", wire)
+    points = [data for _, data in wire.passed if decode(data).query == "list" and decode(data).arrays]
+    lengths = {int(array[0]) for data in points for array in decode(data).arrays.values()}
+    assert lengths == {32 * len(own) + 16 for own in LISTS.values()}  # points in boxes, and nothing else
+    words = [decode(data) for _, data in wire.passed if decode(data).query in ("words", "match", "common")]
+    assert all(set(frame.arrays) <= {"0", "1", "2", "box"} for frame in words)  # no word in the clear
+    clear = Lying(holders())
+    aligned(list(clear._wire._endpoints.values()), "coordinator", clear)  # type: ignore[arg-type]
+    assert any("words" in decode(data).arrays for _, data in clear.passed)  # negative control
+
+
+def test_who_pools_with_the_coordinator_tests_no_guess_at_the_digest() -> None:
+    """Told one person alone, not common, a party sends a digest of it. Without its scalars no guess can be tried."""
+    parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
+    seen: dict[str, Any] = {}
+
+    def lie(name: str, frame: Frame) -> Frame | None:
+        victim, attacker = (party.aligner._session for party in parties)
+        if victim is None or attacker is None:
+            return None
+        if frame.query == "common" and name == "a":
+            found = aligning.words_of(
+                blinded(victim._scalar, blinded(attacker._scalar, hashed(victim._salt, ["list"], ["9"]).tobytes()))
+            )
+            return with_arrays(frame, {"words": aligning.packed_words(found.tobytes())})
+        if frame.query == "agree":
+            seen.update(victim=victim._scalar, attacker=attacker._scalar, salt=victim._salt, key=victim._keys["b"])
+        if frame.query == "agreed" and name == "b":
+            seen["told"] = aligning.unbox(seen["key"], ["agree"], "a", aligning.unpacked_box(frame.arrays["0"]))
+        return None
+
+    with pytest.raises(RefusedError, match="do not have the same common people"):
+        aligned(parties, "coordinator", Lying(parties, lie))
+    guess = hashed(seen["salt"], ["digest"], [hashlib.sha256(b'["9"]').hexdigest()]).tobytes()
+    own = blinded(seen["attacker"], guess)
+    assert seen["told"] != hashlib.sha256(b"digest" + own).digest()
+    both = blinded(seen["victim"], own)  # negative control: with the victim's scalar the guess is found to be right
+    assert seen["told"] == hashlib.sha256(b"digest" + both).digest()
+
+
+def test_a_party_multiplies_no_more_points_than_were_announced() -> None:
+    """Another round of points under the same scalar is another guess for each: none is answered."""
+    parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
+
+    def lie(name: str, frame: Frame) -> Frame | None:
+        session = parties[1].aligner._session
+        if frame.query == "words" and name == "a" and session is not None:
+            boxed = packed_box(box(session._keys["a"], ["list", 1, 0, 1], "b", POINTS[: 32 * 4]))
+            return Frame("align", frame.serial, frame.plan, 1, "list", {"box": boxed}, "1")
+        return None
+
+    with pytest.raises((RefusedError, WireError), match=r"not the next one|another plan, round or query"):
+        aligned(parties, "coordinator", Lying(parties, lie))
+
+
+def test_a_party_aligns_with_whom_its_holder_names_alone() -> None:
+    for policy in ({"align": ()}, {"align": ("b", "x")}, {"align": NAMES}, {"align": PAIR}):
+        with pytest.raises(RefusedError, match=r"a does not align with b, c; its holder can, by policy\.align"):
+            aligned(holders(**policy))  # with all that it names, and with no fewer
+    with pytest.raises(RefusedError, match=r"by policy\.count_shared"):
+        Coordinator(InProcess(holders(count_shared=()))).align(new_terms(("a", "b"), purpose="count"))
+    with pytest.raises(RefusedError, match="has no identifiers"):
+        aligned(
+            [
+                holder("a", ["1", "2"], align=PAIR),
+                Party("b", np.zeros((2, 1)), None, policy=Policy(align=PAIR)),
+            ]
+        )
+    with pytest.raises(RefusedError, match=r"more than policy\.align_ratio = 2 times those of a"):
+        aligned(holders({"a": ["1"], "b": ["1", "2", "3"]}, align_ratio=2.0))
+    exact = Party("b", np.zeros((1, 1)), None, ids=["1"], id_rule="exact", policy=Policy(align=PAIR))
+    with pytest.raises(RefusedError, match="set id_rule alike"):
+        aligned([holder("a", ["1"], align=PAIR), exact])
+
+
+def test_terms_that_are_none_are_refused() -> None:
+    for wrong in (["a"], ["a", "a"], ["a", "coordinator"], [str(place) for place in range(65)]):
+        with pytest.raises(RefusedError, match="members"):
+            new_terms(wrong)
+    for matcher, purpose in (("x", "order"), ("coordinator", "both"), ("a", "count")):
+        with pytest.raises(RefusedError):
+            new_terms(("a", "b"), matcher, purpose)
+    for text in ("", "[]", "[1, [], 2, 3]", '["r", "ab", "coordinator", "order", 5]'):
+        with pytest.raises(RefusedError):
+            Terms.read(text)
+
+
+def test_how_often_words_leave_is_counted_before_they_do(tmp_path: Path) -> None:
+    def cuts(name: str, frame: Frame) -> Frame | None:
+        return cut(name, frame)
+
+    file = AlignmentFile(tmp_path / "a.aligned")
+    parties = [
+        holder("a", LISTS["a"], file, align_times=2, align=PAIR),
+        holder("b", LISTS["b"], align=PAIR),
+    ]
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="same common people"):
+            aligned(parties, "coordinator", Lying(parties, cuts))
+    parties[0] = holder("a", LISTS["a"], AlignmentFile(tmp_path / "a.aligned"), align_times=2, align=PAIR)  # restarted
+    wire = Lying(parties)
+    with pytest.raises(RefusedError, match="took part in 2 alignments"):
+        aligned(parties, "coordinator", wire)
+    words = [decode(data) for name, data in wire.passed if name == "a" and decode(data).query == "words"]
+    assert not any("words" in frame.arrays for frame in words)
+
+
+def test_what_is_kept_lasts_and_is_of_one_list(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.aligned"
+    parties = [
+        holder("a", LISTS["a"], AlignmentFile(path), align=PAIR),
+        holder("b", LISTS["b"], align=PAIR),
+    ]
+    aligned(parties)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = holder("a", LISTS["a"], AlignmentFile(path))
+    assert again.ids == parties[0].ids
+    assert np.array_equal(again._rows, parties[0]._rows)
+    assert again._list() == parties[1]._list()
+    facts = {fact.name: fact.value for fact in again.facts(classes=False)}
+    assert facts["records"] == 3
+    for other in ([*LISTS["a"][::-1]], [*LISTS["a"][:-1], "77"]):
+        with pytest.raises(InputError, match="alignment of another list"):
+            holder("a", other, AlignmentFile(path))
+    path.write_text("{}")
+    with pytest.raises(InputError, match="damaged"):
+        AlignmentFile(path)
+
+
+def test_a_party_that_was_restarted_or_asked_for_more_refuses() -> None:
+    parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
+    wire = InProcess(parties)
+    Coordinator(wire).align(new_terms(("a", "b")))
+    session = parties[0].aligner._session
+    assert session is not None
+    frame = Frame("align", 5, session.digest, 1, "list", {}, "1")
+    assert "is over" in decode(parties[0].handle(encode(frame)).data).text
+    assert "restarted" in decode(parties[0].handle(encode(Frame("align", 6, bytes(32), 0, "open"))).data).text
+    assert "restarted" in decode(parties[0].handle(encode(Frame("align", 6, bytes(32), 0, "list"))).data).text
+    assert session._scalar == session._first == session._salt == b""  # its keys are forgotten
+
+
+def test_two_parties_count_whom_they_share_and_learn_nothing_else() -> None:
+    parties = holders()
+    wire = Lying(parties)
+    found = Coordinator(wire).align(new_terms(("a", "c"), purpose="count"))
+    assert found.common == 3
+    assert [party.aligner.file.kept for party in parties] == [None] * 3
+    assert parties[0]._rows.shape == (5, 1)
+    told = [decode(data) for name, data in wire.passed if decode(data).query == "counted"]
+    assert [frame.text for frame in told if frame.kind == "align"] == ["3", "3"]
+    assert not any(decode(data).query == "common" for _, data in wire.passed)
+    assert [len(party.aligner.file.dates) for party in parties] == [1, 0, 1]
+    for more in ("x", "-1", "1" * 40):
+        lie = lambda name, frame, more=more: with_arrays(frame, {}, text=more) if frame.query == "counted" else None  # noqa: E731
+        with pytest.raises(RefusedError, match="no number"):
+            Coordinator(Lying(parties, lie)).align(new_terms(("a", "c"), purpose="count"))
+
+
+def columns(order: Mapping[str, Sequence[int]], policy: Policy) -> list[Party]:
+    """Three parties with columns of the same 60 people and some more, each in its own order."""
+    from sealed_fits import data
+
+    X, y = data()
+    X, y = np.vstack([X, X[:9]]), np.append(y, y[:9])
+    parts = {"a": X[:, :1], "b": X[:, 1:3], "c": X[:, 3:]}
+    return [
+        Party(name, part[order[name]], y[order[name]] if name == "b" else None, policy=policy, ids=order[name])
+        for name, part in parts.items()
+    ]
+
+
+def test_files_in_different_orders_are_trained_on_once_they_are_aligned() -> None:
+    from sealed_fits import model
+
+    policy = Policy(align=("a", "b", "c"), sealed=True, align_times=9)
+    everybody, generator = list(range(60)), random.Random(3)
+    order = {
+        name: generator.sample([*everybody, *more], 63)
+        for name, more in (("a", (60, 61, 62)), ("b", (63, 64, 65)), ("c", (66, 67, 68)))
+    }
+    parties = columns(order, policy)
+    federation = sv.Federation("columns", InProcess(parties), parties=parties)
+    federation.declare_columns("held", 1, np.sqrt([0.25, 0.5, 0.25]).tolist())._seal(
+        "products", "secure", "none", "auto"
+    )
+    with pytest.raises(RefusedError, match="not aligned"):
+        model().fit(federation)
+    aligned(parties, "coordinator", federation.transport)
+    assert {len(party.ids or ()) for party in parties} == {60}
+    fitted = model(epsilon=1e6).fit(federation)
+    assert fitted.plan_.sealing.ids
+    joined = np.hstack([party._rows for party in parties])
+    assert fitted.score(joined, parties[1]._labels) > 0.9  # rows that do not belong together: one half
+
+    parties[2].use(np.array(parties[2]._places), "00" * 32)  # another alignment of the same people
+    with pytest.raises((InputError, RefusedError), match="different alignments"):
+        model().fit(federation)
+    plain = sv.Federation("columns", InProcess(parties), parties=parties).declare_columns("held", 1, None)
+    with pytest.raises(InputError, match="different alignments"):
+        sv.PrivateLogisticRegression(epsilon=1.0, row_norm=1.0, classes=(-1, 1)).fit(plain)
+
+
+def test_aligned_and_not_aligned_do_not_go_together() -> None:
+    check_aligned({"a": {"aligned": "11"}, "b": {"aligned": "11"}})
+    check_aligned({"a": {}, "b": {}})
+    with pytest.raises(InputError, match="a 11, b of none"):
+        check_aligned({"a": {"aligned": "11"}, "b": {}})
