@@ -12,6 +12,8 @@ import pytest
 
 import sottovoce as sv
 from interrupting import keyed
+from sottovoce.door.frames import peek
+from sottovoce.errors import WireError
 from sottovoce.privacy.ledger import Account
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
@@ -161,3 +163,61 @@ def _sealed(split: str, folder: Path, *, helper: bool) -> Any:
     if split == "rows":
         return by_rows(folder, sums="secure", **more)
     return by_columns(folder, products="secure", labels="held", **more)
+
+
+class Without(InProcess):
+    """A wire on which ben answers no question from the third on."""
+
+    asked = 0
+
+    def exchange(self, messages: Any) -> dict[str, bytes]:
+        if "ben" in messages and peek(messages["ben"])[0] == "ask":
+            self.asked += 1
+            if self.asked > 2:
+                super().exchange({name: data for name, data in messages.items() if name != "ben"})
+                raise WireError("waited 60 s for an answer of party 'ben' (party 'ben' not connected).", ["ben"])
+        return super().exchange(messages)
+
+
+def test_a_party_that_does_not_come_back_ends_the_run_and_one_that_does_goes_on(
+    stopped_at: list[float], tmp_path: Path
+) -> None:
+    whole, _ = fitted(by_rows, tmp_path / "whole", lambda: logistic("scd", rounds=5, rate=0.3), stopped_at, np.inf)
+    folder = tmp_path / "broken"
+    federation = by_rows(folder)
+    federation.transport = Without(federation._parties)
+    with pytest.raises(WireError) as stopped:
+        logistic("scd", rounds=5, rate=0.3).fit(federation)
+    for part in (
+        "waited 60 s for an answer of party 'ben'",
+        "The run stops in round 2",
+        "epsilon 1 at delta 1e-05, was charged once and stays spent",
+        str(folder / "fit.run"),
+        "start the same fit again",
+    ):
+        assert part in str(stopped.value)
+    assert stopped.value.parties == ("ben",)
+    np.testing.assert_array_equal(logistic("scd", rounds=5, rate=0.3).fit(by_rows(folder)).coef_, whole.coef_)
+    assert state(folder) == state(tmp_path / "whole")
+
+
+def test_sealed_rows_go_on_without_a_party_that_left_also_after_a_stop(stopped_at: list[float], tmp_path: Path) -> None:
+    """The roster is kept before it is asked: no earlier attempt is asked after it, and who left is not waited for."""
+    parts = [(X[place::4], Y[place::4]) for place in range(4)]
+    names = ("anna", "ben", "carl", "dora")
+    accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, epsilon=50.0, delta=1e-5) for name in names]
+    local = sv.Federation.by_rows(parts, names=names, ledgers=accounts, policy=sv.Policy(sealed=True), sums="secure")
+    for question in itertools.count(4):
+        stopped_at[0] = question
+        wire = Without(local._ends)
+        wire.asked = 0 if question == 4 else 9
+        federation = sv.Federation.connect(wire, sums="secure", journal=tmp_path / "fit.run")
+        federation.sealing(curious=1, absent=1, spare=2)
+        with contextlib.suppress(StoppedError):
+            model = logistic("newton", rounds=4).fit(federation)
+            break
+    assert question >= 7
+    assert [name for name, _ in model.privacy_.left] == ["ben"]
+    attempts = [entry.query for entry in accounts[0].history() if "attempt" in entry.query]
+    assert len(attempts) == 1
+    assert [account.balance().plans for account in accounts] == [1] * 4

@@ -66,6 +66,7 @@ class Gate:
         self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
         self._answers: Counter[str] = Counter()  # releases by query, without a ledger
         self.unreleased = False  # whether the last release failed on its way, or another process was first
+        self.repeated = False  # whether a stored release was given since: another process may have made it
         self.memory: Memory | None = None  # where what a solver remembers is stored with each release
         self.lasting: Callable[[Any], Arrays] = lambda _: {}  # what of it is
         self._one_at_a_time = threading.Lock()
@@ -79,6 +80,7 @@ class Gate:
             if not isinstance(query, Derived):
                 earlier = self._stored(query, round.number)
                 if earlier is not None:
+                    self.repeated = True
                     return earlier
             release = self._permitted(query, round.number, round.rows)
             if isinstance(query, Derived):

@@ -229,6 +229,8 @@ class Coordinator:
         if plan.sealing is None:
             return functools.partial(self._ask, plan), _nothing_to_recall
         opener, left = Opener(plan, self._randomness), self._stored.left
+        if self.journal.path is not None:
+            opener.roster.advice = ""  # it can go on (`_stopped`)
         if left is not None:
             opener.roster.restore(left["left"], left["again"])
             self.left |= left["left"]

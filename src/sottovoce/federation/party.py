@@ -328,6 +328,9 @@ class Party(Answering):
         reason = query.objection(run.plan, frame.round, told)
         if reason is not None:
             raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
+        if run.gate.memory is not None and run.gate.repeated and not self._made_again(run):
+            self._run = None
+            return reply("unknown-plan", frame, acknowledged(False))
         round = Round(run.plan, frame.round, told, run.rows, run.memory)
         released: Released | Share
         try:
@@ -357,7 +360,7 @@ class Party(Answering):
             if found is None:
                 return False
             fresh = found
-        run.memory = fresh
+        run.memory, run.gate.repeated = fresh, False
         return True
 
     def _recalled(self, form: Algorithm, plan: Plan, fresh: Any, kept: Memory) -> Any | None:

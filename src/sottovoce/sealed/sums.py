@@ -196,6 +196,7 @@ class Roster:
         self.plan = plan
         self.left: dict[str, int] = {}
         self.again = 0  # sums that were asked once more
+        self.advice = " Start a new fit, with sealing(absent=, spare=) if parties may leave."
 
     def restore(self, left: Mapping[str, int], again: int) -> None:
         """As it was when the run was interrupted."""
@@ -213,8 +214,8 @@ class Roster:
         if sealing.helper in gone:
             raise WireError(
                 f"{error} The run ends in round {number}: the helper left, and no sum is opened without its noise. The "
-                f"plan's whole cost, epsilon {self.plan.epsilon:g} at delta {self.plan.delta:g}, stays spent. Start a "
-                "new fit.",
+                f"plan's whole cost, epsilon {self.plan.epsilon:g} at delta {self.plan.delta:g}, stays spent."
+                f"{self.advice}",
                 gone,
             )
         if len(self.left) + len(gone) > sealing.absent or self.again >= sealing.spare:
@@ -222,7 +223,7 @@ class Roster:
                 f"{error} The run ends in round {number}: {', '.join([*self.left, *gone])} left, and the plan has "
                 f"absent={sealing.absent} and spare={sealing.spare}, of which {self.again} are used. The plan's whole "
                 f"cost, epsilon {self.plan.epsilon:g} at delta {self.plan.delta:g}, stays spent; the sum of this round "
-                "was not opened. Start a new fit, with sealing(absent=, spare=) if parties may leave.",
+                f"was not opened.{self.advice}",
                 gone,
             )
         self.left |= dict.fromkeys(gone, number)
