@@ -470,9 +470,6 @@ def test_two_processes_of_a_holder_have_one_memory(small_plan: MakePlan, tmp_pat
         for t in range(6):
             party = parties[t % processes]
             party._run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
-            first = ask(party, plan, t, weights[t], query="steps")
-            assert first.kind == ("unknown-plan" if processes == 2 and t else "answer")
-            assert propose(party, plan).kind == "accept"
             answers.append(ask(party, plan, t, weights[t], query="steps").arrays["grid"].tolist())
         found.append(answers)
     assert found[0] == found[1]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.noisy_rows import draw
 from sottovoce.door.outgoing import SEAL, Kept, Released
-from sottovoce.door.query import Choice, Derived, ForgottenError, NoisyRows, Query, Round, Walk
+from sottovoce.door.query import Choice, Derived, NoisyRows, Query, Round, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.mechanisms import (
     largest_signed,
@@ -66,7 +66,6 @@ class Gate:
         self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
         self._answers: Counter[str] = Counter()  # releases by query, without a ledger
         self.unreleased = False  # whether the last release failed on its way, or another process was first
-        self.repeated = False  # whether a stored release was given since: another process may have made it
         self.memory: Memory | None = None  # where what a solver remembers is stored with each release
         self.lasting: Callable[[Any], Arrays] = lambda _: {}  # what of it is
         self._one_at_a_time = threading.Lock()
@@ -80,19 +79,23 @@ class Gate:
             if not isinstance(query, Derived):
                 earlier = self._stored(query, round.number)
                 if earlier is not None:
-                    self.repeated = True
                     return earlier
             release = self._permitted(query, round.number, round.rows)
             if isinstance(query, Derived):
                 return Released(query.name, round.number, {"value": self._derived(query, round)}, seal=SEAL)
             self.unreleased = True
-            self._check_memory()
             round = round._replace(randomness=self._randomness)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 arrays = self._MECHANISMS[release.mechanism](self, query, release, round)
             if release.dropped:
                 arrays = {name: _without_low_bits(grid, release.dropped) for name, grid in arrays.items()}
             return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered, round.memory)
+
+    def behind(self) -> bool:
+        """Whether another process of the holder stored a release since this one's memory was made."""
+        if self.memory is None or self._account is None:
+            return False
+        return not self.memory.follows(self._account.last_release(self._plan.hex()))
 
     def answers(self) -> Counter[str]:
         """How many releases of the plan have left, by query; with a ledger also those from before a restart."""
@@ -242,13 +245,6 @@ class Gate:
         if release.std > 0.0 and block.bits is None:
             raise LeakError("the rows were prepared for a run without privacy; nothing was released.")
         return release
-
-    def _check_memory(self) -> None:
-        """Draw nothing from a memory before the last release: another process of the holder was asked meanwhile."""
-        if self.memory is None or self._account is None:
-            return
-        if not self.memory.follows(self._account.last_release(self._plan.hex())):
-            raise ForgottenError
 
     def _stored(self, query: Query, number: int) -> Released | None:
         if self._account is not None:

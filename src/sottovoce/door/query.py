@@ -117,7 +117,7 @@ def misfit(takes: Mapping[str, Reals], told: Told) -> str | None:
 class ForgottenError(RefusedError):
     """A value needs what an earlier message told, and the holder has lost it; the coordinator tells it again.
 
-    Raised before anything is drawn, by public numbers alone (`Ask.reminder`), or by the ledger's.
+    Raised before anything is drawn, by public numbers alone (`Ask.reminder`).
     """
 
 
