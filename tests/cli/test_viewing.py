@@ -6,14 +6,15 @@ import json
 
 import pytest
 
-from sottovoce.app.cli.viewing import ViewOptions
+from sottovoce.app.cli.viewing import ViewOptions, watching
 from sottovoce.app.jobs import ViewTable, load_helper_job, load_job
+from sottovoce.app.view.watch import Watch
 from sottovoce.errors import InputError
 
 
 def test_a_fit_here_is_logged_and_watched_if_asked(write_job, invoke, folder, open_ledger):
     open_ledger("all.db", 2.0)
-    path = write_job(data={"ledger": '"all.db"'})
+    path = write_job(data={"ledger": '"all.db"'}, solver={"name": '"gradient"', "rounds": "3"})
     said = invoke("fit", path, "--log-json", folder / "fit.jsonl", "--view", "0").stderr
     assert "for operators, in a browser here: http://127.0.0.1:" in said
     assert "is done" not in said  # which the summary says
@@ -51,6 +52,17 @@ def test_what_a_file_and_the_command_line_say_of_the_view(write_job, folder):
         '[helper]\nname = "notary"\n[federation]\ncoordinator = "localhost:1"\ncertificates = "c"\n[view]\noff = true\n'
     )
     assert load_helper_job(folder / "helper.toml").view.off
+
+
+def test_without_an_address_here_there_is_no_page_unless_it_was_asked_for(write_job, invoke, monkeypatch):
+    monkeypatch.setattr("sottovoce.app.view.server.HOST", "203.0.113.1")  # of nobody: kept for documents
+    path = write_job("quick.toml", solver={"name": '"gradient"', "rounds": "2"})
+    assert "view.port=0 cannot be listened on" in invoke("fit", path, "--view", "0", code=2).stderr
+    said, heard = list[str](), list[str]()
+    with watching(Watch("party", "north"), ViewTable(), path.parent.joinpath, said.append) as watch:
+        watch.add(lambda _, event: heard.append(event.name))
+    assert said == ["no page for operators: this machine has no address 127.0.0.1 to listen on"]
+    assert heard == ["started", "ended"]
 
 
 def test_a_log_that_cannot_be_written_is_said_before_anything_is_charged(write_job, invoke, folder):

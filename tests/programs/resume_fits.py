@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, str, bool, str]] = {
     "admm": ("admm", "rounds = 8", True, 'products = "none"\n'),
     "fdml": ("fdml", "rounds = 8", True, 'products = "none"\n'),
     "score": ("score", "rounds = 8", True, 'products = "none"\n'),
-    "frank-wolfe": ("frank-wolfe", "rounds = 8", True, 'products = "none"\n'),
+    "frank-wolfe": ("frank-wolfe", "rounds = 3", True, 'products = "none"\n'),
     "sealed columns": ("whitened", "rounds = 8", True, 'products = "secure"\n'),
 }
 

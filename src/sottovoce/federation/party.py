@@ -531,6 +531,7 @@ class Party(Answering):
             if self._account is not None:
                 cost, _ = charge_of(form, plan, self.name, self._account.book())
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
+                self._check_samplers(form, plan, cost)
             return acknowledged(True)
         rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
         memory, kept = self._remembered(form, plan, rows)
@@ -551,17 +552,8 @@ class Party(Answering):
         if self._account is None:
             return
         summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
-        line = self._account.line()
-        cost, paid = charge_of(form, plan, self.name, line[0][1])
-        try:
-            for terms in (book.terms for _, book in line):
-                # Of several plans on an account each has the part of the samplers' share that it has of the budget.
-                several = terms.composition != "basic"
-                part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
-                delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
-                form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
-        except InputError as error:
-            raise RefusedError(f"{self.name} refuses: {error}") from None
+        cost, paid = charge_of(form, plan, self.name, self._account.book())
+        self._check_samplers(form, plan, cost)
         self._account.reserve(
             plan.digest.hex(),
             cost,
@@ -572,6 +564,19 @@ class Party(Answering):
             within=part_of_fit(plan),
             rests_on=assumed(plan),
         )
+
+    def _check_samplers(self, form: Algorithm, plan: Plan, cost: Callable[[Relation], tuple[Event, ...]]) -> None:
+        """Refuse a plan whose samplers would take more of the accounts' delta than they may."""
+        line = [] if self._account is None else self._account.line()
+        try:
+            for terms in (book.terms for _, book in line):
+                # Of several plans on an account each has the part of the samplers' share that it has of the budget.
+                several = terms.composition != "basic"
+                part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
+                delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
+                form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
+        except InputError as error:
+            raise RefusedError(f"{self.name} refuses: {error}") from None
 
     def _sealer(self, plan: Plan) -> Sealer | None:
         """The own side of a plan's sealed sums; a plan that has another key for it is refused."""

@@ -98,7 +98,12 @@ def watching(
         stack.callback(logger.removeHandler, handler)
         if not table.off:
             token = new_token() if table.token is None else token_in(resolve(table.token))
-            say(f"for operators, in a browser here: {stack.enter_context(served(watch, table.port, token))}")
+            try:
+                say(f"for operators, in a browser here: {stack.enter_context(served(watch, table.port, token))}")
+            except InputError:
+                if "port" in table.model_fields_set:  # it was asked for
+                    raise
+                say("no page for operators: this machine has no address 127.0.0.1 to listen on")
         try:
             yield watch
         except KeyboardInterrupt:
