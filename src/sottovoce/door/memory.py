@@ -67,6 +67,10 @@ class Memory:
         self._last = path
         return state
 
+    def follows(self, last: tuple[int, str, bytes] | None) -> bool:
+        """Whether the state of this process is that after the last release that was stored, by whatever process."""
+        return self._last == (None if last is None else self._path(last[:2], last[2]))
+
     def clear(self, *, all_plans: bool) -> None:
         """Delete what this party remembers of all plans, or of all but this one."""
         for path in self._folder.glob(f"{self._party}.*"):
