@@ -346,7 +346,7 @@ class Party(Answering):
             # The memory may have followed a value that never left: on it nothing later may depend.
             if run.gate.unreleased:
                 self._run = None
-                if run.columns is None and self._made_again(run):
+                if (run.columns is None or run.memory is None) and self._made_again(run):
                     self._run = run
         return reply("answer", frame, released)
 
