@@ -298,8 +298,8 @@ def break_program(how: str) -> None:
         Memory.read = forgotten  # type: ignore[method-assign]
     elif how == "answers first":
 
-        def later(self: Any, released: Any, unordered: bool) -> Any:
-            late.append((self, released, unordered))
+        def later(self: Any, released: Any, *more: Any) -> Any:
+            late.append((self, released, *more))
             self.unreleased = False
             return released
 

@@ -130,6 +130,17 @@ def test_every_solver_while_things_fail(campaign: Campaign) -> None:
     assert sum(verdict.word == EQUAL for verdict in campaign.verdicts) >= len(CASES) - 6, table
 
 
+def test_a_coordinator_that_dies_before_it_has_said_start_says_it_when_it_goes_on(campaign: Campaign) -> None:
+    """A party that was killed has accepted the plan again, and nobody has told it that all have signed."""
+    case = CASES["newton, rows"]
+    half = campaign.trials.unbroken(case)[1]["north"] // 2
+    accepted = 8  # points after which a new process has made its answer to the plan
+    schedule = [Fault("north", half, "kill", "north"), Fault("north", accepted, "kill", COORDINATOR)]
+    verdict = campaign.trials.judge(case, schedule)
+    assert verdict.outcome.faults[1]["at"]["what"] == "plan  0 is answered"
+    assert (verdict.found, verdict.word) == ([], EQUAL), str(verdict)
+
+
 def test_a_party_that_answers_before_it_has_stored_is_found(campaign: Campaign) -> None:
     """Negative control: the program itself is broken; a kill between its answer and its ledger loses the release."""
     case = CASES["gradient, rows"]

@@ -14,6 +14,7 @@ import sottovoce as sv
 from interrupting import keyed
 from sottovoce.door.frames import peek
 from sottovoce.errors import WireError
+from sottovoce.federation.journal import Journal
 from sottovoce.privacy.ledger import Account
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
@@ -221,3 +222,17 @@ def test_sealed_rows_go_on_without_a_party_that_left_also_after_a_stop(stopped_a
     attempts = [entry.query for entry in accounts[0].history() if "attempt" in entry.query]
     assert len(attempts) == 1
     assert [account.balance().plans for account in accounts] == [1] * 4
+
+
+def test_a_torn_entry_is_dropped_and_the_file_can_be_opened_again(tmp_path: Path) -> None:
+    """As where all was answered when a disk was full: nothing is written before the results are."""
+    journal = Journal(tmp_path / "fit.run", {"job": "x"})
+    journal.begin()
+    journal.close()
+    whole = (tmp_path / "fit.run").read_bytes()
+    (tmp_path / "fit.run").write_bytes(whole + whole[-40:-8])
+    torn = Journal(tmp_path / "fit.run")
+    for _ in range(2):
+        torn.begin()
+        torn.close()
+    assert (tmp_path / "fit.run").read_bytes() == whole

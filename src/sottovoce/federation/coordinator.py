@@ -265,6 +265,8 @@ class Coordinator:
                 self.journal.note("opened", plan, self._told(), sync=False)
         else:
             self._take_told(known)
+            with contextlib.suppress(RefusedError):  # one that refuses says so when it is asked
+                self._start(plan, self._there(signers(plan)))  # who accepted it again may not have been told to start
         self._take_counts()
         self._is_open = True
 
@@ -407,13 +409,17 @@ class Coordinator:
             parties = signers(plan)
         for name, reply in self._propose(plan, parties).items():
             self._signatures[name] = reply.facts.get("signature", "")
-        if len(plan.names) > 1:
-            told = json.dumps({name: self._signatures[name] for name in signers(plan)})
-            start = Frame("plan", 0, plan.digest, query="start", text=told)
-            replies = self._exchange(parties, start)
-            if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
-                self._propose(plan, forgot)  # restarted since it signed: charged once, and its signature holds
-                self._exchange(forgot, start)
+        if forgot := self._start(plan, parties):
+            self._propose(plan, forgot)  # restarted since it signed: charged once, and its signature holds
+            self._start(plan, forgot)
+
+    def _start(self, plan: Plan, parties: Iterable[str]) -> list[str]:
+        """Show these parties the signatures of all; those that do not know the plan, having been restarted."""
+        if len(plan.names) == 1:
+            return []
+        told = json.dumps({name: self._signatures[name] for name in signers(plan)})
+        replies = self._exchange(parties, Frame("plan", 0, plan.digest, query="start", text=told))
+        return [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]
 
     def _end(self, plan: Plan, shared: Mapping[str, Mapping[str, Array]]) -> dict[str, str]:
         """Say that the run is over; by party, why it has no part of the model, where it should.

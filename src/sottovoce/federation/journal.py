@@ -136,6 +136,7 @@ class Journal:
                 self.close()
                 raise self.unusable("another process was at it just now; start again")
             os.truncate(self._file, self._end)  # less an entry that was torn
+            self._size = self._end
             if not self.begun:
                 self._end = os.write(self._file, _MAGIC)
                 self._write(_packed("begun", "", self.about, {}))
