@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 import types
 import unicodedata
 from pathlib import Path
@@ -169,14 +170,35 @@ def test_every_proof_is_in_the_index_and_its_links_hold() -> None:
             assert (proof.parent / target).exists(), f"{proof.name} links to {target}"
 
 
+PARTY_FILE = """[party]
+name = "north"
+file = "north.csv"
+label = "out"
+ledger = "north.ledger"
+[federation]
+coordinator = "localhost:7443"
+certificates = "certs"
+"""
+
+
+def load_relay(path: Path) -> None:
+    """The file of a FLARE site, which is read inside FLARE."""
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    assert set(tables) == {"relay"}
+    assert {"listen", "certificates"} <= set(tables["relay"]) <= {"listen", "certificates", "timeout"}
+
+
 @pytest.mark.parametrize(("page", "program"), programs("toml"))
 def test_job_files_are_valid(page: Path, program: list[Block], tmp_path: Path) -> None:
     del page
     for block in program:
         path = tmp_path / "job.toml"
-        path.write_text(block.text, encoding="utf-8")
+        fragment = block.text.startswith("[view]")  # of any file
+        path.write_text((PARTY_FILE if fragment else "") + block.text, encoding="utf-8")
         kinds = {
+            r"^\[relay\]": load_relay,
             r"^\[party\]": load_party_job,
+            r"^\[view\]": load_party_job,
             r"^\[model\]": load_job,
             r"^\[privacy\]": load_evaluation_job,
             "": load_people_job,

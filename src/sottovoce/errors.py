@@ -8,6 +8,7 @@
   + RefusedError
     - ForgottenError, which a party answers by asking for the plan again
   + WireError
+    - LostError, of a run that cannot go on
   + LeakError
 
 No message holds a value of the data. Whatever else is raised is a defect: please report it.

@@ -456,6 +456,25 @@ def test_a_memory_is_of_the_records_that_it_was_made_of(
     assert moved(-1) > release.charged_zero_out
 
 
+def test_two_processes_of_a_holder_have_one_memory(small_plan: MakePlan, tmp_path: Path) -> None:
+    """Whoever is asked next goes on from the last release in the ledger, or it would be a step from older duals."""
+    plan = small_plan(**SCD | {"options": {"rounds": 6, "rate": 1.0}})
+    weights = [np.full(4, 0.5 * t) for t in range(6)]
+    found = []
+    for processes in (1, 2):
+        account = Ledger.create(tmp_path / f"{processes}.db").open("rows", epsilon=1.0, delta=1e-5)
+        parties = [party_of(account=account) for _ in range(processes)]
+        for party in parties:
+            propose(party, plan)
+        answers = []
+        for t in range(6):
+            party = parties[t % processes]
+            party._run.gate._randomness = SeededRandomness(7, str(t))  # type: ignore[union-attr]
+            answers.append(ask(party, plan, t, weights[t], query="steps").arrays["grid"].tolist())
+        found.append(answers)
+    assert found[0] == found[1]
+
+
 def test_a_damaged_memory_is_a_lost_one(small_plan: MakePlan, tmp_path: Path) -> None:
     account, plan = account_of(tmp_path), small_plan(**SCD)
     party = party_of(account=account)

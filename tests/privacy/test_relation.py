@@ -27,7 +27,7 @@ def query_classes() -> list[type]:
     """Every class of the package that says how sensitive it is by itself; protocols only say that one does."""
     found = set()
     for module in pkgutil.walk_packages(sottovoce.__path__, "sottovoce."):
-        if module.name.startswith(("sottovoce.app", "sottovoce.__main__")):
+        if module.name.startswith(("sottovoce.app", "sottovoce.__main__", "sottovoce.transports.nvflare_wire")):
             continue
         for _, made in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if made.__module__.startswith("sottovoce") and "sensitivity" in vars(made):

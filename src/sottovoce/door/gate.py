@@ -66,7 +66,6 @@ class Gate:
         self._all: dict[tuple[str, int], Released] = {}  # of unordered queries, without a ledger
         self._answers: Counter[str] = Counter()  # releases by query, without a ledger
         self.unreleased = False  # whether the last release failed on its way, or another process was first
-        self.repeated = False  # whether a stored release was given since: another process may have made it
         self.memory: Memory | None = None  # where what a solver remembers is stored with each release
         self.lasting: Callable[[Any], Arrays] = lambda _: {}  # what of it is
         self._one_at_a_time = threading.Lock()
@@ -80,7 +79,6 @@ class Gate:
             if not isinstance(query, Derived):
                 earlier = self._stored(query, round.number)
                 if earlier is not None:
-                    self.repeated = True
                     return earlier
             release = self._permitted(query, round.number, round.rows)
             if isinstance(query, Derived):
@@ -92,6 +90,12 @@ class Gate:
             if release.dropped:
                 arrays = {name: _without_low_bits(grid, release.dropped) for name, grid in arrays.items()}
             return self._store(Released(query.name, round.number, arrays, seal=SEAL), query.unordered, round.memory)
+
+    def behind(self) -> bool:
+        """Whether another process of the holder stored a release since this one's memory was made."""
+        if self.memory is None or self._account is None:
+            return False
+        return not self.memory.follows(self._account.last_release(self._plan.hex()))
 
     def answers(self) -> Counter[str]:
         """How many releases of the plan have left, by query; with a ledger also those from before a restart."""

@@ -60,12 +60,16 @@ class Memory:
         """The state that belongs to a stored release; None if it is lost, or of other records."""
         path, state = self._path(key, release), dict[str, NDArray[Any]]()
         unreadable = (OSError, ValueError, EOFError, zipfile.BadZipFile)
-        with contextlib.suppress(*unreadable), np.load(path, allow_pickle=False) as found:
+        with contextlib.suppress(*unreadable), np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
             state = {name: found[name] for name in found.files}
         if not np.array_equal(state.pop(_RECORDS, np.zeros(1)), self._records):
             return None
         self._last = path
         return state
+
+    def follows(self, last: tuple[int, str, bytes] | None) -> bool:
+        """Whether the state of this process is that after the last release that was stored, by whatever process."""
+        return self._last == (None if last is None else self._path(last[:2], last[2]))
 
     def clear(self, *, all_plans: bool) -> None:
         """Delete what this party remembers of all plans, or of all but this one."""

@@ -328,7 +328,7 @@ class Party(Answering):
         reason = query.objection(run.plan, frame.round, told)
         if reason is not None:
             raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
-        if run.gate.memory is not None and run.gate.repeated and not self._made_again(run):
+        if run.gate.behind() and not self._made_again(run):
             self._run = None
             return reply("unknown-plan", frame, acknowledged(False))
         round = Round(run.plan, frame.round, told, run.rows, run.memory)
@@ -346,7 +346,7 @@ class Party(Answering):
             # The memory may have followed a value that never left: on it nothing later may depend.
             if run.gate.unreleased:
                 self._run = None
-                if run.columns is None and self._made_again(run):
+                if (run.columns is None or run.memory is None) and self._made_again(run):
                     self._run = run
         return reply("answer", frame, released)
 
@@ -360,7 +360,7 @@ class Party(Answering):
             if found is None:
                 return False
             fresh = found
-        run.memory, run.gate.repeated = fresh, False
+        run.memory = fresh
         return True
 
     def _recalled(self, form: Algorithm, plan: Plan, fresh: Any, kept: Memory) -> Any | None:
@@ -388,7 +388,7 @@ class Party(Answering):
                     "between rounds is lost, or of other records than it has now; what was released stays charged. "
                     "Start a new fit."
                 )
-            found = fresh
+            return fresh, None
         return found, kept
 
     def _stage(self, frame: Frame) -> Outgoing:
@@ -460,6 +460,8 @@ class Party(Answering):
         if run.plan.models == "shared":
             self._keep_told(frame, run.plan)
             return
+        if run.gate.behind() and not self._made_again(run):
+            raise RefusedError(f"{self.name} keeps no model of this plan: what it remembered of the run is lost.")
         weights = run.form.own_weights(run.plan, run.memory)
         if weights is not None:
             self.predictor.keep(frame.plan, own_part(run.plan, self.name, weights))

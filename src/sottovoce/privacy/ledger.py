@@ -338,8 +338,8 @@ class Account:
         """Round, query and bytes of the last stored release under the plan."""
         _check_name("plan", plan)
         with reading(self.path) as entries:
-            keys = entries.keys("release", self.dataset, plan)
-            row = entries.find(*keys[-1]) if keys else None
+            key = entries.last_key("release", self.dataset, plan)
+            row = None if key is None else entries.find(*key)
         return None if row is None else (row.round, row.query, row.payload)
 
     def rows_of(self, recipe: str) -> Entry | None:

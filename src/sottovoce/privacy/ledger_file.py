@@ -233,6 +233,10 @@ class Entries:
         """What a data set has of that kind for a plan, of whatever round and query."""
         return [key for key in self._known.places if key[:3] == (kind, dataset, plan)]
 
+    def last_key(self, kind: str, dataset: str, plan: str) -> Key | None:
+        """The last of these."""
+        return next((key for key in reversed(self._known.places) if key[:3] == (kind, dataset, plan)), None)
+
     def append(self, *key: Any, details: str = "", payload: bytes = b"") -> Row:
         """Add an entry, chained to the last one. For calls of `writing`."""
         number, previous = self.head

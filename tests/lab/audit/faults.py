@@ -471,9 +471,9 @@ def _(drawn: Any = Gate._drawn, store: Any = Gate._store) -> Iterator[None]:
             sizes[0] = len(batch)
             yield batch
 
-    def longer(self: Gate, released: Released, unordered: bool) -> Released:
+    def longer(self: Gate, released: Released, unordered: bool, memory: Any) -> Released:
         arrays = {**released.arrays, "steps": np.zeros(sizes[0])}
-        return store(self, Released(released.query, released.round, arrays, seal=SEAL), unordered)
+        return store(self, Released(released.query, released.round, arrays, seal=SEAL), unordered, memory)
 
     with patch(Gate, "_drawn", watched), patch(Gate, "_store", longer):
         yield
