@@ -430,6 +430,7 @@ class PartyOf(SourceTable):
     predictions: str | None = Field(
         None, min_length=1, description="the file for predictions that this party is the recipient of"
     )
+    n_jobs: int | None = Field(None, description="threads for sums over its rows; -1 is all processors, the default 1")
 
 
 class ConnectionTable(_Table):

@@ -25,6 +25,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_bits, toward_zero
 from sottovoce.data.labels import equal, numbers
 from sottovoce.data.matrix import Matrix, csr, dense, is_sparse, row_squares, rows_at_once
+from sottovoce.data.threads import each, even, threads
 from sottovoce.errors import InputError, LeakError
 
 Array = NDArray[np.float64]
@@ -358,14 +359,17 @@ def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparati
     how = recipe.arrangement
     rows = np.empty((X.shape[0], recipe.dimension), dtype=how.kind(bits), order=how.order)
     step = rows_at_once(recipe.dimension)
-    for start in range(0, X.shape[0], step):
-        part = usable[start : start + step]
-        chunk = _clipped(np.array(X[start : start + step], dtype=np.float64, order="C"), part, recipe)
-        rows[start : start + step, : recipe.features] = (
-            chunk if bits is None or not how.on_grid else toward_zero(chunk, bits)
-        )
-        if recipe.fit_intercept:
-            rows[start : start + step, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
+
+    def prepare(first: int, last: int) -> None:
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            part = usable[start:stop]
+            chunk = _clipped(np.array(X[start:stop], dtype=np.float64, order="C"), part, recipe)
+            rows[start:stop, : recipe.features] = chunk if bits is None or not how.on_grid else toward_zero(chunk, bits)
+            if recipe.fit_intercept:
+                rows[start:stop, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
+
+    each(prepare, even(X.shape[0], threads(X.size)))
     return rows
 
 

@@ -129,6 +129,9 @@ def party(
     predictions: Annotated[
         str | None, typer.Option(help="Serve joint predictions, and write here those that this party is to learn.")
     ] = None,
+    n_jobs: Annotated[
+        int | None, typer.Option(help="Threads for sums over its records; -1 is all processors, the default 1.")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End after the first training.")] = False,
     patience: Annotated[float, typer.Option(help="Give up after so many seconds without a coordinator.")] = 3600.0,
 ) -> None:
@@ -140,7 +143,7 @@ def party(
     - `sottovoce party --name north --file north.csv --label readmitted --ledger north.db
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
-    A party file has the tables [party] (name, file, label, id, ledger, account), [federation] (coordinator,
+    A party file has the tables [party] (name, file, label, id, ledger, account, n_jobs), [federation] (coordinator,
     certificates) and, if wanted, [policy] (max_epsilon, max_delta), [peers] (pins of other parties), [bounds] and
     [schema] (of this party's columns). Without a label every column is a feature: that is for data split by columns
     where another party holds the labels.
@@ -161,6 +164,7 @@ def party(
             "ledger": ledger,
             "account": account,
             "predictions": predictions,
+            "n_jobs": n_jobs,
         },
         "federation": {"coordinator": coordinator, "certificates": certificates},
         "policy": {"max_epsilon": max_epsilon, "predict_for": predict_for},
@@ -180,6 +184,7 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
     """Answer the coordinator until told to stop (SIGINT, SIGTERM), or with `once` until a training has ended."""
     from sottovoce.app import sources
     from sottovoce.app.texts import sealed_balance
+    from sottovoce.data.threads import check_jobs
     from sottovoce.federation.policy import Policy
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import Credentials
@@ -215,6 +220,8 @@ def serve(job: PartyJob, *, once: bool, patience: float) -> None:
         holder = sources.read_party(source.name, source, job.resolve, policy, labelled=source.has_label)
     else:
         holder = sources.read_table_party(source.name, source, job.resolve, schema, policy)
+    check_jobs(source.n_jobs)
+    holder.n_jobs = source.n_jobs
     facts = {fact.name: fact.value for fact in holder.facts(classes=False)}
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
