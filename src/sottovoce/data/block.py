@@ -11,8 +11,8 @@ forms of `newton`, `gradient`, `sgd` and `whitened`, whose queries ask for nothi
     weighted_sum(weights, term)             sum_i term(x_i'w, y_i) x_i; term is a `Slope`, or `Slopes` of several w
     gram(), gram_diagonal()                 X'X, or its diagonal
     number_sum(term, low, weights)          sum_i of term(x_i'w, y_i) cut to [low, 1], without null rows
-    projected(matrix, made)                 rows seen through a public matrix (`projection`): number_sum, cut,
-                                            weighted_sum; of a matrix of few columns the rows are `made`
+    projected(matrix, made)                 rows seen through a public matrix (`projection.Projected`): bits, ready,
+                                            number_sum, cut, weighted_sum; by a matrix of few columns they are `made`
     take(indices)                           the named rows, as such a block: for `sgd`
 
 A run without privacy asks for two more, of rows on no grid: scalar_sum(weights, term) and gram(weights, term).
@@ -105,6 +105,7 @@ class Block:
         whole: Block | None = None,
         layout: Layout = "rows",
         usable: NDArray[np.bool_] | None = None,
+        records: int | None = None,
     ) -> None:
         self.rows = rows
         self.labels = labels
@@ -114,15 +115,20 @@ class Block:
         self.layout: Layout = layout
         self._arrangement = ARRANGEMENTS[layout]
         self.usable = usable  # which rows are no null rows; None for a batch
+        self.records = len(labels) if records is None else records  # of all the rows that these are a part of
 
     @classmethod
-    def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
-        """Rows and labels by the recipe. The holder alone is told how many rows became null rows."""
+    def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation, records: int | None = None) -> Block:
+        """Rows and labels by the recipe. The holder alone is told how many rows became null rows.
+
+        Where the holder's rows lie in several blocks, `records` is how many there are in all: sums of parts then are on
+        one grid, and add up to that of all rows bit for bit.
+        """
         with np.errstate(all="ignore"):  # a warning that one entry caused could be turned into an error
-            return cls._prepare(X, y, recipe)
+            return cls._prepare(X, y, recipe, records)
 
     @classmethod
-    def _prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
+    def _prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation, records: int | None) -> Block:
         count, features = X.shape
         if features != recipe.features:
             raise InputError(
@@ -142,7 +148,7 @@ class Block:
                 count,
             )
         bits = recipe.bits if recipe.exact else None
-        return cls(rows, labels, bits, layout=recipe.layout, usable=usable)
+        return cls(rows, labels, bits, layout=recipe.layout, usable=usable, records=records)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -218,7 +224,7 @@ class Block:
     def _sum_by_chunks(self, weights: Array, term: Callable[..., Array], shares: Array = NONE) -> Array:
         exact = self._exact(weights)
         if self.chosen is not None and not is_sparse(self.rows) and exact.ndim == 1:
-            slopes = term(self._scores(exact), self.labels)
+            slopes = term(kernels.scores(self.rows, self.chosen, exact), self.labels)
             return np.asarray(kernels.weighted_sum(self.rows, self.chosen, slopes))
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
 
@@ -236,8 +242,11 @@ class Block:
 
     @property
     def _fused(self) -> bool:
-        """Whether the loops over rows may take the rows: they lie together, and sums over them are exact."""
-        return self.bits is not None and self._arrangement.order == "C"
+        """Whether the loops over rows may take the rows: they lie together, and sums over them are exact.
+
+        Rows that float32 does not hold are eight at most, and not worth loops of their own.
+        """
+        return self.bits is not None and self.bits <= 24 and self._arrangement.order == "C"
 
     def _shared_out(self, dense: Any, sparse: Any, *arguments: Any, wide: int = 1) -> Any:
         """The sum of what a loop over rows makes of its parts, each of `wide` numbers for a column."""
@@ -418,7 +427,7 @@ class Block:
         """Bits b such that the sum of a term of each row, at most 1 and a multiple of 2^-b, is exact in float64."""
         if self.bits is None:
             raise LeakError("the rows were prepared for a run without privacy.")
-        return 52 - math.ceil(math.log2(max(len(self), 2)))
+        return 52 - math.ceil(math.log2(max(self.records, 2)))
 
     def coordinate_walk(  # noqa: PLR0913
         self,

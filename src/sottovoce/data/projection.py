@@ -56,7 +56,7 @@ class Projected:
         """
         if self.ready:
             raise LeakError("the rows were cut already.")
-        room = 1.0 - (self._matrix.shape[-1] + len(self._block) + 8) * 2.0**-50
+        room = 1.0 - (self._matrix.shape[-1] + self._block.records + 8) * 2.0**-50
         self._length, self._shares = length, room * length / np.maximum(self.lengths, length)
         self._cut()
 
@@ -72,13 +72,18 @@ class Projected:
             raise LeakError("the rows were not cut.")
         if term.bound > 1.0 or term.bits != self.bits:
             raise LeakError("the slopes are larger than the query's sensitivity allows for, or on another grid.")
-        return self._weighted_sum(point, term)
+        return self.finished(self.exact_sum(point, term))
 
-    def _weighted_sum(self, point: Array, term: Term) -> Array:
-        matrix, length = self._matrix, self._length
+    def exact_sum(self, point: Array, term: Term) -> Array:
+        """What is exact of it: those of parts of the rows add up to that of all."""
+        matrix = self._matrix
         weights = _each(lambda u: matrix * u if matrix.ndim == 1 else matrix @ u, point)
-        total = self._block.weighted_sum(weights, term, self._shares)
-        return _each(lambda v: exact_product(matrix, v, self.bits, len(self._block)), total) / length
+        return self._block.weighted_sum(weights, term, self._shares)
+
+    def finished(self, total: Array) -> Array:
+        """Seen through the matrix, in units of C: the last rounding."""
+        matrix, size = self._matrix, self._block.records
+        return _each(lambda v: exact_product(matrix, v, self.bits, size), total) / self._length
 
 
 class ProjectedRows(Projected):
@@ -99,10 +104,14 @@ class ProjectedRows(Projected):
         self._rows *= self._shares[:, None]
         toward_zero(self._rows, self.bits)
 
-    def _weighted_sum(self, point: Array, term: Term) -> Array:
+    def exact_sum(self, point: Array, term: Term) -> Array:
         """The score is that of the cut row times what it was divided by."""
         scores = (self._rows @ exact_weights(point, self.bits)) / self._shares
         return np.asarray(self._rows.T @ term(scores, self._block.labels))
+
+    def finished(self, total: Array) -> Array:
+        """As it is."""
+        return total
 
 
 class CentredRows:

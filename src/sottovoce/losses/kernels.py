@@ -139,7 +139,8 @@ def fill_terms(
     if offset != 0.0:
         for i in range(len(found)):
             scores[i] = scores[i] + offset
-    _fill_terms(code, parameter, scores, labels, 1.0, found)
+    for label in range(2 if unit < 0.0 else 1):  # one call in the code, which is then compiled once
+        _fill_terms(code, parameter, scores, labels, 1.0 - 2.0 * label, spare if label == 1 else found)
     if low != 1.0 or high != 1.0:
         for i in range(len(found)):
             found[i] = found[i] * (high if labels[i] > 0.0 else low)
@@ -147,7 +148,6 @@ def fill_terms(
         for i in range(len(found)):
             found[i] = found[i] / unit
     elif unit < 0.0:
-        _fill_terms(code, parameter, scores, labels, -1.0, spare)
         for i in range(len(found)):
             other, own = abs(spare[i] * (low if labels[i] > 0.0 else high)), abs(found[i])
             largest = own if own > other else other
