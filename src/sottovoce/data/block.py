@@ -69,6 +69,7 @@ Integers = NDArray[np.int64]
 
 ROWS = 4096  # of a dense block that are made float64 at once
 
+SPARSE = 4  # entries of dense rows that take as long as one of sparse rows
 ALL = np.zeros(0, dtype=np.int64)  # what a loop is told in the place of chosen rows
 
 _log = logging.getLogger("sottovoce.holder")
@@ -254,8 +255,8 @@ class Block:
         if is_sparse(self.rows):
             starts, count = self.rows.indptr, self.whole.rows.shape[0]
             entries = int(starts[-1]) * len(self) // max(count, 1)
-            parts = max(1, min(threads(entries), entries // max(4 * wide * self.dimension, 1)))
-            held = (starts, self.rows.indices, self.whole.entries, chosen)
+            parts = max(1, min(threads(SPARSE * entries), entries // max(4 * wide * self.dimension, 1)))
+            held = (starts, self.rows.indices, self.rows.data, chosen)
             cuts = even(len(self), parts)
             if self.chosen is None and parts > 1:  # parts of as many entries each
                 cuts[1:-1] = np.searchsorted(starts, even(int(starts[-1]), parts)[1:-1]).tolist()
@@ -280,7 +281,7 @@ class Block:
         """By the loops over rows."""
         found, chosen = np.empty(len(self)), ALL if self.chosen is None else self.chosen
         if is_sparse(self.rows):
-            held = (self.rows.indptr, self.rows.indices, self.whole.entries, chosen, exact)
+            held = (self.rows.indptr, self.rows.indices, self.rows.data, chosen, exact)
             work, entries = functools.partial(kernels.scores_sparse, *held), len(held[2])
         else:
             work, entries = functools.partial(kernels.scores_dense, self.rows, chosen, exact), self.rows.size
