@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +27,7 @@ from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import InputError, LeakError
 from sottovoce.federation import party
 from sottovoce.losses.kernels import fill_terms
+from sottovoce.transports.in_process import InProcess
 
 CODED = ["hinge", "huber", "logistic", "sigmoid", "smoothed_hinge", "squared"]
 FORMS = {"dense": np.asarray, "sparse": sp.csr_matrix}
@@ -251,6 +253,27 @@ def test_n_jobs_is_that_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None
             sv.PrivateRidge(n_jobs=wrong).fit(np.ones((3, 1)), np.ones(3))
         with pytest.raises(InputError, match="n_jobs="):
             sv.Party("anna", np.ones((3, 1)), np.ones(3), n_jobs=wrong)
+
+
+def test_a_party_has_threads_of_its_own(many: list[int]) -> None:
+    """Also where a wire calls it in a thread that no estimator knows of."""
+    rng = np.random.default_rng(12)
+    X = rng.standard_normal((60, 3))
+    holder = sv.Party("data", X, X[:, 0], n_jobs=3)
+    real = holder.handle
+
+    def elsewhere(request: bytes) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(real, request).result()
+
+    holder.handle = elsewhere  # type: ignore[method-assign]
+    federation = sv.Federation("central", InProcess([holder]), parties=[holder])
+    model = sv.PrivateRidge(**COMMON, label_bound=2.0, solver="gradient")
+    with threads.using(2):
+        expected = model.fit(X, X[:, 0]).coef_
+    assert max(many) == 2
+    assert model.fit(federation).coef_.tobytes() == expected.tobytes()
+    assert max(many) == 3
 
 
 def test_what_a_part_raises_is_raised_once_all_have_ended() -> None:
