@@ -262,7 +262,7 @@ class Block:
                 cuts[1:-1] = np.searchsorted(starts, even(int(starts[-1]), parts)[1:-1]).tolist()
             return added(each(lambda start, stop: sparse(*held, *arguments, start, stop), cuts))
         cuts = even(len(self), threads(len(self) * self.dimension))
-        return added(each(lambda start, stop: dense(self.rows, chosen, *arguments, start, stop), cuts))
+        return added(each(lambda start, stop: dense(self.rows, self.chosen, *arguments, start, stop), cuts))
 
     def scores(self, weights: Array) -> Array:
         """x_i'w of every row, w rounded toward zero on a grid on which the sums are exact.

@@ -5,8 +5,8 @@ does not matter, and neither does whether a product and a sum are fused. That is
 and why rows may lie in several threads. Slopes are made by `fill_terms`, which has no such leave. Rows of a run without
 privacy are on no grid, and no thread shares them.
 
-A loop takes rows start, ..., stop - 1 of a block, or of a batch, whose places in the block are `chosen`; without any
-they are the rows themselves. It holds no lock of Python's.
+A loop takes rows start, ..., stop - 1 of a block, or of a batch, whose places in the block are `chosen`; of None, or
+without any, they are the rows themselves. It holds no lock of Python's.
 """
 
 from __future__ import annotations
@@ -27,23 +27,30 @@ _ONE = np.uint64(1)
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def _place(chosen: Integers, row: int) -> Any:
-    """Where a row lies."""
+def _place(chosen: Integers | None, row: int) -> Any:
+    """Where a row lies. Of None the compiler knows that rows lie one after the other."""
+    if chosen is None:
+        return np.uint64(row)
     return np.uint64(chosen[row]) if len(chosen) > 0 else np.uint64(row)
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def _ask_for(rows: Entries, chosen: Integers, first: int, stop: int) -> None:
+def _ask_for(rows: Entries, chosen: Integers | None, first: int, stop: int) -> None:
     """Ask for the memory of up to four rows before their turn."""
     step = _LINE // rows.itemsize
-    for row in range(first, min(first + 4, stop)):
-        entries = rows[_place(chosen, row)]
-        for column in range(0, len(entries), step):
+    if chosen is None:
+        entries = rows[_place(chosen, first)]  # memory behind the last row may be asked for too
+        for column in range(0, 4 * len(entries), step):
             prefetch(entries, column)
+    else:
+        for row in range(first, min(first + 4, stop)):
+            entries = rows[_place(chosen, row)]
+            for column in range(0, len(entries), step):
+                prefetch(entries, column)
 
 
 @njit(cache=True, fastmath=EXACT_SUM, error_model="numpy", nogil=True)
-def _fill_scores(rows: Entries, chosen: Integers, weights: Array, start: int, count: int, found: Array) -> None:
+def _fill_scores(rows: Entries, chosen: Integers | None, weights: Array, start: int, count: int, found: Array) -> None:
     """x_i'w of `count` rows, four rows at a time: a weight is read once for four."""
     fours = count - count % 4
     for row in range(0, fours, 4):
@@ -66,7 +73,9 @@ def _fill_scores(rows: Entries, chosen: Integers, weights: Array, start: int, co
 
 
 @njit(cache=True, fastmath=EXACT_SUM, error_model="numpy", nogil=True)
-def _add_rows(rows: Entries, chosen: Integers, factors: Array, start: int, count: int, stop: int, total: Array) -> None:
+def _add_rows(
+    rows: Entries, chosen: Integers | None, factors: Array, start: int, count: int, stop: int, total: Array
+) -> None:
     """Total += sum of factor x_i over `count` rows, likewise; the rows after them are asked for on the way."""
     fours = count - count % 4
     for row in range(0, fours, 4):
@@ -91,7 +100,7 @@ def scores_dense(rows: Entries, chosen: Integers, weights: Array, start: int, st
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def slope_sum_dense(
     rows: Entries,
-    chosen: Integers,
+    chosen: Integers | None,
     labels: Array,
     weights: Array,
     code: int,
