@@ -10,6 +10,7 @@ Without privacy bounds cut and do nothing else: rows keep their scale, so no bou
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -197,7 +198,7 @@ class Preparation:
         found = exact_bits(self.records)
         return found if self.most_bits is None else min(found, self.most_bits)
 
-    @property
+    @functools.cached_property
     def intercept_entry(self) -> float:
         """The constant column's value, on the grid."""
         if not self.fit_intercept:
@@ -215,7 +216,7 @@ class Preparation:
         centred = self.fit_intercept if self.centred is None else self.centred
         return self.bounds.label_scale(fit_intercept=centred and self.scaled)
 
-    @property
+    @functools.cached_property
     def entry_range(self) -> tuple[Array, Array]:
         """Where every rescaled entry is cut. The outermost limit keeps squares of absurd entries finite."""
         high = np.minimum(HUGE if self.bounds.entry_bound is None else self.bounds.entry_bound, HUGE)
