@@ -7,6 +7,10 @@ private fit, messages and noise included: the difference of two fits. Its floor 
 with the logistic loss also d times `np.exp` of N numbers. For `frank-wolfe` it is the time of one more round. Its floor
 for dense rows is one product `X.T @ r`; sparse rows are compared with a round that makes the whole gradient again,
 `A.T @ (A @ w - y)`, and adds Laplace noise to 2 d scores. One thread.
+
+`--only pass` has single sums over prepared rows, by the fused loops and by chunks as before them: against one read of
+the float32 rows, and on two threads against one. The rows of sparse passes are those of a9a, or of its shape where the
+data are not there.
 """
 
 from __future__ import annotations
@@ -24,9 +28,18 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numba import njit
 
 import sottovoce as sv
+from sottovoce import losses
 from sottovoce.algorithms.frank_wolfe.central import Path
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import Bounds
+from sottovoce.data.preparation import Preparation
+from sottovoce.data.slopes import Slope
+from sottovoce.data.threads import using
+from sottovoce.errors import SottovoceError
+from sottovoce.lab import datasets
 
 
 def best(function: Callable[[], object], repeats: int) -> float:
@@ -87,14 +100,97 @@ def main() -> None:
         return floor
 
     compare("newton, 64 rounds", newton_floor, solver="newton")
+    compare("newton, 64 rounds, 2 threads", newton_floor, solver="newton", n_jobs=2)
     compare("gradient, 50 rounds", lambda: passes(50), solver=sv.solvers.Gradient(rounds=50))
     for rate, rounds in ((0.001, 20_000), (0.01, 2000), (0.1, 200)):  # 20 epochs each
         compare(
             f"sgd, rate {rate}, {rounds} rounds", batches(rate, rounds), solver=sv.solvers.SGD(rate=rate, rounds=rounds)
         )
-    rows += coordinate_rows(arguments) + frank_wolfe_rows(arguments)
+    rows += pass_rows(arguments, X, y) + coordinate_rows(arguments) + frank_wolfe_rows(arguments)
     if arguments.json:
         print(json.dumps(rows, indent=2))
+
+
+@njit(fastmath={"reassoc", "nsz"})
+def read_once(rows: np.ndarray) -> float:
+    """The sum of all entries: nothing that reads them all is faster."""
+    flat, total = rows.reshape(-1), np.float32(0.0)
+    for place in range(len(flat)):
+        total += flat[place]
+    return float(total)
+
+
+def a9a() -> tuple[Any, np.ndarray]:
+    """The records of a9a, or made-up ones of its shape: 123 columns of which each row has 14."""
+    try:
+        data = datasets.load("a9a")
+        return sp.csr_matrix(data.X), np.asarray(data.y)
+    except (SottovoceError, OSError):
+        generator = np.random.default_rng(1)
+        columns = np.sort(generator.permuted(np.tile(np.arange(123), (32_561, 1)), axis=1)[:, :14], axis=1)
+        starts = np.arange(0, columns.size + 1, 14)
+        rows = sp.csr_matrix((np.ones(columns.size), columns.ravel(), starts), (32_561, 123))
+        return rows, np.where(generator.random(32_561) < 0.25, 1, -1)
+
+
+def pass_rows(arguments: argparse.Namespace, X: np.ndarray, y: np.ndarray) -> list[dict[str, object]]:
+    """One sum over all rows, dense and sparse: fused, by chunks, on two threads; and Gram matrices."""
+    if arguments.only not in "pass, dense, sparse, batch, gram":
+        return []
+    found: list[dict[str, object]] = []
+    for name, (raw, labels), norm in (("dense", (X, y), 1.0), ("sparse a9a", a9a(), 14**0.5)):
+        count, features = raw.shape
+        recipe = Preparation(Bounds(row_norm=norm), features, True, count, (-1, 1))
+        times = in_turn(works_of(Block.prepare(raw, labels, recipe)), 4 * arguments.repeats)
+        for work, spent in times.items():
+            against = "gram" if "gram" in work else next(iter(times))
+            low = times[against]
+            found.append({"solver": f"{name}: {work}", "fit_s": spent, "floor_s": low, "ratio": spent / low})
+            if not arguments.json:
+                print(f"{name + ': ' + work:44s} {1e3 * spent:8.3f} ms   {spent / low:6.2f} of {against}", flush=True)
+    return found
+
+
+def works_of(block: Block) -> dict[str, Callable[[], object]]:
+    """What is timed on a block."""
+    generator = np.random.default_rng(3)
+    slope, w = Slope(losses.get("logistic"), 1.0, block.bits or 0), generator.standard_normal(block.dimension)
+    batch = block.take(np.flatnonzero(generator.random(len(block)) < 0.1))
+
+    def fused() -> object:
+        return block.weighted_sum(w, slope)
+
+    works: dict[str, Callable[[], object]] = {
+        "pass": fused,
+        "pass, by chunks as before": lambda: block._sum_by_chunks(w, slope),
+        "pass, 2 threads": on_two(fused),
+        "pass over a batch of a tenth": lambda: batch.weighted_sum(w, slope),
+        "the same, by chunks as before": lambda: batch._sum_by_chunks(w, slope),
+        "gram": block.gram,
+        "gram, 2 threads": on_two(block.gram),
+    }
+    return works if sp.issparse(block.rows) else {"one read of the rows": lambda: read_once(block.rows), **works}
+
+
+def on_two(work: Callable[[], object]) -> Callable[[], object]:
+    """The same on two threads."""
+
+    def threaded() -> object:
+        with using(2):
+            return work()
+
+    return threaded
+
+
+def in_turn(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """The shortest time of each, one after the other again and again, so that all see the same machine."""
+    for work in works.values():
+        work()  # compiled before the clock runs
+    times = dict.fromkeys(works, float("inf"))
+    for _ in range(repeats):
+        for name, work in works.items():
+            times[name] = min(times[name], best(work, 3))
+    return times
 
 
 def one_more(

@@ -15,18 +15,19 @@ import sottovoce as sv
 from plans import PLANS, plan_for
 from sottovoce import algorithms, losses
 from sottovoce.app import model_file
+from sottovoce.data import slopes as cuts
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.labels import equal
 from sottovoce.data.matrix import rows_at_once
+from sottovoce.data.slopes import cut_rows
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, either
-from sottovoce.queries import gradient, projected
-from sottovoce.queries.gradient import ClassesSum, cut_rows
+from sottovoce.queries.gradient import ClassesSum
 from sottovoce.queries.numbers import ClassCounts
 from sottovoce.queries.projected import ProjectedGradient, Shape
 from support import at, handle, plan_of, told_to
@@ -120,10 +121,7 @@ def test_neighbours_reach_the_bound_and_never_pass_it(name: str) -> None:
 
 def test_slopes_that_are_cut_one_by_one_pass_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: each entry at most 1 is not a row at most 1 long."""
-    for module in (projected, gradient):
-        monkeypatch.setattr(
-            module, "cut_rows", lambda loss, most, u, y: np.clip(loss.derivative(u, y) / most, -1.0, 1.0)
-        )
+    monkeypatch.setattr(cuts, "cut_rows", lambda loss, most, u, y: np.clip(loss.derivative(u, y) / most, -1.0, 1.0))
     for query in (QUERIES["triangular"], QUERIES["one-vs-rest"], ClassesSum(FEATURES, 0.3, HINGES)):
         assert max(far(query, np.random.default_rng(1)).values()) > 1.0
 

@@ -19,6 +19,7 @@ from sottovoce.data import projection
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_bits, exact_product, exact_weights, toward_zero
+from sottovoce.data.slopes import Slope
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.penalties.quadratic import DiagonalMetric, Metric
@@ -132,11 +133,15 @@ def test_neighbours_reach_the_bound_and_never_pass_it(name: str) -> None:
     assert all(0.99 * REACHED.get(name, 1.0) <= share <= 1.0 for share in found.values()), found
 
 
+numbers_of: Any = Slope.__dict__["numbers"].func
+BOUND_ONLY = np.array([1.0, 1.0, 1.0, 1.0, 1.1, 1.0, 1.0])
+
+
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
         ("sottovoce.data.projection._lengths", lambda rows, matrix: 0.9 * np.linalg.norm(rows @ matrix, axis=1)),
-        ("sottovoce.data.projection.toward_zero", lambda values, bits: 1.1 * values),
+        ("sottovoce.data.slopes.Slope.numbers", property(lambda slope: numbers_of(slope) * BOUND_ONLY)),
     ],
 )
 def test_a_term_that_is_too_long_is_found(monkeypatch: pytest.MonkeyPatch, place: str, wrong: Any) -> None:

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 
 import sottovoce as sv
 from sottovoce import losses
+from sottovoce.data.slopes import cut as projected_cut
 from sottovoce.errors import InputError
 from sottovoce.losses import base
 from sottovoce.losses.base import Kind, Loss, Vector
@@ -25,7 +26,6 @@ from sottovoce.plan.problem import Problem
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.queries.gradient import clipped_derivative
 from sottovoce.queries.parts import cut as parts_cut
-from sottovoce.queries.projected import cut as projected_cut
 
 
 @dataclass(frozen=True)

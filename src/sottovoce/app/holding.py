@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sottovoce.app import sources
 from sottovoce.app.jobs import PartyJob
+from sottovoce.data.threads import check_jobs
 from sottovoce.federation.aligned import AlignmentFile
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
@@ -12,6 +13,12 @@ from sottovoce.federation.policy import Policy
 def holder_of(job: PartyJob, policy: Policy) -> Party:
     """The party that holds the file's records, by its schema if it has one."""
     source, aligned = job.party, AlignmentFile(job.aligned)
+    check_jobs(source.n_jobs)
     if (schema := job.known_schema) is None:
-        return sources.read_party(source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned)
-    return sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)
+        holder = sources.read_party(
+            source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned
+        )
+    else:
+        holder = sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)
+    holder.n_jobs = source.n_jobs
+    return holder

@@ -475,6 +475,7 @@ class PartyOf(SourceTable):
     aligned: str | None = Field(
         None, min_length=1, description="where an alignment is kept; default: FILE.aligned beside the records"
     )
+    n_jobs: int | None = Field(None, description="threads for sums over its rows; -1 is all processors, the default 1")
 
 
 class ConnectionTable(_Table):

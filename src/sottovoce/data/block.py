@@ -2,6 +2,20 @@
 
 How raw rows become prepared ones is in `preparation`, why sums over them are exact in `grid`. An algorithm asks a block
 for sums, scores and products by what they are; whether rows are dense or sparse, float32 or float64, it is not told.
+
+Every sum of a private run is exact in any order, so rows may lie in threads, in files, on a device or on several
+machines: whatever answers the following, with the same bits, can stand where a `Block` stands. It serves the private
+forms of `newton`, `gradient`, `sgd` and `whitened`, whose queries ask for nothing else (`tests/data/test_rows.py`).
+
+    len(rows), dimension, bits, row_norm    public: how many, how wide, on which grid, how long at most
+    weighted_sum(weights, term)             sum_i term(x_i'w, y_i) x_i; term is a `Slope`, or `Slopes` of several w
+    gram(), gram_diagonal()                 X'X, or its diagonal
+    number_sum(term, low, weights)          sum_i of term(x_i'w, y_i) cut to [low, 1], without null rows
+    projected(matrix, made)                 rows seen through a public matrix (`projection.Projected`): bits, ready,
+                                            number_sum, cut, weighted_sum; by a matrix of few columns they are `made`
+    take(indices)                           the named rows, as such a block: for `sgd`
+
+A run without privacy asks for two more, of rows on no grid: scalar_sum(weights, term) and gram(weights, term).
 """
 
 from __future__ import annotations
@@ -16,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data.grid import exact_bits, exact_weights, toward_zero
+from sottovoce.data.grid import bounded, exact_bits, exact_weights, toward_zero
 from sottovoce.data.kernels import atoms, columns
 from sottovoce.data.kernels import rows as kernels
 from sottovoce.data.kernels.duals import dual_rows_dense, dual_rows_sparse
@@ -32,6 +46,9 @@ from sottovoce.data.matrix import (
     rows_at_once,
 )
 from sottovoce.data.preparation import ARRANGEMENTS, Layout, Preparation
+from sottovoce.data.projection import Projected, ProjectedRows
+from sottovoce.data.slopes import NONE, Slope, Slopes
+from sottovoce.data.threads import added, each, even, plain_blas, threads
 from sottovoce.errors import InputError, LeakError
 
 __all__ = [
@@ -51,6 +68,9 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 ROWS = 4096  # of a dense block that are made float64 at once
+
+SPARSE = 4  # entries of dense rows that take as long as one of sparse rows
+ALL = np.zeros(0, dtype=np.int64)  # what a loop is told in the place of chosen rows
 
 _log = logging.getLogger("sottovoce.holder")
 
@@ -86,6 +106,7 @@ class Block:
         whole: Block | None = None,
         layout: Layout = "rows",
         usable: NDArray[np.bool_] | None = None,
+        records: int | None = None,
     ) -> None:
         self.rows = rows
         self.labels = labels
@@ -95,15 +116,20 @@ class Block:
         self.layout: Layout = layout
         self._arrangement = ARRANGEMENTS[layout]
         self.usable = usable  # which rows are no null rows; None for a batch
+        self.records = len(labels) if records is None else records  # of all the rows that these are a part of
 
     @classmethod
-    def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
-        """Rows and labels by the recipe. The holder alone is told how many rows became null rows."""
+    def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation, records: int | None = None) -> Block:
+        """Rows and labels by the recipe. The holder alone is told how many rows became null rows.
+
+        Where the holder's rows lie in several blocks, `records` is how many there are in all: sums of parts then are on
+        one grid, and add up to that of all rows bit for bit.
+        """
         with np.errstate(all="ignore"):  # a warning that one entry caused could be turned into an error
-            return cls._prepare(X, y, recipe)
+            return cls._prepare(X, y, recipe, records)
 
     @classmethod
-    def _prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> Block:
+    def _prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation, records: int | None) -> Block:
         count, features = X.shape
         if features != recipe.features:
             raise InputError(
@@ -123,7 +149,7 @@ class Block:
                 count,
             )
         bits = recipe.bits if recipe.exact else None
-        return cls(rows, labels, bits, layout=recipe.layout, usable=usable)
+        return cls(rows, labels, bits, layout=recipe.layout, usable=usable, records=records)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -150,21 +176,28 @@ class Block:
         each of them takes little memory.
         """
         rows = self.rows if self.chosen is None else self.rows[self.chosen]
+        return self._pieces(rows, 0, len(self), least, scores)
+
+    def _pieces(
+        self, rows: Matrix, first: int, last: int, least: int = 1, scores: int = 1
+    ) -> Iterator[tuple[Matrix, Array]]:
+        """The same of the rows first, ..., last - 1."""
         if is_sparse(rows):
-            step = max(len(self.labels), 1) if scores == 1 else 16 * rows_at_once(scores)
-            for start in range(0, max(len(self.labels), 1), step):
-                whole = step >= len(self.labels)
-                yield rows if whole else rows[start : start + step], self.labels[start : start + step]
+            step = max(last - first, 1) if scores == 1 else 16 * rows_at_once(scores)
+            for start in range(first, max(last, first + 1), step):
+                stop = min(start + step, last)
+                whole = start == 0 and stop == rows.shape[0]
+                yield rows if whole else rows[start:stop], self.labels[start:stop]
             return
         step = max(rows_at_once(max(self.dimension, scores)), least)
         # A fresh half megabyte for every piece would cost more than the arithmetic on it.
-        wide = np.empty((min(step, len(self.labels)), self.dimension)) if rows.dtype != np.float64 else None
-        for start in range(0, len(self.labels), step):
-            piece = rows[start : start + step]
+        wide = np.empty((min(step, last - first), self.dimension)) if rows.dtype != np.float64 else None
+        for start in range(first, last, step):
+            piece = rows[start : min(start + step, last)]
             if wide is not None:
                 np.copyto(wide[: len(piece)], piece)
                 piece = wide[: len(piece)]
-            yield piece, self.labels[start : start + step]
+            yield piece, self.labels[start : start + len(piece)]
 
     def cells(self, columns: Sequence[int]) -> Iterator[Array]:
         """Raw values of these columns piece by piece, without null rows; behind the features' places is the label's."""
@@ -176,16 +209,60 @@ class Block:
             start += len(labels)
             yield np.column_stack([piece, labels])[kept][:, list(columns)]
 
-    def weighted_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> Array:
-        """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
-        exact = weights if self.bits is None else exact_weights(weights, self.bits)
-        if self.chosen is not None and not is_sparse(self.rows):
+    def weighted_sum(self, weights: Array, term: Callable[..., Array], shares: Array = NONE) -> Array:
+        """sum_i term(x_i'w, y_i) x_i in one pass over the rows; of a matrix w, a row of scores and terms for each row.
+
+        A `Slope` runs in a fused loop that reads each row once, by as many threads as `threads` says. Any other
+        function gets scores and labels piece by piece, of a dense batch all at once. `shares`, if any, are one for each
+        row, by which a `Slope` multiplies its terms.
+        """
+        if self._fused and isinstance(term, Slope) and term.code is not None:
+            loops = (kernels.slope_sum_dense, kernels.slope_sum_sparse)
+            told = (self.labels, self._exact(weights), term.code, term.numbers, shares)
+            return np.asarray(self._shared_out(*loops, *told))
+        return self._sum_by_chunks(weights, term, shares)
+
+    def _sum_by_chunks(self, weights: Array, term: Callable[..., Array], shares: Array = NONE) -> Array:
+        exact = self._exact(weights)
+        if self.chosen is not None and not is_sparse(self.rows) and exact.ndim == 1:
             slopes = term(kernels.scores(self.rows, self.chosen, exact), self.labels)
             return np.asarray(kernels.weighted_sum(self.rows, self.chosen, slopes))
-        total = np.zeros(self.dimension)
-        for rows, labels in self.chunks():
-            total += rows.T @ term(rows @ exact, labels)
-        return total
+        rows = self.rows if self.chosen is None else self.rows[self.chosen]
+
+        def part(start: int, stop: int) -> Array:
+            total = np.zeros((self.dimension, *exact.shape[1:]))
+            for piece, labels in self._pieces(rows, start, stop, scores=math.prod(exact.shape[1:])):
+                own = (shares[start : start + len(labels)],) if len(shares) else ()
+                total += piece.T @ term(piece @ exact, labels, *own)
+                start += len(labels)
+            return total
+
+        parts = threads(len(self) * self.dimension) if self.bits is not None and isinstance(term, Slopes) else 1
+        with plain_blas(parts):
+            return np.asarray(added(each(part, even(len(self), parts))))
+
+    @property
+    def _fused(self) -> bool:
+        """Whether the loops over rows may take the rows: they lie together, and sums over them are exact.
+
+        Rows that float32 does not hold are eight at most, and not worth loops of their own.
+        """
+        return self.bits is not None and self.bits <= 24 and self._arrangement.order == "C"
+
+    def _shared_out(self, dense: Any, sparse: Any, *arguments: Any, wide: int = 1) -> Any:
+        """The sum of what a loop over rows makes of its parts, each of `wide` numbers for a column."""
+        chosen = ALL if self.chosen is None else self.chosen
+        if is_sparse(self.rows):
+            starts, count = self.rows.indptr, self.whole.rows.shape[0]
+            entries = int(starts[-1]) * len(self) // max(count, 1)
+            parts = max(1, min(threads(SPARSE * entries), entries // max(4 * wide * self.dimension, 1)))
+            held = (starts, self.rows.indices, self.rows.data, chosen)
+            cuts = even(len(self), parts)
+            if self.chosen is None and parts > 1:  # parts of as many entries each
+                cuts[1:-1] = np.searchsorted(starts, even(int(starts[-1]), parts)[1:-1]).tolist()
+            return added(each(lambda start, stop: sparse(*held, *arguments, start, stop), cuts))
+        cuts = even(len(self), threads(len(self) * self.dimension))
+        return added(each(lambda start, stop: dense(self.rows, self.chosen, *arguments, start, stop), cuts))
 
     def scores(self, weights: Array) -> Array:
         """x_i'w of every row, w rounded toward zero on a grid on which the sums are exact.
@@ -195,8 +272,22 @@ class Block:
         w is taken as it is.
         """
         exact = self._exact(weights)
+        if self._fused:
+            return self._scores(exact)
         found = [np.asarray(rows @ exact, dtype=np.float64) for rows, _ in self.chunks()]
         return np.concatenate(found) if found else np.zeros(0)
+
+    def _scores(self, exact: Array) -> Array:
+        """By the loops over rows."""
+        found, chosen = np.empty(len(self)), ALL if self.chosen is None else self.chosen
+        if is_sparse(self.rows):
+            held = (self.rows.indptr, self.rows.indices, self.rows.data, chosen, exact)
+            work, entries = functools.partial(kernels.scores_sparse, *held), len(held[2])
+        else:
+            work, entries = functools.partial(kernels.scores_dense, self.rows, chosen, exact), self.rows.size
+        parts = threads(entries if self.chosen is None else len(self) * self.dimension)
+        each(lambda start, stop: work(start, stop, found), even(len(self), parts))
+        return found
 
     def several_scores(self, models: Array) -> Iterator[tuple[Array, Array]]:
         """The scores of every row by several weights, a column for each, and the labels, piece by piece."""
@@ -205,28 +296,61 @@ class Block:
             yield np.asarray(rows @ exact, dtype=np.float64), labels
 
     def _exact(self, weights: Array) -> Array:
-        """Weights of all columns, on the grid of a private run."""
+        """Weights of all columns, on the grid of a private run; of a matrix, column by column."""
+        if weights.ndim == 2:
+            return np.column_stack([self._exact(column) for column in weights.T])
         padded = np.zeros(self.dimension)
         padded[: len(weights)] = weights
         if self.bits is None:
             return padded
         return exact_weights(padded, self.bits, self._arrangement.weight_norm(padded))
 
+    def number_sum(
+        self,
+        term: Callable[[Array, Array], Array],
+        low: float = 0.0,
+        weights: Array | None = None,
+        numbers: Array | None = None,
+    ) -> float:
+        """sum_i of term(x_i'w, y_i) cut to [low, 1], 0 for a null row, on a grid on which the sum is exact.
+
+        Without weights a score is 0; `numbers`, one for each row, take the place of scores. A NaN counts as 1.
+        """
+        if numbers is None:
+            numbers = np.zeros(len(self)) if weights is None else self.scores(weights)
+        found = bounded(term(numbers, self.labels), low, self.sum_bits)
+        found[self.null_rows] = 0.0
+        return float(found.sum())
+
+    def projected(self, matrix: Array, *, made: bool = False) -> Projected:
+        """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
+        return (ProjectedRows if made else Projected)(self, matrix)
+
     def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
-        """sum_i term(x_i'w, y_i)."""
+        """sum_i term(x_i'w, y_i), on no grid."""
         return float(sum(term(rows @ weights, labels).sum() for rows, labels in self.chunks()))
 
     def gram(self, weights: Array | None = None, term: Callable[[Array, Array], Array] | None = None) -> Array:
-        """X'X, or X' diag(term(Xw, y)) X."""
-        total = np.zeros((self.dimension, self.dimension))
-        for narrow, labels in self.chunks(MANY_ROWS):
-            rows = narrow.astype(np.float64, copy=False)  # products of float32 would be rounded
-            scaled = rows
-            if term is not None:
-                factor = term(rows @ weights, labels)[:, None]
-                scaled = rows.multiply(factor) if is_sparse(rows) else rows * factor
-            total += dense(rows.T @ scaled)
-        return total
+        """X'X, or X' diag(term(Xw, y)) X, the latter on no grid."""
+        if self._fused and term is None and is_sparse(self.rows):
+            triangle = self._shared_out(None, kernels.gram_sparse, self.dimension, wide=self.dimension)
+            return np.asarray(triangle + np.triu(triangle, 1).T)
+        rows = self.rows if self.chosen is None else self.rows[self.chosen]
+
+        def part(start: int, stop: int) -> Array:
+            total = np.zeros((self.dimension, self.dimension))
+            for narrow, labels in self._pieces(rows, start, stop, MANY_ROWS):
+                piece = narrow.astype(np.float64, copy=False)  # products of float32 would be rounded
+                scaled = piece
+                if term is not None:
+                    factor = term(piece @ weights, labels)[:, None]
+                    scaled = piece.multiply(factor) if is_sparse(piece) else piece * factor
+                total += dense(piece.T @ scaled)
+            return total
+
+        parts = threads(len(self) * self.dimension) if self._fused and term is None else 1
+        with plain_blas(parts):
+            return np.asarray(added(each(part, even(len(self), parts))))
 
     def gram_diagonal(self) -> Array:
         """sum_i x_ij^2 for every column j: exact for entries on the grid."""
@@ -304,7 +428,7 @@ class Block:
         """Bits b such that the sum of a term of each row, at most 1 and a multiple of 2^-b, is exact in float64."""
         if self.bits is None:
             raise LeakError("the rows were prepared for a run without privacy.")
-        return 52 - math.ceil(math.log2(max(len(self), 2)))
+        return 52 - math.ceil(math.log2(max(self.records, 2)))
 
     def coordinate_walk(  # noqa: PLR0913
         self,

@@ -32,6 +32,11 @@ def toward_zero(values: Array, bits: int) -> Array:
     return values
 
 
+def bounded(numbers: Array, low: float, bits: int) -> Array:
+    """Numbers cut to [low, 1] and put on the grid, in an array of their own; a NaN counts as 1."""
+    return toward_zero(np.fmax(np.fmin(np.asarray(numbers, dtype=np.float64), 1.0), low), bits)
+
+
 def exact_weights(weights: Array, bits: int, norm: float | None = None) -> Array:
     """Weights rounded toward zero so that x'w is exact in float64, in any order, for rows on the grid 2^-bits.
 

@@ -10,6 +10,7 @@ Without privacy bounds cut and do nothing else: rows keep their scale, so no bou
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_bits, toward_zero
 from sottovoce.data.labels import equal, numbers
 from sottovoce.data.matrix import Matrix, csr, dense, is_sparse, row_squares, rows_at_once
+from sottovoce.data.threads import each, even, threads
 from sottovoce.errors import InputError, LeakError
 
 Array = NDArray[np.float64]
@@ -196,7 +198,7 @@ class Preparation:
         found = exact_bits(self.records)
         return found if self.most_bits is None else min(found, self.most_bits)
 
-    @property
+    @functools.cached_property
     def intercept_entry(self) -> float:
         """The constant column's value, on the grid."""
         if not self.fit_intercept:
@@ -214,7 +216,7 @@ class Preparation:
         centred = self.fit_intercept if self.centred is None else self.centred
         return self.bounds.label_scale(fit_intercept=centred and self.scaled)
 
-    @property
+    @functools.cached_property
     def entry_range(self) -> tuple[Array, Array]:
         """Where every rescaled entry is cut. The outermost limit keeps squares of absurd entries finite."""
         high = np.minimum(HUGE if self.bounds.entry_bound is None else self.bounds.entry_bound, HUGE)
@@ -358,14 +360,17 @@ def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparati
     how = recipe.arrangement
     rows = np.empty((X.shape[0], recipe.dimension), dtype=how.kind(bits), order=how.order)
     step = rows_at_once(recipe.dimension)
-    for start in range(0, X.shape[0], step):
-        part = usable[start : start + step]
-        chunk = _clipped(np.array(X[start : start + step], dtype=np.float64, order="C"), part, recipe)
-        rows[start : start + step, : recipe.features] = (
-            chunk if bits is None or not how.on_grid else toward_zero(chunk, bits)
-        )
-        if recipe.fit_intercept:
-            rows[start : start + step, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
+
+    def prepare(first: int, last: int) -> None:
+        for start in range(first, last, step):
+            stop = min(start + step, last)
+            part = usable[start:stop]
+            chunk = _clipped(np.array(X[start:stop], dtype=np.float64, order="C"), part, recipe)
+            rows[start:stop, : recipe.features] = chunk if bits is None or not how.on_grid else toward_zero(chunk, bits)
+            if recipe.fit_intercept:
+                rows[start:stop, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
+
+    each(prepare, even(X.shape[0], threads(X.size)))
     return rows
 
 

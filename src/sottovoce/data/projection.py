@@ -5,21 +5,24 @@ Proof: `algorithms/whitened/proof.md`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dtrmm
 
-from sottovoce.data.block import Block
 from sottovoce.data.grid import exact_product, exact_weights, toward_zero
 from sottovoce.data.kernels import rows as kernels
 from sottovoce.data.matrix import MANY_ROWS, Matrix, dense, is_sparse
+from sottovoce.data.slopes import Term
+from sottovoce.data.threads import each, even, plain_blas, threads
 from sottovoce.errors import LeakError
 
+if TYPE_CHECKING:
+    from sottovoce.data.block import Block
+
 Array = NDArray[np.float64]
-Slope = Callable[[Array, Array], Array]  # of scores and labels; none is larger than 1, of a row of them its length
 
 
 class Projected:
@@ -37,6 +40,10 @@ class Projected:
         self.lengths = _lengths(block.rows, self._matrix)
         self._length, self._shares = 0.0, np.ones(0)
 
+    def number_sum(self, term: Callable[[Array, Array], Array]) -> float:
+        """sum_i of term(|z_i|, y_i) cut to [0, 1], as `Block.number_sum`."""
+        return self._block.number_sum(term, numbers=self.lengths)
+
     @property
     def ready(self) -> bool:
         """Whether the rows were cut."""
@@ -49,33 +56,34 @@ class Projected:
         """
         if self.ready:
             raise LeakError("the rows were cut already.")
-        room = 1.0 - (self._matrix.shape[-1] + len(self._block) + 8) * 2.0**-50
+        room = 1.0 - (self._matrix.shape[-1] + self._block.records + 8) * 2.0**-50
         self._length, self._shares = length, room * length / np.maximum(self.lengths, length)
         self._cut()
 
     def _cut(self) -> None:
         """Nothing: rows stay as they are."""
 
-    def weighted_sum(self, point: Array, offset: Array, slope: Slope) -> Array:
-        """sum_i slope(z_i'u + offset, y_i) times the cut row, u the point; exact but for a last rounding of the sum.
+    def weighted_sum(self, point: Array, term: Term) -> Array:
+        """sum_i term(z_i'u, y_i) times the cut row, u the point; exact but for a last rounding of the sum.
 
-        Of a matrix u the slopes of a record are a row, and the sum is a matrix.
+        Of a matrix u the terms of a record are a row, and the sum is a matrix. No term is larger than 1.
         """
         if not self.ready:
             raise LeakError("the rows were not cut.")
-        return self._weighted_sum(point, offset, slope)
+        if term.bound > 1.0 or term.bits != self.bits:
+            raise LeakError("the slopes are larger than the query's sensitivity allows for, or on another grid.")
+        return self.finished(self.exact_sum(point, term))
 
-    def _weighted_sum(self, point: Array, offset: Array, slope: Slope) -> Array:
+    def exact_sum(self, point: Array, term: Term) -> Array:
+        """What is exact of it: those of parts of the rows add up to that of all."""
         matrix = self._matrix
-        weights = _each(lambda u: exact_weights(matrix * u if matrix.ndim == 1 else matrix @ u, self.bits), point)
-        total, start = np.zeros((self._block.dimension, *point.shape[1:])), 0
-        for rows, labels in self._block.chunks(scores=math.prod(point.shape[1:])):
-            slopes = slope(rows @ weights + offset, labels)
-            shares = self._shares[start : start + len(labels)]
-            slopes *= shares if slopes.ndim == 1 else shares[:, None]
-            total += rows.T @ toward_zero(slopes, self.bits)
-            start += len(labels)
-        return _each(lambda v: exact_product(matrix, v, self.bits, len(self._block)), total) / self._length
+        weights = _each(lambda u: matrix * u if matrix.ndim == 1 else matrix @ u, point)
+        return self._block.weighted_sum(weights, term, self._shares)
+
+    def finished(self, total: Array) -> Array:
+        """Seen through the matrix, in units of C: the last rounding."""
+        matrix, size = self._matrix, self._block.records
+        return _each(lambda v: exact_product(matrix, v, self.bits, size), total) / self._length
 
 
 class ProjectedRows(Projected):
@@ -96,10 +104,14 @@ class ProjectedRows(Projected):
         self._rows *= self._shares[:, None]
         toward_zero(self._rows, self.bits)
 
-    def _weighted_sum(self, point: Array, offset: Array, slope: Slope) -> Array:
+    def exact_sum(self, point: Array, term: Term) -> Array:
         """The score is that of the cut row times what it was divided by."""
-        scores = (self._rows @ exact_weights(point, self.bits)) / self._shares + offset
-        return np.asarray(self._rows.T @ toward_zero(slope(scores, self._block.labels), self.bits))
+        scores = (self._rows @ exact_weights(point, self.bits)) / self._shares
+        return np.asarray(self._rows.T @ term(scores, self._block.labels))
+
+    def finished(self, total: Array) -> Array:
+        """As it is."""
+        return total
 
 
 class CentredRows:
@@ -174,13 +186,20 @@ def _lengths(rows: Matrix, matrix: Array) -> Array:
     if is_sparse(rows) and matrix.ndim == 1:
         return np.asarray(kernels.lengths_sparse(rows.indptr, rows.data * matrix[rows.indices]))
     found = np.empty(rows.shape[0])
-    for start in range(0, len(found), MANY_ROWS):
-        part = rows[start : start + MANY_ROWS].astype(np.float64)
-        if matrix.ndim == 1:
-            part *= matrix
-        elif is_sparse(part):
-            part = part @ matrix
-        else:
-            part = dtrmm(1.0, matrix.T, part.T, overwrite_b=1).T  # half of the work of part @ matrix
-        found[start : start + MANY_ROWS] = kernels.lengths_dense(part)
+
+    def part(first: int, last: int) -> None:
+        for start in range(first, last, MANY_ROWS):
+            stop = min(start + MANY_ROWS, last)
+            part = rows[start:stop].astype(np.float64)
+            if matrix.ndim == 1:
+                part *= matrix
+            elif is_sparse(part):
+                part = part @ matrix
+            else:
+                part = dtrmm(1.0, matrix.T, part.T, overwrite_b=1).T  # half of the work of part @ matrix
+            found[start:stop] = kernels.lengths_dense(part)
+
+    parts = threads(rows.shape[0] * rows.shape[1])
+    with plain_blas(parts):
+        each(part, even(rows.shape[0], parts))
     return found

@@ -28,6 +28,7 @@ from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.schema import PRIVATE, Encoded, Number, Schema, columns_of
+from sottovoce.data.threads import check_jobs, using
 from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators import ranges, repeats
 from sottovoce.estimators.choice import SHARE, check_auto, choice_to_come, choose_alpha
@@ -131,6 +132,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         Reproducible noise for tests and demos; the guarantee is then void and says so.
     verbose : bool
         Show progress with the time left.
+    n_jobs : int or None
+        Threads for sums over the rows of parties in this process. None is 1, unless `joblib.parallel_config` says
+        otherwise; -1 is all processors. The model is the same, bit for bit, for any number.
     """
 
     _plain: ClassVar[str]  # where scikit-learn has such a model
@@ -152,6 +156,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     ledger: Any = None
     insecure_seed: int | None = None
     verbose: bool = False
+    n_jobs: int | None = None
 
     def fit(self, X: Any, y: ArrayLike | None = None, **refused: Any) -> Self:
         """Fit on arrays, on a table with a schema, or on a `Federation`. Sample weights are refused with the reason."""
@@ -610,7 +615,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         plan = coordinator.stored_plan(plan) or coordinator.settled(plan)
         self._count(*before, plan)
         try:
-            with failures_of(prepared.federation):
+            with failures_of(prepared.federation), using(self.n_jobs):
                 return coordinator.run(plan, form)[0]
         finally:
             if plan.digest not in coordinator.begun:
@@ -643,6 +648,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"insecure_seed={seed!r} must be a whole number from 0, or None for noise that protects the records."
             )
+        check_jobs(self.n_jobs)
         checked(self.relation)
         if self.calibration not in ("tight", "paper"):
             raise InputError(f"calibration={self.calibration!r} must be 'tight' or 'paper'.")
@@ -676,7 +682,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         coordinator = prepared.coordinator
         coordinator.count_anew()
         self.__dict__.pop("ranges_", None)
-        with failures_of(prepared.federation):
+        with failures_of(prepared.federation), using(self.n_jobs):
             if prepared.purchase is not None:
                 prepared = self._buy_ranges(prepared, prepared.purchase)
             plan = prepared.plan

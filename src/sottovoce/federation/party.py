@@ -20,6 +20,7 @@ from sottovoce.algorithms.registry import check_sums
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.identifiers import identifiers, written
 from sottovoce.data.readers import MISSING
+from sottovoce.data.threads import check_jobs, using
 from sottovoce.door.alignment import Alignment
 from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate, fits
@@ -88,7 +89,9 @@ class Party(Answering):
     `y=None`: a holder of columns that does not know the labels. `models` has the partial models that runs over columns
     leave here; by default they are in a folder beside the ledger, or in memory. `ids` identify the records, one each:
     by columns parties that all have some compare them, sealed, before a plan is charged. An alignment with other
-    parties is kept in `aligned`; the party then serves the common records alone, in the common order.
+    parties is kept in `aligned`; the party then serves the common records alone, in the common order. `n_jobs` is how
+    many threads sum over its rows: None is 1, or what the estimator says that runs in the same process; no answer
+    depends on it.
     """
 
     def __init__(  # noqa: PLR0913
@@ -105,8 +108,11 @@ class Party(Answering):
         ids: Sequence[Any] | NDArray[Any] | None = None,
         id_rule: str = "usual",
         aligned: AlignmentFile | None = None,
+        n_jobs: int | None = None,
     ) -> None:
         super().__init__()
+        check_jobs(n_jobs)
+        self.n_jobs = n_jobs
         self.name = name
         self._labelled = y is not None
         self._rows, self._labels = check_rows(X, y, name)
@@ -189,6 +195,11 @@ class Party(Answering):
         )
         if self._run is not None and not self._run.plan.private:
             self._run = None  # what an interrupted run was allowed, the next one is not
+
+    def handle(self, request: bytes) -> Outgoing:
+        """Answer one frame, by the party's own number of threads."""
+        with using(self.n_jobs):
+            return super().handle(request)
 
     def _answer(self, frame: Frame) -> Outgoing:
         """By the kind of the frame."""

@@ -38,6 +38,7 @@ class Loss(ABC):
     affine_in_label: ClassVar[bool] = False  # l'(u, y) = psi(u) - phi y
     weighted: ClassVar[bool] = False  # by class: every bound holds, but no dual, no z-update and no compiled loop
     code: ClassVar[int | None] = None  # in `losses/kernels.py`, for solvers whose loops are compiled
+    slope_code: ClassVar[int | None] = None  # likewise, for sums of slopes; a class that inherits it has none
     dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType({})  # where there are several dual steps: by name
 
     @property

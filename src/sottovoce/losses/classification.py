@@ -96,6 +96,7 @@ class Logistic(MarginLoss):
     curvature_bound: ClassVar[float] = 0.25
     affine_in_label: ClassVar[bool] = True
     code: ClassVar[int | None] = kernels.LOGISTIC
+    slope_code: ClassVar[int | None] = kernels.LOGISTIC
     dual_codes: ClassVar[Mapping[str, int]] = MappingProxyType(
         {"slope": kernels.LOGISTIC_SLOPE, "exact": kernels.LOGISTIC_EXACT, "newton": kernels.LOGISTIC}
     )
@@ -168,6 +169,7 @@ class Hinge(MarginLoss):
     slope_bound: ClassVar[float] = 1.0
     curvature_bound: ClassVar[float] = math.inf
     code: ClassVar[int | None] = kernels.HINGE
+    slope_code: ClassVar[int | None] = kernels.HINGE
 
     def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:  # noqa: ARG002
         return _hinge_proximal(points, y, rho, 0.0)
@@ -210,6 +212,7 @@ class SmoothedHinge(MarginLoss):
     name: ClassVar[str] = "smoothed_hinge"
     slope_bound: ClassVar[float] = 1.0
     code: ClassVar[int | None] = kernels.SMOOTHED_HINGE
+    slope_code: ClassVar[int | None] = kernels.SMOOTHED_HINGE
 
     def __post_init__(self) -> None:
         check_positive("smoothing", self.smoothing, "1.0 is the usual choice; for none use the loss 'hinge'")
@@ -266,6 +269,7 @@ class Sigmoid(MarginLoss):
     name: ClassVar[str] = "sigmoid"
     convex: ClassVar[bool] = False
     slope_bound: ClassVar[float] = 0.25
+    slope_code: ClassVar[int | None] = kernels.SIGMOID
     curvature_bound: ClassVar[float] = 1 / (6 * math.sqrt(3))
 
     def _proximal(self, points: Vector, y: Vector, rho: float, start: Vector) -> Vector:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-SQUARED, HUBER, HINGE, SMOOTHED_HINGE, LOGISTIC, LOGISTIC_EXACT, LOGISTIC_SLOPE = range(7)
+SQUARED, HUBER, HINGE, SMOOTHED_HINGE, LOGISTIC, LOGISTIC_EXACT, LOGISTIC_SLOPE, SIGMOID = range(8)
 BOX = 1e-4  # the Newton step of the logistic loss keeps its dual variable this far from 0 and 1
 
 _CHUNK = 512  # records that are solved together, so that the loop over them is vectorised
@@ -31,14 +31,14 @@ _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # 
 _SHIFT = 1.5 * 2.0**52  # adding it rounds to an integer and leaves that integer in the last bits
 
 
-@njit(cache=True, fastmath=False, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def clamp(value: float, low: float, high: float) -> float:
     """The value cut to [low, high]; NaN stays NaN."""
     value = low if value < low else value
     return high if value > high else value
 
 
-@njit(cache=True, fastmath=False, error_model="numpy")
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def logistic_weight(t: float) -> float:
     """1 / (1 + exp(t)) to about 1e-15, t first cut to [-690, 690]; no branches or calls, so that a loop is vectorised.
 
@@ -83,6 +83,82 @@ def fill_slopes_from(
 def fill_slopes(code: int, parameter: float, scores: Array, labels: Array, slopes: Array) -> None:
     """Overwrite slopes with l'(score, label). Losses: SQUARED, HUBER, SMOOTHED_HINGE, LOGISTIC; else NaN."""
     fill_slopes_from(code, parameter, scores, labels, 0, len(slopes), slopes)
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def _within(value: float, bound: float) -> float:
+    """The value cut to [-bound, bound]; NaN becomes the bound."""
+    value = value if value < bound else bound
+    return value if value > -bound else -bound
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def _fill_terms(code: int, parameter: float, scores: Array, labels: Array, sign: float, found: Array) -> None:
+    """Overwrite `found` with l'(score, sign * label), of every loss that has a slope code."""
+    if code == SQUARED:
+        for i in range(len(found)):
+            found[i] = scores[i] - sign * labels[i]
+    elif code == HUBER:
+        for i in range(len(found)):
+            found[i] = clamp(scores[i] - sign * labels[i], -parameter, parameter)
+    elif code == HINGE:
+        for i in range(len(found)):
+            y = sign * labels[i]
+            found[i] = y * np.floor(clamp(y * scores[i] - 1.0, -1.0, 0.0))
+    elif code == SMOOTHED_HINGE:
+        for i in range(len(found)):
+            y = sign * labels[i]
+            found[i] = y * clamp((y * scores[i] - 1.0) / parameter, -1.0, 0.0)
+    elif code == LOGISTIC:
+        for i in range(len(found)):
+            y = sign * labels[i]
+            found[i] = -y * logistic_weight(y * scores[i])
+    elif code == SIGMOID:
+        for i in range(len(found)):
+            weight = logistic_weight(abs(labels[i] * scores[i]))
+            found[i] = -sign * labels[i] * weight * (1.0 - weight)
+    else:
+        found[:] = math.nan
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def fill_terms(
+    code: int, numbers: Array, scores: Array, labels: Array, shares: Array, spare: Array, found: Array
+) -> None:
+    """Overwrite `found` with what a record's row is multiplied by in a sum: its slope, cut, and on the grid.
+
+    `numbers` are public: the loss's parameter, the weights of the labels -1 and +1, the unit of slopes (0: their own;
+    below 0: its size, and slopes at both labels are scaled alike so that neither is above 1), the bound, 1 / the grid,
+    and the offset of all scores. `shares`, if there are any, multiply what was cut. `spare` is overwritten.
+
+    Every operation is one of IEEE's +, -, *, / or a comparison, in this order, none fused: so a term is the same bit
+    for bit on every machine, vectorised or not. Guarantee: |term| <= bound * share; a NaN counts as the bound.
+    """
+    parameter, low, high, unit = numbers[0], numbers[1], numbers[2], numbers[3]
+    bound, scale, offset = numbers[4], numbers[5], numbers[6]
+    if offset != 0.0:
+        for i in range(len(found)):
+            scores[i] = scores[i] + offset
+    for label in range(2 if unit < 0.0 else 1):  # one call in the code, which is then compiled once
+        _fill_terms(code, parameter, scores, labels, 1.0 - 2.0 * label, spare if label == 1 else found)
+    if low != 1.0 or high != 1.0:
+        for i in range(len(found)):
+            found[i] = found[i] * (high if labels[i] > 0.0 else low)
+    if unit > 0.0:
+        for i in range(len(found)):
+            found[i] = found[i] / unit
+    elif unit < 0.0:
+        for i in range(len(found)):
+            other, own = abs(spare[i] * (low if labels[i] > 0.0 else high)), abs(found[i])
+            largest = own if own > other else other
+            found[i] = found[i] / (largest if largest > -unit else -unit)
+    back = 1.0 / scale
+    if len(shares) == 0:
+        for i in range(len(found)):
+            found[i] = np.trunc(_within(found[i], bound) * scale) * back
+    else:
+        for i in range(len(found)):
+            found[i] = np.trunc(_within(found[i], bound) * shares[i] * scale) * back
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")

@@ -72,6 +72,7 @@ class Squared(ResidualLoss):
     quadratic: ClassVar[bool] = True
     affine_in_label: ClassVar[bool] = True
     code: ClassVar[int | None] = kernels.SQUARED
+    slope_code: ClassVar[int | None] = kernels.SQUARED
 
     def noisy_label_slope(self, u: Vector, y: Vector) -> Vector:
         """The slope u - y itself, of whatever label."""
@@ -91,6 +92,7 @@ class Huber(ResidualLoss):
 
     name: ClassVar[str] = "huber"
     code: ClassVar[int | None] = kernels.HUBER
+    slope_code: ClassVar[int | None] = kernels.HUBER
 
     def __post_init__(self) -> None:
         check_positive("threshold", self.threshold, "half the label bound is a usual choice")

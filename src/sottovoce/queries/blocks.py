@@ -128,9 +128,9 @@ class HeldResiduals(NumberSum):
         """The constant."""
         return {"mean": Reals((1,))}
 
-    def numbers(self, round: Round) -> Array:
-        """Sizes of residuals."""
-        return np.asarray(np.abs(round.told["mean"][0] - round.rows.labels))
+    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
+        """The size of the residual."""
+        return np.asarray(np.abs(told["mean"][0] - label))
 
     def value(self, round: Round) -> Array:
         """The sum, exact on its grid."""
@@ -155,8 +155,12 @@ class SquaredLengths(NumberSum):
         """P_b, m_b and R_b of all blocks."""
         return {**self.blocks.takes, "radii": Reals((len(self.blocks),), SMALLEST, LARGEST)}
 
-    def numbers(self, round: Round) -> Array:
-        """The party's share; it keeps the whitened parts."""
+    def value(self, round: Round) -> Array:
+        """The sum, exact on its grid."""
+        return np.array([round.rows.number_sum(lambda own, labels: own, numbers=self._numbers(round))])  # noqa: ARG005
+
+    def _numbers(self, round: Round) -> Array:
+        """The party's share of each record; it keeps the whitened parts."""
         told, radii = round.told, round.told["radii"]
         parts = round.memory["parts"] = {}
         total, start = np.zeros(len(round.rows)), 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block, exact_weights, toward_zero
-from sottovoce.data.matrix import is_sparse
+from sottovoce.data.block import Block
+from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.door.query import Plain, Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import ClassesLoss, Loss
@@ -49,7 +48,11 @@ class GradientSum(Query):
         """One pass over the rows."""
         check_norm(round.rows)
         term = clipped_derivative(self.loss, self.slope_bound, round.rows.bits)
-        return round.rows.weighted_sum(round.told["weights"], term)
+        return round.rows.weighted_sum(self.weights(round), term).ravel()
+
+    def weights(self, round: Round) -> Array:
+        """Those of the message."""
+        return round.told["weights"]
 
 
 class ColumnSizes(Plain):
@@ -63,10 +66,7 @@ class ColumnSizes(Plain):
 
     def value(self, round: Round) -> Array:
         """One pass over the rows."""
-        total = np.zeros(self.length)
-        for rows, _ in round.rows.chunks():
-            total += np.asarray((rows.multiply(rows) if is_sparse(rows) else rows * rows).sum(axis=0)).ravel()
-        return total
+        return round.rows.gram_diagonal()
 
 
 class ClassesSum(GradientSum):
@@ -80,24 +80,10 @@ class ClassesSum(GradientSum):
 
     def __init__(self, dimension: int, slope_bound: float, loss: ClassesLoss) -> None:
         super().__init__(dimension * loss.outputs, slope_bound, loss)
-        self._slopes = functools.partial(cut_rows, loss, slope_bound)
 
-    def value(self, round: Round) -> Array:
-        """One pass over the rows; without privacy (no bits) nothing is cut and nothing rounded."""
-        check_norm(round.rows)
-        bits, weights = round.rows.bits, round.told["weights"].reshape(-1, self.loss.outputs)
-        if bits is not None:
-            weights = np.column_stack([exact_weights(column, bits) for column in weights.T])
-        total = np.zeros_like(weights)
-        for rows, labels in round.rows.chunks(scores=self.loss.outputs):
-            total += rows.T @ self._terms(rows @ weights, labels, bits)
-        return total.ravel()
-
-    def _terms(self, scores: Array, labels: Array, bits: int | None) -> Array:
-        if bits is None:
-            return self.loss.derivative(scores, labels)
-        slopes = self.slope_bound * self._slopes(scores, labels)
-        return toward_zero(slopes, bits - math.ceil(math.log2(self.slope_bound)))
+    def weights(self, round: Round) -> Array:
+        """A column for each class."""
+        return np.asarray(round.told["weights"].reshape(-1, self.loss.outputs))
 
 
 def gradient_sum(dimension: int, slope_bound: float, loss: Loss) -> GradientSum:
@@ -107,48 +93,11 @@ def gradient_sum(dimension: int, slope_bound: float, loss: Loss) -> GradientSum:
     return GradientSum(dimension, slope_bound, loss)
 
 
-def slopes_of(loss: Loss, scores: Array, labels: Array) -> Array:
-    """l'(u, y) as numbers of their own in double precision, whatever a registered loss returns.
-
-    What follows is done in place: a float32 would round past a bound, and an array that is also the labels would
-    change them.
-    """
-    with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-        return np.array(loss.derivative(scores, labels), dtype=np.float64)
-
-
-def cut_rows(loss: ClassesLoss, most: float, scores: Array, labels: Array) -> Array:
-    """Rows of slopes of several classes in units of `most`, no longer than 1; with a NaN a row is (1, 0, ...).
-
-    Those of all labels at a row of scores are scaled alike, so that the longest is 1 at most: there the right shares
-    still make the mean row 0, and a cut moves no intercept.
-    """
-    with np.errstate(all="ignore"):
-        slopes, lengths = loss.slopes(scores, labels)
-        longest = np.maximum(lengths.max(axis=1), np.sqrt((slopes * slopes).sum(axis=1)))
-        slopes *= ((1.0 - 2.0**-40) / np.maximum(longest, most))[:, None]
-    unusable = ~np.isfinite(slopes).all(axis=1)
-    slopes[unusable] = 0.0
-    slopes[unusable, 0] = 1.0
-    return slopes
-
-
 def clipped_derivative(loss: Loss, bound: float, bits: int | None) -> Any:
-    """l'(u, y) clipped to [-bound, bound] and rounded toward zero on the exact grid: enforced, not assumed.
-
-    Without bits (a run without privacy) nothing is clipped; the gate takes no such rows for a release with noise.
-    """
-
-    def term(scores: Array, labels: Array) -> Array:
-        if bits is None:
-            return loss.derivative(scores, labels)
-        slope = slopes_of(loss, scores, labels)
-        # fmin takes the bound where the slope is NaN, which clip would let through
-        np.fmin(slope, bound, out=slope)
-        np.fmax(slope, -bound, out=slope)
-        return toward_zero(slope, bits - math.ceil(math.log2(bound)))
-
-    return term
+    """The slopes of a sum. Without bits (a run without privacy) nothing is cut; the gate takes no such rows then."""
+    if bits is None:
+        return loss.derivative
+    return Slopes(loss, bound, bits) if isinstance(loss, ClassesLoss) else Slope(loss, bound, bits)
 
 
 def check_norm(rows: Block) -> None:

@@ -5,16 +5,15 @@ Proof: `algorithms/whitened/proof.md`.
 
 from __future__ import annotations
 
+import functools
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import toward_zero
-from sottovoce.door.query import Query, Reals, Round
+from sottovoce.door.query import Query, Reals, Round, Told
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.relation import Relation, either
@@ -44,15 +43,18 @@ class NumberSum(Query):
         """The weights of a score."""
         return {"weights": Reals((self.dimension,))}
 
-    @abstractmethod
-    def numbers(self, round: Round) -> Array:
-        """One number for each record, a function of that record alone."""
+    def number(self, score: Array, label: Array, told: Told) -> Array:
+        """Of each record, a function of its score and label alone."""
+        raise NotImplementedError
 
     def value(self, round: Round) -> Array:
         """Their sum, exact on its grid."""
-        numbers = np.fmax(np.fmin(self.numbers(round), 1.0), self.low)
-        numbers[round.rows.null_rows] = 0.0
-        return np.array([toward_zero(numbers, round.rows.sum_bits).sum()])
+        told = round.told
+
+        def number(scores: Array, labels: Array) -> Array:
+            return self.number(scores, labels, told)
+
+        return np.array([round.rows.number_sum(number, self.low, told.get("weights"))])
 
 
 class ScoreSum(NumberSum):
@@ -62,9 +64,9 @@ class ScoreSum(NumberSum):
     title: ClassVar[str] = "the mean score"
     low: ClassVar[float] = -1.0
 
-    def numbers(self, round: Round) -> Array:
-        """Scores."""
-        return round.rows.scores(round.told["weights"])
+    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
+        """The score."""
+        return score
 
 
 class SquareSum(NumberSum):
@@ -73,10 +75,9 @@ class SquareSum(NumberSum):
     name = "square"
     title: ClassVar[str] = "the mean square of the scores"
 
-    def numbers(self, round: Round) -> Array:
-        """Squares of scores."""
-        scores = round.rows.scores(round.told["weights"])
-        return scores * scores
+    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
+        """Its square."""
+        return score * score
 
 
 class LabelSum(NumberSum):
@@ -90,9 +91,9 @@ class LabelSum(NumberSum):
         """Nothing."""
         return {}
 
-    def numbers(self, round: Round) -> Array:
-        """Labels."""
-        return np.array(round.rows.labels)
+    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
+        """The label."""
+        return label
 
 
 class WeightSum(NumberSum):
@@ -109,9 +110,9 @@ class WeightSum(NumberSum):
         """Nothing."""
         return {}
 
-    def numbers(self, round: Round) -> Array:
-        """Weights."""
-        return self.loss.of(round.rows.labels)
+    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
+        """The weight of the label's class."""
+        return self.loss.of(label)
 
 
 class ClassCounts(Query):
@@ -134,8 +135,12 @@ class ClassCounts(Query):
 
     def value(self, round: Round) -> Array:
         """Whole numbers."""
-        labels = round.rows.labels[~round.rows.null_rows]
-        return np.array([np.count_nonzero(labels == place) for place in range(self.length)], dtype=np.float64)
+        return np.array([round.rows.number_sum(functools.partial(_is, place)) for place in range(self.length)])
+
+
+def _is(place: int, scores: Array, labels: Array) -> Array:  # noqa: ARG001
+    """1 for a record of the class."""
+    return np.asarray(labels == place, dtype=np.float64)
 
 
 class ResidualSum(NumberSum):
@@ -144,6 +149,6 @@ class ResidualSum(NumberSum):
     name = "residual"
     title: ClassVar[str] = "the mean size of the residuals"
 
-    def numbers(self, round: Round) -> Array:
-        """Sizes of residuals."""
-        return np.abs(round.rows.scores(round.told["weights"]) - round.rows.labels)
+    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
+        """The size of the residual."""
+        return np.asarray(abs(score - label))

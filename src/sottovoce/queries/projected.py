@@ -7,7 +7,6 @@ the run, and the coordinator multiplies. Proof: `algorithms/whitened/proof.md`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -17,11 +16,11 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.projection import Projected, ProjectedRows
+from sottovoce.data.projection import Projected
+from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.door.query import ForgottenError, Query, Reals, Round, Told, Wholes, misfit
 from sottovoce.losses import ClassesLoss, Loss
 from sottovoce.plan.plan import Plan
-from sottovoce.queries.gradient import cut_rows, slopes_of
 from sottovoce.queries.numbers import NumberSum
 
 Array = NDArray[np.float64]
@@ -62,7 +61,7 @@ class Shape:
 
     def projected(self, rows: Block, told: Told) -> Projected:
         """Rows through the matrix that was told."""
-        return (ProjectedRows if self.kind == "vectors" else Projected)(rows, self.matrix(told))
+        return rows.projected(self.matrix(told), made=self.kind == "vectors")
 
     def matrix(self, told: Told) -> Array:
         """The matrix that was told, or the diagonal of it."""
@@ -88,28 +87,11 @@ class LengthSum(NumberSum):
         """P, and the radius."""
         return {**self.shape.takes, "radius": POSITIVE}
 
-    def numbers(self, round: Round) -> Array:
-        """Lengths in units of the radius."""
+    def value(self, round: Round) -> Array:
+        """Of lengths in units of the radius."""
         rows = round.memory["gradient"] = self.shape.projected(round.rows, round.told)
-        return np.asarray(rows.lengths / round.told["radius"][0])
-
-
-def cut(loss: Loss, most: float, scores: Array, labels: Array) -> Array:
-    """Slopes in units of `most`, within [-1, 1]; a NaN counts as 1.
-
-    Residuals are cut one by one. Of classes the slopes of both labels at a score are scaled alike, so that the larger
-    is 1 at most: there the right odds still make the mean slope 0, and a cut moves no intercept. Cut one by one at 1/2,
-    a share of .42 would get the intercept of .36.
-    """
-    slopes = slopes_of(loss, scores, labels)
-    if loss.kind == "classification":
-        other = np.abs(slopes_of(loss, scores, -labels))
-        slopes /= np.maximum(np.maximum(np.abs(slopes), other, out=other), most, out=other)
-    else:
-        slopes /= most
-    # fmin takes the bound where the slope is NaN, which clip would let through
-    np.fmin(slopes, 1.0, out=slopes)
-    return np.fmax(slopes, -1.0, out=slopes)
+        radius = float(round.told["radius"][0])
+        return np.array([rows.number_sum(lambda lengths, labels: lengths / radius)])  # noqa: ARG005
 
 
 class ProjectedGradient(Query):
@@ -145,14 +127,12 @@ class ProjectedGradient(Query):
 
     def value(self, round: Round) -> Array:
         """One pass over the rows."""
-        rows, told = self._rows(round.memory, round), round.told
-
-        loss, most, point = self.loss, float(told["slope"][0]), told["point"]
+        rows, told, loss = self._rows(round.memory, round), round.told, self.loss
+        most, point, offset = float(told["slope"][0]), told["point"], told["offset"].tolist()
         if isinstance(loss, ClassesLoss):
-            slope, point = functools.partial(cut_rows, loss, most), point.reshape(-1, loss.outputs)
-        else:
-            slope = functools.partial(cut, loss, most)
-        return rows.weighted_sum(point, told["offset"], slope).ravel()
+            several = Slopes(loss, self.bound, rows.bits, most, tuple(offset))
+            return rows.weighted_sum(point.reshape(-1, loss.outputs), several).ravel()
+        return rows.weighted_sum(point, Slope(loss, self.bound, rows.bits, most, offset[0]))
 
     def _rows(self, memory: dict[str, Any], round: Round) -> Projected:
         if "projection" in round.told:

@@ -34,6 +34,7 @@ from sottovoce.algorithms.sgd import published as named
 from sottovoce.algorithms.sharing import gradients as own_gradients
 from sottovoce.data import block as blocks
 from sottovoce.data import preparation, projection, readers
+from sottovoce.data import slopes as row_slopes
 from sottovoce.door import gate as gates
 from sottovoce.door import noisy_rows as rows
 from sottovoce.door import query as queries
@@ -300,6 +301,21 @@ def _() -> Iterator[None]:
 
 
 @fault(
+    "clipping dropped from the fused loop",
+    "a fused loop is told a bound of slopes that is far above the one that was charged",
+    sensitivity=on(checks.sensitivity, "gradient, central"),
+)
+def _(real: Any = row_slopes.Slope.__dict__["numbers"]) -> Iterator[None]:
+    def uncut(self: Any) -> Any:
+        numbers = real.func(self).copy()
+        numbers[4] *= 1e3
+        return numbers
+
+    with patch(row_slopes.Slope, "numbers", property(uncut)):
+        yield
+
+
+@fault(
     "dual steps cut too late",
     "a dual step is cut at twice the clip that was charged",
     sensitivity=on(checks.sensitivity, "scd, rows"),
@@ -369,7 +385,7 @@ def _() -> Iterator[None]:
     def each(loss: Any, most: float, scores: Any, labels: Any) -> Any:
         return np.clip(loss.derivative(scores, labels) / most, -1.0, 1.0)
 
-    with everywhere(gradients.cut_rows, each):
+    with everywhere(row_slopes.cut_rows, each):
         yield
 
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from sottovoce.data.block import toward_zero
 from sottovoce.data.projection import short_rows
+from sottovoce.data.slopes import slopes_of
 from sottovoce.door.query import Query, Reals, Round
 from sottovoce.losses import Loss
 from sottovoce.plan.plan import Plan
-from sottovoce.queries.gradient import slopes_of
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.projected import POSITIVE, Shape
 

@@ -19,12 +19,11 @@ from scipy.linalg import block_diag
 from sottovoce.algorithms.whitened import rule
 from sottovoce.algorithms.whitened.rule import Clips, Descent, Moments, Units
 from sottovoce.data.grid import toward_zero
+from sottovoce.data.slopes import cut, slopes_of
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.queries.blocks import Blocks, folded, on_grid, through
-from sottovoce.queries.gradient import slopes_of
-from sottovoce.queries.projected import cut
 from sottovoce.sealed.tables import fitted_nodes
 
 Array = NDArray[np.float64]

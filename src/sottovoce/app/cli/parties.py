@@ -160,6 +160,9 @@ def party(
     predictions: Annotated[
         str | None, typer.Option(help="Serve joint predictions, and write here those that this party is to learn.")
     ] = None,
+    n_jobs: Annotated[
+        int | None, typer.Option(help="Threads for sums over its records; -1 is all processors, the default 1.")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End after the first training.")] = False,
     patience: Annotated[float, typer.Option(help="Give up after so many seconds without a coordinator.")] = 3600.0,
     view: ViewPort = None,
@@ -175,7 +178,7 @@ def party(
     - `sottovoce party --name north --file north.csv --label readmitted --ledger north.db
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
-    A party file has the tables [party] (name, file, label, id, ledger, account), [federation] (coordinator,
+    A party file has the tables [party] (name, file, label, id, ledger, account, n_jobs), [federation] (coordinator,
     certificates) and, if wanted, [policy] (max_epsilon, max_delta, align), [peers] (pins of other parties), [bounds],
     [schema] (of this party's columns) and [view] (port, off, token, log). Without a label every column is a feature:
     that is for data split by columns where another party holds the labels.
@@ -196,6 +199,7 @@ def party(
             "ledger": ledger,
             "account": account,
             "predictions": predictions,
+            "n_jobs": n_jobs,
         },
         "federation": {"coordinator": coordinator, "certificates": certificates},
         "policy": {"max_epsilon": max_epsilon, "predict_for": predict_for},

@@ -4,39 +4,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit
 from numpy.typing import NDArray
 
-from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers
+from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers, prefetch
 from sottovoce.losses.kernels import clamp, dual_step
 
 _ONE, _TWO = np.uint64(1), np.uint64(2)
 _BATCH = 64  # rows scored before any of them steps: their memory is fetched side by side, and is still near later
 _AHEAD = 16  # rows asked for before their turn
 _SLACK = 1.0 + 2.0**-50  # more than the rounding of a square root, a product and a quotient
-
-
-def _ask_for(_context: Any, array: Any, _place: Any) -> Any:
-    """Code that asks for the memory of array[place] and waits for nothing; any place will do."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        view = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = builder.bitcast(builder.gep(view.data, [arguments[1]]), cgutils.voidptr_t)
-        flags = [context.get_constant(types.int32, flag) for flag in (0, 3, 1)]  # to read, to keep near, data
-        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *(flag.type for flag in flags)])
-        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind), [pointer, *flags])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), generate
-
-
-_prefetch: Any = intrinsic(_ask_for)
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")
@@ -110,7 +89,7 @@ def dual_rows_dense(
         for k in range(len(batch)):
             ahead = chosen[min(start + k + _AHEAD, len(chosen) - 1)]
             for place in range(ahead * len(total), (ahead + 1) * len(total), line):
-                _prefetch(entries, place)
+                prefetch(entries, place)
             row, score = rows[batch[k]], 0.0
             for j in range(len(total)):
                 score += row[j] * weights[j]
@@ -155,9 +134,9 @@ def dual_rows_sparse(
         batch = chosen[start : start + size]
         for k in range(len(batch)):
             ahead = indptr[chosen[min(start + k + _AHEAD, len(chosen) - 1)]]
-            _prefetch(data, ahead)
-            _prefetch(data, ahead + 8)
-            _prefetch(indices, ahead)
+            prefetch(data, ahead)
+            prefetch(data, ahead + 8)
+            prefetch(indices, ahead)
             i = np.uint64(batch[k])
             place, end = np.uint64(indptr[i]), np.uint64(indptr[i + _ONE])
             even, odd = 0.0, 0.0

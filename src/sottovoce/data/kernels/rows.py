@@ -1,21 +1,130 @@
-"""Loops over chosen rows, without copying the rows first. Compiled once and kept in numba's cache.
+"""Loops over rows: scores, and sums of slopes times rows that read every row once. Compiled once, kept by numba.
 
-Rows, weights and slopes are on the grids of `data/grid.py`, so every sum is exact and its order does not matter; that
-is why the compiler may reorder it. The lengths are not, and are added in order.
+Rows, weights and slopes are on the grids of `data/grid.py`: every product is exact, every sum of them too, so its order
+does not matter, and neither does whether a product and a sum are fused. That is why the compiler may reorder sums here,
+and why rows may lie in several threads. Slopes are made by `fill_terms`, which has no such leave. Rows of a run without
+privacy are on no grid, and no thread shares them.
+
+A loop takes rows start, ..., stop - 1 of a block, or of a batch, whose places in the block are `chosen`; of None, or
+without any, they are the rows themselves. It holds no lock of Python's.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers
+from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers, prefetch
+from sottovoce.losses.kernels import fill_terms
+
+TILE, SPARSE_TILE = 128, 256  # rows at most whose slopes are made together
+_NEAR = 3072  # entries of rows that stay in the first cache from their scores to their sum
+_LINE = 64  # bytes
+_ONE = np.uint64(1)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _place(chosen: Integers | None, row: int) -> Any:
+    """Where a row lies. Of None the compiler knows that rows lie one after the other."""
+    if chosen is None:
+        return np.uint64(row)
+    return np.uint64(chosen[row]) if len(chosen) > 0 else np.uint64(row)
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _ask_for(rows: Entries, chosen: Integers | None, first: int, stop: int) -> None:
+    """Ask for the memory of up to four rows before their turn."""
+    step = _LINE // rows.itemsize
+    if chosen is None:
+        entries = rows[_place(chosen, first)]  # memory behind the last row may be asked for too
+        for column in range(0, 4 * len(entries), step):
+            prefetch(entries, column)
+    else:
+        for row in range(first, min(first + 4, stop)):
+            entries = rows[_place(chosen, row)]
+            for column in range(0, len(entries), step):
+                prefetch(entries, column)
+
+
+@njit(cache=True, fastmath=EXACT_SUM, error_model="numpy", nogil=True)
+def _fill_scores(rows: Entries, chosen: Integers | None, weights: Array, start: int, count: int, found: Array) -> None:
+    """x_i'w of `count` rows, four rows at a time: a weight is read once for four."""
+    fours = count - count % 4
+    for row in range(0, fours, 4):
+        a, b = rows[_place(chosen, start + row)], rows[_place(chosen, start + row + 1)]
+        c, d = rows[_place(chosen, start + row + 2)], rows[_place(chosen, start + row + 3)]
+        sum_a = sum_b = sum_c = sum_d = 0.0
+        for column in range(len(weights)):
+            weight = weights[column]
+            sum_a += a[column] * weight
+            sum_b += b[column] * weight
+            sum_c += c[column] * weight
+            sum_d += d[column] * weight
+        found[row], found[row + 1], found[row + 2], found[row + 3] = sum_a, sum_b, sum_c, sum_d
+    for row in range(fours, count):
+        a = rows[_place(chosen, start + row)]
+        total = 0.0
+        for column in range(len(weights)):
+            total += a[column] * weights[column]
+        found[row] = total
+
+
+@njit(cache=True, fastmath=EXACT_SUM, error_model="numpy", nogil=True)
+def _add_rows(
+    rows: Entries, chosen: Integers | None, factors: Array, start: int, count: int, stop: int, total: Array
+) -> None:
+    """Total += sum of factor x_i over `count` rows, likewise; the rows after them are asked for on the way."""
+    fours = count - count % 4
+    for row in range(0, fours, 4):
+        _ask_for(rows, chosen, start + row + count, stop)
+        a, b = rows[_place(chosen, start + row)], rows[_place(chosen, start + row + 1)]
+        c, d = rows[_place(chosen, start + row + 2)], rows[_place(chosen, start + row + 3)]
+        by_a, by_b, by_c, by_d = factors[row], factors[row + 1], factors[row + 2], factors[row + 3]
+        for column in range(len(total)):
+            total[column] += (by_a * a[column] + by_b * b[column]) + (by_c * c[column] + by_d * d[column])
+    for row in range(fours, count):
+        a, by_a = rows[_place(chosen, start + row)], factors[row]
+        for column in range(len(total)):
+            total[column] += by_a * a[column]
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def scores_dense(rows: Entries, chosen: Integers, weights: Array, start: int, stop: int, found: Array) -> None:
+    """x_i'w of rows start, ..., stop - 1, into the same places of `found`."""
+    _fill_scores(rows, chosen, weights, start, stop - start, found[start:stop])
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def slope_sum_dense(
+    rows: Entries,
+    chosen: Integers | None,
+    labels: Array,
+    weights: Array,
+    code: int,
+    numbers: Array,
+    shares: Array,
+    start: int,
+    stop: int,
+) -> Array:
+    """sum_i term(x_i'w, y_i) x_i of rows start, ..., stop - 1, in tiles: scores, `fill_terms`, sum."""
+    total = np.zeros(rows.shape[1])
+    tile = min(TILE, max(16, _NEAR // max(rows.shape[1], 1) // 4 * 4))
+    scores, spare, terms = np.empty(tile), np.empty(tile), np.empty(tile)
+    for first in range(start, stop, tile):
+        count = min(tile, stop - first)
+        own = shares[first : first + count] if len(shares) > 0 else shares
+        _fill_scores(rows, chosen, weights, first, count, scores)
+        fill_terms(code, numbers, scores[:count], labels[first : first + count], own, spare[:count], terms[:count])
+        _add_rows(rows, chosen, terms, first, count, stop, total)
+    return total
 
 
 @njit(cache=True, fastmath=EXACT_SUM)
 def scores(rows: Entries, chosen: NDArray[np.int64], weights: Array) -> Array:
-    """x_i'w for the chosen rows."""
+    """x_i'w for the chosen rows, for a function that has no code; also of rows on no grid."""
     found = np.empty(len(chosen))
     for place in range(len(chosen)):
         row = rows[chosen[place]]
@@ -28,12 +137,92 @@ def scores(rows: Entries, chosen: NDArray[np.int64], weights: Array) -> Array:
 
 @njit(cache=True, fastmath=EXACT_SUM)
 def weighted_sum(rows: Entries, chosen: NDArray[np.int64], slopes: Array) -> Array:
-    """sum_i slopes_i x_i over the chosen rows."""
+    """sum_i slopes_i x_i over the chosen rows, likewise."""
     total = np.zeros(rows.shape[1])
     for place in range(len(chosen)):
         row, slope = rows[chosen[place]], slopes[place]
         for column in range(len(total)):
             total[column] += slope * row[column]
+    return total
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def _fill_scores_sparse(
+    starts: Integers,
+    columns: Integers,
+    entries: Entries,
+    chosen: Integers,
+    weights: Array,
+    start: int,
+    count: int,
+    found: Array,
+) -> None:
+    """x_i'w of `count` rows of a CSR matrix. Places without a sign need no test for negative ones: half of the time."""
+    for row in range(count):
+        place = _place(chosen, start + row)
+        total = 0.0
+        for k in range(np.uint64(starts[place]), np.uint64(starts[place + _ONE])):
+            total += entries[k] * weights[np.uint64(columns[k])]
+        found[row] = total
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def scores_sparse(
+    starts: Integers,
+    columns: Integers,
+    entries: Entries,
+    chosen: Integers,
+    weights: Array,
+    start: int,
+    stop: int,
+    found: Array,
+) -> None:
+    """As `scores_dense`, of the rows of a CSR matrix."""
+    _fill_scores_sparse(starts, columns, entries, chosen, weights, start, stop - start, found[start:stop])
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def slope_sum_sparse(
+    starts: Integers,
+    columns: Integers,
+    entries: Entries,
+    chosen: Integers,
+    labels: Array,
+    weights: Array,
+    code: int,
+    numbers: Array,
+    shares: Array,
+    start: int,
+    stop: int,
+) -> Array:
+    """As `slope_sum_dense`, of the rows of a CSR matrix."""
+    total = np.zeros(len(weights))
+    scores, spare, terms = np.empty(SPARSE_TILE), np.empty(SPARSE_TILE), np.empty(SPARSE_TILE)
+    for first in range(start, stop, SPARSE_TILE):
+        count = min(SPARSE_TILE, stop - first)
+        own = shares[first : first + count] if len(shares) > 0 else shares
+        _fill_scores_sparse(starts, columns, entries, chosen, weights, first, count, scores)
+        fill_terms(code, numbers, scores[:count], labels[first : first + count], own, spare[:count], terms[:count])
+        for row in range(count):
+            place, term = _place(chosen, first + row), terms[row]
+            for k in range(np.uint64(starts[place]), np.uint64(starts[place + _ONE])):
+                total[np.uint64(columns[k])] += term * entries[k]
+    return total
+
+
+@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
+def gram_sparse(
+    starts: Integers, columns: Integers, entries: Entries, chosen: Integers, width: int, start: int, stop: int
+) -> Array:
+    """The upper triangle of sum_i x_i x_i' of the rows of a CSR matrix; below the diagonal it is 0."""
+    total = np.zeros((width, width))
+    for row in range(start, stop):
+        place = _place(chosen, row)
+        last = np.uint64(starts[place + _ONE])
+        for k in range(np.uint64(starts[place]), last):
+            for other in range(k, last):
+                low, high = min(columns[k], columns[other]), max(columns[k], columns[other])
+                total[np.uint64(low), np.uint64(high)] += entries[k] * entries[other]
     return total
 
 

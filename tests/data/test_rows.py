@@ -1,0 +1,408 @@
+"""Sums over rows: fused loops, chunks, threads and rows in several places arrive at the same bits."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sottovoce as sv
+from sottovoce import losses
+from sottovoce.data import threads
+from sottovoce.data.block import Block
+from sottovoce.data.bounds import Bounds
+from sottovoce.data.grid import exact_weights
+from sottovoce.data.preparation import Preparation
+from sottovoce.data.slopes import Slope, Slopes
+from sottovoce.errors import InputError, LeakError
+from sottovoce.federation import party
+from sottovoce.losses.kernels import fill_terms
+from sottovoce.transports.in_process import InProcess
+
+CODED = ["hinge", "huber", "logistic", "sigmoid", "smoothed_hinge", "squared"]
+FORMS = {"dense": np.asarray, "sparse": sp.csr_matrix}
+
+
+def block_of(form: Any, seed: int, records: int = 301, features: int = 7, *, classes: int = 0) -> Block:
+    """Rows of every length, some of them zero or not usable."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((records, features)) * 10.0 ** rng.integers(-3, 2, (records, 1))
+    X[rng.random(X.shape) < 0.4] = 0.0
+    X[::17, 0] = math.nan
+    y = rng.integers(0, max(classes, 2), records)
+    kinds = tuple(range(classes or 2))
+    return Block.prepare(form(X), y, Preparation(Bounds(row_norm=2.0), features, True, records, kinds))
+
+
+def slope_of(loss: str, bits: Any, *, bound: float = 0.3, weighted: bool = False, **more: Any) -> Slope:
+    made = losses.get(loss)
+    return Slope(losses.weighted(made, (0.25, 1.0)) if weighted else made, bound, bits, **more)
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every loop, however short, is shared out; which parts there were is listed."""
+    seen: list[int] = []
+    real = threads.each
+
+    def each(work: Any, cuts: Any) -> Any:
+        seen.append(len(cuts) - 1)
+        return real(work, cuts)
+
+    monkeypatch.setattr(threads, "LEAST", 1)
+    for module in ("block", "projection", "preparation"):
+        monkeypatch.setattr(f"sottovoce.data.{module}.each", each)
+    return seen
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("loss", CODED)
+def test_fused_loops_chunks_and_threads_agree(form: str, loss: str, many: list[int]) -> None:
+    block, rng = block_of(FORMS[form], 1), np.random.default_rng(2)
+    two = losses.get(loss).kind == "classification"
+    weights, shares = rng.standard_normal(8) * 4, rng.random(len(block))
+    for made in (block, block.take(rng.integers(0, 301, 150)), block.take(np.zeros(0, dtype=np.int64))):
+        own = shares[: len(made)]
+        for more in ({}, {"bound": 2.5}, {"bound": 1.0, "most": 0.2, "offset": -0.1}, {"weighted": two}):
+            slope = slope_of(loss, block.bits, **more)
+            for told in ((), (own,)):
+                expected = made._sum_by_chunks(weights, slope, *told) if made.chosen is None or not told else None
+                for jobs in (1, 2, 5):
+                    with threads.using(jobs):
+                        found = made.weighted_sum(weights, slope, *told)
+                    expected = found if expected is None else expected + 0.0
+                    assert found.tobytes() == expected.tobytes()
+    assert {1, 2, 5} <= set(many)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    records=st.integers(1, 40),
+    features=st.integers(1, 9),
+    loss=st.sampled_from(CODED),
+    form=st.sampled_from(sorted(FORMS)),
+    bound=st.sampled_from([1e-3, 0.3, 1.0, 70.0]),
+    jobs=st.integers(1, 4),
+)
+def test_sums_are_those_of_rational_arithmetic(
+    seed: int, records: int, features: int, loss: str, form: str, bound: float, jobs: int
+) -> None:
+    block, rng = block_of(FORMS[form], seed, records, features), np.random.default_rng(seed)
+    weights = rng.standard_normal(features + 1) * 10.0 ** rng.integers(-3, 3)
+    slope = slope_of(loss, block.bits, bound=bound)
+    least, threads.LEAST = threads.LEAST, 1
+    try:
+        with threads.using(jobs):
+            found, gram = block.weighted_sum(weights, slope), block.gram()
+            scores = block.scores(weights)
+    finally:
+        threads.LEAST = least
+    rows = np.asarray(block.rows.toarray() if form == "sparse" else block.rows, dtype=np.float64)
+    used = [Fraction(w) for w in exact_weights(weights, block.bits or 0)]
+    exact = [[Fraction(x) for x in row] for row in rows]
+    assert [sum((x * w for x, w in zip(row, used, strict=True)), Fraction(0)) for row in exact] == scores.tolist()
+    terms = [Fraction(term) for term in slope(scores, block.labels)]
+    for j in range(features + 1):
+        assert sum((t * row[j] for t, row in zip(terms, exact, strict=True)), Fraction(0)) == Fraction(found[j])
+        assert sum((row[0] * row[j] for row in exact), Fraction(0)) == Fraction(gram[0, j]) == Fraction(gram[j, 0])
+
+
+def terms_at(slope: Slope, scores: Any, labels: Any, shares: Any = ()) -> Any:
+    """What a fused loop makes of scores, whatever they are."""
+    found, spare = np.empty(len(scores)), np.empty(len(scores))
+    given = np.array(scores, dtype=np.float64), np.array(labels, dtype=np.float64), np.array(shares, dtype=np.float64)
+    fill_terms(slope.code, slope.numbers, *given, spare, found)
+    return found
+
+
+@pytest.mark.parametrize("loss", CODED)
+@pytest.mark.parametrize("more", [{"bound": 0.2}, {"bound": 1.0, "most": 0.1}, {"bound": 3.0}])
+def test_no_term_is_above_the_bound_whatever_the_score(loss: str, more: dict[str, float]) -> None:
+    slope, rng = slope_of(loss, 20, **more), np.random.default_rng(3)
+    wild = np.array([math.nan, math.inf, -math.inf, 1e308, -1e308, 0.0, -0.0, 5e-324, 1.0])
+    scores = np.concatenate([wild, rng.standard_normal(200) * 10.0 ** rng.integers(-5, 6, 200)])
+    labels = np.where(rng.random(len(scores)) < 0.5, 1.0, -1.0)
+    terms = terms_at(slope, scores, labels)
+    assert np.all(np.abs(terms) <= slope.bound)
+    assert np.all(terms * 2.0**slope.grid == np.trunc(terms * 2.0**slope.grid))
+    assert terms[0] == np.trunc(slope.bound * 2.0**slope.grid) / 2.0**slope.grid  # a NaN counts as the bound
+    shares = rng.random(len(scores))
+    assert np.all(np.abs(terms_at(slope, scores, labels, shares)) <= np.abs(slope.bound * shares))
+    # rounded toward zero, never away from it
+    fine = terms_at(slope_of(loss, 45, **more), scores, labels)
+    assert np.all(np.abs(terms) <= np.abs(fine))
+    assert np.all(np.abs(terms - fine) < 2.0**-slope.grid)
+
+
+def test_a_loop_that_is_told_another_bound_passes_it() -> None:
+    """Negative control of the test above: it is the loop that cuts."""
+    slope = slope_of("squared", 20, bound=0.2)
+    slope.numbers[4] = 50.0
+    assert np.abs(terms_at(slope, [9.0, -7.0], [1.0, 1.0])).max() > slope.bound
+
+
+@pytest.mark.parametrize("loss", CODED)
+def test_terms_are_the_slopes_of_the_loss(loss: str) -> None:
+    made, rng = losses.get(loss), np.random.default_rng(4)
+    scores, labels = rng.standard_normal(500) * 5, np.where(rng.random(500) < 0.5, 1.0, -1.0)
+    expected = np.clip(made.derivative(scores.copy(), labels), -4.0, 4.0)
+    np.testing.assert_allclose(terms_at(Slope(made, 4.0, 40), scores, labels), expected, atol=2.0**-37)
+    for most in (0.1, 0.7):
+        own, other = made.derivative(scores.copy(), labels), made.derivative(scores.copy(), -labels)
+        largest = np.maximum(np.maximum(np.abs(own), np.abs(other)), most) if made.kind == "classification" else most
+        found = terms_at(Slope(made, 1.0, 40, most), scores, labels)
+        np.testing.assert_allclose(found, np.clip(own / largest, -1.0, 1.0), atol=2.0**-37)
+
+
+@pytest.mark.parametrize("loss", CODED)
+@pytest.mark.parametrize("most", [None, 0.3])
+def test_a_term_does_not_know_where_its_record_stands(loss: str, most: float | None) -> None:
+    slope, rng = slope_of(loss, 45, bound=1.0, most=most, offset=0.25), np.random.default_rng(5)
+    scores = np.concatenate([rng.standard_normal(40) * scale for scale in (1e-3, 1.0, 30.0, 1e5)])
+    labels = np.where(rng.random(len(scores)) < 0.5, 1.0, -1.0)
+    whole = terms_at(slope, scores, labels)
+    alone = [terms_at(slope, scores[i : i + 1], labels[i : i + 1])[0] for i in range(len(scores))]
+    assert whole.tobytes() == np.array(alone).tobytes()
+    for start in range(1, 9):
+        assert terms_at(slope, scores[start:-start], labels[start:-start]).tobytes() == whole[start:-start].tobytes()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("loss", CODED)
+def test_one_record_moves_a_sum_by_at_most_the_bound(form: str, loss: str) -> None:
+    block = block_of(FORMS[form], 6)
+    slope, weights = slope_of(loss, block.bits, bound=0.05), np.random.default_rng(7).standard_normal(8) * 100
+    each = np.array([block.take(np.array([i])).weighted_sum(weights, slope) for i in range(len(block))])
+    lengths = [sum(Fraction(entry) ** 2 for entry in row) for row in each]
+    assert max(lengths) <= Fraction(0.05) ** 2
+    assert not each[block.null_rows].any()
+    np.testing.assert_array_equal(each.sum(axis=0), block.weighted_sum(weights, slope))
+    assert loss in ("sigmoid", "hinge") or max(lengths) > Fraction(0.045) ** 2  # the bound is reached
+
+
+def test_a_class_that_inherits_a_code_is_asked_for_its_own_slopes() -> None:
+    class Steeper(losses.Logistic):
+        def derivative(self, u: Any, y: Any, out: Any = None) -> Any:
+            return 2.0 * super().derivative(u, y)
+
+    assert Slope(losses.get("logistic"), 4.0, 20).code is not None
+    slope = Slope(Steeper(), 4.0, 20)
+    assert slope.code is None
+    np.testing.assert_allclose(slope(np.zeros(2), np.ones(2)), [-1.0, -1.0], atol=2.0**-17)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_other_sum_is_the_same_for_any_number_of_threads(form: str, many: list[int]) -> None:
+    several = Slopes(losses.get("softmax", classes=3.0), 0.7, 18)
+
+    def everything(jobs: int) -> list[bytes]:
+        with threads.using(jobs):
+            block = block_of(FORMS[form], 9)
+            classes = block_of(FORMS[form], 9, classes=3)
+        found, draw = [block.rows.toarray() if form == "sparse" else block.rows], np.random.default_rng(10)
+        with threads.using(jobs):
+            w, W, P = draw.standard_normal(8), draw.standard_normal((8, 3)), np.tril(draw.standard_normal((8, 8)))
+            found += [block.gram(), block.scores(w), block.gram_diagonal(), classes.weighted_sum(W, several)]
+            found += [block.take(np.arange(40, 9, -1)).gram(), block.take(np.arange(99)).scores(w)]
+            found.append(np.array(block.number_sum(lambda u, y: u * u, weights=w)))
+            for matrix, made in ((P, False), (np.diag(P).copy(), False), (P[:, :2], True)):
+                rows = block.projected(matrix, made=made)
+                rows.cut(0.4)
+                found += [
+                    rows.lengths,
+                    rows.weighted_sum(w[: matrix.shape[-1]], slope_of("logistic", rows.bits, bound=1.0)),
+                ]
+        return [np.ascontiguousarray(each).tobytes() for each in found]
+
+    one = everything(1)
+    for jobs in (2, 3):
+        assert everything(jobs) == one
+    assert max(many) == 3
+
+
+# The number of threads.
+
+
+def test_n_jobs_is_that_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "LEAST", 10)
+    assert threads.threads(1000) == 1
+    with threads.using(3):
+        assert threads.threads(1000) == 3
+        assert threads.threads(25) == 2  # a thread for every ten entries at most
+        assert threads.threads(19) == 1
+        with threads.using(None):
+            assert threads.threads(1000) == 3
+    with joblib.parallel_config(n_jobs=2):
+        assert threads.threads(1000) == 2
+    with threads.using(-1):
+        assert threads.threads(1000) == min(joblib.cpu_count(), 100)
+    assert threads.threads(1000) == 1
+    for wrong in (0, 1.5, "all", True):
+        with pytest.raises(InputError, match="n_jobs="):
+            sv.PrivateRidge(n_jobs=wrong).fit(np.ones((3, 1)), np.ones(3))
+        with pytest.raises(InputError, match="n_jobs="):
+            sv.Party("anna", np.ones((3, 1)), np.ones(3), n_jobs=wrong)
+
+
+def test_a_party_has_threads_of_its_own(many: list[int]) -> None:
+    """Also where a wire calls it in a thread that no estimator knows of."""
+    rng = np.random.default_rng(12)
+    X = rng.standard_normal((60, 3))
+    holder = sv.Party("data", X, X[:, 0], n_jobs=3)
+    real = holder.handle
+
+    def elsewhere(request: bytes) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(real, request).result()
+
+    holder.handle = elsewhere  # type: ignore[method-assign]
+    federation = sv.Federation("central", InProcess([holder]), parties=[holder])
+    model = sv.PrivateRidge(**COMMON, label_bound=2.0, solver="gradient")
+    with threads.using(2):
+        expected = model.fit(X, X[:, 0]).coef_
+    assert max(many) == 2
+    assert model.fit(federation).coef_.tobytes() == expected.tobytes()
+    assert max(many) == 3
+
+
+def test_what_a_part_raises_is_raised_once_all_have_ended() -> None:
+    ended: list[int] = []
+
+    def work(start: int, stop: int) -> int:
+        if start == 2:
+            raise LeakError("no")
+        ended.append(start)
+        return stop
+
+    assert threads.each(work, [0, 1, 2]) == [1, 2]
+    with pytest.raises(LeakError, match="no"):
+        threads.each(work, [0, 1, 2, 3, 4])
+    assert sorted(ended) == [0, 0, 1, 1, 3]
+
+
+def _forked(place: Any) -> None:
+    place.put(threads.each(lambda start, stop: stop - start, [0, 1, 2, 3]))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_has_threads_of_its_own() -> None:
+    assert threads.each(lambda start, stop: stop - start, [0, 1, 2, 3]) == [1, 1, 1]
+    context = multiprocessing.get_context("fork")
+    place = context.Queue()
+    child = context.Process(target=_forked, args=(place,))
+    child.start()
+    assert place.get(timeout=30) == [1, 1, 1]
+    child.join()
+
+
+# Rows in two places: whatever answers what `data/block.py` lists stands where a block stands.
+
+
+class Parts:
+    """Two blocks in the place of one. It has what a block must have, and nothing else."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    dimension = property(lambda self: self.parts[0].dimension)
+    bits = property(lambda self: self.parts[0].bits)
+    row_norm = property(lambda self: self.parts[0].row_norm)
+
+    def weighted_sum(self, weights: Any, term: Any) -> Any:
+        return sum(part.weighted_sum(weights, term) for part in self.parts)
+
+    def gram(self) -> Any:
+        return sum(part.gram() for part in self.parts)
+
+    def gram_diagonal(self) -> Any:
+        return sum(part.gram_diagonal() for part in self.parts)
+
+    def number_sum(self, term: Any, low: float = 0.0, weights: Any = None) -> float:
+        return sum(part.number_sum(term, low, weights) for part in self.parts)
+
+    def projected(self, matrix: Any, *, made: bool = False) -> Any:
+        return ProjectedParts(*(part.projected(matrix, made=made) for part in self.parts))
+
+    def take(self, indices: Any) -> Any:
+        first = len(self.parts[0])
+        return Parts(
+            self.parts[0].take(indices[indices < first]), self.parts[1].take(indices[indices >= first] - first)
+        )
+
+
+class ProjectedParts:
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    bits = property(lambda self: self.parts[0].bits)
+    ready = property(lambda self: self.parts[0].ready)
+
+    def number_sum(self, term: Any) -> float:
+        return sum(part.number_sum(term) for part in self.parts)
+
+    def cut(self, length: float) -> None:
+        for part in self.parts:
+            part.cut(length)
+
+    def weighted_sum(self, point: Any, term: Any) -> Any:
+        return self.parts[0].finished(sum(part.exact_sum(point, term) for part in self.parts))
+
+
+class InTwo(Block):
+    @classmethod
+    def prepare(cls, X: Any, y: Any, recipe: Any, records: Any = None) -> Any:
+        cut = X.shape[0] // 3
+        each = ((X[:cut], y[:cut]), (X[cut:], y[cut:]))
+        return Parts(*(Block.prepare(rows, labels, recipe, X.shape[0]) for rows, labels in each))
+
+
+COMMON: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "row_norm": 2.0, "insecure_seed": 3}
+MODELS = {
+    "newton": lambda: sv.PrivateLogisticRegression(**COMMON, solver="newton"),
+    "newton, weights": lambda: sv.PrivateLogisticRegression(
+        **COMMON, solver="newton", classes=(0, 1), class_weight={0: 1.0, 1: 3.0}
+    ),
+    "gradient": lambda: sv.PrivateRidge(**COMMON, label_bound=2.0, solver="gradient"),
+    "gradient, classes": lambda: sv.PrivateLogisticRegression(**COMMON, solver="gradient"),
+    "sgd": lambda: sv.PrivateLinearSVC(**COMMON, solver=sv.solvers.SGD(rate=0.3, rounds=10)),
+    "whitened": lambda: sv.PrivateLogisticRegression(**COMMON, solver="whitened"),
+    "whitened, numbers": lambda: sv.PrivateRidge(**COMMON, label_bound=2.0, solver="whitened"),
+    "whitened, classes": lambda: sv.PrivateLogisticRegression(**COMMON, solver="whitened"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_model_is_the_same_wherever_its_rows_lie(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one place and in two; which of them has which rows, and by how many threads, nobody can tell."""
+    rng = np.random.default_rng(11)
+    X = rng.standard_normal((400, 5))
+    X[7, 2] = math.nan
+    labels = {"newton, weights": 2, "newton": 2, "sgd": 2, "whitened": 2}.get(name, 3)
+    y: Any = X[:, 0] + 0.1 * rng.standard_normal(400)
+    y = (
+        np.nan_to_num(y)
+        if "numbers" in name or name == "gradient"
+        else np.digitize(y, np.linspace(-1, 1, labels + 1)[1:-1])
+    )
+    with np.errstate(all="ignore"):
+        expected = MODELS[name]().fit(X, y).coef_
+        monkeypatch.setattr(threads, "LEAST", 1)
+        assert MODELS[name]().set_params(n_jobs=3).fit(X, y).coef_.tobytes() == expected.tobytes()
+        monkeypatch.setattr(party, "Block", InTwo)
+        assert MODELS[name]().fit(X, y).coef_.tobytes() == expected.tobytes()
+        assert MODELS[name]().fit(sp.csr_matrix(np.nan_to_num(X)), y).coef_.shape == expected.shape
