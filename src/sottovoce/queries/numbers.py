@@ -140,7 +140,7 @@ class ClassCounts(Query):
 
 def _is(place: int, scores: Array, labels: Array) -> Array:  # noqa: ARG001
     """1 for a record of the class."""
-    return np.asarray(labels == place, dtype=np.float64)
+    return (labels == place).astype(np.float64)
 
 
 class ResidualSum(NumberSum):
@@ -151,4 +151,5 @@ class ResidualSum(NumberSum):
 
     def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
         """The size of the residual."""
-        return np.asarray(abs(score - label))
+        found: Array = abs(score - label)
+        return found

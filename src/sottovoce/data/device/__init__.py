@@ -1,0 +1,1 @@
+"""Prepared rows on a CUDA device, by CuPy; imported only where a device is asked for."""
