@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 
-.PHONY: demo test nvflare check style types compiled golden docs gallery bench clean
+.PHONY: demo test nvflare gpu check style types compiled golden docs gallery bench clean
 
 # Packages are installed without bytecode. Where none may be written, every process of a test compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,6 +20,10 @@ test: $(DEV)
 # The wire over NVIDIA FLARE, which brings 44 packages: in an environment of its own.
 nvflare: $(VENV)-nvflare/.run
 	$(VENV)-nvflare/bin/pytest tests/transports/test_contract.py tests/federation/test_nvflare_fit.py -k "Nvflare or nvflare"
+
+# On a machine with a CUDA device, with sottovoce[gpu] in the environment of PYTHON.
+gpu:
+	$(PYTHON) -m pytest tests/gpu tests/data/test_devices.py
 
 check: $(DEV)
 	$(MAKE) --jobs=2 types style

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sottovoce.app import sources
 from sottovoce.app.jobs import PartyJob
+from sottovoce.data.devices import check_device
 from sottovoce.data.threads import check_jobs
 from sottovoce.federation.aligned import AlignmentFile
 from sottovoce.federation.party import Party
@@ -14,11 +15,12 @@ def holder_of(job: PartyJob, policy: Policy) -> Party:
     """The party that holds the file's records, by its schema if it has one."""
     source, aligned = job.party, AlignmentFile(job.aligned)
     check_jobs(source.n_jobs)
+    check_device(source.device)
     if (schema := job.known_schema) is None:
         holder = sources.read_party(
             source.name, source, job.resolve, policy, labelled=source.has_label, aligned=aligned
         )
     else:
         holder = sources.read_table_party(source.name, source, job.resolve, schema, policy, aligned=aligned)
-    holder.n_jobs = source.n_jobs
+    holder.n_jobs, holder.device = source.n_jobs, source.device
     return holder

@@ -476,6 +476,7 @@ class PartyOf(SourceTable):
         None, min_length=1, description="where an alignment is kept; default: FILE.aligned beside the records"
     )
     n_jobs: int | None = Field(None, description="threads for sums over its rows; -1 is all processors, the default 1")
+    device: str | None = Field(None, description='where they are computed: "cpu" (default) or "cuda"')
 
 
 class ConnectionTable(_Table):

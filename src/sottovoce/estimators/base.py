@@ -26,6 +26,7 @@ from sottovoce import algorithms, losses, penalties
 from sottovoce.algorithms import Algorithm, Solution
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, in_order
+from sottovoce.data.devices import check_device, on
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.schema import PRIVATE, Encoded, Number, Schema, columns_of
 from sottovoce.data.threads import check_jobs, using
@@ -135,6 +136,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     n_jobs : int or None
         Threads for sums over the rows of parties in this process. None is 1, unless `joblib.parallel_config` says
         otherwise; -1 is all processors. The model is the same, bit for bit, for any number.
+    device : {"cpu", "cuda"}
+        Where sums over the rows of parties in this process are computed. The model is the same, bit for bit.
     """
 
     _plain: ClassVar[str]  # where scikit-learn has such a model
@@ -157,6 +160,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     insecure_seed: int | None = None
     verbose: bool = False
     n_jobs: int | None = None
+    device: str = "cpu"
 
     def fit(self, X: Any, y: ArrayLike | None = None, **refused: Any) -> Self:
         """Fit on arrays, on a table with a schema, or on a `Federation`. Sample weights are refused with the reason."""
@@ -615,7 +619,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         plan = coordinator.stored_plan(plan) or coordinator.settled(plan)
         self._count(*before, plan)
         try:
-            with failures_of(prepared.federation), using(self.n_jobs):
+            with failures_of(prepared.federation), using(self.n_jobs), on(self.device):
                 return coordinator.run(plan, form)[0]
         finally:
             if plan.digest not in coordinator.begun:
@@ -649,6 +653,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 f"insecure_seed={seed!r} must be a whole number from 0, or None for noise that protects the records."
             )
         check_jobs(self.n_jobs)
+        check_device(self.device)
         checked(self.relation)
         if self.calibration not in ("tight", "paper"):
             raise InputError(f"calibration={self.calibration!r} must be 'tight' or 'paper'.")
@@ -682,7 +687,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         coordinator = prepared.coordinator
         coordinator.count_anew()
         self.__dict__.pop("ranges_", None)
-        with failures_of(prepared.federation), using(self.n_jobs):
+        with failures_of(prepared.federation), using(self.n_jobs), on(self.device):
             if prepared.purchase is not None:
                 prepared = self._buy_ranges(prepared, prepared.purchase)
             plan = prepared.plan

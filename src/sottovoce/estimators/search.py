@@ -37,7 +37,7 @@ from sottovoce.privacy.trade_off import profile_of, with_errors
 SCORE = 0.1  # of the mu squared of a trial, for its score
 FIXED = {
     **dict.fromkeys(("epsilon", "delta", "ledger", "insecure_seed", "verbose"), "is the search's own"),
-    **dict.fromkeys(("relation", "calibration", "n_jobs"), "is one for all trials; set it on the estimator"),
+    **dict.fromkeys(("relation", "calibration", "n_jobs", "device"), "is one for all trials; set it on the estimator"),
     **dict.fromkeys(
         ("schema", "classes", "class_weight", "label_bound", "loss", "threshold"),
         "decides what a score means; set it on the estimator",

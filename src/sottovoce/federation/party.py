@@ -17,6 +17,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.algorithms.registry import check_sums
+from sottovoce.data import devices
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.identifiers import identifiers, written
 from sottovoce.data.readers import MISSING
@@ -91,7 +92,7 @@ class Party(Answering):
     by columns parties that all have some compare them, sealed, before a plan is charged. An alignment with other
     parties is kept in `aligned`; the party then serves the common records alone, in the common order. `n_jobs` is how
     many threads sum over its rows: None is 1, or what the estimator says that runs in the same process; no answer
-    depends on it.
+    depends on it. `device` likewise says where: "cpu", or "cuda".
     """
 
     def __init__(  # noqa: PLR0913
@@ -109,10 +110,12 @@ class Party(Answering):
         id_rule: str = "usual",
         aligned: AlignmentFile | None = None,
         n_jobs: int | None = None,
+        device: str | None = None,
     ) -> None:
         super().__init__()
         check_jobs(n_jobs)
-        self.n_jobs = n_jobs
+        devices.check_device(device)
+        self.n_jobs, self.device = n_jobs, device
         self.name = name
         self._labelled = y is not None
         self._rows, self._labels = check_rows(X, y, name)
@@ -198,7 +201,7 @@ class Party(Answering):
 
     def handle(self, request: bytes) -> Outgoing:
         """Answer one frame, by the party's own number of threads."""
-        with using(self.n_jobs):
+        with using(self.n_jobs), devices.on(self.device):
             return super().handle(request)
 
     def _answer(self, frame: Frame) -> Outgoing:
@@ -544,7 +547,7 @@ class Party(Answering):
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
                 self._check_samplers(form, plan, cost)
             return acknowledged(True)
-        rows = Block.prepare(self._rows_of(plan), self._labels, recipe)
+        rows = devices.prepared(self._rows_of(plan), self._labels, recipe, plan.algorithm)
         memory, kept = self._remembered(form, plan, rows)
         self._charge(form, plan)
         self._keys.keep(plan)
@@ -679,6 +682,9 @@ class Party(Answering):
 
     def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query]]:
         """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
+        fits = plan.algorithm in FAMILIES
+        if reason := devices.refusal(plan.algorithm, private=plan.private, fits=fits):
+            raise RefusedError(f"{self.name} refuses: {reason}.")
         try:
             form = algorithms.of(plan)
             form.check_loss(plan.scaled_loss)

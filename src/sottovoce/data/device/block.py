@@ -20,7 +20,7 @@ from sottovoce.data.grid import bounded, exact_weights, toward_zero
 from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected, _checked, _on_grid
-from sottovoce.data.slopes import NONE, Slope
+from sottovoce.data.slopes import Slope
 from sottovoce.errors import InputError, LeakError
 
 Array = NDArray[np.float64]
@@ -30,7 +30,9 @@ WIDEST: Final = 512  # columns of a dense row that the fused loop holds in regis
 RESERVE: Final = 0.25  # of the device's memory that rows leave free
 _WIDE: Final = 1 << 25  # entries that are made float64 at once
 _THREADS: Final = 256
-_NUMBERS: Final = np.dtype([(name, np.float64) for name in "parameter low high unit bound scale offset".split()])
+_NUMBERS: Final = np.dtype(
+    [(name, np.float64) for name in ["parameter", "low", "high", "unit", "bound", "scale", "offset"]]
+)
 _SHARED: Final = 48 * 1024  # bytes of a block of threads
 
 
@@ -94,7 +96,16 @@ def _compiled(*options: str) -> Any:
 @functools.cache
 def _plain(name: str) -> Any:
     """A loop that knows no slope."""
-    rest = ("-DCOLUMNS=1", "-DROWS=1", "-DBLOCKS=1", "-DCODE=0", "-DUNIT=0", "-DPICKED=0", "-DSHARED=0", "-DLabel=double")
+    rest = (
+        "-DCOLUMNS=1",
+        "-DROWS=1",
+        "-DBLOCKS=1",
+        "-DCODE=0",
+        "-DUNIT=0",
+        "-DPICKED=0",
+        "-DSHARED=0",
+        "-DLabel=double",
+    )
     return _compiled(*rest).get_function(name)
 
 
@@ -120,7 +131,13 @@ class DeviceBlock:
     """
 
     def __init__(
-        self, pieces: list[Piece], host: list[Piece], about: Block, chosen: list[Any] | None = None, *, whole: Any = None
+        self,
+        pieces: list[Piece],
+        host: list[Piece],
+        about: Block,
+        chosen: list[Any] | None = None,
+        *,
+        whole: Any = None,
     ) -> None:
         self._pieces, self._host, self._chosen = pieces, host, chosen
         self._about = about  # an empty block: the layout, the grid and the number of records
