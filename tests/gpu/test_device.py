@@ -38,19 +38,15 @@ def both(form: str, records: int, features: int, monkeypatch: pytest.MonkeyPatch
     recipe = Preparation(Bounds(row_norm=2.0), features, True, records, (0, 1))
     monkeypatch.setattr(device, "PIECE", max(1, records * features // 4))
     there = device.DeviceBlock.prepare(FORMS[form](X), y, recipe)
-    there._host = [device._pinned(device.cupy(), device.Piece(*_on_host(there._pieces.pop())))]
+    there._host = [device._pinned(device.cupy(), _on_host(there._pieces.pop()))]
     return Block.prepare(FORMS[form](X), y, recipe), there
 
 
-def _on_host(piece: Any) -> tuple[Any, ...]:
+def _on_host(piece: Any) -> Any:
     xp = device.cupy()
     sparse = None if piece.sparse is None else tuple(map(xp.asnumpy, piece.sparse))
-    return (
-        None if piece.rows is None else xp.asnumpy(piece.rows),
-        xp.asnumpy(piece.labels),
-        xp.asnumpy(piece.null),
-        sparse,
-    )
+    rows = None if piece.rows is None else xp.asnumpy(piece.rows)
+    return device.Piece(rows, xp.asnumpy(piece.labels), xp.asnumpy(piece.null), sparse=sparse)
 
 
 @pytest.mark.parametrize("form", FORMS)

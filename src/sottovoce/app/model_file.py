@@ -32,13 +32,8 @@ from sottovoce.transports.base import Communication
 
 FORMAT: Final = "sottovoce model"
 # What is of the session, not of the model; paths of a ledger are nobody else's business.
-_NOT_KEPT: Final = (
-    "ledger",
-    "verbose",
-    "n_jobs",
-    "device",
-    "schema",
-)  # the schema is kept by itself: it may be the federation's
+# The schema is kept by itself: it may be the federation's.
+_NOT_KEPT: Final = ("ledger", "verbose", "n_jobs", "device", "schema")
 
 
 class ModelFile(BaseModel):

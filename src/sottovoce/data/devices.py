@@ -1,4 +1,4 @@
-"""Where sums over prepared rows are computed: by the processor, or on a CUDA device. The model is the same bit for bit."""
+"""Where sums over prepared rows are computed: by the processor, or on a CUDA device; the model is the same."""
 
 from __future__ import annotations
 

@@ -30,9 +30,8 @@ WIDEST: Final = 512  # columns of a dense row that the fused loop holds in regis
 RESERVE: Final = 0.25  # of the device's memory that rows leave free
 _WIDE: Final = 1 << 25  # entries that are made float64 at once
 _THREADS: Final = 256
-_NUMBERS: Final = np.dtype(
-    [(name, np.float64) for name in ["parameter", "low", "high", "unit", "bound", "scale", "offset"]]
-)
+_NAMES: Final = ("parameter", "low", "high", "unit", "bound", "scale", "offset")  # of `Slope.numbers`
+_NUMBERS: Final = np.dtype([(name, np.float64) for name in _NAMES])
 _SHARED: Final = 48 * 1024  # bytes of a block of threads
 
 
@@ -96,17 +95,8 @@ def _compiled(*options: str) -> Any:
 @functools.cache
 def _plain(name: str) -> Any:
     """A loop that knows no slope."""
-    rest = (
-        "-DCOLUMNS=1",
-        "-DROWS=1",
-        "-DBLOCKS=1",
-        "-DCODE=0",
-        "-DUNIT=0",
-        "-DPICKED=0",
-        "-DSHARED=0",
-        "-DLabel=double",
-    )
-    return _compiled(*rest).get_function(name)
+    numbers = (f"-D{name}=1" for name in ("COLUMNS", "ROWS", "BLOCKS", "CODE", "UNIT", "PICKED", "SHARED"))
+    return _compiled(*numbers, "-DLabel=double").get_function(name)
 
 
 @functools.cache
@@ -151,8 +141,8 @@ class DeviceBlock:
         xp = cupy()
         if not recipe.exact or recipe.bits > 24 or recipe.arrangement.order != "C":
             raise InputError(
-                'device="cuda" is for private runs of the solvers newton, gradient, sgd and whitened, with more than 32 '
-                'records; take device="cpu".'
+                'device="cuda" is for private runs of newton, gradient, sgd and whitened on more than 32 records; take '
+                'device="cpu".'
             )
         labels, count = np.asarray(y), X.shape[0]
         about = Block.prepare(_rows(X, 0, 0), labels[:0], recipe, records=count)
