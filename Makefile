@@ -15,7 +15,7 @@ demo: $(RUN)
 
 test: $(DEV)
 	$(MAKE) --jobs=2 types style compiled
-	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 
 # The wire over NVIDIA FLARE, which brings 44 packages: in an environment of its own.
 nvflare: $(VENV)-nvflare/.run
