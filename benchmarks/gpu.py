@@ -2,8 +2,8 @@
 
 A pass is `weighted_sum` of the logistic slope over float32 rows that lie on the device; copying is `cupy.copyto` of
 float32, read and written. The rounds of a fit are what the default asks of the rows: a Gram matrix, the lengths of
-whitened rows, and a pass for each gradient, here 64 of them. `--fit` fits rows of the host once by the processor and once
-by the device, prepares and copies them, and compares the models bit for bit.
+whitened rows, and a pass for each gradient, here 64 of them. `--fit` fits rows of the host by the processor and by the
+device, preparing and copying them, and compares the models bit for bit.
 """
 
 from __future__ import annotations
@@ -67,7 +67,6 @@ def made_up(records: int, features: int) -> device.DeviceBlock:
 
 
 def passes(records: int, features: int, copy: float) -> None:
-    xp = device.cupy()
     rows = made_up(records, features)
     weights = np.random.default_rng(1).standard_normal(features)
     slope = Slope(losses.get("logistic"), 1.0, rows.bits or 0)
@@ -88,8 +87,6 @@ def passes(records: int, features: int, copy: float) -> None:
         f"{total:.2f} s",
         flush=True,
     )
-    del rows, seen
-    xp.get_default_memory_pool().free_all_blocks()
 
 
 def fits(records: int, features: int) -> None:
@@ -122,6 +119,7 @@ def main() -> None:
     print(f"copying: {copy / 1e12:.2f} TB/s")
     for shape in arguments.shapes:
         passes(*map(int, shape.split("x")), copy)
+        device.cupy().get_default_memory_pool().free_all_blocks()
     fits(*map(int, arguments.fit.split("x")))
 
 
