@@ -462,6 +462,18 @@ def test_how_often_words_leave_is_counted_before_they_do(tmp_path: Path) -> None
     assert not any("words" in frame.arrays for frame in words)
 
 
+def test_processes_that_serve_one_file_count_together(tmp_path: Path) -> None:
+    one, other = AlignmentFile(tmp_path / "a.aligned"), AlignmentFile(tmp_path / "a.aligned")
+    one.leaving(2)
+    other.leaving(2)
+    for file in (one, other):
+        with pytest.raises(RefusedError, match="took part in 2 alignments"):
+            file.leaving(2)
+    (tmp_path / "a.aligned").unlink()
+    with pytest.raises(RefusedError, match="took part in 2 alignments"):
+        one.leaving(2)  # a file that is deleted under a party that runs resets nothing
+
+
 def test_what_is_kept_lasts_and_is_of_one_list(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.aligned"
     parties = [
