@@ -84,7 +84,7 @@ def common_places(lists: Sequence[Sequence[str]]) -> list[NDArray[np.int64]]:
 
 def _text(one: Any) -> str:
     if isinstance(one, float | np.floating):
-        if not abs(one) < 2**53:
+        if not abs(float(one)) < 2**53:
             return ""
         one = int(one) if float(one).is_integer() else float(one)
     text = "" if one is None else str(one)
