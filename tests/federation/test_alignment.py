@@ -430,6 +430,18 @@ def test_a_party_aligns_with_whom_its_holder_names_alone() -> None:
         aligned([holder("a", ["1"], align=PAIR), exact])
 
 
+def test_who_matches_is_for_the_holders_to_say() -> None:
+    """A coordinator that should not know how many people are shared does not choose itself, nor another party."""
+    for matcher in ("coordinator", "c"):
+        parties = holders(align_matched_by="b")
+        with pytest.raises(RefusedError, match=r"a has its words matched by b alone, .*policy\.align_matched_by"):
+            aligned(parties, matcher)
+    assert aligned(holders(align_matched_by="b"), "b").common == 3
+    assert aligned(holders(), "c").common == 3  # negative control: whoever the coordinator says
+    counted = Coordinator(InProcess(holders(align_matched_by="b")))
+    assert counted.align(new_terms(PAIR, purpose="count")).common == 3  # allowed by count_shared
+
+
 def test_terms_that_are_none_are_refused() -> None:
     for wrong in (["a"], ["a", "a"], ["a", "coordinator"], [str(place) for place in range(65)]):
         with pytest.raises(RefusedError, match="members"):
