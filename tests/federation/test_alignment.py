@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
+from sottovoce.app.sources import join
 from sottovoce.door import aligning
 from sottovoce.door.aligning import Session, Terms
 from sottovoce.door.frames import Frame, decode, encode
@@ -503,9 +505,26 @@ def test_what_is_kept_lasts_and_is_of_one_list(tmp_path: Path) -> None:
     for other in ([*LISTS["a"][::-1]], [*LISTS["a"][:-1], "77"]):
         with pytest.raises(InputError, match="alignment of another list"):
             holder("a", other, AlignmentFile(path))
+    kept = json.loads(path.read_text())
+    for places in ([0, 0], [-1, 0], [0, 5], []):
+        wrong = base64.b64encode(np.array(places, dtype="<i8").tobytes()).decode()
+        path.write_text(json.dumps({**kept, "aligned": {**kept["aligned"], "places": wrong}}))
+        with pytest.raises(InputError, match="damaged"):  # one person in two rows, for instance
+            holder("a", LISTS["a"], AlignmentFile(path))
     path.write_text("{}")
     with pytest.raises(InputError, match="damaged"):
         AlignmentFile(path)
+
+
+def test_files_of_one_process_are_not_joined_by_two_rules() -> None:
+    """By the one rule 42 and 0042 are two people, by the other one."""
+    parties = [
+        Party(name, np.ones((2, 1)), None, ids=ids, id_rule=rule)
+        for name, ids, rule in (("a", ["42", "0042"], "exact"), ("b", ["0042", "7"], "usual"))
+    ]
+    with pytest.raises(InputError, match=r"a exact, b usual.*set id_rule alike"):
+        join(parties)
+    assert join(parties[:1]) is None
 
 
 def test_a_party_that_was_restarted_or_asked_for_more_refuses() -> None:

@@ -43,12 +43,17 @@ class AlignmentFile:
         self._read_again()
 
     def check(self, ids: Sequence[str] | None, rule: str) -> None:
-        """Refuse an alignment of other identifiers than the party has now."""
-        if self.kept is not None and (ids is None or self.kept.fingerprint != fingerprint(ids, rule)):
+        """Refuse an alignment of other identifiers than the party has now, and places that no alignment has."""
+        if self.kept is None:
+            return
+        if ids is None or self.kept.fingerprint != fingerprint(ids, rule):
             raise InputError(
                 f"{self.path} is the alignment of another list: identifiers were added, removed, moved or written by "
                 f"another rule since {self.kept.date}. Delete it, start the party, and align again (`sottovoce align`)."
             )
+        places = np.unique(self.kept.places)  # sorted
+        if not len(places) == len(self.kept.places) > 0 or places[0] < 0 or places[-1] >= len(ids):
+            raise InputError(f"{self.path} is damaged: its places are none of {len(ids)} records; align again.")
 
     def leaving(self, most: int) -> None:
         """Count that words leave, durably, before they do; refuse it where they have left so often already.
