@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ import pytest
 
 import sottovoce as sv
 from sealed_fits import data, model
+from sottovoce.app.jobs import SourceTable
+from sottovoce.app.sources import read_party, read_table_party
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.errors import RefusedError, WireError
+from sottovoce.errors import InputError, RefusedError, WireError
+from sottovoce.federation.aligned import AlignmentFile
 from sottovoce.federation.aligning import new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
@@ -171,3 +175,37 @@ def _silent(data: bytes) -> bytes:
     told = {name: value for name, value in json.loads(frame.text).items() if name != "aligned"}
     told |= {"ids": False} if "ids" in told else {}
     return encode(Frame(frame.kind, frame.serial, frame.plan, frame.round, frame.query, frame.arrays, json.dumps(told)))
+
+
+def test_files_by_a_schema_and_their_labels_are_those_of_the_plain_join(tmp_path: Path) -> None:
+    """Files in different orders, one by a schema with labels, one plain; every cell tells whose it is."""
+    order = random.Random(5)
+    clinic, lab = order.sample(range(40), 30), order.sample(range(40), 33)
+    wards = ["east", "north", "west"]
+    cells = [f"P{one:03},{one},{wards[one % 3]},{('no', 'yes')[one % 2]}" for one in clinic]
+    (tmp_path / "clinic.csv").write_text("\n".join(["patient,age,ward,out", *cells]) + "\n")
+    (tmp_path / "lab.csv").write_text("\n".join(["c,id", *(f"{one / 8},p{one:03}" for one in lab)]) + "\n")
+    schema = sv.Schema({"age": {"range": (0, 50)}, "ward": {"levels": wards}}, label="out")
+    policy = Policy(align=("clinic", "lab"))
+
+    def served() -> list[Party]:
+        here = tmp_path.joinpath
+        files = [AlignmentFile(here(f"{name}.aligned")) for name in ("clinic", "lab")]
+        source = SourceTable(file="clinic.csv", id="patient")
+        one = read_table_party("clinic", source, here, schema, policy, aligned=files[0])
+        plain = SourceTable(file="lab.csv", id="id")
+        return [one, read_party("lab", plain, here, policy, labelled=False, aligned=files[1])]
+
+    parties = served()
+    align(parties, InProcess(parties))
+    common = set(clinic) & set(lab)
+    for one, other in (parties, served()):
+        people = [round(8 * value) for value in other._rows[:, 0].tolist()]
+        assert sorted(people) == sorted(common)
+        told = {"age": people, "ward": [wards[person % 3] for person in people]}
+        np.testing.assert_array_equal(np.asarray(one._rows), schema.encode(told))
+        assert one._labels.tolist() == [("no", "yes")[person % 2] for person in people]
+        assert [fact.value for fact in one.facts(classes=False) if fact.name == "records"] == [len(common)]
+    (tmp_path / "lab.csv").write_text("\n".join(["c,id", *(f"{one / 8},p{one:03}" for one in lab[::-1])]) + "\n")
+    with pytest.raises(InputError, match="alignment of another list"):
+        served()
