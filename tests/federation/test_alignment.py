@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
+from sottovoce.app.sources import join
 from sottovoce.door import aligning
 from sottovoce.door.aligning import Session, Terms
 from sottovoce.door.frames import Frame, decode, encode
@@ -430,6 +432,18 @@ def test_a_party_aligns_with_whom_its_holder_names_alone() -> None:
         aligned([holder("a", ["1"], align=PAIR), exact])
 
 
+def test_who_matches_is_for_the_holders_to_say() -> None:
+    """A coordinator that should not know how many people are shared does not choose itself, nor another party."""
+    for matcher in ("coordinator", "c"):
+        parties = holders(align_matched_by="b")
+        with pytest.raises(RefusedError, match=r"a has its words matched by b alone, .*policy\.align_matched_by"):
+            aligned(parties, matcher)
+    assert aligned(holders(align_matched_by="b"), "b").common == 3
+    assert aligned(holders(), "c").common == 3  # negative control: whoever the coordinator says
+    counted = Coordinator(InProcess(holders(align_matched_by="b")))
+    assert counted.align(new_terms(PAIR, purpose="count")).common == 3  # allowed by count_shared
+
+
 def test_terms_that_are_none_are_refused() -> None:
     for wrong in (["a"], ["a", "a"], ["a", "coordinator"], [str(place) for place in range(65)]):
         with pytest.raises(RefusedError, match="members"):
@@ -462,6 +476,18 @@ def test_how_often_words_leave_is_counted_before_they_do(tmp_path: Path) -> None
     assert not any("words" in frame.arrays for frame in words)
 
 
+def test_processes_that_serve_one_file_count_together(tmp_path: Path) -> None:
+    one, other = AlignmentFile(tmp_path / "a.aligned"), AlignmentFile(tmp_path / "a.aligned")
+    one.leaving(2)
+    other.leaving(2)
+    for file in (one, other):
+        with pytest.raises(RefusedError, match="took part in 2 alignments"):
+            file.leaving(2)
+    (tmp_path / "a.aligned").unlink()
+    with pytest.raises(RefusedError, match="took part in 2 alignments"):
+        one.leaving(2)  # a file that is deleted under a party that runs resets nothing
+
+
 def test_what_is_kept_lasts_and_is_of_one_list(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.aligned"
     parties = [
@@ -479,9 +505,26 @@ def test_what_is_kept_lasts_and_is_of_one_list(tmp_path: Path) -> None:
     for other in ([*LISTS["a"][::-1]], [*LISTS["a"][:-1], "77"]):
         with pytest.raises(InputError, match="alignment of another list"):
             holder("a", other, AlignmentFile(path))
+    kept = json.loads(path.read_text())
+    for places in ([0, 0], [-1, 0], [0, 5], []):
+        wrong = base64.b64encode(np.array(places, dtype="<i8").tobytes()).decode()
+        path.write_text(json.dumps({**kept, "aligned": {**kept["aligned"], "places": wrong}}))
+        with pytest.raises(InputError, match="damaged"):  # one person in two rows, for instance
+            holder("a", LISTS["a"], AlignmentFile(path))
     path.write_text("{}")
     with pytest.raises(InputError, match="damaged"):
         AlignmentFile(path)
+
+
+def test_files_of_one_process_are_not_joined_by_two_rules() -> None:
+    """By the one rule 42 and 0042 are two people, by the other one."""
+    parties = [
+        Party(name, np.ones((2, 1)), None, ids=ids, id_rule=rule)
+        for name, ids, rule in (("a", ["42", "0042"], "exact"), ("b", ["0042", "7"], "usual"))
+    ]
+    with pytest.raises(InputError, match=r"a exact, b usual.*set id_rule alike"):
+        join(parties)
+    assert join(parties[:1]) is None
 
 
 def test_a_party_that_was_restarted_or_asked_for_more_refuses() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import sottovoce as sv
@@ -171,7 +172,22 @@ def test_a_party_without_identifiers_compares_none() -> None:
     assert "a has none" in answer.text
 
 
-@pytest.mark.parametrize("ids", [[1, 2], [1, 1, 2], [1, None, 2], [1, float("nan"), 2], ["", "1", "2"]])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [1, 2],
+        [1, 1, 2],
+        [1, None, 2],
+        [1, float("nan"), 2],
+        ["", "1", "2"],
+        ["NA", "1", "2"],  # one in each of two files would be one person
+        ["1", " ? ", "2"],
+        [1, pd.NA, 2],
+        [1, np.datetime64("NaT"), 2],
+        [1.0, 2.0**53, 3.0],  # 2^53 + 1, rounded: somebody else's
+        np.array([1, 2**53 + 1, 3], dtype=float),
+    ],
+)
 def test_every_record_has_an_identifier_of_its_own(ids: list[Any]) -> None:
     with pytest.raises(InputError, match="give each record one"):
         list_of(ids, 3, "a")

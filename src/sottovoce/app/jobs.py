@@ -524,6 +524,10 @@ class PolicyTable(_Table):
         math.inf, gt=0, description="the most that a plan may cost against the coordinator with all other parties"
     )
     align: tuple[str, ...] = Field((), description="the parties with which, all together, the records may be aligned")
+    align_matched_by: str = Field(
+        "",
+        description='who alone may compare the lists of an alignment, "coordinator" or a party; "": as asked',
+    )
     count_shared: tuple[str, ...] = Field((), description="the parties with each of which shared people may be counted")
     align_times: Whole = Field(3, description="in how many alignments the identifiers take part at most, from 0")
     align_ratio: float = Field(

@@ -180,6 +180,9 @@ def join(parties: Sequence[Party]) -> None:
     known = [ids for ids in lists if ids is not None]
     if len(known) < max(len(lists), 2):
         return
+    if len({party.aligner.rule for party in parties}) > 1:
+        rules = ", ".join(f"{party.name} {party.aligner.rule}" for party in parties)
+        raise InputError(f"the files of the parties write identifiers by different rules ({rules}); set id_rule alike.")
     places = common_places(known)
     if not len(places[0]):
         raise InputError("the files of the parties have no identifier in common; look at id and id_rule.")

@@ -3,7 +3,9 @@
     usual   Unicode NFKC, no case, no spaces; leading zeros of what is digits alone are dropped: " 0042" is "42"
     exact   as written, without the spaces around it
 
-Numbers are texts: 7, 7.0 and "7" are one. Both rules are public; parties that align have the same one.
+Numbers are texts: 7, 7.0 and "7" are one. What counts as a missing value in a file is no identifier: NA in two files
+would be one person. Nor is a float from 2^53 on, which may be another number, rounded. Both rules are public; parties
+that align have the same one.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.readers import MISSING
 from sottovoce.errors import InputError
 
 _SHOWN: Final = 20  # records that an error names
+_MISSING: Final = MISSING | {"<na>", "nat"}  # as pandas writes them
 
 
 def _usual(text: str) -> str:
@@ -44,7 +48,8 @@ def identifiers(values: Sequence[Any] | NDArray[Any], records: int, party: str, 
     missing = [place for place, text in enumerate(texts, 1) if not text]
     if missing:
         raise InputError(
-            f"{party}: {len(missing)} records have no identifier ({_places(missing)}); give each record one of its own."
+            f"{party}: {len(missing)} records have no identifier, or one from 2^53 on that is no whole number or text "
+            f"({_places(missing)}); give each record one of its own."
         )
     if len(set(texts)) < records:
         often = {text for text, times in Counter(texts).items() if times > 1}
@@ -79,10 +84,11 @@ def common_places(lists: Sequence[Sequence[str]]) -> list[NDArray[np.int64]]:
 
 def _text(one: Any) -> str:
     if isinstance(one, float | np.floating):
-        if not np.isfinite(one):
+        if not abs(float(one)) < 2**53:
             return ""
         one = int(one) if float(one).is_integer() else float(one)
-    return "" if one is None else str(one)
+    text = "" if one is None else str(one)
+    return "" if text.strip().casefold() in _MISSING else text
 
 
 def _places(records: Sequence[int]) -> str:

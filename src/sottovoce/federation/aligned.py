@@ -40,19 +40,27 @@ class AlignmentFile:
         self.path = path
         self.dates: list[str] = []  # when words left
         self.kept: Aligned | None = None
-        if path is not None and path.exists():
-            self._read(path)
+        self._read_again()
 
     def check(self, ids: Sequence[str] | None, rule: str) -> None:
-        """Refuse an alignment of other identifiers than the party has now."""
-        if self.kept is not None and (ids is None or self.kept.fingerprint != fingerprint(ids, rule)):
+        """Refuse an alignment of other identifiers than the party has now, and places that no alignment has."""
+        if self.kept is None:
+            return
+        if ids is None or self.kept.fingerprint != fingerprint(ids, rule):
             raise InputError(
                 f"{self.path} is the alignment of another list: identifiers were added, removed, moved or written by "
                 f"another rule since {self.kept.date}. Delete it, start the party, and align again (`sottovoce align`)."
             )
+        places = np.unique(self.kept.places)  # sorted
+        if not len(places) == len(self.kept.places) > 0 or places[0] < 0 or places[-1] >= len(ids):
+            raise InputError(f"{self.path} is damaged: its places are none of {len(ids)} records; align again.")
 
     def leaving(self, most: int) -> None:
-        """Count that words leave, durably, before they do; refuse it where they have left so often already."""
+        """Count that words leave, durably, before they do; refuse it where they have left so often already.
+
+        The file is read again: another process may serve the same identifiers.
+        """
+        self._read_again()
         if len(self.dates) >= most:
             raise RefusedError(
                 f"its identifiers took part in {len(self.dates)} alignments, of policy.align_times = {most}: each can "
@@ -63,6 +71,7 @@ class AlignmentFile:
 
     def keep(self, parties: Sequence[str], digest: bytes, places: NDArray[np.int64], ids: str) -> Aligned:
         """Keep an alignment, durably, in the place of the one before; `ids` is the fingerprint of the list."""
+        self._read_again()
         self.kept = Aligned(tuple(parties), _now(), digest.hex(), ids, places)
         self._write()
         return self.kept
@@ -79,6 +88,10 @@ class AlignmentFile:
             write_durably(self.path, text.encode(), mode=0o600)
         except OSError as error:
             raise InputError(f"the alignment cannot be kept in {self.path} ({error.strerror}).") from None
+
+    def _read_again(self) -> None:
+        if self.path is not None and self.path.exists():
+            self._read(self.path)
 
     def _read(self, path: Path) -> None:
         try:

@@ -109,6 +109,11 @@ class Aligner:
             raise RefusedError(
                 f"{self.party} does not align with {named}; its holder can, by policy.align, which names all others."
             )
+        if terms.purpose != COUNT and policy.align_matched_by not in ("", terms.matcher):
+            raise RefusedError(
+                f"{self.party} has its words matched by {policy.align_matched_by} alone, and not by {terms.matcher} "
+                "(policy.align_matched_by)."
+            )
 
     def _open(self, frame: Frame, policy: Policy, identity: Identity | None) -> None:
         """A session with members who have signed what this party signed, and whose lists it can take."""

@@ -153,6 +153,7 @@ class Party(Answering):
         self._places = places
         self._rows, self._labels, self._aligned = rows[places], labels[places], digest
         self._run = self._alignment = None
+        self.predictor.renew(digest)
 
     @property
     def ids(self) -> tuple[str, ...] | None:
@@ -236,6 +237,7 @@ class Party(Answering):
         masked = self.aligner.answer(frame, self._policy, self._identity)
         if (found := self.aligner.finished()) is not None:
             self.use(found.places, found.digest)
+            self._keys.forget()  # of a plan whose lists were compared
         return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
 
     def _receipt(self, frame: Frame) -> tuple[Declared, ...]:
@@ -437,7 +439,15 @@ class Party(Answering):
         return reply("accept", frame, acknowledged(True))
 
     def _check_aligned(self, plan: Plan, sealer: Sealer | None, *, charged: bool) -> None:
-        """Refuse a plan that compares identifiers where there are none, or before they were compared."""
+        """Refuse a plan that compares identifiers where there are none, or before they were compared.
+
+        And over sealed columns one that does not, where this party was aligned: then all have what is compared.
+        """
+        if plan.sealed_columns and self._aligned and not (plan.sealing is not None and plan.sealing.ids):
+            raise RefusedError(
+                f"{self.name} serves the records of an alignment, and the plan does not compare them with those of the "
+                "other parties: each needs `id`. Align all of them again (`sottovoce align`)."
+            )
         if plan.sealing is None or not plan.sealing.ids:
             return
         own = self._list()

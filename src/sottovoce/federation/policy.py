@@ -29,9 +29,9 @@ class Policy:
     `sealed` lets it take part in sealed sums, whose promise rests on more than noise; `max_epsilon_pooled` limits what
     a plan costs against the coordinator (or the helper that tops up) with all other parties; by columns that is all.
     `align` names the parties with which, all together, the records may be aligned by private set intersection,
-    `count_shared` those with each of which shared people may be counted; no epsilon covers what these tell. So often as
-    `align_times` in all, and with no list of more than `align_ratio` times the own identifiers: a party can make up
-    some to test.
+    matched by `align_matched_by` alone ("": by whom the coordinator says), `count_shared` those with each of which
+    shared people may be counted; no epsilon covers what these tell. So often as `align_times` in all, and with no list
+    of more than `align_ratio` times the own identifiers: a party can make up some to test.
     `tell_budget` lets the coordinator know, for its report, what the account had before a plan and has after it.
     """
 
@@ -49,6 +49,7 @@ class Policy:
     sealed: bool = False
     max_epsilon_pooled: float = math.inf
     align: tuple[str, ...] = ()
+    align_matched_by: str = ""
     count_shared: tuple[str, ...] = ()
     align_times: int = 3
     align_ratio: float = 10.0

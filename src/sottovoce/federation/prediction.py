@@ -93,8 +93,15 @@ class Predictor:
         self._party = party
         self._feature_names = feature_names
         self._given: dict[bytes, PartialModel] = {}
-        self._key = RunKey()
-        self._blur = secrets.token_bytes(32)
+        self.renew("")
+
+    def renew(self, aligned: str) -> None:
+        """Serve other rows, or another order, from now on: those of the alignment with that digest.
+
+        A request of before is not answered again, since its pads would be on two rows; scores of before are forgotten.
+        """
+        self.received = self._scored = None
+        self._aligned, self._key, self._blur = aligned, RunKey(), secrets.token_bytes(32)
 
     @property
     def public_key(self) -> str:
@@ -136,7 +143,7 @@ class Predictor:
         request.check_signatures(self._party, self.identity)
         with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
             scores = words_of(model.scores(rows), request.blur(self._blur, people))
-            own = added(scores, request.pads(self._party, self._key, people))
+            own = added(scores, request.pads(self._party, self._key, people, self._aligned))
         if request.recipient != self._party:
             return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
         total = added(own, masked_of(frame, people))
@@ -234,15 +241,18 @@ class Request:
                 )
             identity.verify(other, PREDICTION_KEY, bytes.fromhex(public), signature)
 
-    def pads(self, party: str, key: RunKey, people: int) -> Words:
-        """What a party adds to its scores: the sum of its pads with all others, each with its sign."""
+    def pads(self, party: str, key: RunKey, people: int, aligned: str = "") -> Words:
+        """What a party adds to its scores: the sum of its pads with all others, each with its sign.
+
+        Pads of parties with records of different alignments do not cancel: nobody reads a sum over two people.
+        """
         if self.keys[party] != key.public:
             raise RefusedError("the request has another public key for this party than its own; ask for it again.")
         total = np.zeros((people, 2), dtype=np.uint64)
         for other, public in self.keys.items():
             if other == party:
                 continue
-            pad = self._pad(key.shared(public, PAIR, self.digest, (party, other)), people)
+            pad = self._pad(key.shared(public, PAIR, self.digest, (party, other)), people, aligned)
             total = added(total, pad if party < other else negated(pad))
         return total
 
@@ -255,9 +265,9 @@ class Request:
         blur[:, 1] >>= np.uint64(64 - _UNUSABLE + 1)
         return blur
 
-    def _pad(self, key: bytes, people: int) -> Words:
-        """A pad is of one request: all that was said of it goes into the label."""
-        label = ["pad", self.digest.hex(), self.recipient, self.text]
+    def _pad(self, key: bytes, people: int, aligned: str = "") -> Words:
+        """A pad is of one request, on one order of people: all that was said of it goes into the label."""
+        label = ["pad", self.digest.hex(), self.recipient, self.text, *([aligned] if aligned else [])]
         return stream(key, label, 2 * people).reshape(people, 2)
 
 
