@@ -15,7 +15,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.slopes import Slope
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, RefusedError
 
 device = pytest.importorskip("sottovoce.data.device.block")
 try:
@@ -111,6 +111,7 @@ def test_a_fit_is_that_of_the_processor(solver: str, form: str) -> None:
 
 def test_a_solver_that_a_device_does_not_serve_is_told() -> None:
     X, y = np.eye(40), np.tile([-1, 1], 20)
-    model = sv.PrivateLogisticRegression(epsilon=1.0, row_norm=1.0, classes=(-1, 1), solver="scd", alpha=0.1, device="cuda")
-    with pytest.raises(sv.errors.RefusedError, match='device="cuda" serves newton, gradient, sgd, whitened'):
+    bounds = {"row_norm": 1.0, "classes": (-1, 1)}
+    model = sv.PrivateLogisticRegression(epsilon=1.0, alpha=0.1, solver="scd", device="cuda", **bounds)
+    with pytest.raises(RefusedError, match='device="cuda" serves newton, gradient, sgd, whitened'):
         model.fit(X, y)
