@@ -140,7 +140,8 @@ class ClassCounts(Query):
 
 def _is(place: int, scores: Array, labels: Array) -> Array:  # noqa: ARG001
     """1 for a record of the class."""
-    return (labels == place).astype(np.float64)
+    found: Array = (labels == place).astype(np.float64)
+    return found
 
 
 class ResidualSum(NumberSum):

@@ -363,7 +363,7 @@ def _copied(xp: Any, piece: Piece, stream: Any = None) -> Piece:
     with stream or xp.cuda.Stream.null:
         sparse = None if piece.sparse is None else tuple(xp.asarray(part) for part in piece.sparse)
         rows = None if piece.rows is None else xp.asarray(piece.rows)
-        return Piece(rows, xp.asarray(piece.labels), xp.asarray(piece.null), sparse=sparse)  # type: ignore[arg-type]
+        return Piece(rows, xp.asarray(piece.labels), xp.asarray(piece.null), sparse=sparse)
 
 
 def _pinned(xp: Any, piece: Piece) -> Piece:
@@ -377,7 +377,7 @@ def _pinned(xp: Any, piece: Piece) -> Piece:
 
     sparse = None if piece.sparse is None else tuple(map(pinned, piece.sparse))
     rows = None if piece.rows is None else pinned(piece.rows)
-    return Piece(rows, pinned(piece.labels), pinned(piece.null), sparse=sparse)  # type: ignore[arg-type]
+    return Piece(rows, pinned(piece.labels), pinned(piece.null), sparse=sparse)
 
 
 def _float64(rows: Any) -> Iterator[tuple[int, Any]]:
