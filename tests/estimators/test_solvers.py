@@ -166,7 +166,7 @@ class TestEstimators:
     @pytest.mark.parametrize("kind", ESTIMATORS)
     def test_a_constructor_has_the_parameters_of_the_problem_alone(self, kind: Any) -> None:
         own = inspect.signature(kind).parameters
-        assert len(own) <= 22
+        assert len(own) <= 23
         assert not set(own) & {name for solver in SOLVERS.values() for name in solver.names()}
 
     @pytest.mark.parametrize("kind", ESTIMATORS)
