@@ -7,6 +7,14 @@ from pathlib import Path
 import pytest
 
 
+LONG = ("test_three_organisations.py", "faults", "test_the_demo", "test_kills.py", "test_membership.py", "test_site.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first: else one worker has it at the end, while the others have nothing to do."""
+    items.sort(key=lambda item: not any(name in item.nodeid for name in LONG))
+
+
 def pytest_collection_finish() -> None:
     """Modules and tests stay to the end: the collector of garbage need not look at them again and again."""
     gc.freeze()
