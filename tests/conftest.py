@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-
 LONG = ("test_three_organisations.py", "faults", "test_the_demo", "test_kills.py", "test_membership.py", "test_site.py")
 
 
