@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from sottovoce import solvers
+    from sottovoce.data.dataset import Dataset
     from sottovoce.data.schema import Schema
     from sottovoce.errors import (
         BudgetError,
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 
 # A name is imported when it is first used, so that the command line and a ledger start without scikit-learn.
 _HOMES: Final = {
+    "data.dataset": ("Dataset",),
     "data.schema": ("Schema",),
     "lab.datasets": ("load",),
     "lab.simulation": ("Simulation", "simulate"),
@@ -81,6 +83,7 @@ __all__ = [
     "About",
     "Account",
     "BudgetError",
+    "Dataset",
     "Evaluation",
     "Federation",
     "Guarantee",

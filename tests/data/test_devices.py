@@ -25,14 +25,31 @@ def test_without_cupy_the_extra_is_named() -> None:
         devices.check_device("cuda")
 
 
-def test_what_a_device_does_not_serve_is_refused_and_what_is_no_fit_is_not() -> None:
-    assert devices.refusal("scd", private=True, fits=True) is None
+def test_what_rows_do_not_serve_where_they_lie_is_refused() -> None:
+    X, one = np.eye(3), {"private": True, "outputs": 1}
+    assert devices.refusal(X, "scd", **one) is None
     with devices.on("cuda"):
-        assert "newton, gradient, sgd, whitened" in str(devices.refusal("scd", private=True, fits=True))
-        assert devices.refusal("newton", private=False, fits=True) is not None
-        assert devices.refusal("newton", private=True, fits=True) is None
-        assert devices.refusal("evaluation", private=True, fits=False) is None
-    assert devices.refusal("scd", private=True, fits=True) is None
+        assert "newton, gradient, sgd, whitened" in str(devices.refusal(X, "scd", **one))
+        assert "without privacy" in str(devices.refusal(X, "newton", private=False, outputs=1))
+        assert "two classes" in str(devices.refusal(X, "whitened", private=True, outputs=3))
+        assert devices.refusal(X, "newton", **one) is None
+    assert devices.refusal(X, "scd", **one) is None
+    data = sv.Dataset.from_arrays(X, np.ones(3))
+    assert "a Dataset serves newton, gradient, sgd, whitened" in str(devices.refusal(data, "scd", **one))
+    assert devices.refusal(data, "whitened", private=False, outputs=3) is None
+
+
+def test_auto_takes_a_solver_that_the_rows_serve() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((900, 3))
+    common = {"epsilon": 1.0, "delta": 1e-5, "entry_bound": [1.0, 9.0, 1.0], "label_bound": 3.0, "insecure_seed": 1}
+    model, data = sv.PrivateRidge(**common), sv.Dataset.from_arrays(X, X[:, 0])
+    assert model.fit(X, X[:, 0]).plan_.algorithm == "cd"
+    assert model.fit(data).plan_.algorithm == "whitened"
+    with pytest.raises(sv.RefusedError, match="a Dataset serves newton"):
+        model.set_params(solver="cd").fit(data)
+    with pytest.raises(InputError, match="by columns give arrays"):
+        sv.Federation.by_columns([data, X], X[:, 0])
 
 
 @pytest.mark.parametrize("width", [1, 32, 33, 90, 128, 250, 500, 512, 4000])

@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 
 import sottovoce as sv
 from sottovoce import losses
-from sottovoce.data import threads
+from sottovoce.data import dataset, threads
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_weights
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import InputError, LeakError
-from sottovoce.federation import party
 from sottovoce.losses.kernels import fill_terms
 from sottovoce.transports.in_process import InProcess
 
@@ -307,68 +306,7 @@ def test_a_fork_has_threads_of_its_own() -> None:
     child.join()
 
 
-# Rows in two places: whatever answers what `data/block.py` lists stands where a block stands.
-
-
-class Parts:
-    """Two blocks in the place of one. It has what a block must have, and nothing else."""
-
-    def __init__(self, *parts: Any) -> None:
-        self.parts = parts
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    dimension = property(lambda self: self.parts[0].dimension)
-    bits = property(lambda self: self.parts[0].bits)
-    row_norm = property(lambda self: self.parts[0].row_norm)
-
-    def weighted_sum(self, weights: Any, term: Any) -> Any:
-        return sum(part.weighted_sum(weights, term) for part in self.parts)
-
-    def gram(self) -> Any:
-        return sum(part.gram() for part in self.parts)
-
-    def gram_diagonal(self) -> Any:
-        return sum(part.gram_diagonal() for part in self.parts)
-
-    def number_sum(self, term: Any, low: float = 0.0, weights: Any = None) -> float:
-        return sum(part.number_sum(term, low, weights) for part in self.parts)
-
-    def projected(self, matrix: Any, *, made: bool = False) -> Any:
-        return ProjectedParts(*(part.projected(matrix, made=made) for part in self.parts))
-
-    def take(self, indices: Any) -> Any:
-        first = len(self.parts[0])
-        return Parts(
-            self.parts[0].take(indices[indices < first]), self.parts[1].take(indices[indices >= first] - first)
-        )
-
-
-class ProjectedParts:
-    def __init__(self, *parts: Any) -> None:
-        self.parts = parts
-
-    bits = property(lambda self: self.parts[0].bits)
-    ready = property(lambda self: self.parts[0].ready)
-
-    def number_sum(self, term: Any) -> float:
-        return sum(part.number_sum(term) for part in self.parts)
-
-    def cut(self, length: float) -> None:
-        for part in self.parts:
-            part.cut(length)
-
-    def weighted_sum(self, point: Any, term: Any) -> Any:
-        return self.parts[0].finished(sum(part.exact_sum(point, term) for part in self.parts))
-
-
-class InTwo(Block):
-    @classmethod
-    def prepare(cls, X: Any, y: Any, recipe: Any, records: Any = None) -> Any:
-        cut = X.shape[0] // 3
-        each = ((X[:cut], y[:cut]), (X[cut:], y[cut:]))
-        return Parts(*(Block.prepare(rows, labels, recipe, X.shape[0]) for rows, labels in each))
+# Rows in several parts.
 
 
 COMMON: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "row_norm": 2.0, "insecure_seed": 3}
@@ -386,9 +324,10 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", MODELS)
-def test_the_model_is_the_same_wherever_its_rows_lie(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one place and in two; which of them has which rows, and by how many threads, nobody can tell."""
+def test_the_model_is_the_same_wherever_its_rows_lie(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one place and in several; which of them has which rows, and by how many threads, nobody can tell."""
     rng = np.random.default_rng(11)
     X = rng.standard_normal((400, 5))
     X[7, 2] = math.nan
@@ -399,10 +338,9 @@ def test_the_model_is_the_same_wherever_its_rows_lie(name: str, monkeypatch: pyt
         if "numbers" in name or name == "gradient"
         else np.digitize(y, np.linspace(-1, 1, labels + 1)[1:-1])
     )
-    with np.errstate(all="ignore"):
-        expected = MODELS[name]().fit(X, y).coef_
-        monkeypatch.setattr(threads, "LEAST", 1)
-        assert MODELS[name]().set_params(n_jobs=3).fit(X, y).coef_.tobytes() == expected.tobytes()
-        monkeypatch.setattr(party, "Block", InTwo)
-        assert MODELS[name]().fit(X, y).coef_.tobytes() == expected.tobytes()
-        assert MODELS[name]().fit(sp.csr_matrix(np.nan_to_num(X)), y).coef_.shape == expected.shape
+    rows = FORMS[form](X)
+    expected = MODELS[name]().fit(rows, y).coef_
+    monkeypatch.setattr(threads, "LEAST", 1)
+    assert MODELS[name]().set_params(n_jobs=3).fit(rows, y).coef_.tobytes() == expected.tobytes()
+    monkeypatch.setattr(dataset, "ENTRIES", 5 * 150)
+    assert MODELS[name]().fit(sv.Dataset.from_arrays(rows, y)).coef_.tobytes() == expected.tobytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -278,12 +278,12 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
             )
 
 
-def choose(problem: Problem) -> str:
-    """`solver="auto"`: a rule of public numbers; the first of its list that fits.
+def choose(problem: Problem, served: Container[str] | None = None) -> str:
+    """`solver="auto"`: a rule of public numbers; the first of its list that fits and that the rows of all `served`.
 
     signal = N mu / sqrt(d K), mu the Gaussian budget (halved for replace-one), K parties: how far the mean gradient of
     a record stands above its noise. The constants come from `benchmarks/solvers.py`.
     """
     found, sealed = preferences(problem), problem.sealing is not None
     fits = (name for name in found if mismatch(name, problem.scaled_loss, problem.split, sealed=sealed) is None)
-    return next(fits, found[0])
+    return next((name for name in fits if served is None or name in served), found[0])

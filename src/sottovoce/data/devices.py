@@ -1,21 +1,23 @@
-"""Where sums over prepared rows are computed: by the processor, or on a CUDA device; the model is the same."""
+"""Where prepared rows lie: in memory, in a file, on a CUDA device or a cluster; the model is the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, Final
 
 from numpy.typing import ArrayLike
 
 from sottovoce.data.block import Block
+from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import Matrix
+from sottovoce.data.parts import SERVED
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError
 
 DEVICES: Final = ("cpu", "cuda")
-SERVED: Final = ("newton", "gradient", "sgd", "whitened")  # solvers whose queries ask for what a device has
 
 _CHOSEN: Final[ContextVar[str]] = ContextVar("device", default="cpu")
 
@@ -40,15 +42,31 @@ def on(device: str | None) -> Iterator[None]:
         _CHOSEN.reset(token)
 
 
-def refusal(solver: str, *, private: bool, fits: bool) -> str | None:
-    """Why the chosen device does not serve a solver, or None. What is no fit is computed by the processor."""
-    if _CHOSEN.get() == "cpu" or not fits or (solver in SERVED and private):
+def served(X: Any) -> tuple[str, ...] | None:
+    """The solvers that a holder's rows serve where they lie; None: every one."""
+    return SERVED if isinstance(X, Dataset) or _CHOSEN.get() != "cpu" else None
+
+
+def refusal(X: Any, solver: str, *, private: bool, outputs: int) -> str | None:
+    """Why rows do not serve a solver where they lie, or None."""
+    known = served(X)
+    if known is None:
         return None
-    return f'device="cuda" serves {", ".join(SERVED)} with privacy, and not {solver}; take one of them, or device="cpu"'
+    if solver not in known:
+        where, other = ("a Dataset", "arrays") if isinstance(X, Dataset) else ('device="cuda"', 'device="cpu"')
+        return f"{where} serves {', '.join(known)}, and not {solver}; take one of them, or {other}"
+    if _CHOSEN.get() != "cpu" and not (private and outputs == 1):
+        what = "more than two classes at once" if private else "runs without privacy"
+        return f'device="cuda" has no loops for {what}; take device="cpu"'
+    return None
 
 
-def prepared(X: Matrix, y: ArrayLike, recipe: Preparation, solver: str) -> Any:
-    """The block of a holder's rows, where it was chosen to be."""
+def prepared(X: Matrix, y: ArrayLike, recipe: Preparation, solver: str, beside: Path | None = None) -> Any:
+    """The block of a holder's rows, where it was chosen to be; a file of rows is in the folder `beside` unless told."""
+    if isinstance(X, Dataset) and (_CHOSEN.get() == "cpu" or solver not in SERVED):
+        from sottovoce.data.row_file import in_memory_or_file
+
+        return in_memory_or_file(X, recipe, beside)
     if _CHOSEN.get() == "cpu" or solver not in SERVED:
         return Block.prepare(X, y, recipe)
     from sottovoce.data.device.block import DeviceBlock

@@ -39,6 +39,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "ids": "whether there are identifiers to compare is schema",
     "id_rule": "by which rule identifiers are written is schema",
     "aligned": "a hash of the common order by keys of all parties, which they have forgotten",
+    "solvers": "where a holder keeps its rows, in memory or elsewhere, is its configuration",
 }
 
 
@@ -65,6 +66,7 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "ids": _is(bool),
     "id_rule": _is(str),
     "aligned": _is(str),
+    "solvers": _is(str, most=100),
 }
 
 
@@ -222,7 +224,8 @@ def declare_public(name: str, value: Any, *, reason: str) -> Declared:
     if not _SHAPES[name](value):
         raise LeakError(
             f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
-            "feature_names a list of str, classes a few plain values, accepted and ids a bool, the others a str."
+            "feature_names and solvers lists of str, classes a few plain values, accepted and ids a bool, the others "
+            "a str."
         )
     return Declared(name, tuple(value) if isinstance(value, list) else value, reason, seal=SEAL)
 

@@ -26,6 +26,7 @@ from sottovoce import algorithms, losses, penalties
 from sottovoce.algorithms import Algorithm, Solution
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, in_order
+from sottovoce.data.dataset import Dataset
 from sottovoce.data.devices import check_device, on
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.schema import PRIVATE, Encoded, Number, Schema, columns_of
@@ -163,7 +164,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     device: str = "cpu"
 
     def fit(self, X: Any, y: ArrayLike | None = None, **refused: Any) -> Self:
-        """Fit on arrays, on a table with a schema, or on a `Federation`. Sample weights are refused with the reason."""
+        """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`. Sample weights are refused."""
         _refuse(refused)
         X, y = self._encoded(X, y)
         self._stopped = False
@@ -180,21 +181,23 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Features and labels of a table by the schema; without one, and of a federation, as they are."""
         self._check_parameters()
         self._take_schema(X)
-        if isinstance(X, Federation) or self.schema is None:
+        if isinstance(X, Federation | Dataset) or self.schema is None:
             return X, y
         cells = columns_of(X)
         rows = self.schema.encode(cells, others=False)
         return Encoded(rows, self.schema.feature_names), self.schema.labels(cells) if y is None else y
 
     def _take_schema(self, X: Any) -> None:
-        """Keep the schema that makes the features: the estimator's own, or the federation's."""
-        theirs = X.schema if isinstance(X, Federation) else None
+        """Keep the schema that makes the features: the estimator's own, or that of the federation or the data set."""
+        theirs = X.schema if isinstance(X, Federation | Dataset) else None
         if (
             self.schema is not None
             and theirs is not None
             and set(self.schema.feature_names) != set(theirs.feature_names)
         ):
-            raise InputError("schema: the federation was made with another schema; leave it out here.")
+            raise InputError("schema: the data were given with another schema; leave it out here.")
+        if isinstance(X, Dataset) and self.schema is not None and theirs is None:
+            raise InputError("schema: a Dataset takes it, sv.Dataset(files, schema=...); leave it out here.")
         self.__dict__.pop("schema_", None)
         if (schema := self.schema if theirs is None else theirs) is not None:
             self.schema_ = schema
@@ -223,7 +226,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             return
         rows = (
             X
-            if isinstance(X, Federation)
+            if isinstance(X, Federation | Dataset)
             else self._validated(X, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
         )
         family = {self._family} if hasattr(self, "_family") else set()
@@ -269,13 +272,16 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """The name of the solver that was asked for, "auto" if none was."""
         return self.solver.name if isinstance(self.solver, Options) else self.solver
 
-    def _chosen(self, problem: Problem) -> Options:
-        """The solver that was given, or the one of that name, or by the rule of "auto"."""
+    def _chosen(self, problem: Problem, facts: Facts) -> Options:
+        """The solver that was given, or the one of that name, or by the rule of "auto" among those that rows serve."""
         if isinstance(self.solver, Options):
             return self.solver
         if self.solver == "auto" and self.alpha == "auto":
             return by_name("whitened")
-        return by_name(algorithms.choose(problem) if self.solver == "auto" else self.solver)
+        if self.solver != "auto":
+            return by_name(self.solver)
+        limited = [set(served) for fact in facts.values() if (served := fact.get("solvers")) is not None]
+        return by_name(algorithms.choose(problem, set.intersection(*limited) if limited else None))
 
     def _scores(self, X: Any) -> Array:
         """X coef + intercept, entries and rows cut to the declared bounds as in training."""
@@ -285,7 +291,17 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 raise WireError("the parties made no prediction.")
             return scores
         self._check_shared()
-        rows = self._features(X)
+        if isinstance(X, Dataset):
+            names = tuple(map(str, getattr(self, "feature_names_in_", X.feature_names)))
+            if X.shape[1] != self.n_features_in_ or (X.feature_names and X.feature_names != names):
+                raise InputError(
+                    f"X has the features {X.feature_names}, and the model {names}; give the same, in order."
+                )
+            return np.concatenate([self._scores_of(rows) for rows, _ in X.pieces()])
+        return self._scores_of(self._features(X))
+
+    def _scores_of(self, rows: Any) -> Array:
+        """The same of rows of numbers."""
         if self.plan_.scaled_loss.outputs > 1:
             each = zip(self.coef_, self.intercept_, strict=True)
             return np.column_stack([self.plan_.preparation.scores(rows, w, float(b)) for w, b in each])
@@ -340,6 +356,9 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             )
 
     def _central(self, X: Any, y: ArrayLike | None) -> Federation:
+        if isinstance(X, Dataset):
+            self._keep_names(X.feature_names)
+            return Federation.central(X, y, ledger=self.ledger)
         if y is None:
             raise InputError(
                 "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
@@ -420,7 +439,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         )
         with failures_of(federation):
             if facts is None:
-                facts = coordinator.facts(classes=self._asks_for_classes)
+                with on(self.device):
+                    facts = coordinator.facts(classes=self._asks_for_classes)
             names = common_names(facts, federation.split) if own_names is None else own_names
             problem = self._problem(federation, facts, names, named)
             if federation.undecided:
@@ -434,7 +454,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             columns, purchase = self._bought(names, problem.features), None
             if columns:
                 problem, ranged = ranges.shared_out(problem, columns, frames + 1)
-            solver = self._chosen(problem)
+            solver = self._chosen(problem, facts)
             form = algorithms.find(solver.name, problem, solver.given())
             within = self._whole if problem.epsilon < self.epsilon else None
             plan = self._planned((coordinator, federation), form, problem, solver, within)

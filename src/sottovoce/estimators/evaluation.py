@@ -31,6 +31,7 @@ from sottovoce.algorithms.evaluation.estimates import (
 )
 from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
+from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots, repeats
 from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, planned, warn_of_delta
@@ -380,6 +381,8 @@ def _federation(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
         if X.split == "columns":
             raise InputError("X is split by columns and the model was not fitted over columns; give whole rows.")
         return X, X
+    if isinstance(X, Dataset):
+        return Federation.central(X, y, ledger=ledger), X
     if (schema := model._schema) is not None:
         rows = model._features(X)
         y = schema.labels(X) if y is None and schema.label is not None else y

@@ -25,6 +25,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import rows_at_once
 from sottovoce.errors import RepeatedFitWarning
 from sottovoce.federation.federation import Federation
@@ -109,6 +110,8 @@ def marks_of(data: Any) -> set[int]:
     if isinstance(data, Federation):
         with _LOCK:
             return {_federations.setdefault(data, secrets.randbits(63))}
+    if isinstance(data, Dataset):  # of which the first rows must do
+        data = next(rows for rows, _ in data.pieces())
     hashes = _sparse_hashes(data) if sp.issparse(data) else _dense_hashes(np.asarray(data))
     distinct = np.unique(np.partition(hashes, KEPT)[:KEPT] if len(hashes) > 4 * KEPT else hashes)
     return {int(value) for value in distinct[:KEPT]}

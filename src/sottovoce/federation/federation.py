@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from sottovoce.arguments import is_whole
 from sottovoce.data.block import is_sparse
 from sottovoce.data.bounds import party_norms
+from sottovoce.data.dataset import Dataset
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, check_people
@@ -97,6 +98,7 @@ class Federation:
 
         A fit that is interrupted goes on from the file `journal`, which it keeps from its first charge on.
         """
+        schema = _schema_of([X], schema)
         rows, labels, names = _opened(X, y, schema, "data")
         party = Party("data", rows, labels, account=as_account(ledger), policy=policy, feature_names=names)
         return cls("central", InProcess([party]), parties=[party], record=record, journal=journal)._by(schema)
@@ -125,18 +127,23 @@ class Federation:
         (`sealing`). A `helper` adds the noise that is topped up, in the place of the coordinator. `journal` as in
         `connect`.
         """
-        names = _names(names, len(parts))
-        pairs = [part if isinstance(part, tuple | list) or schema is None else (part, None) for part in parts]
+        names, schema = _names(names, len(parts)), _schema_of(parts, schema)
+        tables = [schema is not None or isinstance(part, Dataset) for part in parts]
+        pairs = [
+            (part, None) if table and not isinstance(part, tuple | list) else part
+            for part, table in zip(parts, tables, strict=True)
+        ]
         if not all(isinstance(part, tuple | list) and len(part) == 2 for part in pairs):
-            raise InputError("parts must be a list of pairs (X, y), one for each party, or of tables with a schema.")
+            raise InputError(
+                "parts must be a list of pairs (X, y), one for each party, of tables with a schema, or of Datasets."
+            )
         accounts = _accounts(ledgers, len(parts))
         opened = [_opened(X, y, schema, name) for name, (X, y) in zip(names, pairs, strict=True)]
-        own = [check_rows(X, y, name) for name, (X, y, _) in zip(names, opened, strict=True)]
+        widths = {check_rows(X, y, name)[0].shape[1] for name, (X, y, _) in zip(names, opened, strict=True)}
         parties = [
             Party(name, X, y, account=account, policy=policy, feature_names=features)
-            for name, (X, y), account, (_, _, features) in zip(names, own, accounts, opened, strict=True)
+            for name, account, (X, y, features) in zip(names, accounts, opened, strict=True)
         ]
-        widths = {X.shape[1] for X, _ in own}
         if len(widths) != 1:
             raise InputError(f"the parties have {sorted(widths)} features; by rows every party has the same columns.")
         made = cls("rows", _wire(parties, helper), parties=parties, record=record, helper=helper, journal=journal)
@@ -177,6 +184,8 @@ class Federation:
         """
         names = _names(names, len(parts))
         accounts = _accounts(ledgers, len(parts))
+        if any(isinstance(part, Dataset) for part in parts):
+            raise InputError("a Dataset serves data in one place and by rows; by columns give arrays or tables.")
         features = [column_names(X) for X in parts]
         if schema is not None:
             parts, features, y = _opened_columns(parts, y, schema)
@@ -395,6 +404,12 @@ def as_account(ledger: Any) -> Account | None:
 
 def _opened(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any, tuple[str, ...]]:
     """(rows, labels, names of the features) of one holder: as they are, or of a table by its schema."""
+    if isinstance(X, Dataset):
+        if not X.labelled:
+            raise InputError(f"{name}: the Dataset has no labels; name their column, label=..., or in its schema.")
+        if schema not in (None, X.schema):
+            raise InputError(f"{name}: schema: the Dataset has its own; leave it out here.")
+        return X, y, X.feature_names
     if schema is not None:
         cells = columns_of(X)
         X, y, names = schema.encode(cells, others=False), schema.labels(cells) if y is None else y, schema.feature_names
@@ -404,6 +419,11 @@ def _opened(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any,
         where = "" if schema is None else ", or name the label column in the schema and have it in the table"
         raise InputError(f"{name}: y=None; give the labels{where}.")
     return X, y, names
+
+
+def _schema_of(parts: Sequence[Any], schema: Schema | None) -> Schema | None:
+    """The schema that was given, or that of the first Dataset that has one."""
+    return next((part.schema for part in parts if isinstance(part, Dataset) and part.schema is not None), schema)
 
 
 def _opened_columns(

@@ -19,6 +19,7 @@ from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.algorithms.registry import check_sums
 from sottovoce.data import devices
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
+from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import identifiers, written
 from sottovoce.data.readers import MISSING
 from sottovoce.data.threads import check_jobs, using
@@ -117,7 +118,7 @@ class Party(Answering):
         devices.check_device(device)
         self.n_jobs, self.device = n_jobs, device
         self.name = name
-        self._labelled = y is not None
+        self._labelled = X.labelled if isinstance(X, Dataset) else y is not None
         self._rows, self._labels = check_rows(X, y, name)
         self._whole = self._rows, self._labels  # also those that an alignment leaves out
         known = None if ids is None else identifiers(ids, int(self._rows.shape[0]), name, id_rule)
@@ -150,6 +151,8 @@ class Party(Answering):
     def use(self, places: NDArray[np.int64], digest: str) -> None:
         """Serve these records alone, in this order, from now on: an alignment of that digest has found them."""
         rows, labels = self._whole
+        if isinstance(rows, Dataset):
+            raise InputError(f"{self.name}: a Dataset cannot be aligned, whose rows are not in memory; give arrays.")
         self._places = places
         self._rows, self._labels, self._aligned = rows[places], labels[places], digest
         self._run = self._alignment = None
@@ -510,14 +513,20 @@ class Party(Answering):
         ]
         if self._aligned:
             facts.append(declare_public("aligned", self._aligned, reason="a keyed hash, the same at all parties"))
+        if (solvers := devices.served(self._rows)) is not None:
+            facts.append(declare_public("solvers", list(solvers), reason="where the rows lie is the holder's choice"))
         if classes and self._labelled and not self._policy.tell_classes:
             raise RefusedError(
                 f"{self.name} does not tell which labels occur in its data; declare them with classes=(one, other)."
             )
         if classes:
-            found = label_values(self._labels) if self._labelled else []
+            found = label_values(self._known_labels()) if self._labelled else []
             facts.append(declare_public("classes", found, reason="not declared, so read and made public"))
         return tuple(facts)
+
+    def _known_labels(self) -> NDArray[Any]:
+        """The labels, of a data set each once."""
+        return self._rows.distinct_labels(MOST_READ) if isinstance(self._rows, Dataset) else self._labels
 
     def _accept(self, frame: Frame) -> tuple[Declared, ...]:
         """Check the plan against this party's policy and ledger, prepare the rows, charge the plan's whole cost; sign.
@@ -557,7 +566,8 @@ class Party(Answering):
                 self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
                 self._check_samplers(form, plan, cost)
             return acknowledged(True)
-        rows = devices.prepared(self._rows_of(plan), self._labels, recipe, plan.algorithm)
+        beside = None if self._account is None else self._account.path.parent
+        rows = devices.prepared(self._rows_of(plan), self._labels, recipe, plan.algorithm, beside)
         memory, kept = self._remembered(form, plan, rows)
         self._charge(form, plan)
         self._keys.keep(plan)
@@ -692,8 +702,9 @@ class Party(Answering):
 
     def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query]]:
         """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
-        fits = plan.algorithm in FAMILIES
-        if reason := devices.refusal(plan.algorithm, private=plan.private, fits=fits):
+        outputs = plan.scaled_loss.outputs
+        reason = devices.refusal(self._rows, plan.algorithm, private=plan.private, outputs=outputs)
+        if plan.algorithm in FAMILIES and reason is not None:
             raise RefusedError(f"{self.name} refuses: {reason}.")
         try:
             form = algorithms.of(plan)
@@ -800,8 +811,12 @@ def as_labels(y: ArrayLike) -> np.ndarray[Any, Any]:
 def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
     """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both.
 
-    `y=None`, of a holder that does not know the labels, gives a 0 for each row.
+    `y=None`, of a holder that does not know the labels, gives a 0 for each row. A `Dataset` has its own labels.
     """
+    if isinstance(X, Dataset):
+        if y is not None:
+            raise InputError(f"{name}: y must be None where X is a Dataset, which has its own labels.")
+        return X, np.zeros(0)
     rows = X if is_sparse(X) else np.asarray(X)
     labels = as_labels(np.zeros(rows.shape[:1] or 1) if y is None else y)
     if rows.ndim != 2 or labels.ndim != 1:

@@ -47,6 +47,7 @@ class Introduced(Facts):
     features: Annotated[Count, Field(le=MOST_COLUMNS)]
     feature_names: list[str]
     aligned: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    solvers: Annotated[list[Text], Field(max_length=100)] | None = None  # that its rows serve, where not all
 
 
 class WithClasses(Introduced):
