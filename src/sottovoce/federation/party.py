@@ -702,13 +702,10 @@ class Party(Answering):
 
     def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query]]:
         """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
-        outputs = plan.scaled_loss.outputs
-        reason = devices.refusal(self._rows, plan.algorithm, private=plan.private, outputs=outputs)
-        if plan.algorithm in FAMILIES and reason is not None:
-            raise RefusedError(f"{self.name} refuses: {reason}.")
         try:
             form = algorithms.of(plan)
             form.check_loss(plan.scaled_loss)
+            self._check_place(plan)
             if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.sealing is not None):
                 raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
             queries = queries_of(form, plan, self.name)
@@ -732,6 +729,13 @@ class Party(Answering):
         if reason is not None:
             raise RefusedError(f"{self.name} refuses: {reason}.")
         return form, queries
+
+    def _check_place(self, plan: Plan) -> None:
+        """Refuse a fit by a solver that the rows do not serve where they lie."""
+        outputs = plan.scaled_loss.outputs
+        reason = devices.refusal(self._rows, plan.algorithm, private=plan.private, outputs=outputs)
+        if plan.algorithm in FAMILIES and reason is not None:
+            raise RefusedError(f"{self.name} refuses: {reason}.")
 
     @staticmethod
     def _check_release(release: Release, query: Query, records: int) -> None:
