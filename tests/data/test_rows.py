@@ -23,6 +23,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_weights
 from sottovoce.data.preparation import Preparation
+from sottovoce.data.row_file import PartsInMemory
 from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses.kernels import fill_terms
@@ -228,6 +229,16 @@ def test_every_other_sum_is_the_same_for_any_number_of_threads(form: str, many: 
     for jobs in (2, 3):
         assert everything(jobs) == one
     assert max(many) == 3
+
+
+def test_a_batch_is_not_projected() -> None:
+    block = block_of(np.asarray, 13)
+    parts = PartsInMemory(block.take(np.zeros(0, dtype=np.int64)), [block])
+    for batch in (block.take(np.arange(5)), parts.take(np.arange(5))):
+        with pytest.raises(LeakError, match="never as a batch"):
+            batch.projected(np.eye(8)).number_sum(lambda lengths, labels: lengths)
+    with pytest.raises(LeakError, match="batch of a batch"):
+        parts.take(np.arange(5)).take(np.arange(2)).gram()
 
 
 # The number of threads.

@@ -4,8 +4,8 @@ How raw rows become prepared ones is in `preparation`, why sums over them are ex
 for sums, scores and products by what they are; whether rows are dense or sparse, float32 or float64, it is not told.
 
 Every sum of a private run is exact in any order, so rows may lie in threads, in files, on a device or on several
-machines: whatever answers the following, with the same bits, can stand where a `Block` stands. It serves the private
-forms of `newton`, `gradient`, `sgd` and `whitened`, whose queries ask for nothing else (`tests/data/test_rows.py`).
+machines (`parts`): whatever answers the following, with the same bits, can stand where a `Block` stands. It serves the
+private forms of `newton`, `gradient`, `sgd` and `whitened`, whose queries ask for nothing else.
 
     len(rows), dimension, bits, row_norm    public: how many, how wide, on which grid, how long at most
     weighted_sum(weights, term)             sum_i term(x_i'w, y_i) x_i; term is a `Slope`, or `Slopes` of several w
@@ -324,6 +324,8 @@ class Block:
 
     def projected(self, matrix: Array, *, made: bool = False) -> Projected:
         """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
+        if self.chosen is not None:
+            raise LeakError("rows are projected as a whole block, never as a batch.")
         return (ProjectedRows if made else Projected)(self, matrix)
 
     def scalar_sum(self, weights: Array, term: Callable[[Array, Array], Array]) -> float:
