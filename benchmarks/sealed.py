@@ -46,7 +46,7 @@ import sottovoce as sv
 from opening import Sum, watched
 from sottovoce.data.block import Block
 from sottovoce.door.query import Round
-from sottovoce.federation.sealed_columns import LocalDeals
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointGradient

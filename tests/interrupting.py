@@ -13,7 +13,7 @@ from sottovoce.estimators import base
 from sottovoce.federation import coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.run_keys import RunKeys
-from sottovoce.federation.sealed_columns import LocalDeals
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import sums
 from sottovoce.sealed.streams import RunKey

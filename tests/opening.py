@@ -17,7 +17,7 @@ from sottovoce.algorithms.base import Coordination
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.door.query import Query
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.sealed_columns import ColumnSums
+from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.plan.plan import Plan
 from sottovoce.sealed.streams import RunKey
 
@@ -57,7 +57,7 @@ def watched(*, noise: bool = True) -> Iterator[list[Sum]]:
         stack.enter_context(mock.patch.object(ColumnSums, "sum", columns))
         if not noise:
             stack.enter_context(mock.patch("sottovoce.sealed.sums.wide_gaussian", none))
-            stack.enter_context(mock.patch("sottovoce.federation.sealed_columns.wide_gaussian", none))
+            stack.enter_context(mock.patch("sottovoce.federation.sealed_columns.dealer.wide_gaussian", none))
         yield seen
 
 

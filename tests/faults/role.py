@@ -33,7 +33,7 @@ from sottovoce.federation.announcements import IDS
 from sottovoce.federation.answering import Answering
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.party import Party
-from sottovoce.federation.sealed_columns import LocalDeals
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed.streams import DEALT, RunKey, hash_of

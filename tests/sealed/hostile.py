@@ -14,7 +14,8 @@ from sottovoce import algorithms
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation.announcements import Invitation
 from sottovoce.federation.party import Party
-from sottovoce.federation.sealed_columns import LocalDeals, Stage, pieces_of, widths_of
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
+from sottovoce.federation.sealed_columns.messages import Stage, pieces_of, widths_of
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR, Sealing

@@ -23,7 +23,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.projection import CentredRows
 from sottovoce.door.query import Round
 from sottovoce.errors import InputError, LeakError
-from sottovoce.federation.sealed_columns import ColumnSums
+from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.sealing import Sealing

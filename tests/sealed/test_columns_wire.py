@@ -22,7 +22,7 @@ from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation import party as parties
 from sottovoce.federation.announcements import check_pinned
 from sottovoce.federation.helper import Helper
-from sottovoce.federation.sealed_columns import ColumnRun
+from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.sealed import pads
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator

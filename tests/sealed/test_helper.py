@@ -18,9 +18,11 @@ from sealed_fits import NOTARY, Watched, by_columns, by_rows, data, model
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import declare_public
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation import announcements, sealed_columns
+from sottovoce.federation import announcements
 from sottovoce.federation.helper import Helper
-from sottovoce.federation.sealed_columns import TABLE, LocalDeals, Stage
+from sottovoce.federation.sealed_columns import dealer
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
+from sottovoce.federation.sealed_columns.messages import TABLE, Stage
 from sottovoce.sealed import sums
 from sottovoce.sealed.pads import blocks, label
 from sottovoce.sealed.streams import stream
@@ -46,7 +48,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return np.zeros(size, dtype=np.int64)
 
     monkeypatch.setattr(Opener, "open", watched)
-    for module in (sums, sealed_columns):
+    for module in (sums, dealer):
         monkeypatch.setattr(module, "wide_gaussian", none)
     return found
 
@@ -98,7 +100,7 @@ class Recorded:
             return whole(scale, size, randomness)
 
         monkeypatch.setattr(sums, "wide_gaussian", watched)
-        monkeypatch.setattr(sealed_columns, "wide_gaussian", watched)
+        monkeypatch.setattr(dealer, "wide_gaussian", watched)
 
 
 @pytest.mark.parametrize("split", MAKE)

@@ -13,7 +13,8 @@ import pytest
 
 from sottovoce.door.frames import Frame
 from sottovoce.errors import RefusedError
-from sottovoce.federation.sealed_columns import LocalDeals, Stage
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
+from sottovoce.federation.sealed_columns.messages import Stage
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import pads

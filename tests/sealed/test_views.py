@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms import Ask
 from sottovoce.door.query import Round
-from sottovoce.federation import sealed_columns
-from sottovoce.federation.sealed_columns import Stage, integers_of, widths_of
+from sottovoce.federation.sealed_columns import dealer
+from sottovoce.federation.sealed_columns.messages import Stage, widths_of
+from sottovoce.federation.sealed_columns.party import integers_of
 from sottovoce.lab.audit.sealed import Pool, SealedColumns, SealedRows, _Protocol, keyed, seeds_of
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
@@ -98,7 +99,7 @@ def test_noise_on_a_coarse_grid_shows_in_the_low_bits(monkeypatch: pytest.Monkey
         return 256 * wide_gaussian(scale / 256, size, randomness)
 
     monkeypatch.setattr(sums, "wide_gaussian", coarse)
-    monkeypatch.setattr(sealed_columns, "wide_gaussian", coarse)
+    monkeypatch.setattr(dealer, "wide_gaussian", coarse)
     _, _, low = gram_noise(2)
     assert uniformity(low) > 1000
 
@@ -113,7 +114,7 @@ def test_noise_that_is_missing_shows_in_the_variance(fault: str, monkeypatch: py
 
     monkeypatch.setattr(sums, "wide_gaussian", drawn)
     if fault == "no top-up":
-        monkeypatch.setattr(sealed_columns, "wide_gaussian", lambda scale, size, drawn: np.zeros(size, dtype=np.int64))
+        monkeypatch.setattr(dealer, "wide_gaussian", lambda scale, size, drawn: np.zeros(size, dtype=np.int64))
     _, noise, _ = gram_noise(3)
     due = {"no share of one party": 2 / 3, "no top-up": 1.0, "two thirds at one party": (2 + 4 / 9) / 3}[fault]
     pool = "world" if fault == "no top-up" else "coordinator"

@@ -26,13 +26,14 @@ from sottovoce.federation import replies as checks
 from sottovoce.federation.aligning import Aligning
 from sottovoce.federation.aligning import Alignment as Aligned
 from sottovoce.federation.announcements import IDS, Invitation
-from sottovoce.federation.helper import RemoteDeals
 from sottovoce.federation.journal import Journal, Stored
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
 from sottovoce.federation.replies import Reply
-from sottovoce.federation.sealed_columns import ColumnSums, Deals, LocalDeals, LostError, Steps, crossed
+from sottovoce.federation.sealed_columns.coordinator import ColumnSums, Steps, crossed
+from sottovoce.federation.sealed_columns.dealer import Deals, LocalDeals, RemoteDeals
+from sottovoce.federation.sealed_columns.messages import LostError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Balance, Receipt

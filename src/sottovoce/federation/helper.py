@@ -19,22 +19,13 @@ from sottovoce.door.dealing import DealingGate
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.door.query import Query, Told
-from sottovoce.errors import InputError, LeakError, RefusedError, WireError
+from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.announcements import Invitation, check_start, signature_of
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.run_keys import RunKeys
-from sottovoce.federation.sealed_columns import (
-    DEALT_WORDS,
-    TABLE,
-    Exchange,
-    LocalDeals,
-    Stage,
-    Wholes,
-    box_of,
-    lost,
-    pieces_of,
-)
+from sottovoce.federation.sealed_columns.dealer import GRAM, LOOKUP, OWN, LocalDeals
+from sottovoce.federation.sealed_columns.messages import DEALT_WORDS, Stage, Wholes, pieces_of
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
@@ -47,7 +38,6 @@ from sottovoce.sealed.sums import Call, Sealer
 from sottovoce.transports.identity import PLAN, Identity
 
 MOST_WORDS: Final = 2**29  # of pads, for all columns of all records: 4 GiB
-GRAM, OWN, LOOKUP = "gram", "own", "lookup"
 
 
 @dataclass
@@ -202,41 +192,6 @@ class Helper(Answering):
         if reason is not None:
             raise RefusedError(f"query {frame.query!r} in round {number} {reason}.")
         return query
-
-
-class RemoteDeals:
-    """A helper elsewhere, as the coordinator asks it to deal."""
-
-    def __init__(self, plan: Plan, helper: str, exchange: Exchange) -> None:
-        self._plan, self._helper, self._exchange = plan, helper, exchange
-
-    def gram(self, query: Query) -> dict[str, Wholes]:
-        """For the Gram matrix."""
-        number = self._plan.release(query.name).first
-        return {name: words[DEALT_WORDS] for name, words in self._ask(Stage(GRAM), number, query, {}).items()}
-
-    def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
-        """For a sum of what each party has by itself."""
-        dealt = self._ask(Stage(OWN, said=tuple(told)), number, query, told)
-        return {name: words[DEALT_WORDS] for name, words in dealt.items()}
-
-    def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
-        """For a piece of a look-up."""
-        return self._ask(Stage(LOOKUP, piece, tuple(told)), number, query, told, TABLE, DEALT_WORDS)
-
-    def _ask(self, stage: Stage, number: int, query: Query, told: Told, *wanted: str) -> dict[str, dict[str, Wholes]]:
-        frame = Frame("seal", 0, self._plan.digest, number, query.name, told, stage.text)
-        found = self._exchange([self._helper], frame, {})[self._helper].frame
-        if found.kind == "unknown-plan":
-            raise lost(self._helper)
-        dealt: dict[str, dict[str, Wholes]] = {}
-        for place, name in enumerate(self._plan.names):
-            own = [what for what in wanted or (DEALT_WORDS,) if f"{place} {what}" in found.arrays]
-            if own:
-                dealt[name] = {what: box_of(found.arrays, f"{place} {what}") for what in wanted or (DEALT_WORDS,)}
-        if len(dealt) != 1:
-            raise WireError(f"helper {self._helper!r} dealt to {len(dealt)} parties in place of one.")
-        return dealt
 
 
 def _made(  # noqa: PLR0913  # one message

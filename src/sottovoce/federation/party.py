@@ -48,7 +48,7 @@ from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
 from sottovoce.federation.run_keys import RunKeys
-from sottovoce.federation.sealed_columns import ColumnRun
+from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.release import Release

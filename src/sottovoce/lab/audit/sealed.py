@@ -29,14 +29,10 @@ from sottovoce.door.query import Query, Round, Told
 from sottovoce.door.sealed_gate import SealedGate, noise_of
 from sottovoce.errors import InputError
 from sottovoce.federation.replies import Reply
-from sottovoce.federation.sealed_columns import (
-    ColumnRun,
-    ColumnSums,
-    LocalDeals,
-    integers_of,
-    own_columns,
-    widths_of,
-)
+from sottovoce.federation.sealed_columns.coordinator import ColumnSums
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
+from sottovoce.federation.sealed_columns.messages import widths_of
+from sottovoce.federation.sealed_columns.party import ColumnRun, integers_of, own_columns
 from sottovoce.lab.audit.transcript import Message, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR

@@ -1,0 +1,184 @@
+"""Whoever deals under a plan over sealed columns: in this process, or a helper elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.door.frames import Frame
+from sottovoce.door.query import Query, Told
+from sottovoce.door.sealed_gate import noise_of
+from sottovoce.errors import RefusedError, WireError
+from sottovoce.federation.sealed_columns.messages import (
+    DEALT_WORDS,
+    TABLE,
+    WHITENED,
+    Exchange,
+    Stage,
+    Wholes,
+    box_of,
+    check_piece,
+    dealt_label,
+    lost,
+    pieces_of,
+    widths_of,
+)
+from sottovoce.plan.plan import Plan
+from sottovoce.privacy.mechanisms import wide_gaussian
+from sottovoce.privacy.randomness import Randomness
+from sottovoce.queries.joint import JointSum
+from sottovoce.sealed.columns import ONE
+from sottovoce.sealed.dealer import Dealer
+from sottovoce.sealed.pads import Piece
+from sottovoce.sealed.streams import DEALT, RunKey, box, hash_of
+from sottovoce.sealed.sums import Noise, packed_box
+
+GRAM, OWN, LOOKUP = "gram", "own", "lookup"
+
+Draw = Callable[[], Wholes]
+Drawn = Callable[[str, str, Draw], Wholes]  # noise by label and what it was asked by: as drawn before, or now and kept
+
+
+class Deals(Protocol):
+    """Whoever deals: boxes for single parties, made of a plan and of public numbers."""
+
+    def gram(self, query: Query) -> dict[str, Wholes]:
+        """By party, what it is dealt for the Gram matrix."""
+        ...
+
+    def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
+        """For a sum of what each party has by itself."""
+        ...
+
+    def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
+        """For a piece of a look-up: the table and the correction."""
+        ...
+
+
+class LocalDeals:
+    """The dealer in this process: the coordinator's own, or a helper's.
+
+    Guarantee: what has a label is dealt once. Asked again, the last boxes are given again and nothing is drawn; by
+    other numbers, or for an earlier label, it is refused. `drawn` keeps the noise of each label, and what it was asked
+    by, where a coordinator goes on after it was stopped: all else follows from the key, so a label has the same boxes
+    in every process.
+    """
+
+    def __init__(
+        self, plan: Plan, key: RunKey, randomness: Randomness, drawn: Drawn = lambda *asked: asked[-1]()
+    ) -> None:
+        if plan.sealing is None:
+            raise RefusedError("the plan seals nothing, and nothing is dealt.")
+        self._plan, self._sealing, self._name, self._randomness = plan, plan.sealing, plan.sealing.dealer, randomness
+        keys = dict(plan.keys)
+        seeds = {n: key.shared(keys[n], DEALT, plan.digest, (self._name, n)) for n in plan.names}
+        self._seeds = seeds
+        self._dealer = Dealer(seeds, widths_of(plan), plan.records, plan.label_party_name)
+        self._dealer.add_matrix(WHITENED)
+        self._labels: set[str] = set()
+        self._last: tuple[str, str, Any] = ("", "", None)
+        self._drawn = drawn
+
+    def _once(
+        self, at: list[Any], query: Query, told: Told, deal: Callable[[Wholes], Any], *, noisy: bool = True
+    ) -> Any:
+        """A box has one content, and a top-up is drawn once: two of them on one sum would average out."""
+        said, by = json.dumps(at), json.dumps([query.name, hash_of(told)])
+        if self._last[:2] == (said, by):
+            return self._last[2]
+        if said in self._labels:
+            raise RefusedError(f"the words for {query.name!r} were dealt before, and are dealt once.")
+        self._labels.add(said)
+        noise = self._drawn(said, by, lambda: self._noise(query, told) if noisy else np.zeros(0, dtype=np.int64))
+        self._last = (said, by, deal(noise))
+        return self._last[2]
+
+    def gram(self, query: Query) -> dict[str, Wholes]:
+        """The products of the pads, with the top-up."""
+
+        def deal(noise: Wholes) -> dict[str, Wholes]:
+            receiver, words = self._dealer.gram(noise)
+            return {receiver: self._boxed(receiver, GRAM, 0, words)}
+
+        return dict(self._once([GRAM], query, {}, deal))
+
+    def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
+        """The top-up."""
+
+        def deal(noise: Wholes) -> dict[str, Wholes]:
+            receiver, words = self._dealer.own(number, noise)
+            return {receiver: self._boxed(receiver, OWN, number, words)}
+
+        return dict(self._once([OWN, number], query, told, deal))
+
+    def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
+        """The table of a piece and its correction; the top-up is in that of the first."""
+        check_piece(piece, pieces_of(self._plan, query, told))
+        deal = functools.partial(self._looked_up, number, query, told, piece)
+        return dict(self._once([TABLE, number, *piece], query, told, deal, noisy=piece[0] == 0))
+
+    def _looked_up(
+        self, number: int, query: JointSum, told: Told, piece: Piece, drawn: Wholes
+    ) -> dict[str, dict[str, Wholes]]:
+        table, at = query.lookup(self._plan, told), [number, *piece]
+        noise: Wholes | int = drawn if piece[0] == 0 else 0
+        if piece[0] == 0 and query.matrix != ONE:
+            noise = np.reshape(drawn, (table.outputs, -1))
+        receiver, words, correction = self._dealer.lookup(number, table, query.matrix, noise, piece=piece)
+        return {
+            receiver: {
+                TABLE: self._boxed(receiver, TABLE, at, words),
+                DEALT_WORDS: self._boxed(receiver, DEALT_WORDS, at, correction),
+            }
+        }
+
+    def _noise(self, query: Query, told: Told) -> Wholes:
+        noise: Noise = noise_of(query, self._plan, told)
+        top_up = self._sealing.top_up(len(self._plan.names), noise.known)
+        if top_up == 0.0:
+            return np.zeros(query.length, dtype=np.int64)
+        return wide_gaussian(noise.steps(top_up), query.length, self._randomness)
+
+    def _boxed(self, receiver: str, what: str, at: Any, words: NDArray[Any]) -> Wholes:
+        data = np.ascontiguousarray(words).tobytes()
+        return packed_box(box(self._seeds[receiver], dealt_label(what, at), self._name, data))
+
+
+class RemoteDeals:
+    """A helper elsewhere, as the coordinator asks it to deal."""
+
+    def __init__(self, plan: Plan, helper: str, exchange: Exchange) -> None:
+        self._plan, self._helper, self._exchange = plan, helper, exchange
+
+    def gram(self, query: Query) -> dict[str, Wholes]:
+        """For the Gram matrix."""
+        number = self._plan.release(query.name).first
+        return {name: words[DEALT_WORDS] for name, words in self._ask(Stage(GRAM), number, query, {}).items()}
+
+    def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
+        """For a sum of what each party has by itself."""
+        dealt = self._ask(Stage(OWN, said=tuple(told)), number, query, told)
+        return {name: words[DEALT_WORDS] for name, words in dealt.items()}
+
+    def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
+        """For a piece of a look-up."""
+        return self._ask(Stage(LOOKUP, piece, tuple(told)), number, query, told, TABLE, DEALT_WORDS)
+
+    def _ask(self, stage: Stage, number: int, query: Query, told: Told, *wanted: str) -> dict[str, dict[str, Wholes]]:
+        frame = Frame("seal", 0, self._plan.digest, number, query.name, told, stage.text)
+        found = self._exchange([self._helper], frame, {})[self._helper].frame
+        if found.kind == "unknown-plan":
+            raise lost(self._helper)
+        dealt: dict[str, dict[str, Wholes]] = {}
+        for place, name in enumerate(self._plan.names):
+            own = [what for what in wanted or (DEALT_WORDS,) if f"{place} {what}" in found.arrays]
+            if own:
+                dealt[name] = {what: box_of(found.arrays, f"{place} {what}") for what in wanted or (DEALT_WORDS,)}
+        if len(dealt) != 1:
+            raise WireError(f"helper {self._helper!r} dealt to {len(dealt)} parties in place of one.")
+        return dealt
