@@ -91,7 +91,7 @@ def hash_of(ids: tuple[str, ...]) -> str:
 
 def measured(parties: int, count: int, matcher: str) -> dict[str, Any]:
     """One alignment."""
-    from sottovoce.federation.aligning import new_terms
+    from sottovoce.federation.alignment.coordinator import new_terms
     from sottovoce.federation.coordinator import Coordinator
     from sottovoce.transports.certificates import Credentials, create_authority, issue
     from sottovoce.transports.grpc_wire import GrpcCoordinator

@@ -17,8 +17,8 @@ from sottovoce.app.jobs import SourceTable
 from sottovoce.app.sources import read_party, read_table_party
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation.aligned import AlignmentFile
-from sottovoce.federation.aligning import new_terms
+from sottovoce.federation.alignment.coordinator import new_terms
+from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy

@@ -6,7 +6,7 @@ from sottovoce.app import sources
 from sottovoce.app.jobs import PartyJob
 from sottovoce.data.devices import check_device
 from sottovoce.data.threads import check_jobs
-from sottovoce.federation.aligned import AlignmentFile
+from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 

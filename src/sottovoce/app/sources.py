@@ -15,7 +15,7 @@ from sottovoce.data import readers
 from sottovoce.data.identifiers import common_places, identifiers
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
-from sottovoce.federation.aligned import AlignmentFile
+from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.privacy.ledger import Account, Ledger

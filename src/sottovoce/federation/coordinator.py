@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.aligning import Terms
 from sottovoce.door.frames import Frame, encode
+from sottovoce.door.intersection import Terms
 from sottovoce.door.query import Query
 from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.federation import replies as checks
-from sottovoce.federation.aligning import Aligning
-from sottovoce.federation.aligning import Alignment as Aligned
+from sottovoce.federation.alignment.coordinator import AlignmentResult, AlignmentRun
 from sottovoce.federation.announcements import IDS, Invitation
+from sottovoce.federation.boxes import crossed
 from sottovoce.federation.journal import Journal, Stored
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
 from sottovoce.federation.replies import Reply
-from sottovoce.federation.sealed_columns.coordinator import ColumnSums, Steps, crossed
+from sottovoce.federation.sealed_columns.coordinator import ColumnSums, Steps
 from sottovoce.federation.sealed_columns.dealer import Deals, LocalDeals, RemoteDeals
 from sottovoce.federation.sealed_columns.messages import LostError
 from sottovoce.plan.plan import Plan
@@ -171,7 +171,7 @@ class Coordinator:
         keys = json.dumps({name: self._announced.get(name, "") for name in plan.names})
         said = Frame("seal", 0, plan.digest, 0, IDS, text=keys)
         replies = self._exchange(plan.names, said)
-        each = crossed(plan, {name: reply.frame.arrays for name, reply in replies.items()})
+        each = crossed(plan.names, {name: reply.frame.arrays for name, reply in replies.items()})
         self._exchange(plan.names, Frame("seal", 0, plan.digest, 1, IDS), each)
 
     def run(
@@ -221,9 +221,9 @@ class Coordinator:
             self._finish(plan, _shared(plan, solution))
         return solution, round_
 
-    def align(self, terms: Terms, progress: Progress | None = None) -> Aligned:
+    def align(self, terms: Terms, progress: Progress | None = None) -> AlignmentResult:
         """Have the parties find whom they have in common, or count them."""
-        return Aligning(self._exchange, progress).run(terms)
+        return AlignmentRun(self._exchange, progress).run(terms)
 
     def _way(self, plan: Plan) -> tuple[Answers, Recall]:
         """How the answers of a round are got, of each party or as a sealed sum, and what is made of stored ones."""

@@ -23,9 +23,9 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import identifiers, written
 from sottovoce.data.readers import MISSING
 from sottovoce.data.threads import check_jobs, using
-from sottovoce.door.alignment import Alignment
 from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate, fits
+from sottovoce.door.id_comparison import IdComparison
 from sottovoce.door.memory import Memory, digest_of
 from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
@@ -33,8 +33,8 @@ from sottovoce.door.query import ForgottenError, Query, Round
 from sottovoce.door.sealed_gate import SealedGate
 from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
 from sottovoce.federation import limits
-from sottovoce.federation.aligned import AlignmentFile
-from sottovoce.federation.aligner import Aligner
+from sottovoce.federation.alignment.file import AlignmentFile
+from sottovoce.federation.alignment.party import Aligner
 from sottovoce.federation.announcements import (
     IDS,
     Invitation,
@@ -123,7 +123,7 @@ class Party(Answering):
         self._whole = self._rows, self._labels  # also those that an alignment leaves out
         known = None if ids is None else identifiers(ids, int(self._rows.shape[0]), name, id_rule)
         self.aligner = Aligner(name, known, id_rule, aligned or AlignmentFile())
-        self._alignment: Alignment | None = None
+        self._comparison: IdComparison | None = None
         self._places: NDArray[np.int64] | None = None  # of the records that it serves, if not all
         self._aligned = ""  # the digest of the alignment whose records it serves
         self._account = account
@@ -155,7 +155,7 @@ class Party(Answering):
             raise InputError(f"{self.name}: a Dataset cannot be aligned, whose rows are not in memory; give arrays.")
         self._places = places
         self._rows, self._labels, self._aligned = rows[places], labels[places], digest
-        self._run = self._alignment = None
+        self._run = self._comparison = None
         self.predictor.renew(digest)
 
     @property
@@ -319,7 +319,7 @@ class Party(Answering):
             if kept.plan.models == "shared":
                 self._keep_told(frame, kept.plan)
         else:
-            self._run = self._alignment = None
+            self._run = self._comparison = None
             self._keys.forget()
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
             if frame.plan and run is not None and fitted:
@@ -428,17 +428,17 @@ class Party(Answering):
 
     def _compare(self, frame: Frame) -> Outgoing:
         """Before a plan is charged: digests of the identifiers for the others, then theirs with the own."""
-        alignment = self._alignment
-        if alignment is None or alignment.plan.digest != frame.plan:
+        comparison = self._comparison
+        if comparison is None or comparison.plan.digest != frame.plan:
             raise RefusedError(
                 f"{self.name} compares the identifiers of a plan once it has checked it; it may have been restarted "
                 "meanwhile. Nothing was charged; start a new fit."
             )
         if frame.round == 0:
-            check_signatures(alignment.plan, self.name, self._identity, frame.text)
-            alignment.known = True
-            return reply("answer", frame, alignment.digests())
-        alignment.compare(frame.arrays)
+            check_signatures(comparison.plan, self.name, self._identity, frame.text)
+            comparison.known = True
+            return reply("answer", frame, comparison.digests())
+        comparison.compare(frame.arrays)
         return reply("accept", frame, acknowledged(True))
 
     def _check_aligned(self, plan: Plan, sealer: Sealer | None, *, charged: bool) -> None:
@@ -456,9 +456,9 @@ class Party(Answering):
         own = self._list()
         if own is None or not isinstance(sealer, ColumnSealer):
             raise RefusedError(f"the plan compares identifiers, and {self.name} has none.")
-        known = self._alignment
+        known = self._comparison
         if known is None or known.plan.digest != plan.digest:
-            known = self._alignment = Alignment(plan, sealer, own)
+            known = self._comparison = IdComparison(plan, sealer, own)
         if charged and not known.agreed:
             raise RefusedError(f"{self.name} charges the plan once its identifiers were compared, as the plan says.")
 

@@ -41,7 +41,7 @@ def align(
     """
     from sottovoce.app.jobs import load_alignment_job
     from sottovoce.app.runs import _wire
-    from sottovoce.door.aligning import COORDINATOR
+    from sottovoce.door.intersection import COORDINATOR
     from sottovoce.errors import InputError
     from sottovoce.federation.coordinator import Coordinator
 
@@ -76,7 +76,7 @@ def align(
 
 def _aligned(coordinator: Coordinator, parties: tuple[str, ...], matcher: str) -> dict[str, Any]:
     from sottovoce.estimators.progress import progress_bar
-    from sottovoce.federation.aligning import new_terms
+    from sottovoce.federation.alignment.coordinator import new_terms
 
     with progress_bar("aligning", aside()) as advance:
         found = coordinator.align(new_terms(parties, matcher), advance)
@@ -85,10 +85,10 @@ def _aligned(coordinator: Coordinator, parties: tuple[str, ...], matcher: str) -
 
 def _counted(coordinator: Coordinator, parties: tuple[str, ...]) -> dict[str, Any]:
     """For each pair that agrees the number of people; for the others why not."""
-    from sottovoce.door.aligning import COUNT
+    from sottovoce.door.intersection import COUNT
     from sottovoce.errors import RefusedError
     from sottovoce.estimators.progress import progress_bar
-    from sottovoce.federation.aligning import new_terms
+    from sottovoce.federation.alignment.coordinator import new_terms
 
     sizes, pairs = dict[str, int](), list[dict[str, Any]]()
     for one, other in itertools.combinations(parties, 2):
@@ -131,7 +131,7 @@ def _show(told: dict[str, Any]) -> None:
 
 def _revealed(matcher: str, parties: list[str]) -> str:
     """Who has learned what."""
-    from sottovoce.door.aligning import COORDINATOR
+    from sottovoce.door.intersection import COORDINATOR
 
     each = "each party learned the lengths of all lists and which of its own people are common to all"
     if matcher == COORDINATOR:

@@ -13,16 +13,14 @@ from sottovoce.algorithms import Ask
 from sottovoce.door.frames import Frame
 from sottovoce.door.query import Query, Told
 from sottovoce.door.sealed_gate import noise_of
+from sottovoce.federation.boxes import Boxes, Exchange, box_of
 from sottovoce.federation.replies import Reply, share
 from sottovoce.federation.sealed_columns.dealer import Deals
 from sottovoce.federation.sealed_columns.messages import (
     DEALT_WORDS,
     TABLE,
     WHITENED,
-    Arrays,
-    Exchange,
     Stage,
-    box_of,
     lost,
     pieces_of,
     widths_of,
@@ -84,7 +82,9 @@ class ColumnSums:
         """The key of the parties, and their masked columns."""
         names, holder = self._plan.names, self._plan.label_party_name
         boxes = self._say([holder], Stage("group"))[holder].frame.arrays
-        group = {name: {"group": box_of(boxes, str(place))} for place, name in enumerate(names) if name != holder}
+        group = {
+            name: {"group": box_of(holder, boxes, str(place))} for place, name in enumerate(names) if name != holder
+        }
         self._pass_on(COLUMNS, "", 0, {}, group)
 
     def sum(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> Array:
@@ -138,7 +138,7 @@ class ColumnSums:
         name: str,
         queries: Mapping[str, Query],
         told: Told,
-        each: Mapping[str, Mapping[str, NDArray[Any]]],
+        each: Mapping[str, Boxes],
     ) -> Array:
         query = next(iter(queries.values()))
         call = Call(self._plan.names, said=tuple(told))
@@ -148,9 +148,7 @@ class ColumnSums:
         shares = {party: share(party, query, replies[party]) for party in call.roster}
         return self._opener.open(shares, noise_of(query, self._plan, told), label_of(name, number, call, told))
 
-    def _pass_on(
-        self, stage: str, query: str, number: int, told: Told, first: Mapping[str, Mapping[str, NDArray[Any]]]
-    ) -> None:
+    def _pass_on(self, stage: str, query: str, number: int, told: Told, first: Mapping[str, Boxes]) -> None:
         """Every party's masked columns to every other."""
         for piece in column_pieces(self._plan.records, widths_of(self._plan)):
             for _ in self._steps.once(stage, *piece):
@@ -160,7 +158,7 @@ class ColumnSums:
             first = {}
 
     def _to_others(self, replies: Mapping[str, Reply]) -> dict[str, dict[str, NDArray[Any]]]:
-        boxes = {name: box_of(reply.frame.arrays, "boxed") for name, reply in replies.items()}
+        boxes = {name: box_of(name, reply.frame.arrays, "boxed") for name, reply in replies.items()}
         places = {name: str(place) for place, name in enumerate(self._plan.names)}
         return {
             name: {places[other]: words for other, words in boxes.items() if other != name} for name in self._plan.names
@@ -172,7 +170,7 @@ class ColumnSums:
         stage: Stage,
         query: str = "",
         number: int = 0,
-        said: tuple[Told, Mapping[str, Mapping[str, NDArray[Any]]]] = ({}, {}),
+        said: tuple[Told, Mapping[str, Boxes]] = ({}, {}),
     ) -> dict[str, Reply]:
         told, each = said
         frame = Frame("seal", 0, self._plan.digest, number, query, told, stage.text)
@@ -186,15 +184,6 @@ def places_of(plan: Problem) -> NDArray[np.int64]:
     widths = widths_of(plan)
     found = [plan.part(name).place(local, plan.features) for name in plan.names for local in range(widths[name])]
     return np.argsort(found)
-
-
-def crossed(plan: Plan, boxes: Mapping[str, Arrays]) -> dict[str, dict[str, NDArray[Any]]]:
-    """Of the boxes that each party made for each other, by its place: those for each, by the place of their sender."""
-    places = {name: str(place) for place, name in enumerate(plan.names)}
-    return {
-        name: {places[other]: box_of(sent, places[name]) for other, sent in boxes.items() if other != name}
-        for name in plan.names
-    }
 
 
 def _check_remembered(replies: Mapping[str, Reply]) -> None:

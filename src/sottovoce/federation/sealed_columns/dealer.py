@@ -14,14 +14,13 @@ from sottovoce.door.frames import Frame
 from sottovoce.door.query import Query, Told
 from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import RefusedError, WireError
+from sottovoce.federation.boxes import Exchange, box_of
 from sottovoce.federation.sealed_columns.messages import (
     DEALT_WORDS,
     TABLE,
     WHITENED,
-    Exchange,
     Stage,
     Wholes,
-    box_of,
     check_piece,
     dealt_label,
     lost,
@@ -176,9 +175,9 @@ class RemoteDeals:
             raise lost(self._helper)
         dealt: dict[str, dict[str, Wholes]] = {}
         for place, name in enumerate(self._plan.names):
-            own = [what for what in wanted or (DEALT_WORDS,) if f"{place} {what}" in found.arrays]
-            if own:
-                dealt[name] = {what: box_of(found.arrays, f"{place} {what}") for what in wanted or (DEALT_WORDS,)}
+            boxes = {what: f"{place} {what}" for what in wanted or (DEALT_WORDS,)}
+            if any(box in found.arrays for box in boxes.values()):
+                dealt[name] = {what: box_of(self._helper, found.arrays, box) for what, box in boxes.items()}
         if len(dealt) != 1:
             raise WireError(f"helper {self._helper!r} dealt to {len(dealt)} parties in place of one.")
         return dealt

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.frames import Frame
 from sottovoce.door.query import Told
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.replies import Reply
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.pads import Piece, round_pieces
 
 Wholes = NDArray[np.int64]
-Arrays = Mapping[str, NDArray[Any]]
-Exchange = Callable[[Iterable[str], Frame, Mapping[str, Mapping[str, NDArray[Any]]]], dict[str, Reply]]
 
 WHITENED: Final = "whitened"
 TABLE: Final = "table"
@@ -71,13 +66,6 @@ def check_piece(piece: Piece, due: tuple[Piece, ...]) -> None:
 def dealt_label(what: str, at: Any) -> list[Any]:
     """Of the box of what is dealt to one party."""
     return ["dealt", what, at]
-
-
-def box_of(arrays: Arrays, name: str) -> NDArray[Any]:
-    """The box of that name, which has to be there."""
-    if name not in arrays:
-        raise WireError("a party sent no box where one is due.")
-    return arrays[name]
 
 
 class LostError(WireError):

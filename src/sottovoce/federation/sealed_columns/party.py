@@ -14,11 +14,11 @@ from sottovoce.door.outgoing import Masked, Share
 from sottovoce.door.query import Query, Round, Told
 from sottovoce.door.sealed_gate import Own, SealedGate
 from sottovoce.errors import LeakError, RefusedError
+from sottovoce.federation.boxes import Boxes
 from sottovoce.federation.sealed_columns.messages import (
     DEALT_WORDS,
     TABLE,
     WHITENED,
-    Arrays,
     Stage,
     Wholes,
     check_piece,
@@ -113,7 +113,7 @@ class ColumnRun:
 
         return self._gate.share(query, round, call, product)
 
-    def _columns(self, asked: Stage, query: Query | None, round: Round, arrays: Arrays) -> Masked:
+    def _columns(self, asked: Stage, query: Query | None, round: Round, arrays: Boxes) -> Masked:
         if "group" in arrays:
             self._sealer.open_group(self._plan.label_party_name, arrays["group"])
         check_piece(asked.piece, self._pieces)
@@ -172,7 +172,7 @@ class ColumnRun:
         """What left for a piece that was added since: the same box, for a coordinator that was stopped just then."""
         return self._gate.masked(name, label(name, number, piece), told, _not_again)[0]
 
-    def _looked_up(self, current: _Lookup, number: int, piece: Piece, sent: Arrays) -> NDArray[np.uint64]:
+    def _looked_up(self, current: _Lookup, number: int, piece: Piece, sent: Boxes) -> NDArray[np.uint64]:
         """A share of what is looked up at all parties' scores."""
         if current.delta is None:
             raise RefusedError(f"round {number} was asked for slopes before scores.")
@@ -189,7 +189,7 @@ class ColumnRun:
         current.total = current.total + self._part(current, asked.piece, frame.arrays)
         current.added, current.table, current.delta, current.slopes = current.added + 1, None, None, None
 
-    def _part(self, current: _Lookup, piece: Piece, sent: Arrays) -> NDArray[np.uint64]:
+    def _part(self, current: _Lookup, piece: Piece, sent: Boxes) -> NDArray[np.uint64]:
         """Of the sum over the piece whose turn it is."""
         number, matrix = current.number, current.query.matrix
         check_piece(piece, current.pieces[current.added : current.added + 1])
@@ -219,7 +219,7 @@ class ColumnRun:
         if query.matrix == WHITENED and self._engine.has(WHITENED) and self._shaped != _shape(query, told):
             raise RefusedError(f"query {query.name!r}: the whitened columns were made by other numbers.")
 
-    def _opened(self, at: list[Any], sent: Arrays, kind: type[Any] = np.uint64) -> dict[str, NDArray[Any]]:
+    def _opened(self, at: list[Any], sent: Boxes, kind: type[Any] = np.uint64) -> dict[str, NDArray[Any]]:
         """The padded words of all other parties, by the boxes of a message."""
         names = {str(place): name for place, name in enumerate(self._plan.names) if name != self._sealer.name}
         if not set(names) <= set(sent):
@@ -227,7 +227,7 @@ class ColumnRun:
         return {name: self._sealer.opened(at, name, sent[place], kind) for place, name in names.items()}
 
     def _dealt(
-        self, what: str, number: int, at: Any, sent: Arrays, name: str = DEALT_WORDS
+        self, what: str, number: int, at: Any, sent: Boxes, name: str = DEALT_WORDS
     ) -> NDArray[np.uint64] | None:
         """What the party whose turn it is was dealt; None for the others, who make their share."""
         if (name in sent) != (self._sealer.name == receiver_of(self._plan.names, number)):

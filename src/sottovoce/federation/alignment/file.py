@@ -23,7 +23,7 @@ from sottovoce.files import write_durably
 
 
 @dataclass(frozen=True, eq=False)
-class Aligned:
+class KeptAlignment:
     """The common order of several parties, as one of them has it."""
 
     parties: tuple[str, ...]
@@ -39,7 +39,7 @@ class AlignmentFile:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.dates: list[str] = []  # when words left
-        self.kept: Aligned | None = None
+        self.kept: KeptAlignment | None = None
         self._read_again()
 
     def check(self, ids: Sequence[str] | None, rule: str) -> None:
@@ -69,10 +69,10 @@ class AlignmentFile:
         self.dates.append(_now())
         self._write()
 
-    def keep(self, parties: Sequence[str], digest: bytes, places: NDArray[np.int64], ids: str) -> Aligned:
+    def keep(self, parties: Sequence[str], digest: bytes, places: NDArray[np.int64], ids: str) -> KeptAlignment:
         """Keep an alignment, durably, in the place of the one before; `ids` is the fingerprint of the list."""
         self._read_again()
-        self.kept = Aligned(tuple(parties), _now(), digest.hex(), ids, places)
+        self.kept = KeptAlignment(tuple(parties), _now(), digest.hex(), ids, places)
         self._write()
         return self.kept
 
@@ -99,7 +99,7 @@ class AlignmentFile:
             self.dates = [str(date) for date in found["dates"]]
             if (told := found["aligned"]) is not None:
                 places = np.frombuffer(base64.b64decode(told["places"]), dtype="<i8").astype(np.int64)
-                self.kept = Aligned(**{**told, "parties": tuple(told["parties"]), "places": places})
+                self.kept = KeptAlignment(**{**told, "parties": tuple(told["parties"]), "places": places})
         except (OSError, ValueError, KeyError, TypeError):
             raise InputError(f"{path} is no file of an alignment, or damaged; delete it and align again.") from None
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from sottovoce.door.aligning import (
+from sottovoce.door.frames import Frame
+from sottovoce.door.intersection import (
     COORDINATOR,
     COUNT,
     PIECE,
@@ -26,20 +27,17 @@ from sottovoce.door.aligning import (
     pieces,
     unpacked_words,
 )
-from sottovoce.door.frames import Frame
 from sottovoce.errors import WireError
-from sottovoce.federation.replies import Reply
+from sottovoce.federation.boxes import Boxes, Exchange, box_of, crossed
 from sottovoce.sealed.sums import unpacked_box
 
-Boxes = Mapping[str, NDArray[Any]]
-Exchange = Callable[[Iterable[str], Frame, Mapping[str, Boxes]], dict[str, Reply]]
 Progress = Callable[[int, int], None]
 
 _TAG: Final = 16  # bytes that a box has more than what is in it
 
 
 @dataclass(frozen=True)
-class Alignment:
+class AlignmentResult:
     """What the coordinator knows of an alignment: how long the lists are, and how many people are common."""
 
     terms: Terms
@@ -47,19 +45,19 @@ class Alignment:
     common: int
 
 
-class Aligning:
+class AlignmentRun:
     """One alignment of parties that are connected; `progress` is told points done and in all."""
 
     def __init__(self, exchange: Exchange, progress: Progress | None = None) -> None:
         self._exchange, self._progress = exchange, progress
         self._digest = b""
 
-    def run(self, terms: Terms) -> Alignment:
+    def run(self, terms: Terms) -> AlignmentResult:
         """Align, or count; every party has kept its part, or one of them refuses."""
         members = self._invite(terms)
         lists = {name: member.records for name, member in members.items()}
         parts = self._ask(terms.members, "open", text=self._introduction)
-        self._ask(terms.members, "salt", each=_crossed(terms, parts))
+        self._ask(terms.members, "salt", each=crossed(terms.members, parts))
         self._done, self._total = 0, (len(members) + 1) * sum(lists.values())
         for piece in range(max(pieces(count, PIECE) for count in lists.values())):
             self._ring(terms, "list", piece, lists)
@@ -67,14 +65,14 @@ class Aligning:
             common = self._matched(terms, lists)
             if terms.purpose == COUNT:
                 self._ask(terms.members, "counted", text=str(len(common)))
-                return Alignment(terms, lists, len(common))
+                return AlignmentResult(terms, lists, len(common))
             count = self._tell(terms, common)
         else:
             count = self._passed(terms, lists)
         self._ring(terms, "digest", 0, dict.fromkeys(terms.members, 1))
         agreed = self._ask(terms.members, "agree")
-        self._ask(terms.members, "agreed", each=_crossed(terms, agreed))
-        return Alignment(terms, lists, count)
+        self._ask(terms.members, "agreed", each=crossed(terms.members, agreed))
+        return AlignmentResult(terms, lists, count)
 
     def _invite(self, terms: Terms) -> dict[str, Member]:
         replies = self._exchange(terms.members, Frame("align", 0, query="invite", text=terms.text), {})
@@ -103,7 +101,7 @@ class Aligning:
             asked = [name for name in terms.members if name in at.values()]
             replies = self._ask(asked, query, piece, text=str(step), each=each)
             after = {owner: str((owner + step + 1) % parties) for owner in at}
-            sent = {owner: _box(name, replies[name], after[owner]) for owner, name in at.items() if step < parties}
+            sent = {owner: box_of(name, replies[name], after[owner]) for owner, name in at.items() if step < parties}
             if query == "list":
                 self._done += sum(min(PIECE, lists[terms.members[owner]] - PIECE * piece) for owner in at)
                 if self._progress is not None:
@@ -131,12 +129,12 @@ class Aligning:
         for piece in range(max(pieces(lists[name], WORDS) for name in others)):
             asked = [name for name in others if WORDS * piece < lists[name]]
             replies = self._ask(asked, "words", piece)
-            boxes = {str(terms.members.index(name)): _box(name, replies[name], str(place)) for name in asked}
+            boxes = {str(terms.members.index(name)): box_of(name, replies[name], str(place)) for name in asked}
             self._ask([matcher], "take", piece, each={matcher: boxes})
         total, piece, last = 0, 0, WORDS
         while last == WORDS:
             made = self._ask([matcher], "match", piece)[matcher]
-            each = {name: {"box": _box(matcher, made, str(terms.members.index(name)))} for name in others}
+            each = {name: {"box": box_of(matcher, made, str(terms.members.index(name)))} for name in others}
             last = (len(unpacked_box(each[others[0]]["box"])) - _TAG) // WORD
             self._ask(others, "common", piece, each=each)
             total, piece = total + last, piece + 1
@@ -158,18 +156,3 @@ class Aligning:
 def new_terms(members: Iterable[str], matcher: str = COORDINATOR, purpose: str = "order") -> Terms:
     """The terms of a new alignment."""
     return Terms.read(Terms(secrets.token_hex(16), tuple(members), matcher, purpose).text)
-
-
-def _crossed(terms: Terms, boxes: Mapping[str, Boxes]) -> dict[str, dict[str, NDArray[Any]]]:
-    """Of the boxes that each party made for each other, by its place: those for each, by the place of their sender."""
-    places = {name: str(place) for place, name in enumerate(terms.members)}
-    return {
-        name: {places[other]: _box(other, boxes[other], places[name]) for other in terms.members if other != name}
-        for name in terms.members
-    }
-
-
-def _box(party: str, arrays: Boxes, name: str) -> NDArray[Any]:
-    if name not in arrays:
-        raise WireError(f"party {party!r} answered a message of an alignment without what it had to send.")
-    return arrays[name]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sottovoce.data.identifiers import fingerprint
-from sottovoce.door.aligning import COUNT, Member, Session, Terms
 from sottovoce.door.frames import Frame
+from sottovoce.door.intersection import COUNT, Member, Session, Terms
 from sottovoce.door.outgoing import Declared, Masked, declare_public
 from sottovoce.errors import RefusedError
-from sottovoce.federation.aligned import Aligned, AlignmentFile
+from sottovoce.federation.alignment.file import AlignmentFile, KeptAlignment
 from sottovoce.federation.policy import Policy
 from sottovoce.sealed.streams import RunKey
 from sottovoce.transports.identity import ALIGN_KEY, Identity
@@ -85,7 +85,7 @@ class Aligner:
             session.counted = None
         return found
 
-    def finished(self) -> Aligned | None:
+    def finished(self) -> KeptAlignment | None:
         """The alignment that was just agreed on, kept and told once; None if there is none."""
         session = self._session
         if session is None or session.places is None or self.ids is None:

@@ -17,8 +17,8 @@ from sealed_fits import RECORDS, Watched, by_columns, model
 from sottovoce.app.jobs import SourceTable
 from sottovoce.app.sources import file_shape, read_party, read_table_party
 from sottovoce.data.identifiers import identifiers, written
-from sottovoce.door.alignment import Alignment
 from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.id_comparison import IdComparison
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation import party as parties
 from sottovoce.plan.plan import Plan
@@ -152,7 +152,7 @@ def test_a_guess_under_keys_that_nobody_signed_is_not_compared(monkeypatch: pyte
     assert "whose signed keys were seen" in guesses(attack, IDS)["refused"]
     charge = attack.told(Frame("plan", 6, attack.plan.digest, 0, "", {}, attack.plan.to_json()))
     assert "once its identifiers were compared" in charge["refused"]
-    monkeypatch.setattr(Alignment, "_check_known", lambda _: None)  # negative control: right and wrong are told apart
+    monkeypatch.setattr(IdComparison, "_check_known", lambda _: None)  # negative control: guesses are told apart
     assert guesses(attack, IDS)["accepted"] is True
     assert "not aligned" in guesses(attack, SWAPPED)["refused"]
     assert "not aligned" in guesses(attack, IDS)["refused"]  # and once: a second list is not tried

@@ -3,7 +3,7 @@
     party i to party j:   HMAC-SHA256(k_ij, list), in a box under k_ij
 
 The list is that of the identifiers, in the order of the records; of parties that were aligned it is the digest that
-all of them got then (`door/aligning.py`).
+all of them got then (`door/intersection.py`).
 k_ij is the key of the pair, which nobody else has: who passes the boxes on learns that lists agree or do not, and can
 test no guess of what is in them.
 """
@@ -21,7 +21,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.sealed.sums import ColumnSealer
 
 
-class Alignment:
+class IdComparison:
     """A party's side of the comparison for one plan: once. A list that differed is not compared with another.
 
     Guarantee: no digest leaves, and none is compared, before the keys of all others are known to be theirs. Else

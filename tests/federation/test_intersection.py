@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 import sottovoce as sv
 from sottovoce.app.sources import join
-from sottovoce.door import aligning
-from sottovoce.door.aligning import Session, Terms
+from sottovoce.door import intersection
 from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.door.intersection import Session, Terms
 from sottovoce.errors import InputError, RefusedError, WireError
-from sottovoce.federation.aligned import AlignmentFile
-from sottovoce.federation.aligning import Alignment, new_terms
+from sottovoce.federation.alignment.coordinator import AlignmentResult, new_terms
+from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.coordinator import Coordinator, check_aligned
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
@@ -51,7 +51,7 @@ def holders(lists: Mapping[str, Sequence[Any]] = LISTS, **policy: Any) -> list[P
     return [holder(name, ids, **{"align": tuple(lists), **policy}) for name, ids in lists.items()]
 
 
-def aligned(parties: Sequence[Party], matcher: str = "coordinator", wire: Any = None) -> Alignment:
+def aligned(parties: Sequence[Party], matcher: str = "coordinator", wire: Any = None) -> AlignmentResult:
     names = [party.name for party in parties]
     return Coordinator(wire or InProcess(parties)).align(new_terms(names, matcher))
 
@@ -111,9 +111,9 @@ def test_it_is_the_plain_join(lists: list[set[int]], matcher: int, seed: int) ->
 
 
 def test_lists_of_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("door", "federation"):
-        monkeypatch.setattr(f"sottovoce.{module}.aligning.PIECE", 2)
-        monkeypatch.setattr(f"sottovoce.{module}.aligning.WORDS", 3)
+    for module in ("door.intersection", "federation.alignment.coordinator"):
+        monkeypatch.setattr(f"sottovoce.{module}.PIECE", 2)
+        monkeypatch.setattr(f"sottovoce.{module}.WORDS", 3)
     for matcher in ("coordinator", "b"):
         parties = holders()
         progress: list[tuple[int, int]] = []
@@ -276,7 +276,7 @@ ORDER_8 = (325606250916557431795983626356110631294008115727848805560023387167927
 def test_a_lying_party_is_found(points: Callable[[bytes], bytes], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It passes on something else than the list of another party that it got, or sends no list of its own."""
     parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
-    honest = aligning.Workers.blinded
+    honest = intersection.Workers.blinded
     liar = parties[1].aligner
 
     def lies(self: Any, scalar: bytes, given: bytes) -> bytes:
@@ -285,7 +285,7 @@ def test_a_lying_party_is_found(points: Callable[[bytes], bytes], words: str, mo
         mine = session is not None and session._workers is self and scalar == session._scalar
         return points(made) if mine and len(given) == 32 * 5 else made
 
-    monkeypatch.setattr(aligning.Workers, "blinded", lies)
+    monkeypatch.setattr(intersection.Workers, "blinded", lies)
     with pytest.raises(RefusedError, match=words):
         aligned(parties)
     assert all(party.aligner.file.kept is None for party in parties)
@@ -298,7 +298,9 @@ def test_a_lying_party_is_found(points: Callable[[bytes], bytes], words: str, mo
 def test_words_that_are_no_list_are_refused(made: Any, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
     honest = np.sort
-    monkeypatch.setattr(aligning.np, "sort", lambda words: made(honest(words)) if len(words) == 4 else honest(words))
+    monkeypatch.setattr(
+        intersection.np, "sort", lambda words: made(honest(words)) if len(words) == 4 else honest(words)
+    )
     with pytest.raises((RefusedError, WireError), match=r"b sent .*words"):
         aligned(parties, matcher)
 
@@ -338,9 +340,9 @@ def test_nothing_that_passes_depends_on_identifiers_but_by_keys(matcher: str, mo
     assert len(words[0]) > 100
     assert not {word for word in alike if abs(word) > 2**32}  # the ends of boxes are short; else once in 2^40
 
-    monkeypatch.setattr(aligning, "box", lambda key, label, sender, data: data)  # planted fault: no box, no blinding
-    monkeypatch.setattr(aligning, "unbox", lambda key, label, sender, data: data)
-    monkeypatch.setattr(aligning.Workers, "blinded", lambda self, scalar, points: points)
+    monkeypatch.setattr(intersection, "box", lambda key, label, sender, data: data)  # planted fault: no box
+    monkeypatch.setattr(intersection, "unbox", lambda key, label, sender, data: data)
+    monkeypatch.setattr(intersection.Workers, "blinded", lambda self, scalar, points: points)
     parties = holders(ids)
     wire = Lying(parties)
     aligned(parties, matcher, wire)
@@ -378,14 +380,14 @@ def test_who_pools_with_the_coordinator_tests_no_guess_at_the_digest() -> None:
         if victim is None or attacker is None:
             return None
         if frame.query == "common" and name == "a":
-            found = aligning.words_of(
+            found = intersection.words_of(
                 blinded(victim._scalar, blinded(attacker._scalar, hashed(victim._salt, ["list"], ["9"]).tobytes()))
             )
-            return with_arrays(frame, {"words": aligning.packed_words(found.tobytes())})
+            return with_arrays(frame, {"words": intersection.packed_words(found.tobytes())})
         if frame.query == "agree":
             seen.update(victim=victim._scalar, attacker=attacker._scalar, salt=victim._salt, key=victim._keys["b"])
         if frame.query == "agreed" and name == "b":
-            seen["told"] = aligning.unbox(seen["key"], ["agree"], "a", aligning.unpacked_box(frame.arrays["0"]))
+            seen["told"] = intersection.unbox(seen["key"], ["agree"], "a", intersection.unpacked_box(frame.arrays["0"]))
         return None
 
     with pytest.raises(RefusedError, match="do not have the same common people"):
