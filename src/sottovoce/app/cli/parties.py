@@ -85,7 +85,7 @@ def certificates(
 
 def _list(folder: Path, as_json: bool) -> None:
     """What a folder has, the one that ends first on top."""
-    from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, SOON, days_text, listed
+    from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, SOON, days_text, listed, peer_line
 
     found = sorted(listed(folder), key=lambda known: known.end)
     if as_json:
@@ -102,7 +102,7 @@ def _list(folder: Path, as_json: bool) -> None:
     console.print("pins of the parties, for [peers]:")
     for known in found:
         if known.name not in (AUTHORITY, COORDINATOR):
-            console.print(f'{known.name} = "{known.pin}"', soft_wrap=True)
+            console.print(peer_line(known.name, known.pin), soft_wrap=True)
 
 
 def revoke(
@@ -134,11 +134,10 @@ def pin(
 
     - `sottovoce pin certs/north.pem`
     """
-    from sottovoce.transports.certificates import pin_in
+    from sottovoce.transports.certificates import peer_line, pin_in
 
     for path in certificates:
-        name, found = pin_in(path)
-        out().print(f'{name} = "{found}"', soft_wrap=True, markup=False, highlight=False)
+        out().print(peer_line(*pin_in(path)), soft_wrap=True, markup=False, highlight=False)
 
 
 def party(
