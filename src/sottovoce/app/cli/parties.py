@@ -252,6 +252,8 @@ def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: boo
         signal.signal(number, lambda *_: stop.set())
 
     say(f"{facts['records']:,} records, {facts['features']} features; the rows stay in this process")
+    if job.set_elsewhere:
+        say(job.set_elsewhere)
     holder.aligner.introduce(say)
     if job.predict_for:
         how = "also" if policy.trains else "not"
@@ -320,6 +322,8 @@ def helper(
 
     with watching(Watch("helper", name), table, said.resolve, say) as watch:
         say(f"a helper, without records; connecting to {address}; Ctrl-C stops")
+        if said.set_elsewhere:
+            say(said.set_elsewhere)
         end = WatchedEnd(Helper(name), watch)
         watch.expect(COORDINATOR)
         while not stop.is_set():
