@@ -343,6 +343,15 @@ def test_a_token_in_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> Non
     path.write_text("short")
     with pytest.raises(InputError, match="has no token of 16 or more"):
         token_in(path)
+    path.write_bytes(b"\xff" * 32)
+    with pytest.raises(InputError, match="has no token of 16 or more"):
+        token_in(path)
+    path.write_text(token)
+    path.chmod(0o644)
+    with pytest.raises(InputError, match="everybody may read"):
+        token_in(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        token_in(tmp_path)
 
 
 class _Addresses(HTMLParser):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sottovoce.app import provisioning
 from sottovoce.app.jobs import load_helper_job, load_job, load_party_job
 from sottovoce.errors import InputError
 from sottovoce.transports.certificates import Credentials, pin_in
@@ -89,6 +90,37 @@ def test_what_was_made_is_left_as_it_is_and_one_more_is_added(tmp_path: Path, in
     assert set(load_party_job(sites / "east/party.toml").peers) == {"north", "south"}
 
 
+def test_a_site_is_there_whole_or_not_at_all(tmp_path: Path, invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = tmp_path / "sites"
+    assert "ask for fewer days" in invoke("provision", sites, "north", "--days", 99999, code=2).stderr
+    texts = provisioning._texts
+
+    def full(name: str, *rest: Any) -> dict[str, str]:
+        if name == "north":
+            raise InputError("no space is left")
+        return texts(name, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(provisioning, "_texts", full)
+        invoke("provision", sites, "north", code=2)
+    assert not (sites / "north").exists()
+    said = json.loads(invoke("provision", sites, "north", "--json").stdout)
+    assert (said["made"], said["kept"]) == (["coordinator", "north"], [])
+    load_party_job(sites / "north/party.toml")
+    Credentials.load(sites / "coordinator/certificates", "coordinator")
+    assert sorted(path.name for path in sites.iterdir()) == ["authority", "coordinator", "north"]
+
+
+def test_names_with_dots_are_keys_in_quotes(tmp_path: Path, invoke: Any) -> None:
+    sites, names = tmp_path / "sites", ("north.example", "south.example")
+    for split in ("rows", "columns"):
+        invoke("provision", sites / split, *names, "--split", split)
+        assert set(load_party_job(sites / split / names[0] / "party.toml").peers) == {names[1]}
+        job = sites / split / "coordinator/job.toml"
+        job.write_text(job.read_text().replace("# records =", "records =").replace("# features =", "features ="))
+        assert load_job(job).federation is not None
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -99,6 +131,9 @@ def test_what_was_made_is_left_as_it_is_and_one_more_is_added(tmp_path: Path, in
         (["north", "--label-party", "north"], "split by columns"),
         (["north", "--split", "columns", "--label-party", "nord"], "did you mean 'north'"),
         (["north", "--port", "0"], "from 1 to 65535"),
+        (["north", "--host", 'a"\nmax_epsilon = "inf'], "is not allowed"),
+        (["north", "--host", "z\u00fcrich.example"], "in ASCII"),
+        (["north", "--host", ""], "name at least one host"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sottovoce.app.doctor import examine
 from sottovoce.app.jobs import load_helper_job, load_job, load_party_job, party_job
 from sottovoce.errors import InputError
 
@@ -77,9 +79,25 @@ def test_a_mistyped_name_is_an_error_and_so_is_a_value(party: Path, monkeypatch:
         patch.setenv("SOTTOVOCE_POLICY_MAX_EPSILON", "much")
         with pytest.raises(InputError, match=r"with SOTTOVOCE_POLICY_MAX_EPSILON of the environment\): policy.max_eps"):
             load_party_job(party)
+    for value in ("0.1\nother = 1", "true", '"9"'):
+        with monkeypatch.context() as patch:
+            patch.setenv("SOTTOVOCE_POLICY_MAX_EPSILON", value)
+            with pytest.raises(InputError, match="policy.max_epsilon = .* is not allowed"):
+                load_party_job(party)
     monkeypatch.setenv("SOTTOVOCE_DATA", "/somewhere")  # of another use
     monkeypatch.setenv("SOTTOVOCE_JOB", str(party))
     load_party_job(party)
+
+
+def test_what_the_environment_has_set_is_said(party: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_party_job(party).set_elsewhere == ""
+    monkeypatch.setenv("SOTTOVOCE_POLICY_MAX_EPSILON", "inf")
+    monkeypatch.setenv("SOTTOVOCE_PRIVACY_EPSILON", "1.0")  # of a job, not of a party
+    said = "set by the environment, before any file: SOTTOVOCE_POLICY_MAX_EPSILON"
+    assert load_party_job(party).set_elsewhere == said
+    assert examine(party)[0].text == said
+    job = party_job(tomllib.loads(party.read_text()), party)
+    assert (job.set_elsewhere, job.policy.max_epsilon) == ("", 1.0)  # options go before it
 
 
 def test_what_is_of_another_kind_of_file_is_left_alone(write_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.app.cli.console import aside, complain, out, show_log, table
+from sottovoce.app.cli.console import _console, aside, complain, out, show_log, table
 from sottovoce.app.cli.prediction import csv_text
 from sottovoce.app.model_file import save
 from sottovoce.app.page import page
 from sottovoce.app.texts import cell, harmless
+from sottovoce.app.view.events import Refused
+from sottovoce.app.view.watch import Watch
+from sottovoce.app.view.watched import told_at
 
 NASTY = "north\x1b[2J\x1b]0;title\x07\x9b31m\r\x08\u202eevil\u2028"
 ACTS = "\x1b\x07\x9b\r\x08\u202e\u2028"
@@ -71,6 +74,16 @@ def test_whatever_is_printed_acts_on_no_terminal(capsys: pytest.CaptureFixture[s
     assert not set(ACTS) & set(shown.out + shown.err)
     assert (shown.out + shown.err).count("north\\x1b[2J") == 6
     assert harmless("two\nlines") == "two\nlines"
+
+
+def test_a_letter_that_a_terminal_cannot_show_silences_nothing() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    watch, console = Watch("party", "north"), _console(stream)
+    watch.add(told_at(lambda text: console.print(text, soft_wrap=True)))
+    for why in ("no column z\u00fcrich", "no budget"):
+        watch.tell(Refused("north", "a plan", "refused", why))
+    stream.flush()
+    assert stream.buffer.getvalue() == b"refused: no column z\\xfcrich\nrefused: no budget\n"  # type: ignore[attr-defined]
 
 
 def test_a_page_has_no_markup_and_nothing_that_acts_from_others() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from sottovoce.app.cli.viewing import ViewOptions, watching
 from sottovoce.app.jobs import ViewTable, load_helper_job, load_job
+from sottovoce.app.view.events import Done
 from sottovoce.app.view.watch import Watch
 from sottovoce.errors import InputError
 
@@ -25,6 +28,8 @@ def test_a_fit_here_is_logged_and_watched_if_asked(write_job, invoke, folder, op
     assert lines[-1]["outcome"] == "done"
     rounds = [line for line in lines if line["event"] == "round"]
     assert [line["done"] for line in rounds] == list(range(1, rounds[0]["of"] + 1))
+    assert {line["seconds"] for line in rounds} == {-1.0}  # how long they took depends on rows, which are here
+    assert all(line["time"].endswith(".000Z") for line in lines)
     [first, last] = [line for line in lines if line["event"] == "budget"]
     assert first["left"] == last["left_before"] > last["left"]
 
@@ -68,4 +73,22 @@ def test_without_an_address_here_there_is_no_page_unless_it_was_asked_for(write_
 def test_a_log_that_cannot_be_written_is_said_before_anything_is_charged(write_job, invoke, folder):
     said = invoke("fit", write_job(), "--quiet", "--log-json", folder / "nowhere" / "fit.jsonl", code=2).stderr
     assert "view.log" in said
+    if Path("/dev/full").exists():
+        assert "view.log" in invoke("fit", write_job(), "--quiet", "--log-json", "/dev/full", code=2).stderr
     assert "--view and --no-view" in invoke("fit", write_job(), "--view", "0", "--no-view", code=2).stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="how large a file may be is a limit of processes there")
+def test_a_log_whose_disk_fills_up_fails_no_run(tmp_path):
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with watching(Watch("party", "north"), ViewTable(log="log", off=True), tmp_path.joinpath, list) as watch:
+            resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "log").stat().st_size, limits[1]))
+            watch.tell(Done(""))
+            watch.tell(Done(""))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(watch._readers) == 1  # the terminal's
+    assert json.loads((tmp_path / "log").read_text())["event"] == "started"

@@ -218,6 +218,24 @@ def test_a_lying_coordinator_is_found_and_nothing_is_kept(lie: Any, words: str) 
     assert aligned(parties).common == 3  # started again, it goes through
 
 
+def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("door", "federation"):
+        monkeypatch.setattr(f"sottovoce.{module}.aligning.WORDS", 3)
+    sent = list[int]()
+
+    def endless(self: Any, terms: Terms, common: Any) -> int:
+        for piece in range(9):
+            sent.append(piece)
+            words = {"words": np.zeros((3, 2), dtype=np.int64)}
+            self._ask(terms.members, "common", piece, each=dict.fromkeys(terms.members, words))
+        return len(common)
+
+    monkeypatch.setattr("sottovoce.federation.aligning.Aligning._tell", endless)
+    with pytest.raises(RefusedError, match="what was said to be common is not"):
+        aligned(holders())
+    assert sent == [0, 1]  # 6 words, where lists have 5, 4 and 6
+
+
 def test_a_coordinator_that_tells_all_the_same_subset_is_believed() -> None:
     """Negative control, and a limit that is stated: it can leave common people out, whoever they are."""
 

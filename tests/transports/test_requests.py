@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import stat
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,8 @@ from sottovoce.transports.certificates import (
     create_authority,
     issue,
     listed,
+    peer_line,
+    pin_in,
     request,
     revoke,
     sign,
@@ -130,6 +133,54 @@ def test_a_request_is_refused_for_what_is_wrong_with_it(authority: Path, tmp_pat
         with pytest.raises(InputError, match=words):
             sign(authority, path)
     assert sorted(path.name for path in authority.iterdir()) == before
+
+
+def changed(path: Path, *changes: tuple[bytes, bytes]) -> Path:
+    """A PEM file with other bytes in it, as no program of ours writes it."""
+    first, *middle, last = path.read_text().splitlines()
+    data = base64.b64decode("".join(middle))
+    for old, new in changes:
+        assert old in data
+        data = data.replace(old, new, 1)
+    path.write_text("\n".join([first, base64.b64encode(data).decode(), last]) + "\n")
+    return path
+
+
+_CURVE = bytes.fromhex("06082a8648ce3d030107")  # P-256 in an encoded key
+_CERTIFICATE_VERSION = bytes.fromhex("a003020102")
+
+
+def test_keys_and_versions_that_are_not_known_are_refused_as_other_faults_are(authority: Path, tmp_path: Path) -> None:
+    odd = changed(asked(tmp_path / "north.csr", "north"), (_CURVE, _CURVE[:-1] + b"\x2a"))
+    with pytest.raises(InputError, match=r"north\.csr"):
+        sign(authority, odd)
+    new = changed(asked(tmp_path / "east.csr", "east"), (b"\x02\x01\x00", b"\x02\x01\x2a"))
+    with pytest.raises(InputError, match="is not a request in PEM form"):
+        sign(authority, new)
+    issue(authority, "south")
+    issue(authority, "west")
+    mine = Credentials.load(authority, "south")
+    shown = changed(authority / "west.pem", (_CERTIFICATE_VERSION, _CERTIFICATE_VERSION[:-1] + b"\x2a"))
+    with pytest.raises(InputError, match="is not a certificate in PEM form"):
+        check_other_end(shown.read_bytes(), mine, "west")
+    assert "west" not in {known.name for known in listed(authority)}
+
+
+def test_a_key_that_was_revoked_is_signed_for_nobody_any_more(authority: Path, tmp_path: Path) -> None:
+    lost = ec.generate_private_key(ec.SECP256R1())
+    sign(authority, asked(tmp_path / "north.csr", "north", key=lost))
+    revoke(authority, "north")
+    sign(authority, asked(tmp_path / "north.csr", "north"))  # its new key is in the place of the old one
+    for name in ("north", "south"):
+        with pytest.raises(InputError, match="key of a certificate that is revoked"):
+            sign(authority, asked(tmp_path / f"{name}.csr", name, key=lost))
+
+
+def test_a_name_in_a_certificate_adds_no_line_to_the_pins(authority: Path, tmp_path: Path) -> None:
+    issue(authority, "north")
+    with pytest.raises(InputError, match=r"'no\\nth' is not allowed"):
+        pin_in(changed(authority / "north.pem", (b"north", b"no\nth")))
+    assert peer_line("a.b", "sha256:0") == '"a.b" = "sha256:0"'
 
 
 def test_what_a_certificate_may_do_is_not_the_senders_to_say(authority: Path, tmp_path: Path) -> None:

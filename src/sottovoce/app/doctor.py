@@ -103,6 +103,8 @@ def examine(path: Path) -> list[Finding]:
         site = _site(path)
     except SottovoceError as error:
         return [Finding("settings", "fails", str(error))]
+    if site.set_elsewhere:
+        visit.findings.append(Finding("settings", "ok", site.set_elsewhere))
     with _quiet():
         if isinstance(site, PartyJob):
             _examine_party(site, visit)

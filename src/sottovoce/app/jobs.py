@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, TypeAdapter, ValidationError
 
-from sottovoce.app.settings import keys_of, overlaid, types_of
+from sottovoce.app.settings import keys_of, name_of, overlaid, types_of
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.plan.about import About
 from sottovoce.privacy.relation import Relation
@@ -323,11 +323,17 @@ class _File(_Table):
     """A job file: where it stands, and paths relative to it."""
 
     _path: Path = PrivateAttr(Path("job.toml"))
+    _used: tuple[str, ...] = PrivateAttr(())  # names of the environment that had a part in it
 
     @property
     def path(self) -> Path:
         """The file itself."""
         return self._path
+
+    @property
+    def set_elsewhere(self) -> str:
+        """Which keys the environment has set, in words; empty if it set none."""
+        return f"set by the environment, before any file: {', '.join(self._used)}" if self._used else ""
 
     def resolve(self, path: str) -> Path:
         """A path of the job as seen from here."""
@@ -503,8 +509,8 @@ class HelperJob(_File):
 class PolicyTable(_Table):
     """What the party demands of a plan."""
 
-    max_epsilon: float = Field(math.inf, gt=0, description="the most that one plan may cost, above 0")
-    max_delta: float = Field(1.0, gt=0, le=1, description="the largest delta of a plan, above 0 and at most 1")
+    max_epsilon: float = Field(math.inf, strict=True, gt=0, description="the most that one plan may cost, above 0")
+    max_delta: float = Field(1.0, strict=True, gt=0, le=1, description="the largest delta of a plan, above 0 and at most 1")
     predict_for: tuple[str, ...] = Field(
         (), description='who may learn joint predictions about these people, such as ["coordinator"] or a party'
     )
@@ -521,7 +527,7 @@ class PolicyTable(_Table):
         False, strict=True, description="true: take part in sealed sums, whose promise rests on more than noise"
     )
     max_epsilon_pooled: float = Field(
-        math.inf, gt=0, description="the most that a plan may cost against the coordinator with all other parties"
+        math.inf, strict=True, gt=0, description="the most that a plan may cost against the coordinator with all other parties"
     )
     align: tuple[str, ...] = Field((), description="the parties with which, all together, the records may be aligned")
     align_matched_by: str = Field(
@@ -531,7 +537,7 @@ class PolicyTable(_Table):
     count_shared: tuple[str, ...] = Field((), description="the parties with each of which shared people may be counted")
     align_times: Whole = Field(3, description="in how many alignments the identifiers take part at most, from 0")
     align_ratio: float = Field(
-        10.0, gt=0, description="how many times longer than the own list of identifiers another party's may be"
+        10.0, strict=True, gt=0, description="how many times longer than the own list of identifiers another party's may be"
     )
 
 
@@ -758,7 +764,8 @@ def party_job(tables: Mapping[str, Any], path: Path) -> PartyJob:
     """The party of plain tables, for example from the command line; paths are relative to the folder of `path`."""
     found, used = overlaid({}, PartyJob, KINDS, os.environ)
     both = {name: {**found.get(name, {}), **tables.get(name, {})} for name in (*tables, *found)}
-    return _validate(both, path, PartyJob, used).checked()
+    given = {name_of(table, key) for table, keys in tables.items() for key in keys}
+    return _validate(both, path, PartyJob, [name for name in used if name not in given]).checked()
 
 
 def load_helper_job(path: Path) -> HelperJob:
@@ -831,7 +838,7 @@ def _validate(tables: Mapping[str, Any], path: Path, kind: type[File], used: Seq
     except ValidationError as error:
         where = f"{path} (with {', '.join(used)} of the environment)" if used else str(path)
         raise _explained(where, kind, error) from None
-    job._path = path
+    job._path, job._used = path, tuple(used)
     return job
 
 

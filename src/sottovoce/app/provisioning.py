@@ -20,7 +20,17 @@ from typing import Final, Literal
 
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import write_text
-from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, check_name, create_authority, issue, listed
+from sottovoce.transports.certificates import (
+    AUTHORITY,
+    COORDINATOR,
+    check_hosts,
+    check_name,
+    create_authority,
+    issue,
+    listed,
+    peer_line,
+    toml_key,
+)
 
 CERTIFICATES: Final = "certificates"
 GUIDE: Final = "GUIDE.md"
@@ -46,6 +56,7 @@ class Federation:
         taken = next((name for name in ends if name == COORDINATOR or ends.count(name) > 1), None)
         if taken is not None:
             raise InputError(f"name={taken!r} is there twice, or the coordinator's; give each end a name of its own.")
+        check_hosts(self.hosts)
         if not 1 <= self.port <= 65535:
             raise InputError(f"port={self.port} must be from 1 to 65535.")
         if self.split == "rows" and self.label_party is not None:
@@ -77,11 +88,13 @@ def provision(folder: Path, federation: Federation) -> tuple[list[str], list[str
         create_authority(authority)
         (authority / f"{AUTHORITY}.key").parent.chmod(0o700)
     known = {found.name for found in listed(authority)}  # also those whose folders were given away
-    made = [name for name in (COORDINATOR, *federation.ends) if name not in known and not (folder / name).exists()]
+    places = {name: folder / f".{name}.new" for name in (COORDINATOR, *federation.ends)}  # until they are whole
+    made = [name for name in places if not (folder / name).exists() and (name not in known or places[name].exists())]
     for name in made:
-        certificates = folder / name / CERTIFICATES
+        shutil.rmtree(places[name], ignore_errors=True)  # of a run that was stopped
+        certificates = places[name] / CERTIFICATES
         certificates.mkdir(parents=True)
-        (folder / name).chmod(0o700)
+        places[name].chmod(0o700)
         shutil.copyfile(authority / f"{AUTHORITY}.pem", certificates / f"{AUTHORITY}.pem")
         if (authority / "revoked.pem").exists():
             shutil.copyfile(authority / "revoked.pem", certificates / "revoked.pem")
@@ -90,8 +103,10 @@ def provision(folder: Path, federation: Federation) -> tuple[list[str], list[str
     pins = {found.name: found.pin for found in listed(authority) if found.name in federation.ends}
     for name in made:
         for file, text in _texts(name, federation, pins).items():
-            write_text(folder / name / file, text, "folder", overwrite=False)
-    return made, [name for name in (COORDINATOR, *federation.ends) if name not in made]
+            write_text(places[name] / file, text, "folder", overwrite=False)
+    for name in made:
+        places[name].rename(folder / name)
+    return made, [name for name in places if name not in made]
 
 
 def _issue(authority: Path, certificates: Path, name: str, federation: Federation) -> None:
@@ -117,7 +132,7 @@ def _texts(name: str, federation: Federation, pins: dict[str, str]) -> dict[str,
 
 def _peers(name: str, federation: Federation, pins: dict[str, str]) -> str:
     others = [other for other in federation.ends if other != name]
-    lines = [f'{other} = "{pins[other]}"' if other in pins else f'# {other} = "sha256:..."' for other in others]
+    lines = (("" if other in pins else "# ") + peer_line(other, pins.get(other, "sha256:...")) for other in others)
     return "\n".join(lines)
 
 
@@ -155,9 +170,9 @@ def _party(name: str, federation: Federation, pins: dict[str, str]) -> str:
 
 def _job(federation: Federation) -> str:
     names = ", ".join(f'"{name}"' for name in federation.parties)
-    each = ", ".join(f"{name} = 1000" for name in federation.parties)
+    each = ", ".join(f"{toml_key(name)} = 1000" for name in federation.parties)
     columns = federation.split == "columns"
-    features = "{ " + ", ".join(f"{name} = 5" for name in federation.parties) + " }" if columns else "5"
+    features = "{ " + ", ".join(f"{toml_key(name)} = 5" for name in federation.parties) + " }" if columns else "5"
     helper = f'helper = "{federation.helper}"\n' if federation.helper else ""
     if columns:
         sealing = f'products = "secure"          # only sums over the whole table are opened\n{helper}'

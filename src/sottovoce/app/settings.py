@@ -2,7 +2,7 @@
 
 What the environment says goes before what a file says; options of the command line go before both. A value is written
 as in TOML (`0.5`, `true`, `["north", "south"]`), a text without its quotes. Paths are relative to the job file. A name
-that no file has is an error: a limit with a mistyped name would else be no limit.
+that no file has is an error: a limit with a mistyped name would else be no limit. Commands say which keys it has set.
 """
 
 from __future__ import annotations
@@ -63,8 +63,13 @@ def _keys(kind: type[BaseModel]) -> dict[str, _Key]:
     for table, field in keys_of(kind).items():
         inner = [each for each in _direct(field.annotation) if isinstance(each, type) and issubclass(each, BaseModel)]
         for key, own in keys_of(inner[0]).items() if inner else ():
-            found[f"{PREFIX}{table}_{key}".upper()] = _Key(table, key, own)
+            found[name_of(table, key)] = _Key(table, key, own)
     return found
+
+
+def name_of(table: str, key: str) -> str:
+    """The name in the environment of a key of a table."""
+    return f"{PREFIX}{table}_{key}".upper()
 
 
 def _direct(annotation: Any) -> tuple[Any, ...]:
@@ -78,9 +83,10 @@ def _value(text: str, field: FieldInfo) -> Any:
     if set(_direct(field.annotation)) <= {str, str | None, type(None)}:
         return text
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return found["value"] if len(found) == 1 else text
 
 
 def keys_of(table: type[BaseModel]) -> dict[str, FieldInfo]:

@@ -287,9 +287,11 @@ class Session:
                 data = unpacked_words(frame.arrays)
             else:
                 data = self._opened(self.terms.matcher, ["common", self._place, len(found)], frame.arrays)
+            if len(data) % WORD or len(data) + WORD * WORDS * len(found) > WORD * len(words):
+                raise _not_common()
             found.append(np.frombuffer(data, dtype=_WORD_KIND))
-            common = np.concatenate(found)
             if len(found[-1]) < WORDS:
+                common = np.concatenate(found)
                 check_common(common, words)
             frame = yield None
         return frame, common
@@ -305,9 +307,12 @@ class Session:
             for name in others:
                 if piece < pieces(self.members[name].records, WORDS):
                     boxed = frame.arrays.get(str(self._names.index(name)))
-                    lists[name].append(self._unboxed(name, ["words", piece], boxed))
+                    data = self._unboxed(name, ["words", piece], boxed)
+                    if len(data) != WORD * min(WORDS, self.members[name].records - WORDS * piece):
+                        raise RefusedError(f"{name} sent another number of words of an alignment than it announced.")
+                    lists[name].append(data)
             frame = yield None
-        each = {name: checked_words(b"".join(data), self.members[name].records, name) for name, data in lists.items()}
+        each = {name: checked_words(b"".join(sent), self.members[name].records, name) for name, sent in lists.items()}
         common = common_words([np.sort(words), *each.values()])
         check_common(common, words)
         for piece in range(len(common) // WORDS + 1):
@@ -407,10 +412,14 @@ def check_common(common: Words, own: Words) -> None:
     if len(common) == 0:
         raise RefusedError("the parties have nobody in common: look at the identifiers and at their rule.")
     if not _ascending(common) or not bool(np.isin(common, own).all()):
-        raise RefusedError(
-            "what was said to be common is not: somebody passed on something else than it got. Nothing was kept; "
-            "start the alignment again."
-        )
+        raise _not_common()
+
+
+def _not_common() -> RefusedError:
+    return RefusedError(
+        "what was said to be common is not: somebody passed on something else than it got. Nothing was kept; start the "
+        "alignment again."
+    )
 
 
 def _ascending(words: Words) -> bool:

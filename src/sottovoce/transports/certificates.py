@@ -4,6 +4,7 @@
     coordinator.pem coordinator.key  may serve, at the hosts it names; cannot act as a party
     clinic.pem clinic.key            may connect as `clinic`; cannot serve
     revoked.pem                      certificates that the authority took back, if there are any
+    revoked/                         these certificates themselves, at the authority: their keys are not signed again
     clinic.csr                       a request: the key is made where it is used, and only signed by the authority
 
 A party needs `authority.pem`, `revoked.pem` where there is one and its own two files, and hands its key to nobody.
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
@@ -47,6 +48,10 @@ CLOCK_SLACK: Final = timedelta(minutes=5)
 _PIN: Final = re.compile("sha256:[0-9a-f]{64}")
 _SIGNED: Final = (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)  # kinds of keys that certificates are made for
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_][A-Za-z0-9._-]{0,250}")
+_BARE_KEY: Final = re.compile("[A-Za-z0-9_-]+")  # what TOML takes as a key without quotes
+# What a file that somebody else made can raise when it is read.
+_NO_CERTIFICATE: Final = (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion)
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class Credentials:
         own, authority = _certificate(self.certificate, "certificate"), _certificate(self.ca, "ca")
         try:
             own.verify_directly_issued_by(authority)
-        except (ValueError, TypeError, InvalidSignature):
+        except _NO_CERTIFICATE:
             raise InputError(
                 f"the certificate of {name!r} was not issued by the authority in {folder}; issue it again."
             ) from None
@@ -151,7 +156,8 @@ def listed(folder: str | os.PathLike[str]) -> list[Listed]:
             continue
         try:
             shown = _certificate(_read(path), path.name)
-        except InputError:
+            pin, hosts = pin_of(shown.public_key()), _hosts(shown)
+        except _NO_CERTIFICATE:  # an `InputError` among them
             continue
         found.append(
             Listed(
@@ -161,8 +167,8 @@ def listed(folder: str | os.PathLike[str]) -> list[Listed]:
                 end=shown.not_valid_after_utc,
                 days=_days_left(shown),
                 revoked=shown.serial_number in taken_back,
-                pin=pin_of(shown.public_key()),
-                hosts=_hosts(shown),
+                pin=pin,
+                hosts=hosts,
             )
         )
     return found
@@ -192,7 +198,7 @@ def check_other_end(certificate: bytes, mine: Credentials, name: str) -> PublicK
     shown, authority = _certificate(certificate, "the certificate shown"), _certificate(mine.ca, "ca")
     try:
         shown.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except _NO_CERTIFICATE:
         raise InputError(f"the certificate shown for {name!r} was not issued by our authority.") from None
     _require_valid_now(shown)
     _require_large_key(shown.public_key(), shown.subject.rfc4514_string())
@@ -235,7 +241,11 @@ def pin_of(key: PublicKeyTypes) -> str:
 def pin_in(path: str | os.PathLike[str]) -> tuple[str, str]:
     """Name and pin of a certificate's file."""
     found = _certificate(_read(Path(path)), str(path))
-    return _common_name(found), pin_of(found.public_key())
+    check_name(name := _common_name(found))
+    try:
+        return name, pin_of(found.public_key())
+    except _NO_CERTIFICATE:
+        raise InputError(f"{path} has a key of a kind that is not known.") from None
 
 
 def check_pins(pins: Mapping[str, str]) -> None:
@@ -254,6 +264,25 @@ def check_name(name: str) -> None:
         )
     if name in (AUTHORITY, REVOKED):
         raise InputError(f"name={name!r} is the authority's own; choose another.")
+
+
+def check_hosts(hosts: Iterable[str]) -> None:
+    """Refuse hosts that no certificate can name."""
+    _alternative_names(hosts)
+
+
+def peer_line(name: str, pin: str) -> str:
+    """A line of the table [peers]: a name with a dot is in quotes, or TOML takes it for a table.
+
+    >>> peer_line("north", "sha256:..."), peer_line("north.example", "sha256:...")
+    ('north = "sha256:..."', '"north.example" = "sha256:..."')
+    """
+    return f'{toml_key(name)} = "{pin}"'
+
+
+def toml_key(name: str) -> str:
+    """A name as a key of TOML."""
+    return name if _BARE_KEY.fullmatch(name) else f'"{name}"'
 
 
 def private_key(credentials: Credentials) -> PrivateKeyTypes:
@@ -358,7 +387,7 @@ def sign(
     """Issue `NAME`.pem in the authority's folder for the request `NAME`.csr of whoever has the key.
 
     Guarantee: the request names exactly the name of its file, is signed with the key that it has in it, and that key
-    is large, is that of no other name in the folder and of no certificate of this name that was revoked. Nothing else
+    is large, is that of no other name in the folder and of no certificate that was revoked there. Nothing else
     of the request is used: what the certificate may do follows from the name, as with `issue`. With `end_other` the
     certificate that is replaced is revoked; else it is valid until its own end.
     """
@@ -368,7 +397,7 @@ def sign(
     asked = _request(path)
     if (said := _common_name(asked)) != name:
         raise InputError(f"{path} is a request of {said!r}, and its file says {name!r}; ask its sender which is right.")
-    key = asked.public_key()
+    key = _key_of(asked, path)
     if not isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
         raise InputError(f"{path} has a {type(key).__name__}; ask for an elliptic-curve or RSA key.")
     _require_large_key(key, repr(name))
@@ -376,7 +405,8 @@ def sign(
     if shared := [known.name for known in before.values() if known.pin == pin and known.name != name]:
         raise InputError(f"{path} has the key of {shared[0]!r}; each name has a key of its own.")
     own = before.get(name)
-    if own is not None and (own.revoked or end_other) and own.pin == pin:
+    ended = own is not None and (own.revoked or end_other) and own.pin == pin
+    if ended or pin in _pins_taken_back(folder):
         raise InputError(f"{path} has the key of a certificate that is revoked; ask for one with a new key.")
     replaced = _words(folder, name)
     made = _issued(folder, name, key, hosts, days)
@@ -393,11 +423,18 @@ def _request(path: Path) -> x509.CertificateSigningRequest:
     try:
         asked = x509.load_pem_x509_csr(pem)
         valid = asked.is_signature_valid
-    except (ValueError, TypeError, InvalidSignature):
+    except _NO_CERTIFICATE:
         raise InputError(f"{path} is not a request in PEM form; `sottovoce request NAME` makes one.") from None
     if not valid:
         raise InputError(f"{path} is not signed with its own key: whoever sent it need not have that key. Ask again.")
     return asked
+
+
+def _key_of(asked: x509.CertificateSigningRequest, path: Path) -> PublicKeyTypes:
+    try:
+        return asked.public_key()
+    except _NO_CERTIFICATE:
+        raise InputError(f"{path} has a key of a kind that is not known; ask for another.") from None
 
 
 def _issued(
@@ -451,8 +488,16 @@ def revoke(folder: str | os.PathLike[str], name: str) -> str:
     for serial in sorted({*before, found.serial_number}):
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(_now())
         builder = builder.add_revoked_certificate(entry.build())
+    kept = folder / REVOKED / f"{name}-{found.serial_number:x}.pem"
+    kept.parent.mkdir(exist_ok=True)
+    _write(kept, found.public_bytes(serialization.Encoding.PEM), 0o644)
     _write(path, builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
     return _words(folder, name) or name
+
+
+def _pins_taken_back(folder: Path) -> set[str]:
+    """The keys of certificates that were revoked here."""
+    return {pin_in(path)[1] for path in (folder / REVOKED).glob("*.pem")}
 
 
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -469,7 +514,7 @@ def _words(folder: Path, name: str) -> str | None:
     """The certificate of a name in words, or None where there is none."""
     try:
         found = x509.load_pem_x509_certificate((folder / f"{name}.pem").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, *_NO_CERTIFICATE):
         return None
     return f"{name}, serial {found.serial_number:x}, valid until {found.not_valid_after_utc:%Y-%m-%d}"
 
@@ -481,7 +526,7 @@ def _revoked_serials(pem: bytes, authority: x509.Certificate) -> frozenset[int]:
     try:
         found, key = x509.load_pem_x509_crl(pem), authority.public_key()
         own = isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey) and found.is_signature_valid(key)
-    except (ValueError, TypeError, InvalidSignature):
+    except _NO_CERTIFICATE:
         own = False
     if not own:
         raise InputError(f"{REVOKED}.pem is not a list that the authority signed; ask its keeper for it again.")
@@ -580,6 +625,11 @@ def _alternative_names(hosts: Iterable[str]) -> list[x509.GeneralName]:
         try:
             names.append(x509.IPAddress(ipaddress.ip_address(host)))
         except ValueError:
+            if not _HOST.fullmatch(host):
+                raise InputError(
+                    f"host={host!r} is not allowed: give a host name in ASCII (xn--... where it has other letters) or "
+                    "an address, without a port."
+                ) from None
             names.append(x509.DNSName(host))
     return names
 
@@ -597,7 +647,7 @@ def _read(path: Path) -> bytes:
 def _certificate(pem: bytes, what: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
-    except ValueError:
+    except _NO_CERTIFICATE:
         raise InputError(f"{what} is not a certificate in PEM form.") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -55,6 +56,9 @@ def aside() -> Console:
 def _console(stream: TextIO) -> Console:
     """All texts for people pass here: none of them, whoever wrote it, tells the terminal what to do."""
     from rich.console import Console
+
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")  # a letter that it cannot show stops nothing
 
     class Harmless(Console):
         def print(self, *objects: Any, **options: Any) -> None:

@@ -85,7 +85,7 @@ def certificates(
 
 def _list(folder: Path, as_json: bool) -> None:
     """What a folder has, the one that ends first on top."""
-    from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, SOON, days_text, listed
+    from sottovoce.transports.certificates import AUTHORITY, COORDINATOR, SOON, days_text, listed, peer_line
 
     found = sorted(listed(folder), key=lambda known: known.end)
     if as_json:
@@ -102,7 +102,7 @@ def _list(folder: Path, as_json: bool) -> None:
     console.print("pins of the parties, for [peers]:")
     for known in found:
         if known.name not in (AUTHORITY, COORDINATOR):
-            console.print(f'{known.name} = "{known.pin}"', soft_wrap=True)
+            console.print(peer_line(known.name, known.pin), soft_wrap=True)
 
 
 def revoke(
@@ -134,11 +134,10 @@ def pin(
 
     - `sottovoce pin certs/north.pem`
     """
-    from sottovoce.transports.certificates import pin_in
+    from sottovoce.transports.certificates import peer_line, pin_in
 
     for path in certificates:
-        name, found = pin_in(path)
-        out().print(f'{name} = "{found}"', soft_wrap=True, markup=False, highlight=False)
+        out().print(peer_line(*pin_in(path)), soft_wrap=True, markup=False, highlight=False)
 
 
 def party(
@@ -253,6 +252,8 @@ def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: boo
         signal.signal(number, lambda *_: stop.set())
 
     say(f"{facts['records']:,} records, {facts['features']} features; the rows stay in this process")
+    if job.set_elsewhere:
+        say(job.set_elsewhere)
     holder.aligner.introduce(say)
     if job.predict_for:
         how = "also" if policy.trains else "not"
@@ -321,6 +322,8 @@ def helper(
 
     with watching(Watch("helper", name), table, said.resolve, say) as watch:
         say(f"a helper, without records; connecting to {address}; Ctrl-C stops")
+        if said.set_elsewhere:
+            say(said.set_elsewhere)
         end = WatchedEnd(Helper(name), watch)
         watch.expect(COORDINATOR)
         while not stop.is_set():

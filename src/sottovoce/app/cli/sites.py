@@ -104,6 +104,7 @@ def request(
     - `sottovoce request north`
     - `sottovoce request north --folder certificates-2`
     """
+    from sottovoce.transports.certificates import peer_line
     from sottovoce.transports.certificates import request as make_request
 
     new = not (folder / f"{name}.key").exists()
@@ -118,7 +119,7 @@ def request(
         f"next: send {path.name} to the authority's keeper, and put the {name}.pem that comes back into {folder}"
     )
     console.print("tell the other holders this line, by another way; it is the pin of your key:", soft_wrap=True)
-    console.print(f'{name} = "{pin}"', soft_wrap=True)
+    console.print(peer_line(name, pin), soft_wrap=True)
 
 
 def sign(
@@ -159,7 +160,7 @@ def sign(
             console.print(f"replaced{' and revoked' if revoke else ''}: {each.replaced}", soft_wrap=True)
         if each.other_key:
             console.print(f"it had another key: the others' pins of {each.name} no longer fit", soft_wrap=True)
-        console.print(f'{each.name} = "{each.pin}"', soft_wrap=True)
+        console.print(certificates.peer_line(each.name, each.pin), soft_wrap=True)
         console.print(f"compare this pin with {each.name}, then send {each.path} there", soft_wrap=True)
 
 

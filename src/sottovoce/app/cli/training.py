@@ -130,7 +130,7 @@ def fit(
         show_written(loaded, begun, as_json=as_json, quiet=quiet)
         return
     runs.check_outputs(loaded, overwrite=begun.overwrite)
-    if said := begun.said():
+    for said in filter(None, (loaded.set_elsewhere, begun.said())):
         beside.print(said, soft_wrap=True)
     with (
         watched_fit(loaded, seen, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,

@@ -67,7 +67,7 @@ def watched_fit(job: Job, table: ViewTable, say: Callable[[str], None]) -> Itera
     from sottovoce.app.view.watch import Watch
     from sottovoce.app.view.watched import WatchedWire, budget_of
 
-    watch = Watch("coordinator", job.path.stem)
+    watch = Watch("coordinator", job.path.stem, data_here=job.federation is None)
     with watching(watch, table, job.resolve, say, "done"):
         if job.federation is not None:
             watch.expect(*job.federation.parties, *filter(None, [job.federation.helper]))
@@ -92,7 +92,12 @@ def watching(
     watch.add(told_at(say, watch.role))
     with contextlib.ExitStack() as stack:
         if table.log is not None:
-            watch.add(written_to(_stream(table.log, resolve, stack)))
+            try:
+                watch.add(written_to(_stream(table.log, resolve, stack)))
+            except OSError as error:
+                raise InputError(
+                    f"view.log={table.log!r} cannot be written ({error.strerror}); give another path."
+                ) from None
         handler, logger = Forwarded(watch), logging.getLogger("sottovoce")
         logger.addHandler(handler)
         stack.callback(logger.removeHandler, handler)
@@ -118,7 +123,12 @@ def watching(
 def _stream(log: str, resolve: Callable[[str], Path], stack: contextlib.ExitStack) -> TextIO:
     if log == "-":
         return sys.stdout
-    try:
-        return stack.enter_context(resolve(log).open("a", encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"view.log={log!r} cannot be written ({error.strerror}); give another path.") from None
+    stream = resolve(log).open("a", encoding="utf-8")
+    stack.callback(_close, stream)
+    return stream
+
+
+def _close(stream: TextIO) -> None:
+    """Where the disk is full, what could not be written is tried once more; the run does not fail for it."""
+    with contextlib.suppress(OSError):
+        stream.close()

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final
 from sottovoce.errors import LeakError
 
 HOLDERS: Final = ("party", "helper")
+CODES: Final = ("budget", "refused", "ledger")  # of refusals
 LONGEST: Final = 2000  # characters of a text; what a party says in a refusal may be longer
 _PLAIN: Final = frozenset((str, int, float, bool))
 Fields = dict[str, "str | int | float | bool | list[str]"]
@@ -184,7 +185,10 @@ class Budget(Event):
 
 @dataclass(frozen=True)
 class Round(Event):
-    """The coordinator has the answers of a round: `done` of `of` (0 if not known); bytes are totals of the process."""
+    """The coordinator has the answers of a round: `done` of `of` (0 if not known); bytes are totals of the process.
+
+    `seconds` is how long it took, -1 where the data are in the same process.
+    """
 
     plan: str
     done: int

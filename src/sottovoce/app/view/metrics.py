@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from sottovoce.app.texts import harmless
+from sottovoce.app.view.events import CODES
 from sottovoce.app.view.state import BUCKETS, State
 
 TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_CODES: Final = ("budget", "refused", "ledger")
 Sample = tuple[dict[str, str], float]
 
 
@@ -43,7 +43,7 @@ def _lines(state: State) -> Iterator[str]:
     yield from _metric("plan_rounds", "gauge", "Rounds of the last plan, 0 if not known.", [({}, progress.of)])
     ways = [({"direction": "sent"}, state.sent_bytes), ({"direction": "received"}, state.received_bytes)]
     yield from _metric("frame_bytes_total", "counter", "Bytes of frames.", ways)
-    refusals = [({"code": code}, state.refused[code]) for code in _CODES]
+    refusals = [({"code": code}, state.refused[code]) for code in CODES]
     yield from _metric("refusals_total", "counter", "Requests that were refused, by reason.", refusals)
     yield from _metric("failures_total", "counter", "Requests at which an end failed.", [({}, state.failures)])
     for name, words in (("total", "budget"), ("spent", "spent"), ("left", "left")):

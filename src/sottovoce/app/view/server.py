@@ -151,7 +151,7 @@ def token_in(path: Path) -> str:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        token = path.read_text(encoding="utf-8").strip()
+        token = _token_of(path)
         if len(token) < 16 or not token.isascii() or not token.replace("-", "").replace("_", "").isalnum():
             raise InputError(
                 f"view.token: {path} has no token of 16 or more letters, digits, - and _; remove it, and one is made."
@@ -163,6 +163,16 @@ def token_in(path: Path) -> str:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(token + "\n")
     return token
+
+
+def _token_of(path: Path) -> str:
+    """What a file has in the place of a token, unless everybody can read it."""
+    try:
+        if os.name == "posix" and path.stat().st_mode & 0o007:  # a group may be the monitor's
+            raise InputError(f"view.token: everybody may read {path}, and then the page; chmod 640 it, or remove it.")
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as error:
+        raise InputError(f"view.token: {path} cannot be read ({error.strerror}); give another path.") from None
 
 
 def new_token() -> str:

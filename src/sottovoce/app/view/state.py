@@ -181,10 +181,11 @@ class State:
     def _round(self, at: float, event: happened.Round) -> None:  # noqa: ARG002
         self.phase = "running"
         self.rounds += 1
-        self.round_seconds += event.seconds
-        self.slowest[next((bound for bound in BUCKETS if event.seconds <= bound), float("inf"))] += 1
         self.sent_bytes, self.received_bytes = event.sent_bytes, event.received_bytes
-        self.recent.append(event.seconds)
+        if event.seconds >= 0.0:
+            self.round_seconds += event.seconds
+            self.slowest[next((bound for bound in BUCKETS if event.seconds <= bound), float("inf"))] += 1
+            self.recent.append(event.seconds)
         self.progress = Progress(event.done, event.of, event.title)
 
     def _answer(self, at: float, event: happened.Answer) -> None:

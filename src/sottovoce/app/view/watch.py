@@ -21,16 +21,20 @@ Reader = Callable[[float, Event], None]
 class Watch:
     """Takes what happens in a run and passes it on. Whatever a reader does, the run goes on.
 
-    At a holder of data times are whole seconds: how long an answer took depends on its rows.
+    Where data are, at their holder or in a fit of files here, times are whole seconds and nothing has a duration: how
+    long an answer took depends on its rows.
     """
 
-    def __init__(self, role: str, end: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, role: str, end: str, *, data_here: bool | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         self._state = State()
         self._lock = threading.Lock()
         self._readers: list[Reader] = []
         self._clock = clock
         self._plan: Plan | None = None
         self.role = role
+        self.data_here = role != "coordinator" if data_here is None else data_here
         self._started = Started(role, end, __version__)
         self.tell(self._started)
 
@@ -43,7 +47,7 @@ class Watch:
     def tell(self, event: Event) -> None:
         """Something happened."""
         with self._lock:
-            now = self._clock() if self.role == "coordinator" else float(int(self._clock()))
+            now = float(int(self._clock())) if self.data_here else self._clock()
             self._state.take(now, event)
             for reader in tuple(self._readers):
                 try:

@@ -276,7 +276,8 @@ class WatchedWire:
             digest = "" if self._plan is None else self._plan.digest.hex()
             title = self._titles.get(self._query, self._query)
             sizes = (said.downlink_bytes, said.uplink_bytes)
-            self._watch.tell(happened.Round(digest, done, total, self._query, title, *sizes, now - self._since))
+            took = -1.0 if self._watch.data_here else now - self._since
+            self._watch.tell(happened.Round(digest, done, total, self._query, title, *sizes, took))
             self._since = now
 
         return advance
@@ -293,7 +294,8 @@ class WatchedWire:
         said = heading(reply)
         if said.kind == "refuse":
             facts = RefusedFacts.model_validate_json(said.text)
-            self._watch.tell(happened.Refused(name, _asked(asked), facts.error, facts.refused))
+            code = facts.error if facts.error in happened.CODES else "refused"  # as the coordinator takes it
+            self._watch.tell(happened.Refused(name, _asked(asked), code, facts.refused))
         elif said.kind == "error":
             self._watch.tell(happened.Failed(name, _asked(asked), ""))
         elif said.kind == "accept" and asked.kind == "plan" and asked.query == "":
