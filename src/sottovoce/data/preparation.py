@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_bits, toward_zero
+from sottovoce.data.kernels.preparing import cut_rows, round_rows
 from sottovoce.data.labels import equal, numbers
 from sottovoce.data.matrix import Matrix, csr, dense, is_sparse, row_squares, rows_at_once
 from sottovoce.data.threads import each, even, threads
@@ -223,7 +224,7 @@ class Preparation:
         if self.bounds.feature_low is not None:
             high = np.minimum(high, 1.0)
         unit = self.bounds.feature_low is not None and self.bounds.rescale == "unit"
-        high = np.broadcast_to(high, (self.features,))
+        high = np.array(np.broadcast_to(high, (self.features,)))
         return np.zeros(self.features) if unit else -high, high
 
     def prepared(self, X: Matrix, usable: NDArray[np.bool_]) -> Matrix:
@@ -267,7 +268,7 @@ class Preparation:
         shift, factor = self.affine()
         inner = coef if factor is None else coef / factor
         sparse = is_sparse(X) and not np.any(shift != 0.0)  # a shift of the zeros makes a sparse matrix dense
-        rows = csr(X) if sparse else np.array(dense(X), order="C")
+        rows = csr(X) if sparse else dense(X)
         usable = np.ones(rows.shape[0], dtype=np.bool_)
         rows = _clipped(rows, usable, self)
         return np.asarray(rows @ (inner / self.scale) + (intercept - coef @ shift), dtype=np.float64), usable
@@ -280,6 +281,12 @@ class Preparation:
         if self.bounds.rescale == "unit":
             return -low, 1.0 / (high - low)
         return -(low + high) / 2, 2.0 / (high - low)
+
+    @functools.cached_property
+    def rescaling(self) -> tuple[Array, Array]:
+        """(shift, factor) in any case: without ranges x + -0.0 times 1, which is x, the sign of a zero included."""
+        shift, factor = self.affine()
+        return (np.full(self.features, -0.0), np.ones(self.features)) if factor is None else (shift, factor)
 
     def labels(self, y: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
         """Labels as the losses want them and which are usable: -1/+1, places of classes, or cut and in [-1, 1]."""
@@ -308,44 +315,73 @@ def _as_they_are(X: Matrix) -> Matrix:
 
 
 def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
-    """Rows of `raw` (dense chunk or CSR, float64, owned by us) rescaled, clipped and scaled; unusable rows zero."""
+    """Rows of `raw` (dense, or CSR owned by us) rescaled, clipped and scaled; unusable rows zero."""
     # A row that overflows becomes a null row in silence: a warning could be turned into an error.
     with np.errstate(all="ignore"):
-        return _scaled(raw, usable, recipe)
-
-
-def _scaled(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:
-    shift, stretch = recipe.affine()
-    sparse = is_sparse(raw)
-    entries = raw.data if sparse else raw
-    if recipe.bounds.filled is not None and not sparse:
-        _fill(entries, recipe.bounds)
-    if stretch is not None:
-        if sparse:
-            entries *= stretch[raw.indices]
+        if is_sparse(raw):
+            _cut_sparse(raw, usable, recipe)
         else:
-            entries += shift
-            entries *= stretch
-    finite = np.isfinite(entries)
+            raw = _cut_dense(raw, usable, recipe, np.empty(raw.shape))
+        return _multiplied(raw, _row_factors(row_squares(raw), usable, recipe), recipe)
+
+
+def _cut_sparse(rows: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> None:
+    """Entries rescaled and cut, in place; a row with one that is no finite number is not usable from here on."""
+    _, stretch = recipe.affine()
+    if stretch is not None:
+        rows.data *= stretch[rows.indices]
+    finite = np.isfinite(rows.data)
     if not finite.all():
-        owner = np.repeat(np.arange(raw.shape[0]), np.diff(raw.indptr)) if sparse else np.nonzero(~finite)[0]
-        usable[owner[~finite] if sparse else owner] = False
-        entries[~finite] = 0.0
+        usable[np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))[~finite]] = False
+        rows.data[~finite] = 0.0
     low, high = recipe.entry_range
-    np.clip(entries, low[raw.indices] if sparse else low, high[raw.indices] if sparse else high, out=entries)
-    norms = np.sqrt(row_squares(raw))
-    factor, by_column = recipe.arrangement.factors(recipe)
-    if by_column is not None:
-        entries *= by_column[raw.indices] if sparse else by_column
-    scale, limit = np.where(usable, factor, 0.0), recipe.arrangement.limit(recipe)
+    np.clip(rows.data, low[rows.indices], high[rows.indices], out=rows.data)
+
+
+def _cut_dense(raw: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparation, made: Array) -> Array:
+    """The same of dense rows of any kind of numbers, into `made`."""
+    filled = recipe.bounds.filled is not None
+    if filled or raw.dtype != np.float64 or not raw.flags.carray:
+        raw = np.array(raw, dtype=np.float64, order="C")
+    if filled:
+        _fill(raw, recipe.bounds)
+    cut_rows(raw, *recipe.rescaling, *recipe.entry_range, usable, made)
+    return made
+
+
+def _row_factors(squares: Array, usable: NDArray[np.bool_], recipe: Preparation) -> Array:
+    """What a row is multiplied by: the scale, times limit / norm where its norm is above the limit; 0 if not usable.
+
+    Guarantee, layout "rows": the prepared row is no longer than 1, its constant c included. Let u = 2^-53, and x a row
+    of d cut entries. Its computed norm is n >= |x| (1 - (d + 2) u), in whatever order the d squares are added. So x, or
+    x limit / n if n > limit, is at most limit (1 + u) / (1 - (d + 2) u) long, u for the quotient. The scale is
+    sqrt(1 - c^2) (1 - 8 (d + 8) u) / limit, rounded six times at most; what an entry is multiplied by is rounded once,
+    and so is the product. That makes at most
+
+        sqrt(1 - c^2) (1 - 8 (d + 8) u) (1 + u)^9 / (1 - (d + 2) u) < sqrt(1 - c^2).
+
+    Rounding to the grid is toward zero, so no entry grows, and float32 has every number of a grid of 24 bits. Edges:
+    limits lie between 1e-100 and 1e100 and entries are at most 1e150, so no square overflows, and one that is subnormal
+    is wrong by less than 1e-323, which moves no norm near a limit.
+    """
+    factor, _ = recipe.arrangement.factors(recipe)
+    factors, limit = np.where(usable, factor, 0.0), recipe.arrangement.limit(recipe)
     if limit is not None:
+        norms = np.sqrt(squares)
         over = norms > limit
-        scale[over] *= limit / norms[over]
-    if sparse:
-        entries *= np.repeat(scale, np.diff(raw.indptr))
-    else:
-        entries *= scale[:, None]
-    return raw
+        factors[over] *= limit / norms[over]
+    return factors
+
+
+def _multiplied(rows: Matrix, by_row: Array, recipe: Preparation) -> Matrix:
+    """Rows times what the layout and their norms say, in place."""
+    _, by_column = recipe.arrangement.factors(recipe)
+    sparse = is_sparse(rows)
+    entries = rows.data if sparse else rows
+    if by_column is not None:
+        entries *= by_column[rows.indices] if sparse else by_column
+    entries *= np.repeat(by_row, np.diff(rows.indptr)) if sparse else by_row[:, None]
+    return rows
 
 
 def _fill(rows: Array, bounds: Bounds) -> None:
@@ -362,11 +398,19 @@ def _prepare_dense(X: NDArray[Any], usable: NDArray[np.bool_], recipe: Preparati
     step = rows_at_once(recipe.dimension)
 
     def prepare(first: int, last: int) -> None:
+        room = np.empty((min(step, last - first), recipe.features))
         for start in range(first, last, step):
             stop = min(start + step, last)
             part = usable[start:stop]
-            chunk = _clipped(np.array(X[start:stop], dtype=np.float64, order="C"), part, recipe)
-            rows[start:stop, : recipe.features] = chunk if bits is None or not how.on_grid else toward_zero(chunk, bits)
+            cut = _cut_dense(X[start:stop], part, recipe, room[: stop - start])
+            factors = _row_factors(row_squares(cut), part, recipe)
+            if bits is not None and rows.dtype == np.float32 and how.order == "C":
+                round_rows(cut, factors, 2.0**bits, rows[start:stop])
+            else:
+                made = _multiplied(cut, factors, recipe)
+                if bits is not None and how.on_grid:
+                    toward_zero(made, bits)
+                rows[start:stop, : recipe.features] = made
             if recipe.fit_intercept:
                 rows[start:stop, recipe.features] = np.where(part, recipe.intercept_entry, 0.0)
 

@@ -26,6 +26,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sottovoce.data.dataset import Dataset
+from sottovoce.data.kernels.preparing import hash_rows
 from sottovoce.data.matrix import rows_at_once
 from sottovoce.errors import RepeatedFitWarning
 from sottovoce.federation.federation import Federation
@@ -121,8 +122,10 @@ def _dense_hashes(X: NDArray[Any]) -> NDArray[np.uint64]:
     factors, found = _factors(X.shape[1]), np.zeros(X.shape[0], dtype=np.uint64)
     step = rows_at_once(X.shape[1])
     for start in range(0, X.shape[0], step):
-        bits = np.ascontiguousarray(X[start : start + step], dtype=np.float64).view(np.uint64)
-        found[start : start + step] = _folded(bits) @ factors
+        part = X[start : start + step]
+        plain = part.dtype == np.float64 and part.flags.carray
+        numbers = part if plain else np.array(part, dtype=np.float64, order="C")
+        hash_rows(numbers.view(np.uint64), factors, found[start : start + step])
     return _mixed(found)
 
 

@@ -334,11 +334,11 @@ def _(real: Any = scd.move) -> Iterator[None]:
     sensitivity=on(checks.sensitivity, "newton, central"),
     sensitivity__by_columns=on(checks.sensitivity, "fdml, columns"),
 )
-def _(real: Any = preparation._scaled) -> Iterator[None]:
-    def longer(raw: Any, usable: Any, recipe: Any) -> Any:
-        return 2.0 * real(raw, usable, recipe)
+def _(real: Any = preparation._row_factors) -> Iterator[None]:
+    def longer(squares: Any, usable: Any, recipe: Any) -> Any:
+        return 2.0 * real(squares, usable, recipe)
 
-    with patch(preparation, "_scaled", longer):
+    with patch(preparation, "_row_factors", longer):
         yield
 
 
