@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -68,8 +69,12 @@ class Answering(ABC):
         return reply("error", frame, (declare_public("error", FAILED, reason="a fixed text"),))
 
 
+@functools.lru_cache(maxsize=1)
 def plan_of(text: str) -> Plan:
-    """The plan of a message, or a refusal that names the first thing wrong with it."""
+    """The plan of a message, or a refusal that names the first thing wrong with it.
+
+    The last one is kept: a plan is checked, then charged, and by every party of a process. It is public and frozen.
+    """
     try:
         plan = Plan.from_json(text)
         hash(plan.digest)  # which is made of all that the plan has, however deep

@@ -364,8 +364,9 @@ class Federation:
             raise InputError("insecure_seed cannot be set for remote parties; each draws its own noise.")
         for end in self._ends:
             end.randomness = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, end.name)
+        everyone = (COORDINATOR, *self.names)
         for party in self._parties:
-            party.permit(without_privacy=without_privacy, predict_for=(COORDINATOR, *self.names))
+            party.permit(without_privacy=without_privacy, predict_for=everyone)
         own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, COORDINATOR)
         lasts = fits and insecure_seed is None
         return Coordinator(

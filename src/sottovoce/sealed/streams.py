@@ -73,7 +73,14 @@ def stream(
 
     `out`, contiguous and of that size and kind, is filled where it is given: new memory costs more than the words do.
     """
-    own = hmac.digest(key, b"stream" + _written(label), "sha256")
+    return _stream(key, _written(label), count, kind, out)
+
+
+def _stream(
+    key: bytes, label: bytes, count: int, kind: type[np.unsignedinteger[Any]], out: NDArray[Any] | None
+) -> NDArray[Any]:
+    """The same for a label that is written already."""
+    own = hmac.digest(key, b"stream" + label, "sha256")
     words = np.empty(count, dtype=np.dtype(kind).newbyteorder("<")) if out is None else out
     left: Any = words.reshape(-1).view(np.uint8)
     encryptor = Cipher(AES256(own), CTR(bytes(16))).encryptor()
@@ -101,12 +108,13 @@ def masks(keys: Mapping[str, bytes], own: str, roster: Sequence[str], label: Lab
 
     sum_{j > own} stream(k_j) - sum_{j < own} stream(k_j), modulo 2^64. `keys` are the pair keys by name.
     """
-    total = np.zeros(count, dtype=np.uint64)
+    total, words = np.zeros(count, dtype=np.uint64), np.empty(count, dtype="<u8")
+    said = _written(label)  # once: it names the whole roster
     for other in roster:
         if other > own:
-            total += stream(keys[other], label, count)
+            total += _stream(keys[other], said, count, np.uint64, words)
         elif other < own:
-            total -= stream(keys[other], label, count)
+            total -= _stream(keys[other], said, count, np.uint64, words)
     return total
 
 

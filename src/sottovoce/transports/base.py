@@ -6,14 +6,16 @@ party's gate; a wire takes nothing else from an endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 from sottovoce.door.frames import peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.transports.identity import Identity
+
+MOST_NAMED: Final = 20  # parties that a text for people names
 
 
 class Change(str):
@@ -118,8 +120,9 @@ def answer(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
 
 def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limit: int) -> dict[str, int]:
     """The serial of each request, once all are known to be frames of allowed size for known parties."""
+    known = frozenset(parties)
     for name, message in messages.items():
-        if name not in parties:
+        if name not in known:
             raise InputError(f"party {name!r} is not on this wire; its parties are {', '.join(parties)}.")
         if len(message) > limit:
             raise WireError(
@@ -131,4 +134,10 @@ def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limi
 def quoted(names: Iterable[str]) -> str:
     """Parties by name, as an error names them."""
     said = [repr(name) for name in names]
-    return ("party " if len(said) == 1 else "parties ") + ", ".join(said)
+    return ("party " if len(said) == 1 else "parties ") + listed(said)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a row; of many the first few, and how many more."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:MOST_NAMED])} and {more} more"

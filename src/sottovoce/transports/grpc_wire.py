@@ -28,9 +28,14 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
 from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
-from sottovoce.transports.base import Change, Communication, Endpoint, answer, check_requests, quoted
+from sottovoce.transports.base import Change, Communication, Endpoint, answer, check_requests, listed, quoted
 from sottovoce.transports.certificates import Credentials, check_name, check_other_end
 from sottovoce.transports.certified import Certified
 from sottovoce.transports.probe import coordinator_at
@@ -77,6 +82,22 @@ def _options(limit: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]
+
+
+def _allow_connections(parties: int) -> None:
+    """Raise this process's own limit of open files, where so many parties at once, and what else is open, exceed it."""
+    if resource is None:
+        return
+    needed = parties + _HANDSHAKES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise InputError(
+            f"parties: {parties} of them take {needed} open files, and this process may have {hard}; raise its limit "
+            "(ulimit -Hn, or LimitNOFILE of its service)."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class _Connection:
@@ -166,7 +187,9 @@ class GrpcCoordinator:
         self._done: set[str] = set()  # parties that were told that nothing more will be asked
         self._connections: dict[str, _Connection] = {}
         self._pending: dict[str, _Pending] = {}
+        self._unanswered = 0  # of the pending requests
         self._closed = False
+        _allow_connections(len(self.parties))
 
         self._server = grpc.server(
             _DaemonThreads(),
@@ -227,7 +250,7 @@ class GrpcCoordinator:
             pending = {name: _Pending(message, serials[name]) for name, message in messages.items()}
             with self._changed:
                 self._require_open()
-                self._pending = pending
+                self._pending, self._unanswered = pending, len(pending)
                 try:
                     for name, request in pending.items():
                         self.communication.downlink_bytes += len(request.message)
@@ -258,12 +281,8 @@ class GrpcCoordinator:
         return [name for name in self.parties if name not in self._connections]
 
     def _settled(self) -> bool:
-        requests = self._pending.values()
-        return (
-            self._closed
-            or any(request.party_left for request in requests)
-            or all(request.reply is not None for request in requests)
-        )
+        left = any(request.party_left for request in self._pending.values())
+        return self._closed or left or not self._unanswered
 
     def _replies(self, pending: Mapping[str, _Pending]) -> dict[str, bytes]:
         replies = {name: request.reply for name, request in pending.items() if request.reply is not None}
@@ -327,7 +346,7 @@ class GrpcCoordinator:
     def _standing(self, name: str, kind: str) -> None:
         """Say what became of a party's connection, and who is missing; with the lock held."""
         absent = self._absent()
-        text = f"{name} {_STANDING[kind]}; {'missing: ' + ', '.join(absent) if absent else 'all parties are connected'}"
+        text = f"{name} {_STANDING[kind]}; {'missing: ' + listed(absent) if absent else 'all parties are connected'}"
         _LOG.info("%s", text)
         self._tell(Change(kind, name, text))
 
@@ -378,7 +397,9 @@ class GrpcCoordinator:
             if peek(request.message)[0] == "done":
                 self._done.add(connection.name)
             self.communication.uplink_bytes += len(reply)
-            self._changed.notify_all()
+            self._unanswered -= 1
+            if not self._unanswered:  # whoever waits looks at all parties: once a round, and not once a reply
+                self._changed.notify_all()
 
     def _detach(self, connection: _Connection, *, left: bool) -> None:
         with self._changed:

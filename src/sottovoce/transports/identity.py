@@ -8,6 +8,7 @@ different triples never give the same bytes; TLS, which uses the same keys, sign
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 from collections.abc import Iterable, Mapping
@@ -41,10 +42,31 @@ class Identity(Protocol):
         ...
 
 
+class _Table:
+    """The public keys of a wire inside one process. A signature that was found right is not checked by each end again.
+
+    All ends are of one process, and so of one trust: with M ends a plan takes M checks, and not M^2.
+    """
+
+    def __init__(self, keys: Mapping[str, Ed25519PublicKey]) -> None:
+        self.keys = keys
+        self.check = functools.lru_cache(maxsize=4 * len(keys))(self._check)  # keeps what is right; a refusal is raised
+
+    def _check(self, name: str, purpose: str, message: bytes, text: str) -> None:
+        said = parts_of(name, text, "signature")
+        if name not in self.keys:
+            raise RefusedError(f"the signature of {name} cannot be checked: it is no party of this wire.")
+        data = signed_bytes(name, purpose, message)
+        try:
+            self.keys[name].verify(bytes.fromhex(said["signature"]), data)
+        except (ValueError, InvalidSignature):
+            raise wrong(name) from None
+
+
 class Local:
     """A party of one process, known to the others of its wire by a table of keys that is made with the wire."""
 
-    def __init__(self, name: str, key: Ed25519PrivateKey, known: Mapping[str, Ed25519PublicKey]) -> None:
+    def __init__(self, name: str, key: Ed25519PrivateKey, known: _Table) -> None:
         self._name = name
         self._key = key
         self._known = known
@@ -55,24 +77,17 @@ class Local:
 
     def verify(self, name: str, purpose: str, message: bytes, text: str) -> None:
         """By the table."""
-        said = parts_of(name, text, "signature")
-        if name not in self._known:
-            raise RefusedError(f"the signature of {name} cannot be checked: it is no party of this wire.")
-        data = signed_bytes(name, purpose, message)
-        try:
-            self._known[name].verify(bytes.fromhex(said["signature"]), data)
-        except (ValueError, InvalidSignature):
-            raise wrong(name) from None
+        self._known.check(name, purpose, message, text)
 
     def pinned(self, name: str) -> bool:
         """Whoever is on the wire: the table is this process's own."""
-        return name in self._known
+        return name in self._known.keys
 
 
 def local_identities(names: Iterable[str]) -> dict[str, Local]:
     """An identity for each party of one process."""
     keys = {name: Ed25519PrivateKey.from_private_bytes(secrets.token_bytes(32)) for name in names}
-    known = {name: key.public_key() for name, key in keys.items()}
+    known = _Table({name: key.public_key() for name, key in keys.items()})
     return {name: Local(name, key, known) for name, key in keys.items()}
 
 

@@ -1,0 +1,258 @@
+"""Many parties by rows: time before the first round and a round, and the coordinator's own part: `python benchmarks/parties.py`.
+
+    python benchmarks/parties.py                         in one process: 10, 100 and 1,000 parties
+    python benchmarks/parties.py --grpc 20 100 300 1000  over gRPC with mutual TLS, on loopback
+    python benchmarks/parties.py --parties 256 --sums secure
+
+Each line is one fit, in a process of its own. "before" is all that comes before the first question: facts, the plan checked,
+then charged, and the signatures of all parties shown to each. "round" is the median of the rounds. "coordinator" is what
+a round takes there beside the wire and the parties: in one process wall time outside of the wire's exchange, over gRPC
+CPU of the coordinator's process, its end of the wire included. "MiB" is what the peak of memory has grown by since the
+program began, imports excluded: in one process with all parties, whose rows are told apart; over gRPC of the coordinator
+alone. Over gRPC a few processes serve all parties, as threads, and share the machine's cores with the coordinator: where
+every party has its own machine a round takes the coordinator's part, the network and the slowest party. Such a process
+checks each signature once for all of its parties; `--signatures 1000` says what it takes a party that is alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+import argparse
+import contextlib
+import json
+import resource
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+import sottovoce as sv
+from sottovoce.door.frames import peek
+from sottovoce.transports.base import Transport
+from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
+from sottovoce.transports.identity import Identity
+
+COLUMNS = 20
+SOLVERS = {"newton": sv.solvers.Newton, "whitened": sv.solvers.Whitened, "gradient": sv.solvers.Gradient}
+
+
+class Clocked:
+    """A wire that notes when each exchange began and ended, in wall time and in CPU of this process."""
+
+    def __init__(self, wire: Transport) -> None:
+        self._wire = wire
+        self.parties, self.communication, self.close = wire.parties, wire.communication, wire.close
+        self.noted: list[tuple[str, float, float, float]] = []  # kind, began, ended, CPU when it began
+
+    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
+        kind, _ = peek(next(iter(messages.values())))
+        began, used = time.perf_counter(), time.process_time()
+        replies = self._wire.exchange(messages)
+        self.noted.append((kind, began, time.perf_counter(), used))
+        return replies
+
+
+def rows_of(place: int, records: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of one party, the same wherever it is served."""
+    rng = np.random.default_rng([7, place])
+    X = rng.uniform(-1, 1, (records, COLUMNS))
+    return X, (X @ np.linspace(-2, 2, COLUMNS) + rng.normal(size=records) > 0).astype(int)
+
+
+def names_of(parties: int) -> list[str]:
+    return [f"p{place:04}" for place in range(parties)]
+
+
+def peak() -> float:
+    """MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@contextlib.contextmanager
+def in_one_process(case: argparse.Namespace, folder: Path) -> Iterator[sv.Federation]:
+    ledgers = None
+    if case.ledgers:
+        ledgers = [folder / f"{name}.db" for name in names_of(case.parties)]
+        for path in ledgers:
+            sv.Ledger.create(path).open("rows", epsilon=2.0, delta=1e-5)
+    parts = [rows_of(place, case.records) for place in range(case.parties)]
+    yield sv.Federation.by_rows(parts, names=names_of(case.parties), ledgers=ledgers, sums=case.sums)
+
+
+@contextlib.contextmanager
+def over_grpc(case: argparse.Namespace, folder: Path) -> Iterator[sv.Federation]:
+    """Parties in a few processes, of which this file is the program."""
+    names = names_of(case.parties)
+    create_authority(folder)
+    for name in ("coordinator", *names):
+        issue(folder, name)
+    wire = GrpcCoordinator("localhost:0", names, Credentials.load(folder, "coordinator"), timeout=600.0)
+    said = [sys.executable, __file__, "--serve", str(folder), str(wire.port), str(case.records)]
+    shares = [names[start :: case.hosts] for start in range(case.hosts)]
+    processes = [subprocess.Popen([*said, *share]) for share in shares]
+    try:
+        began = time.perf_counter()
+        wire.wait_for_parties(600)
+        case.connected = time.perf_counter() - began
+        yield sv.Federation.connect(wire, sums=case.sums)
+        for process in processes:
+            process.wait(60)
+    finally:
+        for process in processes:
+            process.kill()
+        wire.close()
+
+
+class Shared:
+    """An identity whose process has checked a signature once for all of its parties."""
+
+    found: ClassVar[set[tuple[str, str, bytes, str]]] = set()
+    turn: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, own: Identity) -> None:
+        self._own, self.sign, self.pinned = own, own.sign, own.pinned
+
+    def verify(self, *said: Any) -> None:
+        with self.turn:
+            if said not in self.found:
+                self._own.verify(*said)
+                self.found.add(said)
+
+
+class Hosted(sv.Party):
+    """One of many parties of a process."""
+
+    def identify(self, identity: Identity) -> None:
+        super().identify(Shared(identity))
+
+
+def serve(folder: str, port: str, records: str, *names: str) -> None:
+    """Some of the parties, each in a thread; one that is waited for longer than this takes to start all says so."""
+
+    def one(name: str) -> None:
+        X, y = rows_of(int(name[1:]), int(records))
+        party = Hosted(name, X, y, policy=sv.Policy(sealed=True))
+        serve_party(party, f"localhost:{port}", Credentials.load(folder, name), give_up_after=600.0)
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def one_fit(case: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one fit."""
+    warnings.simplefilter("ignore")
+    model = sv.PrivateLogisticRegression(
+        1.0, 1e-6, entry_bound=1.0, classes=(0, 1), solver=SOLVERS[case.solver](rounds=case.rounds)
+    )
+    sv.PrivateLogisticRegression(  # loops are compiled, and what is imported late is
+        1.0, 1e-6, entry_bound=1.0, classes=(0, 1), solver=SOLVERS[case.solver](rounds=2)
+    ).fit(sv.Federation.by_rows([rows_of(0, case.records), rows_of(1, case.records)], sums=case.sums))
+    at_first = peak()
+    place = over_grpc if case.wire == "grpc" else in_one_process
+    with tempfile.TemporaryDirectory() as folder, place(case, Path(folder)) as federation:
+        there = peak()
+        clock = federation.transport = Clocked(federation.transport)
+        began = time.perf_counter()
+        model.fit(federation)
+        took = time.perf_counter() - began
+    asked = [each for each in clock.noted if each[0] == "ask"]
+    last = next(each for each in clock.noted if each[0] == "done")
+    following = [*asked[1:], last]
+    rounds = [after[1] - each[1] for each, after in zip(asked, following, strict=True)]
+    inside = [each[2] - each[1] for each in asked]
+    if case.wire == "grpc":
+        own = [after[3] - each[3] for each, after in zip(asked, following, strict=True)]
+    else:
+        own = [whole - wire for whole, wire in zip(rounds, inside, strict=True)]
+    said = model.communication_
+    return {
+        "connected": getattr(case, "connected", None),
+        "before": asked[0][1] - began,
+        "round": statistics.median(rounds[1:]),
+        "coordinator": statistics.median(own[1:]),
+        "fit": took,
+        "there": there - at_first,
+        "grown": peak() - there,
+        "up": said.uplink_bytes,
+        "down": said.downlink_bytes,
+        "rounds": len(asked),
+        "stages": [(each[0], round(each[2] - each[1], 3)) for each in clock.noted if each[0] in ("hello", "plan")],
+    }
+
+
+def line(case: argparse.Namespace, found: Mapping[str, Any]) -> str:
+    parties = case.parties
+    kind = f"{case.solver}, {'sealed' if case.sums == 'secure' else 'plain'}{', ledgers' if case.ledgers else ''}"
+    waited = "" if found["connected"] is None else f"{found['connected']:.1f}"
+    cells = (
+        f"{parties:,}",
+        case.wire,
+        kind,
+        waited,
+        f"{found['before']:.2f}",
+        f"{1e3 * found['round']:.1f}",
+        f"{1e6 * found['round'] / parties:.0f}",
+        f"{1e3 * found['coordinator']:.1f}",
+        f"{1e6 * found['coordinator'] / parties:.0f}",
+        f"{found['there']:.0f} + {found['grown']:.0f}",
+        f"{found['up'] / 1e6:.1f} / {found['down'] / 1e6:.1f}",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def apart(arguments: argparse.Namespace, **own: Any) -> None:
+    """One fit in a process of its own, and its line."""
+    case = argparse.Namespace(**vars(arguments) | own)
+    told = json.dumps(vars(case))
+    done = subprocess.run([sys.executable, __file__, "--one", told], stdout=subprocess.PIPE, check=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(line(case, found), flush=True)
+    if arguments.stages:
+        print(f"    {found['stages']}", flush=True)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--serve"]:
+        serve(*sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["--one"]:
+        print(json.dumps(one_fit(argparse.Namespace(**json.loads(sys.argv[2])))))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parties", type=int, nargs="*")
+    parser.add_argument("--grpc", type=int, nargs="*", default=[], help="parties over gRPC")
+    parser.add_argument("--solver", choices=SOLVERS, default="newton")
+    parser.add_argument("--sums", choices=["plain", "secure"], default="plain")
+    parser.add_argument("--ledgers", action="store_true", help="in one process, each party has one")
+    parser.add_argument("--records", type=int, default=100, help="of a party")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--hosts", type=int, default=2, help="processes that serve the parties over gRPC")
+    parser.add_argument("--stages", action="store_true", help="also what comes before the first round, one by one")
+    arguments = parser.parse_args()
+    counts = arguments.parties if arguments.parties is not None else [] if arguments.grpc else [10, 100, 1000]
+    print("| parties | wire | fit | connect s | before s | round ms | / party us | coordinator ms | / party us | MiB | MB up / down |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for parties in counts:
+        apart(arguments, parties=parties, wire="process")
+    for parties in arguments.grpc:
+        apart(arguments, parties=parties, wire="grpc")
+
+
+if __name__ == "__main__":
+    main()
