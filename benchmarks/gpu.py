@@ -151,7 +151,7 @@ def drawn(records: int, features: int) -> tuple[Any, Any]:
         rng.standard_normal(out=part, dtype=np.float32)
         y[start : start + step] = np.where(part @ weights + rng.logistic(size=len(part)) > 0, 1, -1)
 
-    with ThreadPoolExecutor() as pool:
+    with threads.plain_blas(2), ThreadPoolExecutor() as pool:
         list(pool.map(fill, range(0, records, step)))
     return X, y
 
@@ -177,7 +177,9 @@ def fits(records: int, features: int) -> None:
 
 
 def from_host(records: int, features: int) -> None:
+    start = time.perf_counter()
     X, y = drawn(records, features)
+    print(f"drawn in {time.perf_counter() - start:.1f} s", flush=True)
     recipe = Preparation(Bounds(row_norm=10.0), features, True, records, (-1, 1))
     with threads.using(-1):
         start = time.perf_counter()
@@ -187,6 +189,7 @@ def from_host(records: int, features: int) -> None:
         part = Block.prepare(X[:step], y[:step], recipe, records=records)
     target = cupy().empty(part.rows.shape, dtype=np.float32)
     copying = best(lambda: pieces._send(target, part.rows), 3) * records / len(part)
+    print(f"prepared and copied in {total:.1f} s, of which copying {copying:.1f} s", flush=True)
     del rows
     cupy().get_default_memory_pool().free_all_blocks()
     _, whole = fitted(X, y, "cuda")

@@ -105,17 +105,17 @@ def test_products_are_those_of_rows_in_memory(
     for one, two in ((here, there), (here.take(chosen), there.take(chosen))):
         assert np.array_equal(one.gram(), two.gram())
         assert np.array_equal(one.gram_diagonal(), two.gram_diagonal())
-    assert not np.array_equal(there.gram(), there.take(np.arange(1, len(there))).gram())
+    assert not np.array_equal(there.gram(), there.take(np.arange(2, len(there))).gram())
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_batches_are_those_of_rows_in_memory(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of rows in any order, named twice, of a batch of a batch, from the end, and of none."""
+    """Of rows in any order, named twice, of a batch of a batch, and of none."""
     here, there = both(form, 301, 7, monkeypatch)
     weights, slope = np.linspace(-1, 1, 8), Slope(losses.get("logistic"), 1.0, here.bits)
     rng = np.random.default_rng(3)
     some = rng.permutation(301)[:200]
-    for names in (some, np.repeat(some, 3), np.array([5, 5, 300, 0]), np.array([-1, 7]), np.zeros(0, dtype=np.int64)):
+    for names in (some, np.repeat(some, 3), np.array([5, 5, 300, 0]), np.zeros(0, dtype=np.int64)):
         one, two = here.take(names), there.take(names)
         assert len(one) == len(two) == two.records
         assert two.whole is there
@@ -125,8 +125,8 @@ def test_batches_are_those_of_rows_in_memory(form: str, monkeypatch: pytest.Monk
             one, two = one.take(inner), two.take(inner)
             assert np.array_equal(one.weighted_sum(weights, slope), two.weighted_sum(weights, slope))
             assert np.array_equal(one.gram(), two.gram())
-    for wrong in ([301], [-302]):
-        with pytest.raises(IndexError, match="within the 301 rows"):
+    for wrong in ([301], [-1]):
+        with pytest.raises(IndexError, match="from 0 to 300"):
             there.take(np.array(wrong))
     batch = there.take(some)
     with pytest.raises(LeakError, match="null rows"):

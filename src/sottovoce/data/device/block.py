@@ -18,6 +18,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.device.loops import (
     DENSE_THREADS,
     GRAM_ROWS,
+    SHARED,
     WIDEST,
     Loops,
     cupy,
@@ -106,9 +107,8 @@ class DeviceBlock:
     def take(self, indices: Integers) -> DeviceBlock:
         """The named rows as a batch, in any order, each as often as it is named."""
         chosen, count = np.asarray(indices, dtype=np.int64), len(self)
-        if chosen.size and not -count <= chosen.min() <= chosen.max() < count:
-            raise IndexError(f"indices must be within the {count} rows of the block.")
-        chosen = np.where(chosen < 0, chosen + count, chosen)
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < count:
+            raise IndexError(f"indices must be from 0 to {count - 1}, those of the rows.")
         if self._chosen is not None:
             chosen = self._chosen[chosen]
         return DeviceBlock(self._pieces, self._host, self._about, chosen, whole=self.whole)
@@ -184,8 +184,8 @@ class DeviceBlock:
         fixed = {"PICKED": int(chosen is not None), "SHARED": int(shares is not None)}
         size = (np.int64(len(labels)), np.int32(self.dimension), numbers_of(slope))
         if piece.sparse is not None:
-            near = 8 * self.dimension if 8 * self.dimension + 1024 <= shared_memory() else 0
-            loops, blocks = Loops.of_terms(slope, labels, **fixed), processors() * resident(near, 8)
+            near = 8 * self.dimension if 8 * self.dimension <= SHARED else 0  # a larger one leaves too few threads
+            loops, blocks = Loops.of_terms(slope, labels, **fixed), 16 * processors()
             last = (*told, *size, np.int32(near > 0))
             loops("slope_sum_sparse", blocks, *piece.sparse, chosen, labels, *last, shared=near)
             return
@@ -237,7 +237,8 @@ class DeviceBlock:
             exact, total = None if weights is None else xp.asarray(self._about._exact(weights)), xp.zeros(1)
             for piece, _, place in self._each():
                 for part, given in _given(piece, exact, None if numbers is None else numbers[place], self.dimension):
-                    found = bounded(term(given, piece.labels[part].astype(np.float64)), low, self._about.sum_bits)
+                    found = _found(term, given, piece.labels[part].astype(np.float64))
+                    found = bounded(found, low, self._about.sum_bits)
                     found[piece.null[part]] = 0.0
                     total += found.sum()
             return float(total[0])
@@ -357,6 +358,15 @@ def _given(piece: Piece, weights: Any, numbers: Any, width: int) -> Iterator[tup
         return
     for part in _slices(len(piece), 1):
         yield part, cupy().zeros(part.stop - part.start) if numbers is None else numbers[part]
+
+
+def _found(term: Callable[[Any, Any], Any], given: Any, labels: Any) -> Any:
+    """A number of each row; by the host if the term knows arrays of NumPy alone."""
+    xp = cupy()
+    try:
+        return term(given, labels)
+    except TypeError:
+        return xp.asarray(term(xp.asnumpy(given), xp.asnumpy(labels)))
 
 
 def _product(piece: Piece, matrix: Any, width: int) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, tell_null_rows
 from sottovoce.data.device.loops import cupy
 from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.preparation import Preparation
@@ -89,6 +89,7 @@ def stored(source: Any, recipe: Preparation) -> tuple[list[Piece], list[Piece]]:
     store.join()
     if store.filled != count:
         raise InputError(f"X was said to have {count} rows but gave {store.filled}; read it again.")
+    tell_null_rows(store.null, count)
     return store.pieces, store.host
 
 
@@ -102,13 +103,14 @@ class _Store:
         free = self._xp.cuda.runtime.memGetInfo()[0] + self._xp.get_default_memory_pool().free_bytes()
         self._room = (1.0 - RESERVE) * free
         self._dense: Piece | None = None
-        self.filled = 0
+        self.filled, self.null = 0, 0  # rows, and how many of them are null rows
         self.pieces, self.host = list[Piece](), list[Piece]()
         self._waiting = list[Piece]()  # sparse parts that are too small for a piece
 
     def add(self, part: Block) -> None:
         """The next rows."""
         self.filled += len(part)
+        self.null += int(part.null_rows.sum())
         if self.filled > self._count:
             return
         labels = part.labels.astype(self._label)
