@@ -9,7 +9,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.data import devices
-from sottovoce.data.device.block import shape_of
+from sottovoce.data.device.loops import shape_of
 from sottovoce.errors import InputError
 
 
@@ -52,9 +52,11 @@ def test_auto_takes_a_solver_that_the_rows_serve() -> None:
         sv.Federation.by_columns([data, X], X[:, 0])
 
 
-@pytest.mark.parametrize("width", [1, 32, 33, 90, 128, 250, 500, 512, 4000])
-def test_the_shape_of_a_loop_covers_its_columns_and_reduces_in_a_warp(width: int) -> None:
-    columns, rows, blocks = shape_of(width)
-    assert 32 * columns >= min(width, 512) > 32 * (columns - 1)
+@pytest.mark.parametrize("width", [1, 32, 33, 90, 128, 250, 500, 512])
+@pytest.mark.parametrize("shared", [64 * 1024, 99 * 1024, 227 * 1024])
+def test_the_shape_of_a_loop_covers_its_columns_and_has_room(width: int, shared: int) -> None:
+    columns, rows, size = shape_of(width, shared)
+    assert 32 * columns >= width > 32 * (columns - 1)
     assert 32 % rows == 0
-    assert 1 <= blocks <= 8
+    assert size >= 4 * 2 * rows * width * 4  # four warps have two tiles each
+    assert size + 1024 <= shared

@@ -90,6 +90,14 @@ class CoordinateSteps:
     records: float  # what a sum is divided by
 
 
+def tell_null_rows(null: int, count: int) -> None:
+    """Tell the holder, and nobody else, that rows cannot be used."""
+    if null:
+        _log.warning(
+            "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows", null, count
+        )
+
+
 class Block:
     """Prepared rows and labels of one holder, or a batch of them.
 
@@ -123,7 +131,7 @@ class Block:
         """Rows and labels by the recipe. The holder alone is told how many rows became null rows.
 
         Where the holder's rows lie in several blocks, `records` is how many there are in all: sums of parts then are on
-        one grid, and add up to that of all rows bit for bit.
+        one grid, and add up to that of all rows bit for bit. Who prepares the parts tells of their null rows.
         """
         with np.errstate(all="ignore"):  # a warning that one entry caused could be turned into an error
             return cls._prepare(X, y, recipe, records)
@@ -142,12 +150,8 @@ class Block:
             raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")
         rows = recipe.prepared(X, usable)
         labels[~usable] = 0.0 if recipe.classes is None or not recipe.labelled else 1.0
-        if not usable.all():
-            _log.warning(
-                "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows",
-                count - int(usable.sum()),
-                count,
-            )
+        if records is None:
+            tell_null_rows(count - int(usable.sum()), count)
         bits = recipe.bits if recipe.exact else None
         return cls(rows, labels, bits, layout=recipe.layout, usable=usable, records=records)
 

@@ -27,7 +27,7 @@ def check_device(device: Any) -> None:
     if device not in (None, *DEVICES):
         raise InputError(f"device={device!r} must be one of {', '.join(map(repr, DEVICES))}.")
     if device == "cuda":
-        from sottovoce.data.device.block import cupy
+        from sottovoce.data.device.loops import cupy
 
         cupy()
 

@@ -1,123 +1,58 @@
 """Prepared rows on a CUDA device: the sums of a `Block`, bit for bit, at the speed of the device's memory.
 
-Rows are prepared on the host, as everywhere, and copied once; noise is drawn on the host. What does not fit into the
-device's memory stays in pinned memory of the host and is copied piece by piece in every pass.
+Rows are prepared on the host, as everywhere, chunk by chunk, and copied once; noise is drawn on the host. Dense rows
+lie in one array. What does not fit into the device's memory stays in pinned memory of the host and is copied piece by
+piece in every pass.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator
-from importlib import resources
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from sottovoce.data.block import Block
+from sottovoce.data.device.loops import (
+    DENSE_THREADS,
+    GRAM_ROWS,
+    SHARED,
+    WIDEST,
+    Loops,
+    cupy,
+    fours,
+    has_products,
+    memory_in_words,
+    numbers_of,
+    processors,
+    resident,
+    shape_of,
+    shared_memory,
+)
+from sottovoce.data.device.pieces import Arrays, Piece, gathered, on_device, sent_to, stored
 from sottovoce.data.grid import bounded, exact_weights, toward_zero
-from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.projection import Projected, _checked, _on_grid
-from sottovoce.data.slopes import Slope
+from sottovoce.data.projection import Projected, _checked, _each, _on_grid
+from sottovoce.data.slopes import Slope, Term
 from sottovoce.errors import InputError, LeakError
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
-PIECE: Final = 1 << 28  # entries of a piece: a gigabyte of float32
-WIDEST: Final = 512  # columns of a dense row that the fused loop holds in registers
-RESERVE: Final = 0.25  # of the device's memory that rows leave free
-_WIDE: Final = 1 << 25  # entries that are made float64 at once
-_THREADS: Final = 256
-_NAMES: Final = ("parameter", "low", "high", "unit", "bound", "scale", "offset")  # of `Slope.numbers`
-_NUMBERS: Final = np.dtype([(name, np.float64) for name in _NAMES])
-_SHARED: Final = 48 * 1024  # bytes of a block of threads
+MANY: Final = 128  # columns up to which products are made by loops of our own
+WIDE: Final = 1 << 25  # entries that are made float64 at once
 
 
-def cupy() -> Any:
-    """CuPy, with a device; else an error that says what is missing."""
-    try:
-        import cupy as found
-    except ImportError:
-        raise InputError('device="cuda" needs CuPy: install sottovoce[gpu].') from None
-    try:
-        count = found.cuda.runtime.getDeviceCount()
-    except found.cuda.runtime.CUDARuntimeError:
-        count = 0
-    if count < 1:
-        raise InputError('device="cuda": this machine has no CUDA device that CuPy can use; take device="cpu".')
-    return found
-
-
-@functools.cache
-def _source() -> str:
-    return (resources.files(__package__) / "kernels.cu").read_text(encoding="utf-8")
-
-
-def shape_of(width: int) -> tuple[int, int, int]:
-    """Of the fused loop over rows of that width: columns a lane, rows a warp, blocks of threads a multiprocessor."""
-    columns = max(1, math.ceil(min(width, WIDEST) / 32))
-    rows = 8 if columns == 1 else 4 if columns <= 8 else 2
-    return columns, rows, 3 if columns == 1 else 4 if columns <= 4 else 2
-
-
-class Loops:
-    """The loops of `kernels.cu` for rows of a width and a slope, compiled when they are first needed."""
-
-    def __init__(self, width: int, slope: Slope, labels: Any, *, picked: bool = False, shared: bool = False) -> None:
-        columns, rows, self.blocks = shape_of(width)
-        unit = slope.numbers[3]
-        self._numbers = np.array(slope.numbers, dtype=np.float64).view(_NUMBERS)[0]
-        self._module = _compiled(
-            f"-DCOLUMNS={columns}",
-            f"-DROWS={rows}",
-            f"-DBLOCKS={self.blocks}",
-            f"-DCODE={slope.code}",
-            f"-DUNIT={int(unit > 0) - int(unit < 0)}",
-            f"-DPICKED={int(picked)}",
-            f"-DSHARED={int(shared)}",
-            f"-DLabel={'signed char' if labels.dtype == np.int8 else 'double'}",
-        )
-
-    def __call__(self, name: str, blocks: int, *arguments: Any, last: tuple[Any, ...] = (), shared: int = 0) -> None:
-        """Run a loop on so many blocks of threads; no array is a null pointer."""
-        told = tuple(np.intp(0) if argument is None else argument for argument in arguments)
-        loop = self._module.get_function(name)
-        loop((blocks,), (_THREADS,), (*told, self._numbers, *last), shared_mem=shared)
-
-
-@functools.cache
-def _compiled(*options: str) -> Any:
-    return cupy().RawModule(code=_source(), options=(*options, "--std=c++14"))
-
-
-@functools.cache
-def _plain(name: str) -> Any:
-    """A loop that knows no slope."""
-    numbers = (f"-D{name}=1" for name in ("COLUMNS", "ROWS", "BLOCKS", "CODE", "UNIT", "PICKED", "SHARED"))
-    return _compiled(*numbers, "-DLabel=double").get_function(name)
-
-
-@functools.cache
-def _processors() -> int:
-    return int(cupy().cuda.runtime.getDeviceProperties(0)["multiProcessorCount"])
-
-
-class Piece:
-    """Rows with labels, on the device or on their way to it."""
-
-    def __init__(self, rows: Any, labels: Any, null: Any, *, sparse: tuple[Any, Any, Any] | None = None) -> None:
-        self.rows, self.labels, self.null, self.sparse = rows, labels, null, sparse
-
-    def __len__(self) -> int:
-        return len(self.labels)
+class _NotServedError(InputError, AttributeError):
+    """What a device has no loop for; `hasattr` says no."""
 
 
 class DeviceBlock:
     """Stands where a `Block` stands, for the solvers whose queries ask for what `data/block.py` lists.
 
-    A batch (`take`) names its rows in `chosen` and copies none.
+    A batch (`take`) names its rows in `chosen` and copies none that are on the device.
     """
 
     def __init__(
@@ -125,155 +60,202 @@ class DeviceBlock:
         pieces: list[Piece],
         host: list[Piece],
         about: Block,
-        chosen: list[Any] | None = None,
+        chosen: Integers | None = None,
         *,
-        whole: Any = None,
+        whole: DeviceBlock | None = None,
     ) -> None:
-        self._pieces, self._host, self._chosen = pieces, host, chosen
+        self._pieces, self._host, self._chosen, self._whole = pieces, host, chosen, whole
         self._about = about  # an empty block: the layout, the grid and the number of records
-        self.whole = self if whole is None else whole
-        self.bits, self.records, self.layout = about.bits, about.records, about.layout
+        self.bits, self.layout = about.bits, about.layout
         self.row_norm, self.dimension = about.row_norm, about.dimension
+        self.records = about.records if chosen is None else len(chosen)
+        self._cuts = np.cumsum([0, *map(len, pieces), *map(len, host)])
+        self._parts: list[Integers] | None = None
+        if chosen is not None:
+            order = np.sort(chosen)
+            ends = np.searchsorted(order, self._cuts)
+            self._parts = [order[a:b] - start for a, b, start in zip(ends[:-1], ends[1:], self._cuts[:-1], strict=True)]
 
     @classmethod
-    def prepare(cls, X: Matrix, y: ArrayLike, recipe: Preparation) -> DeviceBlock:
-        """Rows and labels by the recipe, piece by piece."""
-        xp = cupy()
+    def prepare(cls, X: Any, y: Any, recipe: Preparation) -> DeviceBlock:
+        """Rows and labels by the recipe, chunk by chunk.
+
+        X is a matrix, y its labels; or X has a `shape` and `pieces(rows)`, which give rows with their labels one piece
+        after the other, and y is not looked at.
+        """
         if not recipe.exact or recipe.bits > 24 or recipe.arrangement.order != "C":
             raise InputError(
                 'device="cuda" is for private runs of newton, gradient, sgd and whitened on more than 32 records; take '
                 'device="cpu".'
             )
-        labels, count = np.asarray(y), X.shape[0]
-        about = Block.prepare(_rows(X, 0, 0), labels[:0], recipe, records=count)
-        room = (1.0 - RESERVE) * xp.cuda.runtime.memGetInfo()[0]
-        pieces, host = list[Piece](), list[Piece]()
-        step = max(1, PIECE // max(about.dimension, 1))
-        for start in range(0, count, step):
-            part = Block.prepare(_rows(X, start, start + step), labels[start : start + step], recipe, records=count)
-            piece, size = _on_host(part), part.rows.nnz * 8 if is_sparse(part.rows) else part.rows.nbytes
-            if not host and size + 16 * len(part) < room:
-                room -= size + 16 * len(part)
-                pieces.append(_copied(xp, piece))
-            else:
-                host.append(_pinned(xp, piece))
-        return cls(pieces, host, about)
+        source = X if hasattr(X, "pieces") else Arrays(X, y)
+        count, features = source.shape
+        if count > recipe.records:
+            raise InputError(f"X has {count} rows but the plan is for {recipe.records} records; make a new plan.")
+        about = Block.prepare(np.zeros((0, features)), np.zeros(0), recipe, records=count)
+        with memory_in_words():
+            return cls(*stored(source, recipe), about)
 
     def __len__(self) -> int:
+        return int(self._cuts[-1]) if self._chosen is None else len(self._chosen)
+
+    @property
+    def whole(self) -> DeviceBlock:
+        """The holder's block. It does not hold itself: the device's memory is given back as soon as nobody needs it."""
+        return self if self._whole is None else self._whole
+
+    def take(self, indices: Integers) -> DeviceBlock:
+        """The named rows as a batch, in any order, each as often as it is named."""
+        chosen, count = np.asarray(indices, dtype=np.int64), len(self)
+        if chosen.size and not 0 <= chosen.min() <= chosen.max() < count:
+            raise IndexError(f"indices must be from 0 to {count - 1}, those of the rows.")
         if self._chosen is not None:
-            return sum(map(len, self._chosen))
-        return sum(map(len, self._pieces)) + sum(map(len, self._host))
+            chosen = self._chosen[chosen]
+        return DeviceBlock(self._pieces, self._host, self._about, chosen, whole=self.whole)
 
     def _each(self) -> Iterator[tuple[Piece, Any, int]]:
         """Pieces on the device, those of the host copied one ahead; which rows are chosen, and the piece's place."""
-        xp = cupy()
-        for place, piece in enumerate(self._pieces):
-            yield piece, self._of(place), place
-        streams = [xp.cuda.Stream(non_blocking=True) for _ in range(min(2, len(self._host)))]
-        ahead: list[Any] = []
-        for number, piece in enumerate(self._host):
-            if not ahead:
-                ahead.append(_copied(xp, piece, streams[number % 2]))
-            now = ahead.pop()
-            streams[number % 2].synchronize()
-            if number + 1 < len(self._host):
-                ahead.append(_copied(xp, self._host[number + 1], streams[(number + 1) % 2]))
-            place = len(self._pieces) + number
-            yield now, self._of(place), place
+        first = len(self._pieces)
+        if self._parts is None:
+            yield from ((piece, None, place) for place, piece in enumerate(self._pieces) if len(piece))
+            yield from self._from_host(first)
+            return
+        for place, chosen in enumerate(self._parts):
+            if not len(chosen):
+                continue
+            if place < first:
+                yield self._pieces[place], cupy().asarray(chosen), place
+            else:
+                yield on_device(gathered(self._host[place - first], chosen, self.dimension)), None, place
 
-    def _of(self, place: int) -> Any:
-        return None if self._chosen is None else self._chosen[place]
+    def _from_host(self, first: int) -> Iterator[tuple[Piece, Any, int]]:
+        """Piece by piece in two places of the device's memory, by turns.
 
-    def take(self, indices: NDArray[np.int64]) -> DeviceBlock:
-        """The named rows as a batch."""
-        xp, cuts = cupy(), np.cumsum([0, *map(len, self._pieces), *map(len, self._host)])
-        order = np.sort(indices)
-        ends = np.searchsorted(order, cuts)
-        parts = [xp.asarray(order[a:b] - start) for a, b, start in zip(ends, ends[1:], cuts, strict=False)]
-        return DeviceBlock(self._pieces, self._host, self._about, parts, whole=self.whole)
+        A copy waits for the sums over what lies in its place, and sums wait for the copy.
+        """
+        if not self._host:
+            return
+        xp, pieces = cupy(), self._host
+        summing, copying = xp.cuda.get_current_stream(), xp.cuda.Stream(non_blocking=True)
+        places = [xp.empty(max(piece.size for piece in pieces), dtype=np.uint8) for _ in pieces[:2]]
+        free, there = ([xp.cuda.Event(disable_timing=True) for _ in range(2)] for _ in range(2))
+        for event in free:
+            event.record(summing)
 
-    def weighted_sum(self, weights: Array, term: Any, shares: Any = None) -> Array:
-        """sum_i term(x_i'w, y_i) x_i in one pass; `shares`, if any, are those of each piece."""
-        if not isinstance(term, Slope) or term.code is None or weights.ndim != 1:
-            raise InputError('device="cuda" has loops for losses of one score that have a code; take device="cpu".')
-        xp = cupy()
-        exact, total = xp.asarray(self._about._exact(weights)), xp.zeros(self.dimension)
-        for piece, chosen, place in self._each():
-            own = shares[place] if shares is not None and len(shares) else None
-            if len(piece if chosen is None else chosen):
-                self._add(piece, chosen, term, (exact, own, total))
-        return np.asarray(xp.asnumpy(total)) + 0.0
+        def sent(number: int) -> Piece:
+            turn = number % 2
+            copying.wait_event(free[turn])
+            piece = sent_to(pieces[number], places[turn], copying)
+            there[turn].record(copying)
+            return piece
 
-    def _add(self, piece: Piece, chosen: Any, slope: Slope, told: tuple[Any, Any, Any]) -> None:
+        try:
+            ahead = sent(0)
+            for number in range(len(pieces)):
+                now, turn = ahead, number % 2
+                if number + 1 < len(pieces):
+                    ahead = sent(number + 1)
+                summing.wait_event(there[turn])
+                yield now, None, first + number
+                free[turn].record(summing)
+        finally:
+            copying.synchronize()  # before its places are given back
+
+    def weighted_sum(self, weights: Array, term: Term, shares: Mapping[int, Any] | None = None) -> Array:
+        """sum_i term(x_i'w, y_i) x_i in one pass; `shares`, if any, are those of each piece.
+
+        Terms that no loop of the device knows are computed by the host, from scores of the device.
+        """
+        with memory_in_words():
+            xp, exact = cupy(), self._about._exact(weights)
+            told, total = xp.asarray(exact), xp.zeros(exact.shape)
+            for piece, chosen, place in self._each():
+                self._add(piece, chosen, term, (told, None if shares is None else shares[place], total))
+            return np.asarray(xp.asnumpy(total)) + 0.0
+
+    def _add(self, piece: Piece, chosen: Any, term: Term, told: tuple[Any, Any, Any]) -> None:
         weights, shares, total = told
         labels = piece.labels if chosen is None else piece.labels[chosen]
-        loops = Loops(self.dimension, slope, labels, picked=chosen is not None, shared=shares is not None)
-        size = (np.int64(len(labels)), np.int32(self.dimension))
+        if not _coded(term) or (piece.sparse is None and self.dimension > WIDEST):
+            for part, rows in _chunks(piece, chosen, self.dimension, math.prod(weights.shape[1:])):
+                total += rows.T @ _terms(term, rows @ weights, labels[part], None if shares is None else shares[part])
+            return
+        slope = cast("Slope", term)
+        fixed = {"PICKED": int(chosen is not None), "SHARED": int(shares is not None)}
+        size = (np.int64(len(labels)), np.int32(self.dimension), numbers_of(slope))
         if piece.sparse is not None:
-            near = 8 * self.dimension if 8 * self.dimension <= _SHARED else 0
-            arguments = (*piece.sparse, chosen, labels, *told, *size)
-            loops("slope_sum_sparse", 4 * _processors(), *arguments, last=(np.int32(near > 0),), shared=near)
-        elif self.dimension <= WIDEST:
-            loops("slope_sum_dense", 4 * loops.blocks * _processors(), piece.rows, chosen, labels, *told, *size)
-        else:  # wider than registers: two products of pieces that are made float64, exact in any order
-            for start, rows in _float64(piece.rows if chosen is None else piece.rows[chosen]):
-                part = slice(start, start + len(rows))
-                own = None if shares is None else shares[part]
-                total += rows.T @ _terms(slope, rows @ weights, labels[part], own)
+            near = 8 * self.dimension if 8 * self.dimension <= SHARED else 0  # a larger one leaves too few threads
+            loops, blocks = Loops.of_terms(slope, labels, **fixed), 16 * processors()
+            last = (*told, *size, np.int32(near > 0))
+            loops("slope_sum_sparse", blocks, *piece.sparse, chosen, labels, *last, shared=near)
+            return
+        columns, rows, shared = shape_of(self.dimension, shared_memory())
+        loops = Loops.of_terms(slope, labels, COLUMNS=columns, ROWS=rows, **fixed)
+        arguments = (piece.rows, chosen, labels, *told, *size)
+        blocks = 4 * processors() * resident(shared, 16)
+        loops("slope_sum_dense", blocks, *arguments, threads=DENSE_THREADS, shared=shared)
 
     def gram(self) -> Array:
         """X'X."""
-        xp = cupy()
-        total = xp.zeros((self.dimension, self.dimension))
-        for piece, chosen, _ in self._each():
-            if piece.sparse is not None:
-                rows = _csr(piece, self.dimension)
-                total += (rows.T @ rows).toarray()
-                continue
-            for _, part in _float64(piece.rows if chosen is None else piece.rows[chosen]):
-                total += part.T @ part
-        return np.asarray(xp.asnumpy(total))
+        with memory_in_words():
+            xp, width = cupy(), self.dimension
+            total, upper = xp.zeros((width, width)), xp.zeros((width, width))
+            for piece, chosen, _ in self._each():
+                if piece.sparse is None and chosen is None and width <= MANY and has_products():
+                    tiles = _tiles(width)
+                    shared = 2 * fours(GRAM_ROWS * width + 8 * tiles) * 4
+                    arguments = (piece.rows, upper, np.int64(len(piece)), np.int32(width))
+                    Loops(TILES=tiles)("gram_dense", 12 * processors(), *arguments, threads=16 * tiles, shared=shared)
+                    continue
+                for _, rows in _chunks(piece, chosen, width):
+                    square = rows.T @ rows
+                    total += square if piece.sparse is None else square.toarray()
+            found = np.asarray(xp.asnumpy(total + upper + xp.triu(upper, 1).T))
+        return found + 0.0
 
     def gram_diagonal(self) -> Array:
         """sum_i x_ij^2 of every column j."""
-        xp = cupy()
-        total = xp.zeros(self.dimension)
-        for piece, _, _ in self._each():
-            if piece.sparse is not None:
-                _, columns, entries = piece.sparse
-                squares = entries.astype(np.float64) ** 2
-                total += xp.bincount(columns, weights=squares, minlength=self.dimension)
-                continue
-            for _, part in _float64(piece.rows):
-                total += (part * part).sum(axis=0)
-        return np.asarray(xp.asnumpy(total))
+        with memory_in_words():
+            xp = cupy()
+            total = xp.zeros(self.dimension)
+            for piece, chosen, _ in self._each():
+                for _, rows in _chunks(piece, chosen, self.dimension):
+                    if piece.sparse is None:
+                        total += (rows * rows).sum(axis=0)
+                    else:
+                        total += xp.bincount(rows.indices, weights=rows.data * rows.data, minlength=self.dimension)
+            return np.asarray(xp.asnumpy(total))
 
     def number_sum(
         self, term: Callable[[Any, Any], Any], low: float = 0.0, weights: Array | None = None, numbers: Any = None
     ) -> float:
         """sum_i of term(x_i'w, y_i) cut to [low, 1], 0 for a null row; `numbers` of each piece stand for scores."""
-        xp, total = cupy(), 0.0
-        exact = None if weights is None else xp.asarray(self._about._exact(weights))
-        for piece, _, place in self._each():
-            if numbers is not None:
-                given = numbers[place]
-            else:
-                given = xp.zeros(len(piece)) if exact is None else _scores(piece, exact, self.dimension)
-            found = bounded(term(given, piece.labels.astype(np.float64)), low, self._about.sum_bits)
-            found[piece.null] = 0.0
-            total += float(found.sum())
-        return total
+        if self._chosen is not None:
+            raise LeakError("a batch does not say which of its rows are null rows.")
+        with memory_in_words():
+            xp = cupy()
+            exact, total = None if weights is None else xp.asarray(self._about._exact(weights)), xp.zeros(1)
+            for piece, _, place in self._each():
+                for part, given in _given(piece, exact, None if numbers is None else numbers[place], self.dimension):
+                    found = _found(term, given, piece.labels[part].astype(np.float64))
+                    found = bounded(found, low, self._about.sum_bits)
+                    found[piece.null[part]] = 0.0
+                    total += found.sum()
+            return float(total[0])
 
     def projected(self, matrix: Array, *, made: bool = False) -> DeviceProjected:
         """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
-        return (DeviceProjectedRows if made else DeviceProjected)(self, matrix)
+        if self._chosen is not None:
+            raise LeakError("projected rows are those of a whole block, never of a batch.")
+        with memory_in_words():
+            return (DeviceProjectedRows if made else DeviceProjected)(self, matrix)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
-        raise InputError(
-            'device="cuda" serves the solvers newton, gradient, sgd and whitened with privacy; for another take '
-            'device="cpu".'
+        raise _NotServedError(
+            f'device="cuda" serves the solvers newton, gradient, sgd and whitened with privacy, which ask for no '
+            f'{name}; for another take device="cpu".'
         )
 
 
@@ -281,13 +263,16 @@ class DeviceProjected(Projected):
     """`Projected` on the device: lengths and shares are there, one array for each piece."""
 
     def __init__(self, block: DeviceBlock, projection: Array) -> None:
+        matrix = projection if projection.ndim == 1 else np.tril(projection)
+        self._start(block, matrix)
+        told = cupy().asarray(self._matrix)
+        self._sizes = {place: _lengths(piece, told, block.dimension) for piece, _, place in block._each()}
+
+    def _start(self, block: DeviceBlock, matrix: Array) -> None:
         self._block, self.bits = block, _checked(block)  # type: ignore[assignment, arg-type]
-        self._matrix = _on_grid(projection if projection.ndim == 1 else np.tril(projection), self.bits)
+        self._matrix = _on_grid(matrix, self.bits)
         self._rows_on_device = block
-        self._length, self._own = 0.0, list[Any]()
-        xp = cupy()
-        told = xp.asarray(self._matrix)
-        self._sizes = [_lengths(piece, told, block.dimension) for piece, _, _ in block._each()]
+        self._length, self._own = 0.0, dict[int, Any]()
 
     def number_sum(self, term: Callable[[Any, Any], Any]) -> float:
         """sum_i of term(|z_i|, y_i) cut to [0, 1]."""
@@ -299,12 +284,15 @@ class DeviceProjected(Projected):
             raise LeakError("the rows were cut already.")
         xp = cupy()
         room = 1.0 - (self._matrix.shape[-1] + self._block.records + 8) * 2.0**-50
-        self._length, self._own = length, [room * length / xp.maximum(sizes, length) for sizes in self._sizes]
+        with memory_in_words():
+            own = {place: room * length / xp.maximum(sizes, length) for place, sizes in self._sizes.items()}
+        self._length, self._own = length, own
         self._cut()
 
-    def exact_sum(self, point: Array, term: Any) -> Array:
+    def exact_sum(self, point: Array, term: Term) -> Array:
         """What is exact of it."""
-        weights = self._matrix * point if self._matrix.ndim == 1 else self._matrix @ point
+        matrix = self._matrix
+        weights = _each(lambda u: matrix * u if matrix.ndim == 1 else matrix @ u, point)
         return self._rows_on_device.weighted_sum(weights, term, self._own)
 
 
@@ -312,133 +300,134 @@ class DeviceProjectedRows(DeviceProjected):
     """`ProjectedRows` on the device."""
 
     def __init__(self, block: DeviceBlock, projection: Array) -> None:
-        self._block, self.bits = block, _checked(block)  # type: ignore[assignment, arg-type]
-        self._matrix = _on_grid(projection, self.bits)
-        self._rows_on_device = block
-        self._length, self._own = 0.0, list[Any]()
-        xp = cupy()
-        told = xp.asarray(self._matrix)
-        pieces = [piece for piece, _, _ in block._each()]
-        self._made = [_product(piece, told, block.dimension) for piece in pieces]
-        self._labels = [piece.labels for piece in pieces]
-        self._sizes = [_lengths_of(rows) for rows in self._made]
+        self._start(block, projection)
+        told = cupy().asarray(self._matrix)
+        self._made, self._labels = dict[int, Any](), dict[int, Any]()
+        for piece, _, place in block._each():
+            self._made[place], self._labels[place] = _product(piece, told, block.dimension), piece.labels.copy()
+        self._sizes = {place: _lengths_of(rows.T) for place, rows in self._made.items()}
 
     def _cut(self) -> None:
-        for own, rows in zip(self._own, self._made, strict=True):
+        for place, own in self._own.items():
             own /= self._length
+            rows = self._made[place]
             rows *= own[:, None]
             toward_zero(rows, self.bits)
 
-    def exact_sum(self, point: Array, term: Any) -> Array:
+    def exact_sum(self, point: Array, term: Term) -> Array:
         """The score is that of the cut row times what it was divided by."""
-        xp = cupy()
-        exact, total = xp.asarray(exact_weights(point, self.bits)), xp.zeros(len(point))
-        for rows, labels, own in zip(self._made, self._labels, self._own, strict=True):
-            total += rows.T @ _terms(term, (rows @ exact) / own, labels, None)
-        return np.asarray(xp.asnumpy(total))
+        with memory_in_words():
+            xp = cupy()
+            exact, total = xp.asarray(exact_weights(point, self.bits)), xp.zeros(point.shape)
+            for place, rows in self._made.items():
+                total += rows.T @ _terms(term, (rows @ exact) / self._own[place], self._labels[place], None)
+            return np.asarray(xp.asnumpy(total))
 
     def finished(self, total: Array) -> Array:
         """As it is."""
         return total
 
 
-def _rows(X: Matrix, start: int, stop: int) -> Matrix:
-    """Rows of the host, also of an array that is on the device."""
-    part = X[start:stop]
-    return part.get() if hasattr(part, "get") and not is_sparse(part) else part
+def _slices(count: int, width: int) -> Iterator[slice]:
+    step = max(1, WIDE // max(width, 1))
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
 
 
-def _on_host(block: Block) -> Piece:
-    labels = block.labels
-    if np.all(np.abs(labels) == 1.0):  # of two classes: an eighth of the traffic
-        labels = labels.astype(np.int8)
-    if is_sparse(block.rows):
-        sparse = (block.rows.indptr.astype(np.int64), block.rows.indices.astype(np.int32), block.entries)
-        return Piece(None, labels, block.null_rows, sparse=sparse)
-    return Piece(block.rows, labels, block.null_rows)
-
-
-def _copied(xp: Any, piece: Piece, stream: Any = None) -> Piece:
-    """On the device; by a stream of its own while another piece is summed."""
-    with stream or xp.cuda.Stream.null:
-        sparse = None if piece.sparse is None else tuple(xp.asarray(part) for part in piece.sparse)
-        rows = None if piece.rows is None else xp.asarray(piece.rows)
-        return Piece(rows, xp.asarray(piece.labels), xp.asarray(piece.null), sparse=sparse)
-
-
-def _pinned(xp: Any, piece: Piece) -> Piece:
-    """In memory of the host from which the device reads at full speed."""
-
-    def pinned(array: Any) -> Any:
-        memory = xp.cuda.alloc_pinned_memory(max(array.nbytes, 1))
-        made = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
-        made[...] = array
-        return made
-
-    sparse = None if piece.sparse is None else tuple(map(pinned, piece.sparse))
-    rows = None if piece.rows is None else pinned(piece.rows)
-    return Piece(rows, pinned(piece.labels), pinned(piece.null), sparse=sparse)
-
-
-def _float64(rows: Any) -> Iterator[tuple[int, Any]]:
-    step = max(1, _WIDE // max(rows.shape[1], 1))
-    for start in range(0, len(rows), step):
-        yield start, rows[start : start + step].astype(np.float64)
-
-
-def _csr(piece: Piece, width: int) -> Any:
+def _chunks(piece: Piece, chosen: Any, width: int, wide: int = 1) -> Iterator[tuple[slice, Any]]:
+    """Rows in float64, dense or sparse; so many at once that they, and `wide` numbers for each, take little memory."""
+    count = len(piece) if chosen is None else len(chosen)
+    if piece.sparse is None:
+        for part in _slices(count, max(width, wide)):
+            yield part, piece.rows[part if chosen is None else chosen[part]].astype(np.float64)
+        return
     from cupyx.scipy import sparse
 
-    starts, columns, entries = piece.sparse or (None, None, None)
-    parts = (entries.astype(np.float64), columns, starts.astype(np.int32))  # type: ignore[union-attr]
-    return sparse.csr_matrix(parts, shape=(len(piece), width))
+    starts, columns, entries = piece.sparse
+    parts = (entries.astype(np.float64), columns, starts.astype(np.int32))
+    rows = sparse.csr_matrix(parts, shape=(len(piece), width))
+    rows = rows if chosen is None else rows[chosen]
+    for part in _slices(count, wide):
+        yield part, rows if part == slice(0, count) else rows[part]
+
+
+def _given(piece: Piece, weights: Any, numbers: Any, width: int) -> Iterator[tuple[slice, Any]]:
+    """What a number of each row is computed from: numbers that were told, scores, or zeros."""
+    if numbers is None and weights is not None:
+        yield from ((part, rows @ weights) for part, rows in _chunks(piece, None, width))
+        return
+    for part in _slices(len(piece), 1):
+        yield part, cupy().zeros(part.stop - part.start) if numbers is None else numbers[part]
+
+
+def _found(term: Callable[[Any, Any], Any], given: Any, labels: Any) -> Any:
+    """A number of each row; by the host if the term knows arrays of NumPy alone."""
+    xp = cupy()
+    try:
+        return term(given, labels)
+    except TypeError:
+        return xp.asarray(term(xp.asnumpy(given), xp.asnumpy(labels)))
 
 
 def _product(piece: Piece, matrix: Any, width: int) -> Any:
     """x_i'P of every row, exact in any order."""
-    if piece.sparse is not None:
-        return _csr(piece, width) @ matrix
     found = cupy().empty((len(piece), *matrix.shape[1:]))
-    for start, rows in _float64(piece.rows):
-        found[start : start + len(rows)] = rows @ matrix
+    for part, rows in _chunks(piece, None, width, matrix.shape[-1]):
+        found[part] = rows @ matrix
     return found
 
 
-def _scores(piece: Piece, weights: Any, width: int) -> Any:
-    return _product(piece, weights, width)
+def _tiles(width: int) -> int:
+    """An even number of tiles of 8 columns."""
+    return 2 * max(1, math.ceil(width / 16))
 
 
 def _lengths(piece: Piece, matrix: Any, width: int) -> Any:
-    """|P'x_i| of every row, piece by piece."""
+    """|P'x_i| of every row."""
     xp = cupy()
-    if piece.sparse is not None:
-        if matrix.ndim == 2:
-            return _lengths_of(_csr(piece, width) @ matrix)
-        starts, columns, entries = piece.sparse
-        return _sparse_lengths(xp, starts, entries.astype(np.float64) * matrix[columns])
     found = xp.empty(len(piece))
-    for start, rows in _float64(piece.rows):
-        seen = rows * matrix if matrix.ndim == 1 else rows @ matrix
-        found[start : start + len(rows)] = _lengths_of(seen)
+    if piece.sparse is None and matrix.ndim == 2 and width <= MANY and has_products():
+        tiles = _tiles(width)
+        shared = 8 * tiles * (8 * tiles + 4) * 8
+        blocks = processors() * resident(shared, 4)
+        arguments = (piece.rows, matrix, found, np.int64(len(piece)), np.int32(width))
+        Loops(TILES=tiles)("lengths_triangular", blocks, *arguments, shared=shared)
+        return found
+    if piece.sparse is not None and matrix.ndim == 1:
+        starts, columns, entries = piece.sparse
+        told = (starts, entries.astype(np.float64) * matrix[columns], found, np.int64(len(found)))
+        Loops()("lengths_sparse", processors() * 8, *told)
+        return found
+    for part, rows in _chunks(piece, None, width, width):
+        if piece.sparse is not None:
+            found[part] = _lengths_of((rows @ matrix).T)
+            continue
+        seen = rows.T * matrix[:, None] if matrix.ndim == 1 else matrix.T @ rows.T
+        found[part] = _lengths_of(seen)
     return found
 
 
-def _sparse_lengths(xp: Any, starts: Any, entries: Any) -> Any:
-    found = xp.empty(len(starts) - 1)
-    _plain("lengths_sparse")((_processors() * 8,), (_THREADS,), (starts, entries, found, np.int64(len(found))))
-    return found
-
-
-def _lengths_of(rows: Any) -> Any:
+def _lengths_of(columns: Any) -> Any:
+    """Of rows that are given as columns of their entries."""
     xp = cupy()
-    found, columns = xp.empty(len(rows)), xp.ascontiguousarray(rows.T)
-    arguments = (columns, found, np.int64(len(rows)), np.int32(rows.shape[1]))
-    _plain("lengths_dense")((_processors() * 8,), (_THREADS,), arguments)
+    found = xp.empty(columns.shape[1])
+    arguments = (xp.ascontiguousarray(columns), found, np.int64(len(found)), np.int32(len(columns)))
+    Loops()("lengths_dense", processors() * 8, *arguments)
     return found
 
 
-def _terms(slope: Slope, scores: Any, labels: Any, shares: Any) -> Any:
-    found = cupy().empty(len(scores))
-    loops = Loops(1, slope, labels, shared=shares is not None)
-    loops("terms", 8 * _processors(), scores, labels, shares, found, np.int64(len(scores)))
+def _coded(term: Any) -> bool:
+    """Whether a loop of the device knows the terms."""
+    return isinstance(term, Slope) and term.code is not None
+
+
+def _terms(term: Term, scores: Any, labels: Any, shares: Any) -> Any:
+    xp = cupy()
+    if not _coded(term):
+        told = () if shares is None else (xp.asnumpy(shares),)
+        with np.errstate(all="ignore"):
+            return xp.asarray(term(xp.asnumpy(scores), xp.asnumpy(labels).astype(np.float64), *told))
+    slope, found = cast("Slope", term), xp.empty(len(scores))
+    loops = Loops.of_terms(slope, labels, SHARED=int(shares is not None))
+    loops("terms", 8 * processors(), scores, labels, shares, found, np.int64(len(scores)), numbers_of(slope))
     return found

@@ -1,0 +1,227 @@
+"""Rows on the device or on the host: where prepared rows are put as they come, and how they are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from sottovoce.data.block import Block, tell_null_rows
+from sottovoce.data.device.loops import cupy
+from sottovoce.data.matrix import Matrix, is_sparse
+from sottovoce.data.preparation import Preparation
+from sottovoce.errors import InputError
+
+Integers = NDArray[np.int64]
+
+CHUNK: Final = 1 << 26  # entries that are prepared at once, and of a piece of sparse rows or of one on the host
+LEAST_ROWS: Final = 1024  # of a chunk
+RESERVE: Final = 0.25  # of the device's memory that rows leave free
+_ALIGNED: Final = 512  # bytes
+
+
+class Piece:
+    """Rows with labels, on the device or on the host; of sparse rows starts, columns and entries."""
+
+    def __init__(self, rows: Any, labels: Any, null: Any, *, sparse: tuple[Any, Any, Any] | None = None) -> None:
+        self.rows, self.labels, self.null, self.sparse = rows, labels, null, sparse
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """All that it is made of."""
+        return (*(self.sparse or (self.rows,)), self.labels, self.null)
+
+    @classmethod
+    def of(cls, arrays: list[Any]) -> Piece:
+        """From `arrays`."""
+        if len(arrays) == 3:
+            return cls(*arrays)
+        return cls(None, *arrays[3:], sparse=(arrays[0], arrays[1], arrays[2]))
+
+    @property
+    def size(self) -> int:
+        """Bytes, each array at an aligned place."""
+        return sum(map(_aligned, self.arrays))
+
+
+def _aligned(array: Any) -> int:
+    return -(-int(array.nbytes) // _ALIGNED) * _ALIGNED
+
+
+class Arrays:
+    """Rows and labels in memory as a source of pieces."""
+
+    def __init__(self, X: Matrix, y: ArrayLike) -> None:
+        self._rows: Matrix = X.tocsr() if is_sparse(X) else np.asarray(X)
+        self._labels, self.shape = np.asarray(y), self._rows.shape
+        if self._labels.shape != self.shape[:1]:
+            raise InputError(
+                f"y has shape {self._labels.shape} but X has {self.shape[0]} rows; give one label per row."
+            )
+
+    @property
+    def density(self) -> float:
+        """Entries of a row."""
+        return float(self._rows.nnz / max(self.shape[0], 1) if is_sparse(self._rows) else self.shape[1])
+
+    def pieces(self, rows: int) -> Iterator[tuple[Matrix, NDArray[Any]]]:
+        """Of so many rows each."""
+        for start in range(0, self.shape[0], rows):
+            yield self._rows[start : start + rows], self._labels[start : start + rows]
+
+
+def stored(source: Any, recipe: Preparation) -> tuple[list[Piece], list[Piece]]:
+    """The rows of a source by the recipe, chunk by chunk: pieces on the device, and those of the host.
+
+    A source has a `shape` and `pieces(rows)`, which gives rows with their labels, about so many at a time.
+    """
+    count, features = source.shape
+    step = max(LEAST_ROWS, int(CHUNK / (getattr(source, "density", features) + 1)))
+    store = _Store(recipe, count)
+    for rows, labels in source.pieces(step):
+        store.add(Block.prepare(rows, labels, recipe, records=count))
+    store.join()
+    if store.filled != count:
+        raise InputError(f"X was said to have {count} rows but gave {store.filled}; read it again.")
+    tell_null_rows(store.null, count)
+    return store.pieces, store.host
+
+
+class _Store:
+    """Where prepared rows are put as they come: on the device while there is room, then in pinned memory."""
+
+    def __init__(self, recipe: Preparation, count: int) -> None:
+        self._xp, self._count, self._width = cupy(), count, recipe.dimension
+        two = recipe.labelled and recipe.classes is not None and len(recipe.classes) == 2
+        self._label = np.dtype(np.int8 if two else np.float64)  # -1 and 1 take an eighth of the traffic
+        free = self._xp.cuda.runtime.memGetInfo()[0] + self._xp.get_default_memory_pool().free_bytes()
+        self._room = (1.0 - RESERVE) * free
+        self._dense: Piece | None = None
+        self.filled, self.null = 0, 0  # rows, and how many of them are null rows
+        self.pieces, self.host = list[Piece](), list[Piece]()
+        self._waiting = list[Piece]()  # sparse parts that are too small for a piece
+
+    def add(self, part: Block) -> None:
+        """The next rows."""
+        self.filled += len(part)
+        self.null += int(part.null_rows.sum())
+        if self.filled > self._count:
+            return
+        labels = part.labels.astype(self._label)
+        if is_sparse(part.rows):
+            sparse = (part.rows.indptr.astype(np.int64), part.rows.indices.astype(np.int32), part.entries)
+            self._waiting.append(Piece(None, labels, part.null_rows, sparse=sparse))
+            if sum(len(each.sparse[2]) for each in self._waiting if each.sparse is not None) >= CHUNK:
+                self.join()
+            return
+        if self._dense is None:
+            self._dense = self._allocated()
+        start = self.filled - len(part)
+        fit = min(max(len(self._dense) - start, 0), len(part))
+        for target, array in zip(self._dense.arrays, (part.rows, labels, part.null_rows), strict=True):
+            _send(target[start : start + fit], array[:fit])
+        if fit < len(part):
+            self.host.append(pinned(Piece(part.rows[fit:], labels[fit:], part.null_rows[fit:])))
+
+    def _allocated(self) -> Piece:
+        """Room for as many dense rows as fit beside their lengths and shares."""
+        xp, each = self._xp, 4 * self._width + self._label.itemsize + 1 + 16
+        fit = min(self._count, int(self._room / each))
+        while True:
+            try:
+                rows = xp.empty((fit, self._width), dtype=np.float32)
+                dense = Piece(rows, xp.empty(fit, dtype=self._label), xp.empty(fit, dtype=bool))
+            except xp.cuda.memory.OutOfMemoryError:  # another program was faster
+                rows = None
+                fit //= 2
+            else:
+                self.pieces.append(dense)
+                return dense
+
+    def join(self) -> None:
+        """The sparse parts that wait as one piece."""
+        parts, self._waiting = self._waiting, []
+        if not parts:
+            return
+        starts, shift = [np.zeros(1, dtype=np.int64)], 0
+        for part in parts:
+            own = part.arrays[0]
+            starts.append(own[1:] + shift)
+            shift += int(own[-1])
+        if shift >= 1 << 31:
+            raise InputError('device="cuda" takes sparse rows in pieces of at most 2^31 entries; take device="cpu".')
+        columns, entries, labels, null = (
+            np.concatenate([part.arrays[place] for part in parts]) for place in (1, 2, 3, 4)
+        )
+        piece = Piece(None, labels, null, sparse=(np.concatenate(starts), columns, entries))
+        if not self.host and piece.size + 16 * len(piece) < self._room:
+            try:
+                self.pieces.append(on_device(piece))
+            except self._xp.cuda.memory.OutOfMemoryError:
+                self._room = 0.0
+            else:
+                self._room -= piece.size + 16 * len(piece)
+                return
+        self.host.append(pinned(piece))
+
+
+def _send(target: Any, array: NDArray[Any], stream: Any = None) -> None:
+    """An array of the host into one of the device that lies together, byte by byte."""
+    array = np.ascontiguousarray(array, dtype=target.dtype)
+    runtime = cupy().cuda.runtime
+    if array.nbytes:
+        told = (target.data.ptr, array.ctypes.data, array.nbytes, runtime.memcpyHostToDevice)
+        runtime.memcpy(*told) if stream is None else runtime.memcpyAsync(*told, stream.ptr)
+
+
+def on_device(piece: Piece) -> Piece:
+    """A copy of a piece of the host; done when this returns."""
+    xp, made = cupy(), []
+    for array in piece.arrays:
+        made.append(xp.empty(array.shape, dtype=array.dtype))
+        _send(made[-1], array)
+    return Piece.of(made)
+
+
+def sent_to(piece: Piece, place: Any, stream: Any) -> Piece:
+    """A copy of a piece of the host in a place of the device's memory, under way when this returns."""
+    made, start = [], 0
+    for array in piece.arrays:
+        target = place[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        _send(target, array, stream)
+        made.append(target)
+        start += _aligned(array)
+    return Piece.of(made)
+
+
+def pinned(piece: Piece) -> Piece:
+    """In memory of the host from which the device reads at full speed; in any other if there is too little of it."""
+    xp = cupy()
+
+    def kept(array: Any) -> Any:
+        try:
+            memory = xp.cuda.alloc_pinned_memory(max(array.nbytes, 1))
+        except xp.cuda.runtime.CUDARuntimeError:
+            return np.array(array, order="C")
+        made = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
+        made[...] = array
+        return made
+
+    return Piece.of([kept(array) for array in piece.arrays])
+
+
+def gathered(piece: Piece, chosen: Integers, width: int) -> Piece:
+    """The chosen rows of a piece of the host."""
+    labels, null = piece.labels[chosen], piece.null[chosen]
+    if piece.sparse is None:
+        return Piece(piece.rows[chosen], labels, null)
+    starts, columns, entries = piece.sparse
+    rows = sp.csr_matrix((entries, columns, starts), shape=(len(piece), width), copy=False)[chosen]
+    sparse = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
+    return Piece(None, labels, null, sparse=sparse)
