@@ -6,7 +6,6 @@ a list of sources; each of them can be read anywhere, from its beginning, as oft
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
@@ -15,57 +14,66 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data.matrix import Matrix, is_sparse
+from sottovoce.data import readers
+from sottovoce.data.labels import label_key
+from sottovoce.data.matrix import is_sparse
 from sottovoce.data.schema import Schema
+from sottovoce.data.sources import ArraySource, Asked, Labels, Piece, Source, opened
 from sottovoce.errors import InputError
 
-Labels = NDArray[Any]
-Piece = tuple[Matrix, Labels | None]  # rows, and labels where they are known
+__all__ = ["ArraySource", "Dataset", "Labels", "Piece", "Source"]
 
 ENTRIES = 1 << 22  # of a piece as it is read: 32 MB of float64
-
-
-class Source(ABC):
-    """Some of the rows, with their labels: a file, a part of one, a partition."""
-
-    records: int
-
-    @abstractmethod
-    def pieces(self, rows: int) -> Iterator[Piece]:
-        """Rows and labels in their order, at most so many at once."""
-
-
-class ArraySource(Source):
-    """Arrays, which may be memory maps."""
-
-    def __init__(self, X: Matrix, y: Labels | None) -> None:
-        self.X, self.y, self.records = X, y, int(X.shape[0])
-
-    def pieces(self, rows: int) -> Iterator[Piece]:
-        """Slices."""
-        for start in range(0, self.records, rows):
-            part = slice(start, start + rows)
-            yield self.X[part], None if self.y is None else self.y[part]
 
 
 class Dataset:
     """Rows that are read piece by piece, and their labels.
 
-    `schema` says what the columns of a table hold, and `label` names the label column where there is no schema.
-    Prepared rows lie in a file in `folder`: by default beside the ledger, else where the system has large temporary
-    files. `keep=True` leaves it there for the next fit on the same files with the same bounds.
+    Parameters
+    ----------
+    files : path, or list of paths
+        A file, a folder of files or a pattern such as "people/*.parquet", in the order of their names. Parquet and CSV
+        (plain, `.gz`, `.bz2`, `.xz`) go together, columns by their names; LIBSVM files and `.npy` files each alone.
+    label : str, int or None
+        The label column, by name or position, where there is no schema; of `.npy` files those that have the labels,
+        label="y.npy".
+    schema : Schema or None
+        What the columns hold, and which is the label. Without one every other column is a number.
+    features : int or None
+        How many features there are. LIBSVM files do not say it; elsewhere it is checked.
+    left_out : str or None
+        A column that is no feature, such as one of identifiers.
+    records : int or None
+        How many records there are, as declared. One file of lines is then not counted first; elsewhere it is checked.
+    folder : path or None
+        Where a file of prepared rows lies while it is used: by default beside the ledger, else where the system has
+        large temporary files. Who may read it can read the rows. Rows that fit in memory need none.
+    keep : bool
+        Leave the file there for the next fit on the same files with the same bounds.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         files: str | PathLike[str] | Sequence[str | PathLike[str]],
         *,
         label: str | int | None = None,
         schema: Schema | None = None,
+        features: int | None = None,
+        left_out: str | None = None,
+        records: int | None = None,
         folder: str | PathLike[str] | None = None,
         keep: bool = False,
     ) -> None:
-        raise NotImplementedError
+        found = opened(files, Asked(label, schema, features, left_out, records))
+        self.sources, self.schema, self.labelled = found.sources, schema, found.labelled
+        self.feature_names = found.names
+        self.shape = (sum(source.records for source in found.sources), found.features)
+        if records not in (None, self.shape[0]):
+            raise InputError(
+                f"records={records} is declared and there are {self.shape[0]}; the count is public, so correct it or "
+                "leave it out."
+            )
+        self._at(folder, keep)
 
     @classmethod
     def from_arrays(
@@ -104,27 +112,66 @@ class Dataset:
     ndim = 2
     folder: Path | None = None  # for prepared rows
     keep: bool = False
+    _told: bool = False  # whether the holder was told of lines that cannot be read
 
     def _at(self, folder: str | PathLike[str] | None, keep: bool) -> Dataset:
         self.folder, self.keep = None if folder is None else Path(folder), keep
+        if keep and any(source.mark() is None for source in self.sources):
+            raise InputError("keep=True is for rows of files, which are known again; leave it out for arrays.")
         return self
 
     def pieces(self, rows: int | None = None) -> Iterator[Piece]:
         """Rows and labels in their order, at most so many at once."""
-        step = max(1, ENTRIES // max(self.shape[1], 1)) if rows is None else rows
         for source in self.sources:
-            yield from source.pieces(step)
+            yield from source.pieces(self._step if rows is None else rows)
+        self._tell()
+
+    @property
+    def _step(self) -> int:
+        return max(1, ENTRIES // max(self.shape[1], 1))
+
+    def _tell(self) -> None:
+        """Tell the holder, once, which lines became null rows."""
+        if self._told:
+            return
+        self._told = True
+        by_file: dict[Path, list[Source]] = {}
+        for source in self.sources:
+            if source.place is not None and source.spoilt[0]:
+                by_file.setdefault(source.place, []).append(source)
+        for path, parts in by_file.items():
+            lines = [line for part in parts for line in part.spoilt[1]]
+            records = sum(source.records for source in self.sources if source.place == path)
+            readers.tell_spoilt(path, records, lines, sum(part.spoilt[0] for part in parts))
 
     def distinct_labels(self, most: int) -> NDArray[Any]:
-        """The labels that occur, each once, as far as they are no more than so many; one more says that there are."""
+        """The labels that occur, each once, as far as they are no more than so many; one more says that there are.
+
+        In files labels are numbers if each of them is one, or is missing, and else texts, whichever piece they are in.
+        """
         found: dict[Any, None] = {}
-        for _, labels in self.pieces():
-            for label in (labels if labels is not None else np.zeros(0)).tolist():
-                if label == label:
-                    found.setdefault(label)
-            if len(found) > most:
-                break
+        for source in self.sources:
+            for labels in source.labels(self._step):
+                for label in np.unique(labels).tolist() if labels.dtype.kind in "fiub" else labels.tolist():
+                    if label == label:
+                        found.setdefault(label)
+                if len(found) > most + len(readers.MISSING):
+                    return np.array(list(found), dtype=object)
+        if any(source.texts for source in self.sources):
+            found = dict.fromkeys(_alike(list(found)))
         return np.array(list(found), dtype=object)
 
     def __repr__(self) -> str:
         return f"Dataset of {self.shape[0]} records and {self.shape[1]} features in {len(self.sources)} source(s)"
+
+
+def _alike(labels: Sequence[Any]) -> Sequence[Any]:
+    """Labels of several files or pieces, of one kind: numbers, or texts where one is no number."""
+    texts = [label for label in labels if isinstance(label, str)]
+    numbers = [label for label in labels if not isinstance(label, str)]
+    if not texts or not numbers:
+        return labels
+    present = [text for text in texts if text.strip().lower() not in readers.MISSING]
+    if all(isinstance(label_key(text), float) for text in present):
+        return [*numbers, *(label_key(text) for text in present)]
+    return [*texts, *(str(label).removesuffix(".0") for label in numbers)]

@@ -19,7 +19,7 @@ import math
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +43,9 @@ COMPRESSED = (".gz", ".bz2", ".xz")
 MISSING = frozenset({"", "na", "nan", "?"})
 _MOST_FEATURES = 2**31 - 2  # a larger index does not fit the matrix
 _ROWS_AT_ONCE = 20_000  # strings are ten times the size of the numbers they become
-_LINES_NAMED = 5  # of those that became null rows, in the log
+LINES_NAMED = 5  # of those that became null rows, in the log
 _log = logging.getLogger("sottovoce.readers")
+SPACES = " \t\r\n\x0b\x0c"  # a line of these alone is empty
 _NOT_DATA = ("@", "%", "|")  # what opens a comment or a declaration in an ARFF or a UCI file
 
 
@@ -77,7 +78,7 @@ def read_table(
     closed spoils its own line alone. Empty lines are no records.
     """
     path = Path(path)
-    kind = _kind(path)
+    kind = kind_of(path)
     if kind in CSV:
         return read_csv(path, label=label, features=features, left_out=left_out)
     if kind in PARQUET:
@@ -101,12 +102,12 @@ def read_columns(path: PathLike) -> dict[str, NDArray[Any]]:
     path = Path(path)
     if not has_columns(path):
         raise InputError(f"{path.name}: columns are read from {', '.join(CSV + PARQUET)} files; use read_table here.")
-    return csv_columns(path) if _kind(path) in CSV else _parquet_columns(path)
+    return csv_columns(path) if kind_of(path) in CSV else _parquet_columns(path)
 
 
 def has_columns(path: Path) -> bool:
     """Whether a file of that name has columns with names; a name that no reader knows is an error."""
-    return _kind(path) in CSV + PARQUET
+    return kind_of(path) in CSV + PARQUET
 
 
 def read_csv(  # noqa: PLR0913
@@ -124,22 +125,17 @@ def read_csv(  # noqa: PLR0913
     labels: list[str] = []
     spoilt: list[int] = []
     with _csv_chunks(path, names, member) as (columns, chunks):
-        position = _label_position(label, columns, path)
-        kept = [j for j in range(len(columns)) if j not in (position, _label_position(left_out, columns, path, "id"))]
-        _check_features(features, len(kept), path)
+        position = column_place(label, columns, path)
+        kept = [j for j in range(len(columns)) if j not in (position, column_place(left_out, columns, path, "id"))]
+        check_features(features, len(kept), path)
         for lines, rows in chunks:
-            whole = np.array([row is not None for row in rows])
-            cells = list(zip(*(row or _nothing(columns) for row in rows), strict=True))
-            block = np.empty((len(rows), len(kept)))
-            for column, j in enumerate(kept):
-                block[:, column], numeric = each_number(cells[j])
-                whole &= numeric
-            block[~whole] = np.nan
+            cells = cells_by_column(rows, len(columns))
+            block, whole = numeric_rows(rows, cells, kept)
             blocks.append(block)
             spoilt.extend(line for line, good in zip(lines, whole, strict=True) if not good)
             if position is not None:
                 labels.extend(cells[position])
-    _tell(path, sum(map(len, blocks)), spoilt)
+    tell_spoilt(path, sum(map(len, blocks)), spoilt)
     y = None if position is None else _number_or_text(labels)
     return Table(np.concatenate(blocks), y, tuple(columns[j] for j in kept))
 
@@ -161,7 +157,7 @@ def read_cells(path: PathLike) -> Any:
     path = Path(path)
     if not has_columns(path):
         raise InputError(f"{path.name}: a schema is for {', '.join(CSV + PARQUET)} files, whose columns have names.")
-    return _csv_cells(path) if _kind(path) in CSV else _parquet_table(path)
+    return _csv_cells(path) if kind_of(path) in CSV else _parquet_table(path)
 
 
 def _csv_cells(path: Path, names: Sequence[str] | None = None, member: str | None = None) -> dict[str, list[str]]:
@@ -170,10 +166,9 @@ def _csv_cells(path: Path, names: Sequence[str] | None = None, member: str | Non
         spoilt: list[int] = []
         for lines, rows in chunks:
             spoilt.extend(line for line, row in zip(lines, rows, strict=True) if row is None)
-            whole = (row or _nothing(columns) for row in rows)
-            for column, part in zip(cells, zip(*whole, strict=True), strict=True):
+            for column, part in zip(cells, cells_by_column(rows, len(columns)), strict=True):
                 column.extend(part)
-    _tell(path, len(cells[0]), spoilt)
+    tell_spoilt(path, len(cells[0]), spoilt)
     return dict(zip(columns, cells, strict=True))
 
 
@@ -193,9 +188,8 @@ def read_svmlight(path: PathLike, *, features: int | None = None) -> Table:
         raise
     except (ValueError, OverflowError):
         with open_data(path) as stream:
-            lines, spoilt = _svmlight_lines(stream, features)
-        X, y = load_svmlight_file(io.BytesIO(lines), n_features=features, zero_based=False)
-        _tell(path, X.shape[0], spoilt)
+            X, y, spoilt = svmlight_rows(stream, features)
+        tell_spoilt(path, X.shape[0], spoilt)
     if X.shape[0] == 0:
         raise InputError(f"{path} has no rows.")
     return Table(X, y, tuple(str(index) for index in range(1, X.shape[1] + 1)))
@@ -208,13 +202,13 @@ def read_parquet(
     path = Path(path)
     columns = _parquet_columns(path)
     names = tuple(columns)
-    position = _label_position(label, names, path)
-    unused = (position, _label_position(left_out, names, path, "id"))
+    position = column_place(label, names, path)
+    unused = (position, column_place(left_out, names, path, "id"))
     kept = [name for j, name in enumerate(names) if j not in unused]
-    _check_features(features, len(kept), path)
+    check_features(features, len(kept), path)
     for name in kept:
         if columns[name].dtype == object:
-            raise _not_numeric(path, name)
+            raise not_numeric(path, name)
     y = None if position is None else columns[names[position]]
     return Table(np.column_stack([columns[name] for name in kept]), y, tuple(kept))
 
@@ -258,7 +252,8 @@ def _opened(path: Path, member: str | None) -> Iterator[IO[bytes]]:
             yield stream
 
 
-def _kind(path: Path) -> str:
+def kind_of(path: Path) -> str:
+    """The suffix that tells the format; one that no reader knows is an error."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     compressed = bool(suffixes) and suffixes[-1] in COMPRESSED
     kind = "".join(suffixes[:-1][-1:] if compressed else suffixes[-1:])
@@ -276,7 +271,7 @@ def _csv_chunks(
 ) -> Iterator[tuple[tuple[str, ...], Iterator[tuple[list[int], list[_Row]]]]]:
     """The column names, then (line numbers, rows) some thousands at a time; None for a row of another length."""
     with csv_lines(path, member) as lines:
-        columns = _header(next(lines, (1, []))[1], path) if names is None else tuple(names)
+        columns = header_names(next(lines, (1, []))[1], path) if names is None else tuple(names)
         rows = csv_rows(lines, columns, declarations=names is not None)
         first = next(rows, None)
         if first is None:
@@ -294,11 +289,14 @@ def csv_lines(path: PathLike, member: str | None = None) -> Iterator[Iterator[tu
         open_data(path, member) as raw,
         io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="\n") as text,
     ):
-        lines = itertools.dropwhile(lambda numbered: not numbered[1].strip(), enumerate(text, 1))
-        yield ((number, _cells(line) if line.strip() else []) for number, line in lines)
+        lines = itertools.dropwhile(lambda numbered: not numbered[1].strip(SPACES), enumerate(text, 1))
+        yield ((number, cells_of(line)) for number, line in lines)
 
 
-def _cells(line: str) -> list[str] | None:
+def cells_of(line: str) -> list[str] | None:
+    """The cells of one line, none of an empty one; None where it cannot be read."""
+    if not line.strip(SPACES):
+        return []
     if '"' not in line:
         return [cell.lstrip(" ") for cell in line.rstrip("\r\n").split(",")]
     try:
@@ -307,7 +305,8 @@ def _cells(line: str) -> list[str] | None:
         return None
 
 
-def _header(cells: list[str] | None, path: Path) -> tuple[str, ...]:
+def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
+    """The names of the columns by the first line."""
     names = tuple(cell.strip() for cell in cells or ())
     if any("\ufffd" in name for name in names):
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.")
@@ -373,20 +372,36 @@ def each_number(cells: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.b
     return found, np.array([value is not None for value in alone])
 
 
-def _nothing(columns: tuple[str, ...]) -> list[str]:
-    return [""] * len(columns)
+def cells_by_column(rows: Sequence[_Row], width: int) -> list[tuple[str, ...]]:
+    """The cells of each column; those of a row that is none are missing."""
+    nothing = [""] * width
+    return list(zip(*(row or nothing for row in rows), strict=True))
 
 
-def _tell(path: Path, records: int, spoilt: list[int]) -> None:
-    """Tell the holder which lines became null rows."""
+def numeric_rows(
+    rows: Sequence[_Row], cells: Sequence[Sequence[str]], kept: Sequence[int]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The numbers of the kept columns, and which rows are whole; one with a cell that is no number is all NaN."""
+    whole = np.array([row is not None for row in rows])
+    block = np.empty((len(rows), len(kept)))
+    for column, place in enumerate(kept):
+        block[:, column], numeric = each_number(cells[place])
+        whole &= numeric
+    block[~whole] = np.nan
+    return block, whole
+
+
+def tell_spoilt(path: PathLike, records: int, spoilt: Sequence[int], count: int | None = None) -> None:
+    """Tell the holder which lines became null rows: the first of them, where `count` says how many there are."""
     if spoilt:
-        first = ", ".join(map(str, spoilt[:_LINES_NAMED]))
-        more = ", ..." if len(spoilt) > _LINES_NAMED else ""
+        count = len(spoilt) if count is None else count
+        first = ", ".join(map(str, spoilt[:LINES_NAMED]))
+        more = ", ..." if count > LINES_NAMED else ""
         _log.warning(
             "%s: %d of %d records cannot be read (a cell that is no number, or too few or too many cells); they count "
             "as null rows, which contribute nothing. Lines: %s%s",
             path,
-            len(spoilt),
+            count,
             records,
             first,
             more,
@@ -398,7 +413,8 @@ def _number_or_text(cells: Sequence[str]) -> NDArray[Any]:
     return np.array([cell.strip() for cell in cells], dtype=object) if values is None else values
 
 
-def _label_position(label: str | int | None, columns: Sequence[str], path: Path, what: str = "label") -> int | None:
+def column_place(label: str | int | None, columns: Sequence[str], path: Path, what: str = "label") -> int | None:
+    """The place of a column by its name or position."""
     if label is None:
         return None
     if isinstance(label, str) and label in columns:
@@ -408,25 +424,29 @@ def _label_position(label: str | int | None, columns: Sequence[str], path: Path,
     raise InputError(f"{what}={label!r} is no column of {path}. Its columns are: {', '.join(columns)}.")
 
 
-def _check_features(features: int | None, found: int, path: Path) -> None:
+def check_features(features: int | None, found: int, path: Path) -> None:
+    """Refuse a table with no feature, or with another number than declared."""
     if found == 0:
         raise InputError(f"{path} has no column but the label: there is nothing to learn from.")
     if features is not None and features != found:
         raise InputError(f"features={features} but {path} has {found} feature columns. Is the label column named?")
 
 
-def _not_numeric(path: Path, column: str) -> InputError:
+def not_numeric(path: Path, column: str) -> InputError:
+    """What is said of a text column that is a feature."""
     return InputError(
         f"{path}: column {column!r} is not numeric. Name it as the label, or declare what the columns hold in a schema "
         "(`sottovoce schema FILE` drafts one), which encodes text columns."
     )
 
 
-def _svmlight_lines(stream: IO[bytes], features: int | None) -> tuple[bytes, list[int]]:
-    """The lines of a LIBSVM file that scikit-learn refused, each that is not of the form replaced by NaN; and which."""
+def svmlight_rows(lines: Iterable[bytes], features: int | None) -> tuple[sparse.csr_matrix, NDArray[Any], list[int]]:
+    """Rows and labels of lines that scikit-learn refused, each that is not of the form all NaN; and which these are."""
+    from sklearn.datasets import load_svmlight_file
+
     kept: list[bytes] = []
     spoilt: list[int] = []
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(lines, 1):
         whole = line.split(b"#")[0].split()
         if not whole:
             continue
@@ -434,7 +454,8 @@ def _svmlight_lines(stream: IO[bytes], features: int | None) -> tuple[bytes, lis
             whole = [b"nan", b"1:nan"]
             spoilt.append(number)
         kept.append(b" ".join(whole))
-    return b"\n".join(kept), spoilt
+    X, y = load_svmlight_file(io.BytesIO(b"\n".join(kept)), n_features=features, zero_based=False)
+    return X, y, spoilt
 
 
 def _is_svmlight(parts: list[bytes], features: int) -> bool:
@@ -448,7 +469,8 @@ def _is_svmlight(parts: list[bytes], features: int) -> bool:
     return all(a < b for a, b in itertools.pairwise([0, *indices, features + 1]))
 
 
-def _parquet_table(path: Path) -> Any:
+def parquet_file(path: Path, **options: Any) -> Any:
+    """An open Parquet file, of which its footer was read."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -459,31 +481,61 @@ def _parquet_table(path: Path) -> Any:
     if not path.exists():
         raise InputError(f"{path}: there is no such file.")
     try:
-        table = parquet.read_table(path)
+        file = parquet.ParquetFile(path, **options)
     except (pyarrow.ArrowException, OSError, EOFError):
-        raise InputError(f"{path} is damaged, or not a Parquet file. Copy or write it again.") from None
+        raise damaged_parquet(path) from None
+    names = file.schema_arrow.names
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two columns have the same name.")
+    return file
+
+
+def damaged_parquet(path: Path) -> InputError:
+    """What is said of a file that is none."""
+    return InputError(f"{path} is damaged, or not a Parquet file. Copy or write it again.")
+
+
+def _parquet_table(path: Path) -> Any:
+    with parquet_file(path) as file:
+        import pyarrow
+
+        try:
+            table = file.read()
+        except (pyarrow.ArrowException, OSError, EOFError):
+            raise damaged_parquet(path) from None
     if table.num_rows == 0 or table.num_columns == 0:
         raise InputError(f"{path} has no rows.")
-    if len(set(table.column_names)) < table.num_columns:
-        raise InputError(f"{path}: two columns have the same name.")
     return table
 
 
 def _parquet_columns(path: Path) -> dict[str, NDArray[Any]]:
     table = _parquet_table(path)
+    return {
+        name: arrow_column(path, name, column) for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+
+
+def is_text(path: Path, name: str, arrow_type: Any) -> bool:
+    """Whether a column of an Arrow table is of texts; else it is of numbers, and any other type is an error."""
+    from pyarrow import types
+
+    kind = arrow_type.value_type if types.is_dictionary(arrow_type) else arrow_type
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return False
+    if types.is_string(kind) or types.is_large_string(kind):
+        return True
+    raise InputError(f"{path}: column {name!r} has the type {kind}. Convert it to a number or to text first.")
+
+
+def arrow_column(path: Path, name: str, column: Any) -> NDArray[Any]:
+    """Numbers as floats, NaN where one is missing; texts as they are."""
     import pyarrow
     from pyarrow import types
 
-    columns: dict[str, NDArray[Any]] = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-        if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-            # Arrow has no cast from a Boolean to a float; the first cast undoes dictionary encoding.
-            number = pyarrow.int8() if types.is_boolean(kind) else kind
-            columns[name] = column.cast(kind).cast(number).cast(pyarrow.float64(), safe=False).to_numpy()
-        elif types.is_string(kind) or types.is_large_string(kind):
-            cells = column.cast(kind).cast(pyarrow.large_binary()).to_pylist()
-            columns[name] = np.array([(cell or b"").decode(errors="replace") for cell in cells], dtype=object)
-        else:
-            raise InputError(f"{path}: column {name!r} has the type {kind}. Convert it to a number or to text first.")
-    return columns
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if is_text(path, name, kind):
+        cells = column.cast(kind).cast(pyarrow.large_binary()).to_pylist()
+        return np.array([(cell or b"").decode(errors="replace") for cell in cells], dtype=object)
+    # Arrow has no cast from a Boolean to a float; the first cast undoes dictionary encoding.
+    number = pyarrow.int8() if types.is_boolean(kind) else kind
+    return np.asarray(column.cast(kind).cast(number).cast(pyarrow.float64(), safe=False).to_numpy())
