@@ -26,17 +26,16 @@ def test_without_cupy_the_extra_is_named() -> None:
 
 
 def test_what_rows_do_not_serve_where_they_lie_is_refused() -> None:
-    X, one = np.eye(3), {"private": True, "outputs": 1}
-    assert devices.refusal(X, "scd", **one) is None
+    X = np.eye(3)
+    assert devices.refusal(X, "scd", private=True) is None
     with devices.on("cuda"):
-        assert "newton, gradient, sgd, whitened" in str(devices.refusal(X, "scd", **one))
-        assert "without privacy" in str(devices.refusal(X, "newton", private=False, outputs=1))
-        assert "two classes" in str(devices.refusal(X, "whitened", private=True, outputs=3))
-        assert devices.refusal(X, "newton", **one) is None
-    assert devices.refusal(X, "scd", **one) is None
+        assert "newton, gradient, sgd, whitened" in str(devices.refusal(X, "scd", private=True))
+        assert "with privacy" in str(devices.refusal(X, "newton", private=False))
+        assert devices.refusal(X, "newton", private=True) is None
+    assert devices.refusal(X, "scd", private=True) is None
     data = sv.Dataset.from_arrays(X, np.ones(3))
-    assert "a Dataset serves newton, gradient, sgd, whitened" in str(devices.refusal(data, "scd", **one))
-    assert devices.refusal(data, "whitened", private=False, outputs=3) is None
+    assert "a Dataset serves newton, gradient, sgd, whitened" in str(devices.refusal(data, "scd", private=True))
+    assert devices.refusal(data, "whitened", private=False) is None
 
 
 def test_auto_takes_a_solver_that_the_rows_serve() -> None:

@@ -47,7 +47,7 @@ def served(X: Any) -> tuple[str, ...] | None:
     return SERVED if isinstance(X, Dataset) or _CHOSEN.get() != "cpu" else None
 
 
-def refusal(X: Any, solver: str, *, private: bool, outputs: int) -> str | None:
+def refusal(X: Any, solver: str, *, private: bool) -> str | None:
     """Why rows do not serve a solver where they lie, or None."""
     known = served(X)
     if known is None:
@@ -55,9 +55,8 @@ def refusal(X: Any, solver: str, *, private: bool, outputs: int) -> str | None:
     if solver not in known:
         where, other = ("a Dataset", "arrays") if isinstance(X, Dataset) else ('device="cuda"', 'device="cpu"')
         return f"{where} serves {', '.join(known)}, and not {solver}; take one of them, or {other}"
-    if _CHOSEN.get() != "cpu" and not (private and outputs == 1):
-        what = "more than two classes at once" if private else "runs without privacy"
-        return f'device="cuda" has no loops for {what}; take device="cpu"'
+    if _CHOSEN.get() != "cpu" and not private:
+        return 'device="cuda" is for runs with privacy; take device="cpu"'
     return None
 
 

@@ -732,8 +732,7 @@ class Party(Answering):
 
     def _check_place(self, plan: Plan) -> None:
         """Refuse a fit by a solver that the rows do not serve where they lie."""
-        outputs = plan.scaled_loss.outputs
-        reason = devices.refusal(self._rows, plan.algorithm, private=plan.private, outputs=outputs)
+        reason = devices.refusal(self._rows, plan.algorithm, private=plan.private)
         if plan.algorithm in FAMILIES and reason is not None:
             raise RefusedError(f"{self.name} refuses: {reason}.")
 
