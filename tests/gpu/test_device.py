@@ -16,6 +16,7 @@ import sottovoce as sv
 from sottovoce import losses
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.dataset import Dataset
 from sottovoce.data.device import block as device
 from sottovoce.data.device import loops, pieces
 from sottovoce.data.preparation import Preparation
@@ -106,6 +107,21 @@ def test_products_are_those_of_rows_in_memory(
         assert np.array_equal(one.gram(), two.gram())
         assert np.array_equal(one.gram_diagonal(), two.gram_diagonal())
     assert not np.array_equal(there.gram(), there.take(np.arange(2, len(there))).gram())
+
+
+@pytest.mark.parametrize("features", [124, 125, 126, 127])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_a_device_with_little_shared_memory_has_smaller_tiles(
+    features: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = both("dense", 1001, features, monkeypatch)
+    room = 3 * (4 * 2 * loops.fours(rows * (features + 1)) * 4 + 1024)
+    monkeypatch.setattr(device, "shared_memory", lambda: room)
+    assert loops.shape_of(features + 1, room)[1] == rows
+    weights, slope = np.linspace(-3, 3, features + 1), Slope(losses.get("logistic"), 1.0, here.bits)
+    chosen = np.arange(1000, 0, -3)
+    for one, two in ((here, there), (here.take(chosen), there.take(chosen))):
+        assert np.array_equal(one.weighted_sum(weights, slope), two.weighted_sum(weights, slope))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -242,9 +258,10 @@ def test_rows_that_come_in_pieces_are_those_of_an_array(form: str, monkeypatch: 
     recipe = Preparation(Bounds(row_norm=2.0), 31, True, 2000, (0, 1))
     monkeypatch.setattr(pieces, "LEAST_ROWS", 300)
     monkeypatch.setattr(pieces, "CHUNK", 1)
+    monkeypatch.setattr(pieces, "READ", 1)
     slope, weights = Slope(losses.get("logistic"), 1.0, recipe.bits), np.linspace(-2, 2, 32)
     expected = Block.prepare(X, y, recipe).weighted_sum(weights, slope)
-    for given in ((X, y), (Pieces(X, y, 2000), None)):
+    for given in ((X, y), (Pieces(X, y, 2000), None), (Dataset.from_arrays(X, y), None)):
         there = device.DeviceBlock.prepare(*given, recipe)
         assert np.array_equal(there.weighted_sum(weights, slope), expected)
     for said in (1999, 2000 - 500):

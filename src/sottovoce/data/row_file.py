@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.data.block import Block
+from sottovoce.data.block import Block, tell_null_rows
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.parts import Found, Integers, Part, Parts, Work, empty
 from sottovoce.data.preparation import Preparation
@@ -32,4 +32,5 @@ def in_memory_or_file(data: Dataset, recipe: Preparation, beside: Path | None) -
     for rows, labels in data.pieces():
         known = np.zeros(rows.shape[0]) if labels is None else labels
         blocks.append(Block.prepare(rows, known, recipe, records=records))
+    tell_null_rows(sum(int(block.null_rows.sum()) for block in blocks), records)
     return PartsInMemory(empty(recipe, records), blocks)

@@ -135,15 +135,17 @@ template <int LEFT> __device__ __forceinline__ void arrived()
 #endif
 }
 
-// Rows first, ..., first + R - 1, which lie together, by threads `me` of `all`; behind the last row come zeros.
+// Rows first, ..., first + R - 1, which lie together, by threads `me` of `all`; behind the last row come zeros. Where
+// tiles are no multiples of 16 bytes, entries go one by one.
 __device__ __forceinline__ void send_rows(
     float* to, const float* rows, long long first, long long count, int R, int width, int me, int all)
 {
     if (first < count) {
         int here = count - first < R ? (int)(count - first) : R, entries = here * width;
+        int fours = (R * width) & 3 ? 0 : entries & ~3;
         const float* from = rows + first * width;
-        for (int i = 4 * me; i + 3 < entries; i += 4 * all) send_four(to + i, from + i);
-        for (int i = (entries & ~3) + me; i < entries; i += all) send(to + i, from + i);
+        for (int i = 4 * me; i < fours; i += 4 * all) send_four(to + i, from + i);
+        for (int i = fours + me; i < entries; i += all) send(to + i, from + i);
         for (int i = entries + me; i < R * width; i += all) to[i] = 0.f;
     }
     sent();

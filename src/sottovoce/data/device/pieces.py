@@ -18,6 +18,7 @@ from sottovoce.errors import InputError
 Integers = NDArray[np.int64]
 
 CHUNK: Final = 1 << 26  # entries that are prepared at once, and of a piece of sparse rows or of one on the host
+READ: Final = 1 << 24  # the same of rows that are read from somewhere
 LEAST_ROWS: Final = 1024  # of a chunk
 RESERVE: Final = 0.25  # of the device's memory that rows leave free
 _ALIGNED: Final = 512  # bytes
@@ -79,13 +80,14 @@ class Arrays:
 def stored(source: Any, recipe: Preparation) -> tuple[list[Piece], list[Piece]]:
     """The rows of a source by the recipe, chunk by chunk: pieces on the device, and those of the host.
 
-    A source has a `shape` and `pieces(rows)`, which gives rows with their labels, about so many at a time.
+    A source has a `shape` and `pieces(rows)`, which gives rows with their labels, at most so many at once.
     """
     count, features = source.shape
-    step = max(LEAST_ROWS, int(CHUNK / (getattr(source, "density", features) + 1)))
+    entries = CHUNK / (source.density + 1) if isinstance(source, Arrays) else READ / (features + 1)
     store = _Store(recipe, count)
-    for rows, labels in source.pieces(step):
-        store.add(Block.prepare(rows, labels, recipe, records=count))
+    for rows, labels in source.pieces(max(LEAST_ROWS, int(entries))):
+        known = np.zeros(rows.shape[0]) if labels is None else labels
+        store.add(Block.prepare(rows, known, recipe, records=count))
     store.join()
     if store.filled != count:
         raise InputError(f"X was said to have {count} rows but gave {store.filled}; read it again.")
