@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce.data import devices
 from sottovoce.data.device.loops import shape_of
+from sottovoce.data.device.pieces import Arrays
+from sottovoce.data.matrix import dense
 from sottovoce.errors import InputError
 
 
@@ -59,3 +63,18 @@ def test_the_shape_of_a_loop_covers_its_columns_and_has_room(width: int, shared:
     assert 32 % rows == 0
     assert size >= 4 * 2 * rows * width * 4  # four warps have two tiles each
     assert size + 1024 <= shared
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.coo_matrix])
+def test_arrays_come_in_pieces_with_their_labels(form: Any) -> None:
+    X, y = np.arange(30.0).reshape(10, 3), np.arange(10)
+    source = Arrays(form(X), y)
+    assert source.shape == (10, 3)
+    assert source.density == (2.9 if form is not np.asarray else 3.0)
+    rows, labels = zip(*source.pieces(4), strict=True)
+    assert [len(part) for part in labels] == [4, 4, 2]
+    assert np.array_equal(np.vstack([dense(part) for part in rows]), X)
+    assert np.array_equal(np.concatenate(labels), y)
+    for wrong in (y[:9], np.zeros((10, 2)), np.zeros(11)):
+        with pytest.raises(InputError, match="give one label per row"):
+            Arrays(form(X), wrong)
