@@ -611,7 +611,7 @@ def test_files_in_different_orders_are_trained_on_once_they_are_aligned() -> Non
     fitted = model(epsilon=1e6).fit(federation)
     assert fitted.plan_.sealing.ids
     joined = np.hstack([party._rows for party in parties])
-    assert fitted.score(joined, parties[1]._labels) > 0.9  # rows that do not belong together: one half
+    assert fitted.score(joined, parties[1]._labels) > 0.8  # rows that do not belong together: one half
 
     parties[2].use(np.array(parties[2]._places), "00" * 32)  # another alignment of the same people
     with pytest.raises((InputError, RefusedError), match="different alignments"):
