@@ -14,7 +14,7 @@ from sottovoce.app.runs import Facts, Preview, job_facts, planned
 from sottovoce.data.readers import has_columns, read_table
 from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
-from sottovoce.estimators.base import common_names
+from sottovoce.estimators.declarations import common_names
 from sottovoce.lab.made_up import LookAlike, MadeUp
 from sottovoce.lab.simulation import Work, checked_epsilons
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import secrets
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -22,41 +19,39 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from sottovoce import algorithms, losses, penalties
+from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Solution
-from sottovoce.arguments import is_number, is_whole
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.devices import check_device, on
-from sottovoce.data.preparation import MOST_CLASSES
-from sottovoce.data.schema import PRIVATE, Encoded, Number, Schema, columns_of
-from sottovoce.data.threads import check_jobs, using
+from sottovoce.data.devices import on
+from sottovoce.data.schema import Encoded, Number, Schema, columns_of
+from sottovoce.data.threads import using
 from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators import ranges, repeats
+from sottovoce.estimators.cautions import warn_of, warn_of_norms
 from sottovoce.estimators.choice import SHARE, check_auto, choice_to_come, choose_alpha
+from sottovoce.estimators.declarations import Facts, column_shares, common_names, distinct_classes, is_private
+from sottovoce.estimators.export import to_onnx, to_sklearn
+from sottovoce.estimators.parameters import check_parameters, no_solver
+from sottovoce.estimators.planning import check_gaussian, planned
 from sottovoce.estimators.report import privacy_report
-from sottovoce.federation.coordinator import Coordinator, Progress, check_aligned, check_people
+from sottovoce.federation.coordinator import Coordinator, Progress
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.party import as_labels
 from sottovoce.federation.prediction import COORDINATOR
-from sottovoce.files import write_data
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.plan.sealing import MOST_PARTIES
-from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.calibration import mu_for, part_of
-from sottovoce.privacy.ledger import Account, Ledger
-from sottovoce.privacy.relation import Relation, checked, inside
+from sottovoce.privacy.relation import Relation, inside
 from sottovoce.queries.joint import looked_up
-from sottovoce.solvers import SOLVERS, Options, by_name
+from sottovoce.solvers import Options, by_name
 from sottovoce.solvers.auto import NEWTON_FEATURES
 from sottovoce.transports.base import Communication
 
 Array = NDArray[np.float64]
-Facts = Mapping[str, Mapping[str, Any]]  # what each party declares public
 
-LITTLE = 30.0  # the signal N mu below which a fit says little
 _SPARSE = ("csr", "csc", "coo")
 _WITHOUT_VALUES = {
     "could not convert": "X has columns that are not numbers; declare what they hold in a schema, "
@@ -262,7 +257,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 )
             made = by_name(solver) if isinstance(solver, str) else solver
             if not isinstance(made, Options):
-                raise _no_solver(solver)
+                raise no_solver(solver)
             parameters["solver"] = made.replace(**nested)
         super().set_params(**parameters)
         return self
@@ -573,7 +568,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         )
         if schema is not None and (filled := tuple(place for place in schema.bought if place < features)):
             bounds = bounds.model_copy(update={"filled": filled})
-        columns, norms = _columns(federation, facts, bounds, schema) if federation.split == "columns" else ((), ())
+        columns, norms = column_shares(federation, facts, bounds, schema) if federation.split == "columns" else ((), ())
         private = self.epsilon != math.inf
         parties = tuple((name, fact["records"]) for name, fact in facts.items())
         records = parties[0][1] if federation.split == "columns" else sum(count for _, count in parties)
@@ -652,45 +647,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         self.privacy_ = privacy_report(self.plan_, seeded=self._seeded, beside=beside)
 
     def _check_parameters(self) -> None:
-        if not isinstance(self.solver, str | Options):
-            raise _no_solver(self.solver)
-        if not (is_number(self.epsilon) and self.epsilon > 0):
-            raise InputError(
-                f"epsilon={self.epsilon!r} must be a positive number (1.0 is a usual choice), or float('inf') for no "
-                "privacy."
-            )
-        if not (is_number(self.delta) and 0 < self.delta < 1):
-            raise InputError(
-                f"delta={self.delta!r} must be a number between 0 and 1, well below 1 / records; 1e-5 is usual."
-            )
-        if not (self.row_norm is None or is_number(self.row_norm)):
-            raise InputError(f"row_norm={self.row_norm!r} must be a positive number; declare the largest you expect.")
-        if not (self.ledger is None or isinstance(self.ledger, str | PathLike | Ledger | Account)):
-            raise InputError(f"ledger={self.ledger!r} must be the path of a ledger, a Ledger, an Account or None.")
-        seed = self.insecure_seed
-        if seed is not None and not (is_whole(seed) and seed >= 0):
-            raise InputError(
-                f"insecure_seed={seed!r} must be a whole number from 0, or None for noise that protects the records."
-            )
-        check_jobs(self.n_jobs)
-        check_device(self.device)
-        checked(self.relation)
-        if self.calibration not in ("tight", "paper"):
-            raise InputError(f"calibration={self.calibration!r} must be 'tight' or 'paper'.")
-        if self.rescale not in ("symmetric", "unit"):
-            raise InputError(f"rescale={self.rescale!r} must be 'symmetric' ([-1, 1]) or 'unit' ([0, 1]).")
-
-        if not (self.schema is None or isinstance(self.schema, Schema)):
-            raise InputError(
-                f"schema is of type {type(self.schema).__name__} and must be a Schema: sv.Schema({{...}}), or "
-                "sv.Schema.from_toml(path)."
-            )
-        for name, usual in (("entry_bound", None), ("feature_ranges", None), ("rescale", "symmetric")):
-            if self.schema is not None and getattr(self, name) != usual:
-                raise InputError(
-                    f"{name}={getattr(self, name)!r}: the bounds of the features follow from the schema; leave {name} "
-                    "out, or leave the schema out."
-                )
+        check_parameters(self)
 
     def _without_privacy(self) -> bool:
         """Whether the user asks, by name, for a run that does not protect a person's record."""
@@ -787,12 +744,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         for rows within the declared bounds.
         """
         self._check_shared()
-        module, name = self._plain.rsplit(".", 1)
-        made = getattr(importlib.import_module(module), name)()  # which takes a while to import
-        fitted = ("coef_", "intercept_", "classes_", "n_features_in_", "feature_names_in_")
-        vars(made).update({name: copy(vars(self)[name]) for name in fitted if name in vars(self)})
-        made.n_iter_ = np.array([self.n_iter_])
-        return made
+        return to_sklearn(self)
 
     def to_onnx(self, path: str | PathLike[str] | None = None) -> bytes:
         """The model as an ONNX graph, and written to `path`; needs the extra `onnx`.
@@ -800,18 +752,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         It is that of `to_sklearn()`: the input `X` has the numeric features in their order, as float32 (of a table,
         `schema.encode(table)`), and rows are not cut. Classifiers give labels and, where there are some, probabilities.
         """
-        plain = self.to_sklearn()
-        try:
-            from skl2onnx import to_onnx
-        except ImportError:
-            raise InputError("to_onnx needs skl2onnx; install the extra, sottovoce[onnx].") from None
-        vars(plain).pop("feature_names_in_", None)  # a graph knows columns by their places
-        options = {id(plain): {"zipmap": False}} if hasattr(plain, "predict_proba") else None
-        graph = to_onnx(plain, np.zeros((1, self.n_features_in_), np.float32), options=options)
-        made: bytes = graph.SerializeToString()
-        if path is not None:
-            write_data(Path(path), made, "path")
-        return made
+        return to_onnx(self, path)
 
     @property
     def sparse_coef_(self) -> Any:
@@ -841,70 +782,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def planned(  # noqa: PLR0913
-    form: Algorithm,
-    problem: Problem,
-    options: Any,
-    federation: Federation,
-    seed: int | None,
-    within: Whole | None = None,
-) -> Plan:
-    """A plan for the parties of a federation, with a run and a coin of its own and with what it is about."""
-    coin = secrets.token_hex(16) if seed is None else f"seed {seed}"
-    plan = algorithms.plan_by(form, problem, options, run=secrets.token_hex(16), coin=coin)
-    said: dict[str, Any] = {"about": federation.about} if federation.about.texts() else {}
-    said |= {} if within is None else {"within": within}
-    return plan.model_copy(update=said) if said else plan
-
-
-def check_gaussian(plan: Plan, form: Algorithm) -> None:
-    """Refuse a solver whose releases do not add up as Gaussian ones do, where something is bought beside the fit."""
-    mu = gaussian_mu(form.pricing.events(form, plan, plan.relation, plan.names[0]), plan.relation)
-    if mu is None or not math.isfinite(mu):
-        raise InputError(
-            f"solver={plan.algorithm!r}: what is bought beside a fit shares mu squared with it, which needs a solver "
-            "with Gaussian releases alone, such as 'whitened' or 'newton'."
-        )
-
-
-def penalty_named(name: str, **parameters: Any) -> Named:
-    """A penalty or a set as plans name it, its parameters checked."""
-    return Named(name=name, parameters=penalties.get(name, **parameters).parameters())
-
-
-def loss_named(name: str, kind: losses.Kind, **parameters: float) -> Named:
-    """A registered loss of that kind as plans name it, its parameters checked."""
-    if name not in (known := losses.names(kind)):
-        raise InputError(
-            f"loss={name!r} must be one of {', '.join(map(repr, known))}, or a loss of the kind {kind!r} of your own, "
-            "registered with sottovoce.losses.register."
-        )
-    loss = losses.get(name, **parameters)
-    losses.check_units(loss)
-    return Named(name=name, parameters=loss.parameters() if parameters else {})
-
-
-def ball_or(penalty: str, ball: str, alpha: Any, radius: float | None) -> Named:
-    """A radius asks for the ball; else alpha is the weight of the penalty, and 0 means none."""
-    if radius is not None:
-        return penalty_named(ball, radius=radius)
-    return Named(name="none") if alpha == 0 else penalty_named(penalty, alpha=alpha)
-
-
-def distinct_classes(values: list[Any]) -> tuple[Any, ...]:
-    """The distinct labels among these, sorted, of two the positive class last."""
-    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-    distinct = sorted(set(plain), key=lambda value: (str(type(value)), value))
-    if len(distinct) < 2:
-        raise InputError(
-            f"classification needs at least two classes, but {len(distinct)} class(es) were found or declared. Declare "
-            "the labels to tell apart, for example classes=(0, 1) or classes=('no', 'yes')."
-        )
-    if len(distinct) > MOST_CLASSES:
-        raise InputError(f"{len(distinct)} classes were found or declared, and at most {MOST_CLASSES} are served.")
-    return tuple(distinct)
-
-
 def _refuse(arguments: dict[str, Any]) -> None:
     """Not a named parameter of `fit`, so that scikit-learn knows that weights are not supported."""
     if "sample_weight" in arguments and arguments.pop("sample_weight") is not None:
@@ -914,87 +791,6 @@ def _refuse(arguments: dict[str, Any]) -> None:
         )
     if arguments:
         raise TypeError(f"fit() got an unexpected keyword argument {next(iter(arguments))!r}")
-
-
-def _columns(
-    federation: Federation, facts: Facts, bounds: Bounds, schema: Schema | None
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """By columns: how many each party has and, of a declared row norm, the bound of its part of a row.
-
-    The parts are as the schema says, else in proportion to the columns.
-    """
-    check_people({name: fact["records"] for name, fact in facts.items()})
-    check_aligned(facts)
-    columns = tuple(fact["features"] for fact in facts.values())
-    if bounds.row_norm is not None and schema is not None and federation.norms is None:
-        return columns, schema.party_norms(bounds.row_norm, columns)
-    if bounds.row_norm is not None:
-        return columns, tuple(federation.party_norms(bounds.row_norm, columns))
-    if federation.norms is not None:
-        raise InputError(
-            f"norms={federation.norms!r} are the parties' parts of row_norm, which is not declared; declare it, or "
-            "leave norms out."
-        )
-    return columns, ()
-
-
-def common_names(facts: Facts, split: Split) -> tuple[str, ...]:
-    """The feature names that the parties agree on; parties without names do not object."""
-    named = {party: tuple(fact["feature_names"]) for party, fact in facts.items() if fact["feature_names"]}
-    if split == "columns":
-        return tuple(name for names in named.values() for name in names) if len(named) == len(facts) else ()
-    if len(set(named.values())) > 1:
-        raise InputError(
-            f"the parties {', '.join(named)} name their columns differently or order them differently; by rows every "
-            "party has the same columns in the same order."
-        )
-    return next(iter(named.values()), ())
-
-
-def warn_of_delta(problem: Problem, frames: int) -> None:
-    """Of a private run whose delta says little."""
-    if problem.delta >= 1 / problem.records and problem.epsilon < math.inf:
-        warnings.warn(
-            f"delta={problem.delta:.3g} is at or above 1/N = {1 / problem.records:.3g}: a mechanism that publishes "
-            f"one random record whole would satisfy it. Choose delta below {0.1 / problem.records:.1g}.",
-            UserWarning,
-            stacklevel=frames,
-        )
-
-
-def warn_of(problem: Problem, frames: int) -> None:
-    """What public numbers say against a fit, before anything is spent."""
-    if problem.epsilon == math.inf:
-        return
-    warn_of_delta(problem, frames + 1)
-    if problem.signal < LITTLE:
-        enough = gaussian_epsilon(problem.mu * LITTLE / problem.signal, problem.delta)
-        warnings.warn(
-            f"epsilon={problem.epsilon:g}: this budget buys little here. With {problem.records} records the signal "
-            f"N mu is {problem.signal:.2g}; below {LITTLE:g} no model is far better than one that says the same of "
-            f"everybody. About {math.ceil(problem.records * LITTLE / problem.signal)} records would do, or "
-            f"epsilon={enough:.2g}.",
-            UserWarning,
-            stacklevel=frames,
-        )
-
-
-def warn_of_norms(problem: Problem, frames: int) -> None:
-    """Of sealed columns whose parts are cut to shares of a row norm that follow nothing but the number of columns."""
-    if problem.sealing is None or not problem.norms:
-        return
-    widths = [problem.bounds.columns(problem.features)[p.start : p.stop] for p in map(problem.part, problem.names)]
-    cut = [name for name, w, b in zip(problem.names, widths, problem.norms, strict=True) if np.linalg.norm(w) > b]
-    if cut:
-        shares = ", ".join(f"{name} {norm:.3g}" for name, norm in zip(problem.names, problem.norms, strict=True))
-        warnings.warn(
-            f"row_norm={problem.bounds.row_norm:g} is shared among the parties by their numbers of columns ({shares}): "
-            f"a row with more than that at {', '.join(cut)} is cut there, though it may be short as a whole. Declare "
-            "norms=[...] of the federation by attributes (of one-hot codes count the ones), a schema, or "
-            "feature_ranges without a row_norm, which cuts nothing.",
-            UserWarning,
-            stacklevel=frames,
-        )
 
 
 @contextlib.contextmanager
@@ -1007,18 +803,5 @@ def failures_of(federation: Federation) -> Iterator[None]:
         raise
 
 
-def is_private(bound: Any) -> bool:
-    """Whether a bound is to be bought."""
-    return isinstance(bound, str) and bound == PRIVATE
-
-
 def _is_nested(parameter: str) -> bool:
     return parameter.startswith("solver__")
-
-
-def _no_solver(value: Any) -> InputError:
-    called = f" (a class: write {value.__name__}())" if isinstance(value, type) and issubclass(value, Options) else ""
-    return InputError(
-        f"solver={value!r}{called} must be 'auto', a name ({', '.join(SOLVERS)}) or an object such as "
-        "sottovoce.solvers.CD(inner=80)."
-    )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sottovoce import penalties
 from sottovoce.errors import BudgetError, InputError, RefusedError
+from sottovoce.estimators.planning import planned
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.problem import Problem
 
@@ -83,7 +84,6 @@ def choose_alpha(estimator: PrivateLinearModel, prepared: Prepared, solution: So
 def choice_to_come(estimator: PrivateLinearModel, prepared: Prepared) -> Plan:
     """The plan of the choice before the fit has run: with models that say nothing, on which no cost depends."""
     from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
-    from sottovoce.estimators.base import planned
 
     candidates = Candidates(np.zeros((len(ALPHAS) + 1, prepared.plan.dimension)))
     problem = _problem(estimator, prepared.plan)

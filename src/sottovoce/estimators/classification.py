@@ -17,8 +17,9 @@ from sottovoce.arguments import is_number
 from sottovoce.data.block import label_key
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.errors import InputError
-from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, distinct_classes, loss_named, penalty_named
+from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
+from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Split
 

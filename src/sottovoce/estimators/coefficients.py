@@ -15,7 +15,9 @@ from sottovoce.algorithms.standard_errors import PrivateStandardErrors, Start
 from sottovoce.algorithms.standard_errors.estimates import OneStep
 from sottovoce.data.schema import Schema
 from sottovoce.errors import BudgetError, InputError, RefusedError
-from sottovoce.estimators.base import Facts, Prepared, PrivateLinearModel, planned
+from sottovoce.estimators.base import Prepared, PrivateLinearModel
+from sottovoce.estimators.declarations import Facts
+from sottovoce.estimators.planning import planned
 from sottovoce.federation.federation import Federation
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem

@@ -34,7 +34,10 @@ from sottovoce.arguments import is_number
 from sottovoce.data.dataset import Dataset
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots, repeats
-from sottovoce.estimators.base import PrivateLinearModel, common_names, failures_of, planned, warn_of_delta
+from sottovoce.estimators.base import PrivateLinearModel, failures_of
+from sottovoce.estimators.cautions import warn_of_delta
+from sottovoce.estimators.declarations import common_names
+from sottovoce.estimators.planning import planned
 from sottovoce.estimators.report import UNPROTECTED_FIT, privacy_report
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import as_labels

@@ -14,8 +14,9 @@ from sottovoce import losses
 from sottovoce.arguments import is_number
 from sottovoce.data.block import label_key
 from sottovoce.errors import InputError
-from sottovoce.estimators.base import Array, PrivateLinearModel, ball_or, is_private, loss_named, penalty_named
+from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
+from sottovoce.estimators.declarations import ball_or, is_private, loss_named, penalty_named
 from sottovoce.plan.problem import Named, Split
 
 if TYPE_CHECKING:

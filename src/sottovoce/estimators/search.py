@@ -23,7 +23,9 @@ from sottovoce.algorithms.model_selection import Candidates, ComparedLosses
 from sottovoce.arguments import is_number
 from sottovoce.errors import InputError, LeakError, SottovoceError
 from sottovoce.estimators import repeats
-from sottovoce.estimators.base import Prepared, PrivateLinearModel, check_gaussian, warn_of
+from sottovoce.estimators.base import Prepared, PrivateLinearModel
+from sottovoce.estimators.cautions import warn_of
+from sottovoce.estimators.planning import check_gaussian
 from sottovoce.estimators.report import assumptions
 from sottovoce.federation.federation import Federation, as_account
 from sottovoce.plan.problem import Named, Problem
