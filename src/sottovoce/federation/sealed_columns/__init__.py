@@ -5,7 +5,7 @@
     products   shares of the Gram matrix, from the masked columns and what the dealer dealt
     a look-up  masked scores, then masked slopes, then shares of the sum
 
-The coordinator asks, and each message names its stage. By the message, and who answers with what:
+The coordinator asks, and each message names its stage:
 
     stage            the coordinator sends            a party answers with
     group            nothing, to who has the labels   the key of the parties' boxes, boxed for each other party
@@ -15,9 +15,9 @@ The coordinator asks, and each message names its stage. By the message, and who 
     scores           weights; to one party a table    its masked scores, boxed for the others
     slopes           the others' boxes                its masked slopes, boxed for the others
     gradient         the others' boxes, words dealt   nothing: its part of the sum waits for the last piece
-    (kind "ask")     the same, for the last piece     its share of the sum, with noise: the gate lets it out
+    (an "ask")       words dealt, the last boxes      its share of the sum, with noise: the gate lets it out
 
-    gram, own, lookup: what the coordinator asks the dealer for, one box for the party whose turn it is
+The dealer is asked for what is dealt, by the stages gram, own and lookup: boxes for the one party whose turn it is.
 
 Boxes pass through the coordinator, which cannot read them. Records go in pieces that fit a message. A label is used
 once; a holder that was stopped in the middle has lost the run. Proof: `sealed/proofs/columns.md`.
