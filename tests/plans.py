@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
-from sottovoce.data.bounds import Bounds
+from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Named
+from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.sealing import Sealing
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -43,6 +44,23 @@ MORE: dict[tuple[str, str], dict[str, dict[str, Any]]] = {  # what a plan says m
     ("admm", "columns"): {"labels held": {"labels": "held"}},
     ("fdml", "columns"): {"labels held": {"labels": "held"}},
 }
+
+
+def columns_problem(columns: Sequence[int], records: int, bounds: Bounds, *, first: int = 0, **fields: Any) -> Problem:
+    """The squared loss over so many columns of each party, party-`first` and so on; or what the fields say instead."""
+    declared: dict[str, Any] = {
+        "loss": Named(name="squared"),
+        "regulariser": Named(name="none"),
+        "split": "columns",
+        "parties": tuple((f"party-{first + k}", records) for k in range(len(columns))),
+        "features": sum(columns),
+        "columns": tuple(columns),
+        "norms": () if bounds.row_norm is None else tuple(party_norms(bounds.row_norm, columns)),
+        "bounds": bounds,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
+    return Problem(**declared | fields)
 
 
 def plan_for(form: Algorithm, split: Any, **more: Any) -> Plan:

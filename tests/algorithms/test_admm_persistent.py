@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from scipy.stats import binom, norm
 
 import sottovoce as sv
+from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.base import Ask
 from sottovoce.algorithms.sharing.admm_fresh import FreshADMM, FreshScores
@@ -26,7 +27,7 @@ from sottovoce.algorithms.sharing.admm_noisy_rows import NoisyRowsADMM
 from sottovoce.algorithms.sharing.gradients import NoisyRowScores, OwnGradients, bound_of
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.data.bounds import Bounds
 from sottovoce.door import gate as gates
 from sottovoce.door import noisy_rows
 from sottovoce.door.frames import Frame, decode, encode
@@ -36,7 +37,7 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Labels, Named, Problem
+from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.randomness import SeededRandomness
@@ -67,21 +68,9 @@ def plan_for(form: str = "persistent", loss: str = "logistic", **fields: Any) ->
     bounds = fields.pop("bounds", Bounds.declare(entry_bound=1.0, label_bound=1.0))
     columns, records = fields.pop("columns", COLUMNS), fields.pop("records", RECORDS)
     options = fields.pop("options", {"rounds": 6})
-    declared: dict[str, Any] = {
-        "loss": Named(name=loss, parameters={"threshold": 0.5} if loss == "huber" else {}),
-        "regulariser": Named(name="none"),
-        "split": "columns",
-        "parties": tuple((f"party-{k + 1}", records) for k in range(len(columns))),
-        "features": sum(columns),
-        "columns": columns,
-        "norms": () if bounds.row_norm is None else tuple(party_norms(bounds.row_norm, columns)),
-        "bounds": bounds,
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "label_party": len(columns) - 1,
-        **LOSSES[loss],
-    }
-    return plan_of(Problem(**declared | fields), "admm", rows=form, **options)
+    named = Named(name=loss, parameters={"threshold": 0.5} if loss == "huber" else {})
+    fields = {"loss": named, "label_party": len(columns) - 1, **LOSSES[loss]} | fields
+    return plan_of(columns_problem(columns, records, bounds, first=1, **fields), "admm", rows=form, **options)
 
 
 def with_releases(plan: Plan, **updates: Mapping[str, Any] | None) -> Plan:

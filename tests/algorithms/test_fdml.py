@@ -15,17 +15,18 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
+from plans import columns_problem
 from sottovoce import algorithms
 from sottovoce.algorithms.sharing.fdml_exact import Batches, ExactFDML, batch_size
 from sottovoce.algorithms.sharing.fdml_noisy_rows import MeanSteps, NoisyRowsFDML
 from sottovoce.algorithms.sharing.gradients import RIDGE, joined_means
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Labels, Named, Problem
+from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.ledger import Account
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
@@ -73,20 +74,8 @@ def columns_of(X: Any, y: np.ndarray, parties: int, **options: Any) -> sv.Federa
 def plan_for(columns: tuple[int, ...], records: int, loss: str = "logistic", **fields: Any) -> Plan:
     bounds = fields.pop("bounds", Bounds.declare(row_norm=2.0, label_bound=1.0))
     options = fields.pop("options", {})
-    declared: dict[str, Any] = {
-        "loss": Named(name=loss),
-        "regulariser": Named(name="none"),
-        "split": "columns",
-        "parties": tuple((f"party-{m + 1}", records) for m in range(len(columns))),
-        "features": sum(columns),
-        "columns": columns,
-        "norms": () if bounds.row_norm is None else tuple(party_norms(bounds.row_norm, columns)),
-        "bounds": bounds,
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "classes": None if loss in ("squared", "huber") else (-1, 1),
-    }
-    return plan_of(Problem(**declared | fields), "fdml", **options)
+    fields = {"loss": Named(name=loss), "classes": None if loss in ("squared", "huber") else (-1, 1)} | fields
+    return plan_of(columns_problem(columns, records, bounds, first=1, **fields), "fdml", **options)
 
 
 # --- without privacy ----------------------------------------------------------------------------------------------

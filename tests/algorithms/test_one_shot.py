@@ -14,17 +14,18 @@ import scipy.sparse as sp
 from sklearn.linear_model import Lasso, LinearRegression, Ridge
 
 import sottovoce as sv
+from plans import columns_problem
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.one_shot.private import LABEL_SHARE, LabelValues, RowSketch
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, LeakError
 from sottovoce.federation.party import Party
 from sottovoce.penalties.quadratic import minimise
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Labels, Named, Problem
+from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import Gaussian
@@ -41,20 +42,9 @@ def plan_for(**fields: Any) -> Plan:
     """A plan of three parties, or of what the arguments say instead."""
     bounds = fields.pop("bounds", Bounds.declare(entry_bound=2.0, label_bound=1.0))
     options = fields.pop("options", {})
-    columns, records = fields.get("columns", COLUMNS), fields.pop("records", RECORDS)
-    declared: dict[str, Any] = {
-        "loss": Named(name="squared"),
-        "regulariser": Named(name="l2", parameters={"alpha": 0.1}),
-        "split": "columns",
-        "parties": tuple((f"party-{k}", records) for k in range(len(columns))),
-        "features": sum(columns),
-        "columns": columns,
-        "norms": () if bounds.row_norm is None else tuple(party_norms(bounds.row_norm, columns)),
-        "bounds": bounds,
-        "epsilon": 1.0,
-        "delta": 1e-5,
-    }
-    return plan_of(Problem(**declared | fields), "one-shot", **options)
+    columns, records = fields.pop("columns", COLUMNS), fields.pop("records", RECORDS)
+    fields = {"regulariser": Named(name="l2", parameters={"alpha": 0.1})} | fields
+    return plan_of(columns_problem(columns, records, bounds, **fields), "one-shot", **options)
 
 
 def sketch_of(plan: Plan, party: str) -> RowSketch:

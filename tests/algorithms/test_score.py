@@ -13,18 +13,19 @@ import scipy.sparse as sp
 from sklearn.linear_model import LinearRegression
 
 import sottovoce as sv
+from plans import columns_problem
 from sottovoce import algorithms, losses
 from sottovoce.algorithms.score.combination import Correlations, combine, expectations
 from sottovoce.algorithms.score.private import FIT, HELD, SHARES, PrivateScore
 from sottovoce.algorithms.score.queries import Products, cut_scores, in_order, within
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block, exact_weights
-from sottovoce.data.bounds import Bounds, party_norms
+from sottovoce.data.bounds import Bounds
 from sottovoce.door.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.errors import BudgetError, InputError, LeakError
 from sottovoce.federation.party import Party
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Labels, Named, Problem
+from sottovoce.plan.problem import Labels, Named
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation
@@ -41,22 +42,9 @@ LOSSES = {"logistic": (-1, 1), "squared": None}
 def plan_for(loss: str = "logistic", **fields: Any) -> Plan:
     """A plan of three parties, the second of which holds the labels."""
     bounds = fields.pop("bounds", Bounds.declare(row_norm=2.0, label_bound=1.0))
-    columns, records = fields.get("columns", COLUMNS), fields.pop("records", RECORDS)
-    declared: dict[str, Any] = {
-        "loss": Named(name=loss),
-        "regulariser": Named(name="none"),
-        "split": "columns",
-        "parties": tuple((f"party-{k}", records) for k in range(len(columns))),
-        "features": sum(columns),
-        "columns": columns,
-        "norms": () if bounds.row_norm is None else tuple(party_norms(bounds.row_norm, columns)),
-        "bounds": bounds,
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "classes": LOSSES[loss],
-        "label_party": 1,
-    }
-    return plan_of(Problem(**declared | fields), "score")
+    columns, records = fields.pop("columns", COLUMNS), fields.pop("records", RECORDS)
+    fields = {"loss": Named(name=loss), "classes": LOSSES[loss], "label_party": 1} | fields
+    return plan_of(columns_problem(columns, records, bounds, **fields), "score")
 
 
 def parts_of(generator: np.random.Generator, loss: str) -> tuple[list[np.ndarray], np.ndarray]:

@@ -33,7 +33,7 @@ from scipy.special import ndtr, ndtri
 import serving
 import sottovoce as sv
 from damage import PAGE, Victim, attack
-from plans import ONE_VS_REST, SEVERAL
+from plans import ONE_VS_REST, OPTIONS, SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
 from sottovoce.data import readers
@@ -47,7 +47,7 @@ from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Request
-from sottovoce.lab.audit.catalogue import BALL, EVALUATED, STIFF, audit_plan
+from sottovoce.lab.audit.catalogue import EVALUATED, STIFF, audit_plan
 from sottovoce.lab.audit.sealed import SealedColumns, keyed, seeds_of
 from sottovoce.lab.audit.transcript import Asked, Message, Side, Transcript
 from sottovoce.plan.plan import Plan
@@ -80,19 +80,13 @@ ROUNDING = 1 + 1e-9  # float64 of the distances themselves
 
 NORM = {"bounds": Bounds.declare(row_norm=1.0)}
 SMALL: Mapping[str, Mapping[str, Any]] = {  # few rounds, and clips that bind
-    "newton": {"rounds": 3},
-    "whitened": {"rounds": 3},
-    "gradient": {"rounds": 3},
+    **OPTIONS,
     "sgd": {"rounds": 4, "rate": 0.3},
     "scd": {"rounds": 4, "rate": 0.3, "clip": 1e-3},
     "scd-sequential": {"rounds": 2, "lot": 4, "clip": 1e-3},
-    "scd-primal": {"rounds": 4, "clip": 0.1},
     "cd": {"rounds": 2, "inner": 6, "clip": 0.3},
-    "greedy-cd": {"rounds": 4, "clip": 0.3},
-    "frank-wolfe": {"rounds": 6, "regulariser": BALL},
     "admm": {"rounds": 4},
     "fdml": {"rounds": 4},
-    "score": {"rounds": 3},
 }
 FORMS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]] = {  # what only options reach
     ("whitened", "central"): {
