@@ -13,6 +13,7 @@ from sottovoce.app.cli import (
     aligning,
     auditing,
     cards,
+    certificates,
     comparing,
     demonstration,
     evaluation,
@@ -69,11 +70,11 @@ app.command()(solving.solvers)
 app.add_typer(ledgers.app, name="ledger")
 app.add_typer(models.app, name="models")
 app.command()(sites.provision)
-app.command()(parties.certificates)
-app.command()(sites.request)
-app.command()(sites.sign)
-app.command()(parties.revoke)
-app.command()(parties.pin)
+app.command()(certificates.certificates)
+app.command()(certificates.request)
+app.command()(certificates.sign)
+app.command()(certificates.revoke)
+app.command()(certificates.pin)
 app.command()(sites.doctor)
 app.command()(parties.party)
 app.command()(parties.helper)

@@ -1,4 +1,4 @@
-"""`sottovoce provision`, `request`, `sign` and `doctor`: from nothing to sites that can run."""
+"""`sottovoce provision` and `doctor`: from nothing to sites that can run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
+from sottovoce.app.cli.certificates import Days
 from sottovoce.app.cli.console import AsJson, out, print_json
 from sottovoce.app.settings import JOB
-
-Days = Annotated[int, typer.Option(help="How long certificates are valid.")]
 
 
 class _Split(StrEnum):
@@ -89,79 +88,6 @@ def provision(
         )
     if kept and parties:
         console.print(f"add to federation.parties of the coordinator's job: {', '.join(parties)}", soft_wrap=True)
-
-
-def request(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who you are, as told.", show_default=False)],
-    folder: Annotated[Path, typer.Option(help="Where the key is made and stays.")] = Path("certificates"),
-    as_json: AsJson = False,
-) -> None:
-    """Make a key here, and a request for its certificate, which the authority's keeper signs.
-
-    A key that is there is used again: the next certificate then has the same pin. For a new key name a new folder,
-    and change `certificates` in your file when its certificate is there.
-
-    - `sottovoce request north`
-    - `sottovoce request north --folder certificates-2`
-    """
-    from sottovoce.transports.certificates import peer_line
-    from sottovoce.transports.certificates import request as make_request
-
-    new = not (folder / f"{name}.key").exists()
-    path, pin = make_request(folder, name)
-    if as_json:
-        print_json({"name": name, "request": str(path), "key": str(folder / f"{name}.key"), "new": new, "pin": pin})
-        return
-    console = out()
-    console.print(f"key: {folder / name}.key, {'made now' if new else 'as it was'}; it stays here", soft_wrap=True)
-    console.print(f"request: {path}", soft_wrap=True)
-    console.print(
-        f"next: send {path.name} to the authority's keeper, and put the {name}.pem that comes back into {folder}"
-    )
-    console.print("tell the other holders this line, by another way; it is the pin of your key:", soft_wrap=True)
-    console.print(peer_line(name, pin), soft_wrap=True)
-
-
-def sign(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the authority is.", show_default=False)],
-    requests: Annotated[
-        list[Path],
-        typer.Argument(metavar="NAME.csr...", help="Requests, each called as its sender.", show_default=False),
-    ],
-    host: Annotated[
-        list[str] | None,
-        typer.Option(help="Of coordinator.csr: a host name or address of it; repeat it for more.", show_default=False),
-    ] = None,
-    days: Days = 365,
-    revoke: Annotated[
-        bool, typer.Option("--revoke", help="Put those that are replaced on the list of revoked ones.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Sign requests: a certificate for each sender, whose key stays where it was made.
-
-    A request must name whom its file is called after, and be signed with its own key. Ask the sender, by another way,
-    for the pin that `sottovoce request` printed there, and compare it with the one that is printed here.
-
-    - `sottovoce sign sites/authority north.csr south.csr`
-    """
-    from sottovoce.transports import certificates
-
-    hosts = host or ["localhost", "127.0.0.1"]
-    signed = [certificates.sign(folder, path, hosts=hosts, days=days, end_other=revoke) for path in requests]
-    if as_json:
-        print_json(
-            {"folder": str(folder), "days": days, "signed": [s._asdict() | {"path": str(s.path)} for s in signed]}
-        )
-        return
-    console = out()
-    for each in signed:
-        if each.replaced:
-            console.print(f"replaced{' and revoked' if revoke else ''}: {each.replaced}", soft_wrap=True)
-        if each.other_key:
-            console.print(f"it had another key: the others' pins of {each.name} no longer fit", soft_wrap=True)
-        console.print(certificates.peer_line(each.name, each.pin), soft_wrap=True)
-        console.print(f"compare this pin with {each.name}, then send {each.path} there", soft_wrap=True)
 
 
 def doctor(
