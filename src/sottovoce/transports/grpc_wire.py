@@ -35,8 +35,17 @@ except ImportError:  # Windows has no such limit
 
 from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
-from sottovoce.transports.base import Change, Communication, Endpoint, answer, check_requests, listed, quoted
-from sottovoce.transports.certificates import Credentials, check_name, check_other_end
+from sottovoce.transports.base import (
+    Change,
+    Communication,
+    Endpoint,
+    answer,
+    check_requests,
+    check_wire,
+    listed,
+    quoted,
+)
+from sottovoce.transports.certificates import Credentials, check_other_end
 from sottovoce.transports.certified import Certified
 from sottovoce.transports.probe import coordinator_at
 
@@ -170,12 +179,7 @@ class GrpcCoordinator:
         on_change: Callable[[Change], None] | None = None,
     ) -> None:
         self.parties = tuple(parties)
-        for name in self.parties:
-            check_name(name)
-        if not self.parties or len(set(self.parties)) < len(self.parties):
-            raise InputError(f"parties={self.parties!r}: name at least one party, and each of them once.")
-        if not timeout > 0:
-            raise InputError(f"timeout={timeout} is not allowed: it is a positive number of seconds.")
+        check_wire(self.parties, timeout)
         self.communication = Communication()
         self._timeout = timeout
         self._limit = limit
