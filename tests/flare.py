@@ -177,7 +177,7 @@ class RemoteWire:
         self._wires.do("close", self._number)
 
     def crossed(self, by: str, to: str, message: bytes) -> tuple[str, bytes | None]:
-        """What a party gets from another one that it asks in the place of the coordinator: FLARE's code, and a frame."""
+        """What a party gets that asks another in the place of the coordinator: FLARE's code, and a frame."""
         found: tuple[str, bytes | None] = self._wires.do("cross", self._number, by, to, message)
         return found
 

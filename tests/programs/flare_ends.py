@@ -102,7 +102,6 @@ class _Reopened(PartyEnd):
         self._answer = self.opened(Site.of(fl_ctx))
         return make_reply(ReturnCode.OK)
 
-
     def _cross(self, topic: str, request: Any, fl_ctx: Any) -> Any:
         asked, reply = Shareable(), make_reply(ReturnCode.OK)
         asked["frame"] = request["frame"]
