@@ -232,8 +232,8 @@ class PartyEnd(Executor):  # type: ignore[misc]
     else: not to FLARE's log, which a site may stream to the server. From then on every request of the job is answered
     with the word that the party failed.
 
-    Guarantee: nobody is answered but the server, by its process of the same job. FLARE lets its clients ask one another, and
-    passes on where a request comes from, which its server holds against the client's token.
+    Guarantee: nobody is answered but the server, by its process of the same job. FLARE lets its clients ask one
+    another, and passes on where a request comes from, which its server holds against the client's token.
     """
 
     def __init__(self) -> None:
