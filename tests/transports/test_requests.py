@@ -100,7 +100,7 @@ def test_a_coordinator_that_says_no_time_is_told(authority: Path, said: bytes) -
 
     wire = Odd("localhost:0", ["north"], Credentials.load(authority, "coordinator"))
     try:
-        with pytest.raises(WireError, match="no time|larger than max"):
+        with pytest.raises(WireError, match=r"no time|larger than max"):
             greet(f"localhost:{wire.port}", Credentials.load(authority, "north"))
     finally:
         wire.close()
