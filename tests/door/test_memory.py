@@ -21,9 +21,8 @@ def test_a_damaged_file_is_no_state_and_no_failure(tmp_path: Path) -> None:
     [path] = (tmp_path / "ledger.db.memory").iterdir()
     whole, lost = path.read_bytes(), 0
     for place in range(len(whole)):
-        for bit in (0x01, 0x80):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
-            found = memory(tmp_path).read(KEY, RELEASE)
-            lost += found is None
-            assert found is None or np.array_equal(found["duals"], duals)
-    assert lost > len(whole)
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x01]) + whole[place + 1 :])
+        found = memory(tmp_path).read(KEY, RELEASE)
+        lost += found is None
+        assert found is None or np.array_equal(found["duals"], duals)
+    assert lost > len(whole) / 2

@@ -691,7 +691,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int, *, replace: bool = True) -> None:
-    """Make or replace `path` in one step: a file that never had a wider mode; what a killed process left beside it goes.
+    """Make or replace `path` in one step; it never had a wider mode. What a killed process left beside it goes.
 
     A file that is not to be replaced and is there, also as a link to nothing, stays.
     """
