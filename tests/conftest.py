@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-LONG = ("test_three_organisations.py", "faults", "test_the_demo", "test_kills.py", "test_membership.py", "test_site.py")
+LONG = ("test_three_organisations.py", "faults", "test_the_demo", "test_membership.py", "test_site.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

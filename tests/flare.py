@@ -176,6 +176,11 @@ class RemoteWire:
     def close(self) -> None:
         self._wires.do("close", self._number)
 
+    def crossed(self, by: str, to: str, message: bytes) -> tuple[str, bytes | None]:
+        """What a party gets that asks another in the place of the coordinator: FLARE's code, and a frame."""
+        found: tuple[str, bytes | None] = self._wires.do("cross", self._number, by, to, message)
+        return found
+
 
 def simulator(folder: Path, job: Path, names: tuple[str, ...], classes: tuple[str, str]) -> Process:
     """A job in FLARE's simulator, which runs each client in a process of its own."""

@@ -29,6 +29,7 @@ from sottovoce.app.view.server import HOST, new_token, served, token_in
 from sottovoce.app.view.state import State
 from sottovoce.app.view.watch import Watch
 from sottovoce.app.view.watched import WatchedEnd, WatchedWire
+from sottovoce.door.frames import Frame, encode
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.party import Party
@@ -332,6 +333,19 @@ def test_a_port_that_is_taken_is_said(run: Run, port: int) -> None:
         served(run.coordinator, port, TOKEN),
     ):
         pass
+
+
+def test_a_refusal_that_quotes_half_a_letter_is_shown_too() -> None:
+    """Else who asks could have a refusal that nobody sees."""
+    rows, watch, lines = np.zeros((2, 1)), Watch("party", "north"), io.StringIO()
+    watch.add(written_to(lines))
+    party = Party("north", rows, rows[:, 0], ids=["1", "2"], policy=Policy(align=("south",)))
+    InProcess([party])
+    asked = Frame("align", 1, query="invite", text='["run", ["north", "\\ud800"], "coordinator", "order"]')
+    WatchedEnd(party, watch).handle(encode(asked))
+    last = json.loads(lines.getvalue().splitlines()[-1])
+    assert (last["event"], last["code"]) == ("refused", "refused")
+    assert "does not align with \\ud800" in page.page(*watch.seen())
 
 
 def test_a_token_in_a_file_is_made_once_and_for_its_owner(tmp_path: Path) -> None:

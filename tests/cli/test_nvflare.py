@@ -15,7 +15,12 @@ RESOURCES = {
     "allow_log_streaming": True,
     "components": [{"id": "resource_manager"}, {"id": "site_log_streamer"}],
 }
-ROLES = {"project_admin": "any", "lead": {"submit_job": "any", "byoc": "any"}, "member": {"view": "any"}}
+ROLES = {
+    "project_admin": "any",
+    "lead": {"submit_job": "any", "byoc": "any"},
+    "member": {"view": "any", " Cat": "any", "ls": "any"},
+    "org_admin": {"*": "o:site", "view": "any"},
+}
 
 
 def test_a_job_of_flare_names_our_classes_and_tells_a_party_nothing(write_job, invoke, folder):
@@ -73,6 +78,21 @@ def test_a_site_is_restricted_and_keeps_the_rest(invoke, tmp_path, kind):
         assert roles["project_admin"]["submit_job"] == roles["lead"]["submit_job"] == "any"
         assert roles["member"]["view"] == "any"
         assert "submit_job" not in roles["member"]
+        assert set(roles["member"]) == {"view", *FORBIDDEN}  # a command that is named would go before its kind
+        assert "*" not in roles["org_admin"]
+        assert (roles["org_admin"]["submit_job"], roles["org_admin"]["view"]) == ("o:site", "any")
+
+
+def test_a_site_streams_no_log_under_another_name(invoke, tmp_path):
+    for folder, name, content in (
+        ("startup", "fed_client.json", {}),
+        ("local", "authorization.json", {"permissions": ROLES}),
+        ("local", "resources.json", {"components": [{"id": "own", "path": "nvflare.logging.SiteLogStreamer"}]}),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).write_text(json.dumps(content))
+    invoke("nvflare", "site", tmp_path)
+    assert json.loads((tmp_path / "local" / "resources.json").read_text())["components"] == []
 
 
 def test_a_folder_that_is_no_kit_is_told(invoke, tmp_path):

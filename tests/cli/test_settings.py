@@ -82,7 +82,7 @@ def test_a_mistyped_name_is_an_error_and_so_is_a_value(party: Path, monkeypatch:
     for value in ("0.1\nother = 1", "true", '"9"'):
         with monkeypatch.context() as patch:
             patch.setenv("SOTTOVOCE_POLICY_MAX_EPSILON", value)
-            with pytest.raises(InputError, match="policy.max_epsilon = .* is not allowed"):
+            with pytest.raises(InputError, match=r"policy\.max_epsilon = .* is not allowed"):
                 load_party_job(party)
     monkeypatch.setenv("SOTTOVOCE_DATA", "/somewhere")  # of another use
     monkeypatch.setenv("SOTTOVOCE_JOB", str(party))

@@ -70,3 +70,10 @@ def test_a_link_in_its_place_is_not_followed(there: bool, tmp_path: Path) -> Non
         Journal(path)
     assert elsewhere.exists() is there
     assert not there or elsewhere.read_bytes() == before
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "job.run"
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="no plain file"):
+        Journal(path)

@@ -25,6 +25,7 @@ from sottovoce.transports.identity import local_identities
 from sottovoce.transports.nvflare_wire import CoordinatorEnd, PartyEnd, Site, answering
 
 AGAIN = "sottovoce-tests"  # asks a scripted party to be as it was in the beginning
+CROSS = "sottovoce-tests-cross"  # asks it to ask another party as a coordinator does
 
 
 class Serving(CoordinatorEnd):
@@ -60,6 +61,8 @@ class Serving(CoordinatorEnd):
                 return wires[number].communication
             case "close", number:
                 return wires[number].close()
+            case "cross", number, by, to, frame:
+                return crossed(wires[number]._engine, by, to, frame)
         raise ValueError(said)
 
 
@@ -74,6 +77,15 @@ def fresh(engine: Any, names: list[str]) -> None:
     raise RuntimeError(f"no answer of all of {names}")
 
 
+def crossed(engine: Any, by: str, to: str, frame: bytes) -> Any:
+    """What a party says to another party that asks it."""
+    request = Shareable()
+    request.update({"to": to, "frame": frame})
+    with engine.new_context() as context:
+        reply = engine.send_aux_request([by], CROSS, request, 20.0, context)[by]
+    return reply["code"], reply["frame"]
+
+
 class _Reopened(PartyEnd):
     """A party that can be made to begin anew."""
 
@@ -84,10 +96,18 @@ class _Reopened(PartyEnd):
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.START_RUN:
             fl_ctx.get_engine().register_aux_message_handler(AGAIN, self._again)
+            fl_ctx.get_engine().register_aux_message_handler(CROSS, self._cross)
 
     def _again(self, topic: str, request: Any, fl_ctx: Any) -> Any:
         self._answer = self.opened(Site.of(fl_ctx))
         return make_reply(ReturnCode.OK)
+
+    def _cross(self, topic: str, request: Any, fl_ctx: Any) -> Any:
+        asked, reply = Shareable(), make_reply(ReturnCode.OK)
+        asked["frame"] = request["frame"]
+        said = fl_ctx.get_engine().send_aux_request([request["to"]], "sottovoce", asked, 5.0, fl_ctx)[request["to"]]
+        reply.update({"code": said.get_return_code(), "frame": said.get("frame")})
+        return reply
 
 
 class Scripted(_Reopened):

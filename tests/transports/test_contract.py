@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -186,27 +187,36 @@ class TestGrpc(TransportContract):
             wire.close()
 
 
-@flare.needs_flare
-class TestNvflareSimulated(TransportContract):
-    """Over NVIDIA FLARE in its simulator: no TLS, and every client a process of its own."""
+class NvflareContract(TransportContract):
+    """Over NVIDIA FLARE: what a wire must do, and a party answers the coordinator of its job alone."""
 
     leak_error = WireError
+    way: Callable[..., contextlib.AbstractContextManager[flare.Wires]]
 
     @pytest.fixture(scope="class")
     @classmethod
     def opened(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Transport]]:
-        with flare.simulated(tmp_path_factory.mktemp("flare"), PARTIES) as wires:
+        with cls.way(tmp_path_factory.mktemp("flare"), PARTIES) as wires:
             yield wires.opened
+
+    @pytest.mark.parametrize("numbers", [1, 300_000], ids=["one message", "streamed"])
+    def test_a_party_answers_no_other_party(self, wire: flare.RemoteWire, numbers: int) -> None:
+        message = request("echo", arrays={"w": np.zeros(numbers)})
+        code, frame = wire.crossed("ben", "anna", message)
+        assert frame is None
+        assert code != "OK"
+        assert wire.exchange({"anna": message}) == {"anna": echo_of(message)}
 
 
 @flare.needs_flare
-class TestNvflareProvisioned(TransportContract):
-    """Over NVIDIA FLARE as it is run: provisioned, mutual TLS, a server, clients and a submitted job."""
+class TestNvflareSimulated(NvflareContract):
+    """In its simulator: no TLS, and every client a process of its own."""
 
-    leak_error = WireError
+    way = staticmethod(flare.simulated)
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def opened(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Transport]]:
-        with flare.provisioned(tmp_path_factory.mktemp("flare"), PARTIES) as wires:
-            yield wires.opened
+
+@flare.needs_flare
+class TestNvflareProvisioned(NvflareContract):
+    """As it is run: provisioned, mutual TLS, a server, clients and a submitted job."""
+
+    way = staticmethod(flare.provisioned)

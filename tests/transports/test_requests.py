@@ -89,6 +89,30 @@ def test_a_greeting_is_for_those_on_the_list_alone_and_disturbs_nobody(authority
         wire.close()
 
 
+@pytest.mark.parametrize("said", [b"\xff", b"0001-01-01T00:00:00+14:00", b"9" * 5000])
+def test_a_coordinator_that_says_no_time_is_told(authority: Path, said: bytes) -> None:
+    for name in ("coordinator", "north"):
+        issue(authority, name)
+
+    class Odd(GrpcCoordinator):
+        def _greet(self, *_: object) -> bytes:
+            return said
+
+    wire = Odd("localhost:0", ["north"], Credentials.load(authority, "coordinator"))
+    try:
+        with pytest.raises(WireError, match=r"no time|larger than max"):
+            greet(f"localhost:{wire.port}", Credentials.load(authority, "north"))
+    finally:
+        wire.close()
+
+
+def test_a_key_that_is_being_made_elsewhere_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "north.key").symlink_to(tmp_path / "disk that is not mounted")
+    with pytest.raises(InputError, match="is there meanwhile, or leads nowhere"):
+        request(tmp_path, "north")
+    assert (tmp_path / "north.key").is_symlink()
+
+
 def test_a_renewal_keeps_the_key_and_the_old_certificate_holds_until_its_end(authority: Path, tmp_path: Path) -> None:
     path, pin = request(tmp_path / "north", "north")
     old = sign(authority, path, days=40).path.read_bytes()

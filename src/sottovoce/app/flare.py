@@ -25,6 +25,7 @@ from sottovoce.app import interrupted, runs, sources
 from sottovoce.app.flare_files import check_job
 from sottovoce.app.holding import holder_of
 from sottovoce.app.jobs import Job, OutputTable, load_job, party_job
+from sottovoce.app.texts import harmless
 from sottovoce.door.frames import decode, peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, SottovoceError
@@ -176,7 +177,7 @@ class _Told:
         kind, asked = peek(outgoing.data)[0], peek(request)[0]
         started = kind == "accept" and asked == "plan" and decode(request).query == ""
         if kind == "refuse":
-            _tell(self._site, f"refused: {json.loads(decode(outgoing.data).text)['refused']}")
+            _tell(self._site, f"refused: {harmless(json.loads(decode(outgoing.data).text)['refused'], keep='')}")
         elif started or kind == "done":
             what = "agreed to" if kind == "accept" else "done with"
             _tell(self._site, f"{what} plan {decode(request).plan.hex()[:12]}")

@@ -16,6 +16,8 @@ from sottovoce.transports.certificates import check_name
 CLASSES: Final = {"server": "sottovoce.app.flare.Coordinator", "client": "sottovoce.app.flare.Party"}
 # What nobody may do at a site, in whatever role: bring code, read files, run somebody else's application.
 FORBIDDEN: Final = ("byoc", "shell_commands", "server-predeployed-flwr")
+_COMMANDS: Final = ("cat", "grep", "head", "ls", "pwd", "tail")  # of a shell; one that is named goes before its kind
+_ALL: Final = "*"  # every right, whatever else is said
 _RIGHTS: Final = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
 _NO_FILTERS: Final[Mapping[str, Any]] = {
     "format_version": 2,
@@ -83,7 +85,7 @@ def restrict_site(kit: Path) -> dict[str, Path]:
     if kind == "client":
         resources["allow_log_streaming"] = False
         components = resources.get("components", [])
-        resources["components"] = [each for each in components if each.get("id") != "site_log_streamer"]
+        resources["components"] = [each for each in components if not _streams(each)]
     roles = permissions.get("permissions", {})
     permissions["permissions"] = {role: _narrowed(rights) for role, rights in roles.items()}
     written = {"resources.json": resources, "authorization.json": permissions}
@@ -92,10 +94,20 @@ def restrict_site(kit: Path) -> dict[str, Path]:
     return {name: local / name for name in written}
 
 
+def _streams(component: Any) -> bool:
+    """Whether a component sends logs to the server, by its id or its class."""
+    said = {"id": "", "path": "", "name": "", **component}
+    return said["id"] == "site_log_streamer" or any("LogStreamer" in str(said[key]) for key in ("path", "name"))
+
+
 def _narrowed(rights: Any) -> dict[str, Any]:
     """A role's rights without what is forbidden; one that had the same right to everything keeps it for the rest."""
-    known = dict(rights) if isinstance(rights, dict) else dict.fromkeys(_RIGHTS, rights)
-    return known | dict.fromkeys(FORBIDDEN, "none")
+    given = rights if isinstance(rights, dict) else {_ALL: rights}
+    known = {str(right).strip().lower(): who for right, who in given.items()}
+    if _ALL in known:
+        known = {**dict.fromkeys(_RIGHTS, known[_ALL]), **known}
+    kept = {right: who for right, who in known.items() if right not in (*FORBIDDEN, *_COMMANDS, _ALL)}
+    return kept | dict.fromkeys(FORBIDDEN, "none")
 
 
 def _found(local: Path, name: str) -> dict[str, Any]:

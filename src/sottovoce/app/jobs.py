@@ -510,7 +510,9 @@ class PolicyTable(_Table):
     """What the party demands of a plan."""
 
     max_epsilon: float = Field(math.inf, strict=True, gt=0, description="the most that one plan may cost, above 0")
-    max_delta: float = Field(1.0, strict=True, gt=0, le=1, description="the largest delta of a plan, above 0 and at most 1")
+    max_delta: float = Field(
+        1.0, strict=True, gt=0, le=1, description="the largest delta of a plan, above 0 and at most 1"
+    )
     predict_for: tuple[str, ...] = Field(
         (), description='who may learn joint predictions about these people, such as ["coordinator"] or a party'
     )
@@ -527,7 +529,10 @@ class PolicyTable(_Table):
         False, strict=True, description="true: take part in sealed sums, whose promise rests on more than noise"
     )
     max_epsilon_pooled: float = Field(
-        math.inf, strict=True, gt=0, description="the most that a plan may cost against the coordinator with all other parties"
+        math.inf,
+        strict=True,
+        gt=0,
+        description="the most that a plan may cost against the coordinator with all other parties",
     )
     align: tuple[str, ...] = Field((), description="the parties with which, all together, the records may be aligned")
     align_matched_by: str = Field(
@@ -537,7 +542,10 @@ class PolicyTable(_Table):
     count_shared: tuple[str, ...] = Field((), description="the parties with each of which shared people may be counted")
     align_times: Whole = Field(3, description="in how many alignments the identifiers take part at most, from 0")
     align_ratio: float = Field(
-        10.0, strict=True, gt=0, description="how many times longer than the own list of identifiers another party's may be"
+        10.0,
+        strict=True,
+        gt=0,
+        description="how many times longer than the own list of identifiers another party's may be",
     )
 
 

@@ -12,6 +12,7 @@ import hashlib
 import io
 import logging
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,8 @@ from sottovoce.files import write_durably
 
 _log = logging.getLogger("sottovoce.holder")
 
+# What a damaged file can raise: by its bits it may be encrypted, or of a kind of compression that nobody has.
+_UNREADABLE: Final = (OSError, ValueError, EOFError, LookupError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _RECORDS: Final = "records"  # the array of a file that has their digest
 
 
@@ -59,8 +62,7 @@ class Memory:
     def read(self, key: tuple[int, str], release: bytes) -> dict[str, NDArray[Any]] | None:
         """The state that belongs to a stored release; None if it is lost, or of other records."""
         path, state = self._path(key, release), dict[str, NDArray[Any]]()
-        unreadable = (OSError, ValueError, EOFError, zipfile.BadZipFile)
-        with contextlib.suppress(*unreadable), np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
+        with contextlib.suppress(*_UNREADABLE), np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
             state = {name: found[name] for name in found.files}
         if not np.array_equal(state.pop(_RECORDS, np.zeros(1)), self._records):
             return None

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,7 @@ except ImportError:  # pragma: no cover  # not on every system
     fcntl = None  # type: ignore[assignment]
 
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)  # somebody else's file is not written to
+_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
 _MAGIC: Final = b"sottovoce run 1\n"
 _HEAD: Final = struct.Struct("<Q32s8s")
 _OF_THE_RUN: Final = ("run", "coin", "keys", "kept")  # what two plans of one fit differ in
@@ -217,7 +219,9 @@ class Journal:
 
     def _read(self, path: Path) -> None:
         try:
-            with os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK), "rb") as file:
+            with os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK | _NO_WAIT), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise self.unusable("it is no plain file")
                 data = file.read()
         except OSError as error:
             raise self.unusable(f"it cannot be read ({error.strerror})") from None

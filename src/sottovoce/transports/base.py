@@ -13,6 +13,7 @@ from typing import Final, Protocol, Self
 from sottovoce.door.frames import peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, LeakError, WireError
+from sottovoce.transports.certificates import check_name
 from sottovoce.transports.identity import Identity
 
 MOST_NAMED: Final = 20  # parties that a text for people names
@@ -116,6 +117,16 @@ def answer(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
             f" at most {limit} are allowed."
         )
     return outgoing.data
+
+
+def check_wire(parties: tuple[str, ...], timeout: float) -> None:
+    """Refuse a list of parties or a time to wait that no wire between processes can have."""
+    for name in parties:
+        check_name(name)
+    if not parties or len(set(parties)) < len(parties):
+        raise InputError(f"parties={parties!r}: name at least one party, and each of them once.")
+    if not timeout > 0:
+        raise InputError(f"timeout={timeout} is not allowed: it is a positive number of seconds.")
 
 
 def check_requests(parties: tuple[str, ...], messages: Mapping[str, bytes], limit: int) -> dict[str, int]:

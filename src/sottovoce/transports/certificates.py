@@ -359,7 +359,7 @@ def request(folder: str | os.PathLike[str], name: str) -> tuple[Path, str]:
         _warn_of_readers(path)
     else:
         key = ec.generate_private_key(ec.SECP256R1())
-        _write(path, _key_pem(key), 0o600)
+        _write(path, _key_pem(key), 0o600, replace=False)
     made = x509.CertificateSigningRequestBuilder().subject_name(_subject(name)).sign(key, hashes.SHA256())
     target = folder / f"{name}{_REQUEST}"
     _write(target, made.public_bytes(serialization.Encoding.PEM), 0o644)
@@ -690,11 +690,16 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
-    """Replace `path` in one step by a file that never had a wider mode; what a killed process left beside it goes."""
+def _write(path: Path, data: bytes, mode: int, *, replace: bool = True) -> None:
+    """Make or replace `path` in one step; it never had a wider mode. What a killed process left beside it goes.
+
+    A file that is not to be replaced and is there, also as a link to nothing, stays.
+    """
     try:
         for left in path.parent.glob(f"{path.name}.*.new"):
             left.unlink(missing_ok=True)
-        write_durably(path, data, mode=mode)
+        write_durably(path, data, mode=mode, replace=replace)
+    except FileExistsError:
+        raise InputError(f"{path} is there meanwhile, or leads nowhere; look at it, and start again.") from None
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}); choose a writable folder.") from None

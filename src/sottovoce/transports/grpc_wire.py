@@ -35,8 +35,17 @@ except ImportError:  # Windows has no such limit
 
 from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import InputError, WireError
-from sottovoce.transports.base import Change, Communication, Endpoint, answer, check_requests, listed, quoted
-from sottovoce.transports.certificates import Credentials, check_name, check_other_end
+from sottovoce.transports.base import (
+    Change,
+    Communication,
+    Endpoint,
+    answer,
+    check_requests,
+    check_wire,
+    listed,
+    quoted,
+)
+from sottovoce.transports.certificates import Credentials, check_other_end
 from sottovoce.transports.certified import Certified
 from sottovoce.transports.probe import coordinator_at
 
@@ -44,6 +53,7 @@ _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "sottovoce.Wire"
 _METHOD: Final = "Rounds"
 _GREETING: Final = "Greeting"
+_LONGEST_GREETING: Final = 1024  # bytes
 _NAME_KEY: Final = "sottovoce-party"
 # Said by a party that failed, in place of an answer. The mere end of a stream cannot say it: to the reader of a
 # stream a party that was killed looks like one that closed its side.
@@ -170,12 +180,7 @@ class GrpcCoordinator:
         on_change: Callable[[Change], None] | None = None,
     ) -> None:
         self.parties = tuple(parties)
-        for name in self.parties:
-            check_name(name)
-        if not self.parties or len(set(self.parties)) < len(self.parties):
-            raise InputError(f"parties={self.parties!r}: name at least one party, and each of them once.")
-        if not timeout > 0:
-            raise InputError(f"timeout={timeout} is not allowed: it is a positive number of seconds.")
+        check_wire(self.parties, timeout)
         self.communication = Communication()
         self._timeout = timeout
         self._limit = limit
@@ -505,7 +510,7 @@ def greet(address: str, credentials: Credentials) -> datetime:
 
     Nothing is sent but the name and the certificate, and a run that goes on is not disturbed.
     """
-    with _channel(address, credentials, MAX_BYTES) as channel:
+    with _channel(address, credentials, _LONGEST_GREETING) as channel:
         call: Any = channel.unary_unary(f"/{_SERVICE}/{_GREETING}", None, None)
         try:
             said = call(b"", timeout=_PATIENCE, metadata=((_NAME_KEY, credentials.name),))
@@ -515,7 +520,7 @@ def greet(address: str, credentials: Credentials) -> datetime:
                 f"the coordinator at {address} does not take {credentials.name!r}: "
                 f"{error.details()} ({error.code().name})."
             ) from None
-        except ValueError:
+        except (ValueError, OverflowError):  # of a year that no calendar has
             raise WireError(f"{address} says something that is no time; is it a coordinator of sottovoce?") from None
 
 

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sottovoce.door.frames import MAX_BYTES, peek
-from sottovoce.errors import InputError, SottovoceError, WireError
-from sottovoce.transports.base import Communication, Endpoint, answer, check_requests, quoted
-from sottovoce.transports.certificates import check_name
+from sottovoce.errors import SottovoceError, WireError
+from sottovoce.transports.base import Communication, Endpoint, answer, check_requests, check_wire, quoted
 from sottovoce.transports.identity import Identity
 
 try:
@@ -33,6 +32,8 @@ try:
     from nvflare.apis.fl_constant import FLContextKey, ReturnCode
     from nvflare.apis.impl.controller import Controller
     from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+    from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellCode
     from nvflare.fuel.f3.cellnet.fqcn import FQCN
     from nvflare.fuel.f3.message import Message
     from nvflare.private.defs import CellChannel
@@ -86,12 +87,7 @@ class NvflareCoordinator:
 
     def __init__(self, engine: Any, parties: Iterable[str], *, timeout: float = 60.0, limit: int = MAX_BYTES) -> None:
         self.parties = tuple(parties)
-        for name in self.parties:
-            check_name(name)
-        if not self.parties or len(set(self.parties)) < len(self.parties):
-            raise InputError(f"parties={self.parties!r}: name at least one party, and each of them once.")
-        if not timeout > 0:
-            raise InputError(f"timeout={timeout} is not allowed: it is a positive number of seconds.")
+        check_wire(self.parties, timeout)
         self.communication = Communication()
         self._engine = engine
         self._timeout = timeout
@@ -235,6 +231,9 @@ class PartyEnd(Executor):  # type: ignore[misc]
     It has no arguments: a job can name it, and tell it nothing. An error is told to the holder (`failed`) and to nobody
     else: not to FLARE's log, which a site may stream to the server. From then on every request of the job is answered
     with the word that the party failed.
+
+    Guarantee: nobody is answered but the server, by its process of the same job. FLARE lets its clients ask one
+    another, and passes on where a request comes from, which its server holds against the client's token.
     """
 
     def __init__(self) -> None:
@@ -254,8 +253,13 @@ class PartyEnd(Executor):  # type: ignore[misc]
         """Called by FLARE; the job starts with the opening of the party."""
         if event_type == EventType.START_RUN:
             site = Site.of(fl_ctx)
+            server = (FQCN.join([FQCN.ROOT_SERVER, fl_ctx.get_job_id()]), FQCN.ROOT_SERVER)  # the latter simulated
             with self._one_request:  # what comes while the party is being opened waits for it
-                fl_ctx.get_engine().register_aux_message_handler(_TOPIC, self._handle)
+                fl_ctx.get_engine().get_cell().register_request_cb(
+                    channel=CellChannel.AUX_COMMUNICATION,
+                    topic=_TOPIC,
+                    cb=lambda message: self._handle(message, server, site),
+                )
                 with self._failing(site):
                     self._answer = self.opened(site)
 
@@ -263,12 +267,15 @@ class PartyEnd(Executor):  # type: ignore[misc]
         """No task of FLARE's queue is served."""
         return make_reply(ReturnCode.TASK_UNKNOWN)
 
-    def _handle(self, topic: str, request: Any, fl_ctx: Any) -> Any:  # noqa: ARG002
+    def _handle(self, message: Any, server: tuple[str, ...], site: Site) -> Any:
+        """A request as FLARE's cells pass it on, before its own runner would answer it, whoever asks."""
+        if message.get_header(MessageHeaderKey.ORIGIN) not in server or not isinstance(message.payload, Shareable):
+            return Message({MessageHeaderKey.RETURN_CODE: CellCode.UNAUTHENTICATED}, None)
         reply = make_reply(ReturnCode.OK)
         with self._one_request:
-            said = self._answered(Site.of(fl_ctx), request.get(_FRAME))
+            said = self._answered(site, message.payload.get(_FRAME))
         reply.update({_LEFT: True} if said is None else {_FRAME: said})
-        return reply
+        return Message({MessageHeaderKey.RETURN_CODE: CellCode.OK}, reply)
 
     def _answered(self, site: Site, frame: object) -> bytes | None:
         """The answer to a frame; None of a party that failed, now or before."""

@@ -46,6 +46,9 @@ class Event:
     @property
     def text(self) -> str:
         """The event in words, for people."""
+        return self._said()
+
+    def _said(self) -> str:
         raise NotImplementedError
 
     def fields(self) -> Fields:
@@ -61,9 +64,7 @@ class Started(Event):
     end: str
     version: str
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"{self.role} started, sottovoce {self.version}"
 
 
@@ -73,9 +74,7 @@ class Expected(Event):
 
     ends: tuple[str, ...]
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"waiting for {', '.join(self.ends)}"
 
 
@@ -88,9 +87,7 @@ class Connection(Event):
     words: str
     told: ClassVar[tuple[str, ...]] = ("coordinator", *HOLDERS)
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return self.words
 
 
@@ -109,9 +106,7 @@ class Planned(Event):
     delta: float
     relation: str
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"plan {self.plan[:12]}: {self.algorithm} on {self.records:,} records of {', '.join(self.parties)}"
 
 
@@ -123,9 +118,7 @@ class Signed(Event):
     party: str
     signed: bool
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"{self.party} charged plan {self.plan[:12]}{' and signed it' if self.signed else ''}"
 
 
@@ -141,9 +134,7 @@ class Agreed(Event):
     left: float
     told: ClassVar[tuple[str, ...]] = HOLDERS
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         cost = f"{self.algorithm}, costs epsilon {self.epsilon:.4g} at delta {self.delta:g}, {self.relation}"
         left = f"; epsilon {self.left:.4g} is left" if self.left >= 0.0 else ""
         return f"agreed to plan {self.plan[:12]} ({cost}){left}"
@@ -158,9 +149,7 @@ class Rests(Event):
     broken: str
     told: ClassVar[tuple[str, ...]] = HOLDERS
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"its promise rests on sealed sums, and holds if {'; if '.join(self.holds_if)}\n{self.broken}"
 
 
@@ -177,9 +166,7 @@ class Budget(Event):
     left: float
     share: float
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"ledger of {self.party}: epsilon {self.left:.4g} left, before {self.left_before:.4g}"
 
 
@@ -199,9 +186,7 @@ class Round(Event):
     received_bytes: int
     seconds: float
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"round {self.done}{f' of {self.of}' if self.of else ''}: {self.title}"
 
 
@@ -222,9 +207,7 @@ class Answer(Event):
     sent_bytes: int
     received_bytes: int
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"asked: {self.asked}; left: {self.left}"
 
 
@@ -239,9 +222,7 @@ class Refused(Event):
     level: ClassVar[str] = "warning"
     told: ClassVar[tuple[str, ...]] = HOLDERS
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"refused: {self.why}"
 
 
@@ -254,9 +235,7 @@ class Failed(Event):
     error: str
     level: ClassVar[str] = "error"
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return f"{self.end} failed ({self.error or 'its own log has the reason'}) when asked: {self.asked}"
 
 
@@ -269,9 +248,7 @@ class Predicted(Event):
     file: str
     told: ClassVar[tuple[str, ...]] = HOLDERS
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         if self.file:
             return f"predictions by plan {self.plan[:12]} are in {self.file}"
         return f"took part in a prediction for {self.recipient} by plan {self.plan[:12]}"
@@ -285,9 +262,7 @@ class Done(Event):
     ledger: str = ""
     told: ClassVar[tuple[str, ...]] = HOLDERS
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         if not self.plan:
             return "the coordinator asks nothing more"
         said = f"plan {self.plan[:12]} is done"
@@ -307,9 +282,7 @@ class Ended(Event):
     error: str = ""
     why: str = ""
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return self.outcome if not self.error else f"{self.outcome} ({self.error}){': ' if self.why else ''}{self.why}"
 
 
@@ -321,9 +294,7 @@ class Logged(Event):
     severity: str
     words: str
 
-    @property
-    def text(self) -> str:
-        """In words."""
+    def _said(self) -> str:
         return self.words
 
 

@@ -6,6 +6,7 @@ Both look at frames, since these are all that an end says or hears. Of an array 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -113,8 +114,8 @@ class WatchedEnd:
             return
         said = heading(reply)
         if said.kind == "refuse":
-            facts = RefusedFacts.model_validate_json(said.text)
-            self._watch.tell(happened.Refused(self.name, self._words(asked), facts.error, facts.refused))
+            own = json.loads(said.text)  # it may quote what UTF-8 cannot express
+            self._watch.tell(happened.Refused(self.name, self._words(asked), own["error"], own["refused"]))
         elif said.kind == "error":
             error = type(self._end.failure).__name__ if self._end.failure is not None else ""
             self._watch.tell(happened.Failed(self.name, self._words(asked), error))
