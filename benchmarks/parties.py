@@ -1,17 +1,20 @@
-"""Many parties by rows: time before the first round and a round, and the coordinator's own part: `python benchmarks/parties.py`.
+"""Many parties by rows, and what they cost the coordinator: `python benchmarks/parties.py`.
 
-    python benchmarks/parties.py                         in one process: 10, 100 and 1,000 parties
-    python benchmarks/parties.py --grpc 20 100 300 1000  over gRPC with mutual TLS, on loopback
+    python benchmarks/parties.py                          in one process: 10, 100 and 1,000 parties
+    python benchmarks/parties.py --parties 100 --ledgers  each with a ledger
     python benchmarks/parties.py --parties 256 --sums secure
+    python benchmarks/parties.py --grpc 20 100 300 1000   over gRPC with mutual TLS, on loopback
+    python benchmarks/parties.py --signatures 1000        what a party has to check of so many, before the first round
 
-Each line is one fit, in a process of its own. "before" is all that comes before the first question: facts, the plan checked,
-then charged, and the signatures of all parties shown to each. "round" is the median of the rounds. "coordinator" is what
-a round takes there beside the wire and the parties: in one process wall time outside of the wire's exchange, over gRPC
-CPU of the coordinator's process, its end of the wire included. "MiB" is what the peak of memory has grown by since the
-program began, imports excluded: in one process with all parties, whose rows are told apart; over gRPC of the coordinator
-alone. Over gRPC a few processes serve all parties, as threads, and share the machine's cores with the coordinator: where
-every party has its own machine a round takes the coordinator's part, the network and the slowest party. Such a process
-checks each signature once for all of its parties; `--signatures 1000` says what it takes a party that is alone.
+Each line is one fit, in a process of its own. "Before" is all that comes before the first question: facts, the plan
+checked, then charged, and the signatures of all parties shown to each. "Round" is the median of the rounds.
+"Coordinator" is what a round takes there: in one process wall time outside of the wire's exchange, over gRPC CPU of
+the coordinator's process, its end of the wire included. "MiB" is what the peak of memory has grown by, first until all
+parties are there, then by the fit: in one process with the parties in it, over gRPC of the coordinator alone.
+
+Over gRPC a few processes serve all parties, as threads, and share the machine's cores with the coordinator. Where
+every party has its own machine, a round takes the coordinator's part, the network and the slowest party. A process
+checks each signature once for all of its parties.
 """
 
 from __future__ import annotations
@@ -42,8 +45,9 @@ import sottovoce as sv
 from sottovoce.door.frames import peek
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.certified import Certified
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
-from sottovoce.transports.identity import Identity
+from sottovoce.transports.identity import PLAN, Identity
 
 COLUMNS = 20
 SOLVERS = {"newton": sv.solvers.Newton, "whitened": sv.solvers.Whitened, "gradient": sv.solvers.Gradient}
@@ -126,6 +130,8 @@ class Shared:
         self._own, self.sign, self.pinned = own, own.sign, own.pinned
 
     def verify(self, *said: Any) -> None:
+        if said in self.found:
+            return
         with self.turn:
             if said not in self.found:
                 self._own.verify(*said)
@@ -147,6 +153,7 @@ def serve(folder: str, port: str, records: str, *names: str) -> None:
         party = Hosted(name, X, y, policy=sv.Policy(sealed=True))
         serve_party(party, f"localhost:{port}", Credentials.load(folder, name), give_up_after=600.0)
 
+    sys.setswitchinterval(0.1)  # hundreds of threads that wait for one lock would take turns, and do little else
     threads = [threading.Thread(target=one, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
@@ -194,6 +201,29 @@ def one_fit(case: argparse.Namespace) -> dict[str, Any]:
         "rounds": len(asked),
         "stages": [(each[0], round(each[2] - each[1], 3)) for each in clock.noted if each[0] in ("hello", "plan")],
     }
+
+
+def signatures(parties: int) -> str:
+    """What one party takes to check those of so many by their certificates, and how long they are."""
+    with tempfile.TemporaryDirectory() as folder:
+        create_authority(folder)
+        names = names_of(min(parties, 200))
+        for name in names:
+            issue(folder, name)
+        ends = {name: Certified(Credentials.load(folder, name)) for name in names}
+        signed = {name: end.sign(PLAN, bytes(32)) for name, end in ends.items()}
+        took = []
+        for name, _ in zip(names, range(5), strict=False):
+            used = time.process_time()
+            for other, text in signed.items():
+                ends[name].verify(other, PLAN, bytes(32), text)
+            took.append((time.process_time() - used) / len(signed))
+        length = len(json.dumps(signed)) / len(signed)
+    return (
+        f"signatures: {1e3 * min(took):.3f} ms and {length:.0f} bytes each; of {parties:,} parties "
+        f"{parties * min(took):.2f} s and {parties * length / 1e6:.2f} MB at each party, "
+        f"{parties**2 * length / 1e6:,.0f} MB from the coordinator"
+    )
 
 
 def line(case: argparse.Namespace, found: Mapping[str, Any]) -> str:
@@ -244,9 +274,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--hosts", type=int, default=2, help="processes that serve the parties over gRPC")
     parser.add_argument("--stages", action="store_true", help="also what comes before the first round, one by one")
+    parser.add_argument("--signatures", type=int, help="parties whose signatures one checks")
     arguments = parser.parse_args()
+    if arguments.signatures:
+        print(signatures(arguments.signatures))
+        return
     counts = arguments.parties if arguments.parties is not None else [] if arguments.grpc else [10, 100, 1000]
-    print("| parties | wire | fit | connect s | before s | round ms | / party us | coordinator ms | / party us | MiB | MB up / down |")
+    titles = "parties", "wire", "fit", "connect s", "before s", "round ms", "us a party", "coordinator ms", "us a party"
+    print("| " + " | ".join((*titles, "MiB", "MB up / down")) + " |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for parties in counts:
         apart(arguments, parties=parties, wire="process")

@@ -543,3 +543,17 @@ def test_a_port_in_use_is_told(opened: Open) -> None:
     wire = opened("anna")
     with pytest.raises(InputError, match="free port"):
         opened("anna", address=f"localhost:{wire.port}")
+
+
+def test_the_limit_of_open_files_is_raised_for_many_parties_and_what_is_above_it_is_refused(opened: Open) -> None:
+    resource = pytest.importorskip("resource")
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+        opened(*(f"p{place}" for place in range(200)))
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (200 + 256, hard)
+        if hard != resource.RLIM_INFINITY:
+            with pytest.raises(InputError, match=rf"this process may have {hard}; raise its limit"):
+                opened(*(f"p{place}" for place in range(hard)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))

@@ -607,9 +607,10 @@ class _Session:
     def _next(self, stop: threading.Event | None, patience: float = math.inf) -> bytes | None:
         """What the stream says next; None when it ended, when nothing came in time, and when told to stop."""
         deadline = time.monotonic() + patience
+        pause = 1.0 if stop is None else 0.1  # where nothing but an interrupt can come between
         while (stop is None or not stop.is_set()) and time.monotonic() < deadline:
             with contextlib.suppress(Empty):
-                return self._inbox.get(timeout=0.1)
+                return self._inbox.get(timeout=pause)
         return None
 
 
