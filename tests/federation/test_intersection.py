@@ -219,8 +219,8 @@ def test_a_lying_coordinator_is_found_and_nothing_is_kept(lie: Any, words: str) 
 
 
 def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("door", "federation"):
-        monkeypatch.setattr(f"sottovoce.{module}.aligning.WORDS", 3)
+    for module in ("door.intersection", "federation.alignment.coordinator"):
+        monkeypatch.setattr(f"sottovoce.{module}.WORDS", 3)
     sent = list[int]()
 
     def endless(self: Any, terms: Terms, common: Any) -> int:
@@ -230,7 +230,7 @@ def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(mon
             self._ask(terms.members, "common", piece, each=dict.fromkeys(terms.members, words))
         return len(common)
 
-    monkeypatch.setattr("sottovoce.federation.aligning.Aligning._tell", endless)
+    monkeypatch.setattr("sottovoce.federation.alignment.coordinator.AlignmentRun._tell", endless)
     with pytest.raises(RefusedError, match="what was said to be common is not"):
         aligned(holders())
     assert sent == [0, 1]  # 6 words, where lists have 5, 4 and 6
