@@ -10,7 +10,8 @@ from sottovoce.errors import SottovoceError
 
 
 def tree(kind: type, depth: int = 0) -> list[tuple[int, str]]:
-    children = (child for child in kind.__subclasses__() if child.__module__.startswith("sottovoce."))
+    ours = (child for child in kind.__subclasses__() if child.__module__.startswith("sottovoce."))
+    children = (child for child in ours if not child.__name__.startswith("_"))  # which nobody else can name
     return [(depth, kind.__name__), *(line for child in children for line in tree(child, depth + 1))]
 
 
