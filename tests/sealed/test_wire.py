@@ -105,7 +105,7 @@ def test_a_run_goes_on_without_a_party_that_hangs_and_its_late_answer_is_not_use
     federation = ends.serve().sealing(absent=1, spare=1)
     hanging = ends.parties["south"]
     hanging.until = threading.Event()
-    ends.wire._timeout = 1.0
+    ends.wire._timeout = 3.0
     plain = ends.wire.exchange
 
     def exchange(messages: Any) -> dict[str, bytes]:
