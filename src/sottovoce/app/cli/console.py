@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -58,7 +59,8 @@ def _console(stream: TextIO) -> Console:
     from rich.console import Console
 
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")  # a letter that it cannot show stops nothing
+        with contextlib.suppress(OSError):  # of a stream that another was put in the place of
+            stream.reconfigure(errors="backslashreplace")  # a letter that it cannot show stops nothing
 
     class Harmless(Console):
         def print(self, *objects: Any, **options: Any) -> None:
