@@ -23,7 +23,7 @@ from sottovoce.errors import InputError
 
 __all__ = ["ArraySource", "Dataset", "Labels", "Piece", "Source"]
 
-ENTRIES = 1 << 22  # of a piece as it is read: 32 MB of float64
+ENTRIES = 1 << 21  # of a piece as it is read: 16 MB of float64
 
 
 class Dataset:
@@ -123,11 +123,13 @@ class Dataset:
     def pieces(self, rows: int | None = None) -> Iterator[Piece]:
         """Rows and labels in their order, at most so many at once."""
         for source in self.sources:
-            yield from source.pieces(self._step if rows is None else rows)
+            yield from source.pieces(self._step(source) if rows is None else rows)
         self._tell()
 
-    @property
-    def _step(self) -> int:
+    def _step(self, source: Source) -> int:
+        """Rows that have so many entries, of sparse ones in the mean."""
+        if source.entries is not None:
+            return max(1, ENTRIES * source.records // max(source.entries, source.records))
         return max(1, ENTRIES // max(self.shape[1], 1))
 
     def _tell(self) -> None:
@@ -151,7 +153,7 @@ class Dataset:
         """
         found: dict[Any, None] = {}
         for source in self.sources:
-            for labels in source.labels(self._step):
+            for labels in source.labels(self._step(source)):
                 for label in np.unique(labels).tolist() if labels.dtype.kind in "fiub" else labels.tolist():
                     if label == label:
                         found.setdefault(label)
