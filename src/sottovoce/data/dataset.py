@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data import readers
+from sottovoce.data import readers, room
 from sottovoce.data.labels import label_key
 from sottovoce.data.matrix import is_sparse
 from sottovoce.data.schema import Schema
@@ -74,6 +74,21 @@ class Dataset:
                 "leave it out."
             )
         self._at(folder, keep)
+
+    @classmethod
+    def features_of(
+        cls,
+        files: str | PathLike[str] | Sequence[str | PathLike[str]],
+        names: Sequence[str],
+        schema: Schema | None = None,
+        features: int | None = None,
+    ) -> Dataset:
+        """The features of these names, or of a schema, without labels; other columns are left out. For predictions."""
+        if not names and schema is None:
+            found = opened(files, Asked(features=features))
+        else:
+            found = opened(files, Asked(schema=schema, features=features, only=tuple(names)))
+        return cls._of(found.sources, found.features, found.names, schema, labelled=False)
 
     @classmethod
     def from_arrays(
@@ -165,6 +180,11 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset of {self.shape[0]} records and {self.shape[1]} features in {len(self.sources)} source(s)"
+
+
+def too_large(X: Any) -> bool:
+    """Whether an array is a memory map that is read piece by piece, as it would not fit in memory."""
+    return isinstance(X, np.memmap) and X.ndim == 2 and not room.fits(8 * X.size)
 
 
 def _alike(labels: Sequence[Any]) -> Sequence[Any]:
