@@ -104,7 +104,7 @@ def test_an_evaluation_reads_pieces_too(pieces: Path, folder: Path, write_job: A
         json.loads(invoke("evaluate", folder / "job.json", folder / f"{name}.toml", "--json").stdout)
         for name in ("one", "many")
     ]
-    assert found[0]["accuracy"]["value"] == pytest.approx(found[1]["accuracy"]["value"], abs=0.02)
+    assert found[0]["metrics"]["accuracy"]["value"] == pytest.approx(found[1]["metrics"]["accuracy"]["value"], abs=0.02)
 
 
 def test_a_schema_is_drafted_from_the_first_records(pieces: Path, folder: Path, invoke: Any) -> None:

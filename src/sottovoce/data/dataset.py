@@ -23,7 +23,7 @@ from sottovoce.errors import InputError
 
 __all__ = ["ArraySource", "Dataset", "Labels", "Piece", "Source"]
 
-ENTRIES = 1 << 21  # of a piece as it is read: 16 MB of float64
+ENTRIES = 1 << 20  # of a piece as it is read: 8 MB of float64
 
 
 class Dataset:

@@ -86,10 +86,14 @@ def _blocks(data: Dataset, recipe: Preparation, size: int) -> Iterator[Block]:
     for rows, labels in data.pieces():
         known = np.zeros(rows.shape[0]) if labels is None else labels
         block = Block.prepare(rows, known, recipe, records=records)
+        del rows, labels, known  # nobody has them while the next are read
         held, done, null = [*held, block], done + len(block), null + int(block.null_rows.sum())
-        if sum(_size(each) for each in held) >= size // 2:
-            yield _joined(held)
+        del block
+        if sum(_size(each) for each in held) >= size * 3 // 4:
+            made = _joined(held)
             held = []
+            yield made
+            del made
         progress.say(progress.PREPARING, done, records)
     if held:
         yield _joined(held)
@@ -519,6 +523,7 @@ def _checked(handle: int, folder: Path, mark: str) -> RowFile | None:
 def _is_whole(file: RowFile) -> bool:
     """Whether every piece has its digest."""
     done, total = 0, sum(piece.rows for piece in file.pieces)
+    progress.say(progress.CHECKING, done, total)
     for piece in file.pieces:
         try:
             read = file.read(piece)

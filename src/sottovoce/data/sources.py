@@ -247,9 +247,13 @@ class ParquetSource(FileSource):
         found, step = 0, max(1, min(rows, (CELLS if self.columns.schema else 8 * CELLS) // max(len(names), 1)))
         with readers.parquet_file(self.path, pre_buffer=False, buffer_size=1 << 16) as file:
             try:
-                for batch in file.iter_batches(step, list(self.groups), list(names)):
+                for batch in file.iter_batches(step, list(self.groups), list(names), use_threads=False):
                     found += batch.num_rows
-                    yield pyarrow.Table.from_batches([batch])
+                    held = [pyarrow.Table.from_batches([batch])]
+                    del batch  # nobody has it while the next is read
+                    yield held.pop()
+            except pyarrow.ArrowMemoryError:
+                raise
             except (pyarrow.ArrowException, OSError, EOFError):
                 raise readers.damaged_parquet(self.path) from None
         self.check(found)
@@ -257,13 +261,17 @@ class ParquetSource(FileSource):
     def pieces(self, rows: int) -> Iterator[Piece]:
         """Numbers, or features by the schema."""
         for table in self._batches(rows, self.columns.read):
-            if self.columns.schema is not None:
-                yield self.columns.encoded(table)
-                continue
-            block = np.empty((table.num_rows, len(self.columns.features)))
-            for place, name in enumerate(self.columns.features):
-                block[:, place] = readers.arrow_column(self.path, name, table.column(name))
-            yield block, None if self.columns.label is None else self._labels(table)
+            held = [self._piece(table)]
+            del table
+            yield held.pop()
+
+    def _piece(self, table: Any) -> Piece:
+        if self.columns.schema is not None:
+            return self.columns.encoded(table)
+        block = np.empty((table.num_rows, len(self.columns.features)))
+        for place, name in enumerate(self.columns.features):
+            block[:, place] = readers.arrow_column(self.path, name, table.column(name))
+        return block, None if self.columns.label is None else self._labels(table)
 
     def labels(self, rows: int) -> Iterator[Labels]:
         """Of which the label's column alone is read."""
