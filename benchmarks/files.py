@@ -1,6 +1,6 @@
 """Rows that do not fit in memory: peak memory, the time of a pass against that of reading the file, and the bits.
 
-    python benchmarks/files.py [--records 9000000] [--features 40] [--limit 450] [--folder FOLDER]
+    python benchmarks/files.py [--records 9000000] [--features 40] [--limit 450] [--folder FOLDER] [--source FOLDER]
 
 A process is limited to so many megabytes of memory of its own (RLIMIT_DATA, all that it allocates, its libraries'
 included). It fits on a Parquet file; its prepared rows are in a file. Printed are the sizes of both against the limit,
@@ -157,15 +157,19 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=9_000_000)
     parser.add_argument("--features", type=int, default=40)
     parser.add_argument("--limit", type=int, default=450, help="megabytes")
-    parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--folder", type=Path, default=None, help="for prepared rows")
+    parser.add_argument("--source", type=Path, default=None, help="for the Parquet file; default: the same")
     parser.add_argument("--within", type=Path, default=None, help=argparse.SUPPRESS)
     given = parser.parse_args()
     limit = given.limit * 1_000_000
     if given.within is not None:
         print(json.dumps(limited(given.within, given.features, limit, given.folder)))
         return
-    with tempfile.TemporaryDirectory(dir=given.folder) as place:
-        path = made(Path(place), given.records, given.features)
+    with (
+        tempfile.TemporaryDirectory(dir=given.folder) as place,
+        tempfile.TemporaryDirectory(dir=given.source or given.folder) as other,
+    ):
+        path = made(Path(other), given.records, given.features)
         called = [sys.executable, "-W", "ignore", __file__, "--within", str(path), "--folder", place]
         called += ["--features", str(given.features), "--limit", str(given.limit)]
         told = json.loads(subprocess.run(called, stdout=subprocess.PIPE, text=True, check=True).stdout)

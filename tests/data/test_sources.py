@@ -237,6 +237,7 @@ def _cases(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     parquet.write_table(pyarrow.table({"a": ["x"], "y": [1]}), folder / "words.parquet")
     (folder / "rows.svm").write_text("1 1:2\n")
     (folder / "empty.csv").write_text("a,y\n")
+    (folder / "two.csv").write_text("a,y\n1,2\n3,4\n\n")
     (folder / "none").mkdir()
     yield "names no file", lambda: sv.Dataset([])
     yield "no file is of this pattern", lambda: sv.Dataset(folder / "*.parq")
@@ -253,6 +254,7 @@ def _cases(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "schema is for CSV and Parquet", lambda: sv.Dataset(folder / "rows.svm", features=4, schema=SCHEMA)
     yield "has no rows", lambda: sv.Dataset(folder / "empty.csv", label="y")
     yield "records=7", lambda: sv.Dataset(folder / "rows.parquet", label="y", records=7)
+    yield "not the 1 records", lambda: list(sv.Dataset(folder / "two.csv", label="y", records=1).pieces())
     yield "not the 7 records", lambda: list(sv.Dataset(folder / "rows.csv.copy.csv", label="y", records=7).pieces())
     yield "names 2 files for 1", lambda: sv.Dataset(folder / "X.npy", label="*.py")
     yield "keep=True is for rows of files", lambda: sv.Dataset.from_arrays(X, y, keep=True)
@@ -265,7 +267,8 @@ def test_errors_name_the_file_and_what_to_do(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no file is of" if match.startswith("names 2") else match):
             made()
         count += 1
-    assert count == 18
+    assert count == 19
+    assert len(list(sv.Dataset(tmp_path / "two.csv", label="y", records=2).pieces())) == 1
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ class RowFile:
 
     def _fill(self, part: memoryview, offset: int) -> None:
         while len(part):
-            count = os.preadv(self.handle, [part], offset)
+            count = _read(self.handle, part, offset)
             if count == 0:
                 raise LeakError("a file of prepared rows is shorter than it was; nothing was released.")
             part, offset = part[count:], offset + count
@@ -403,6 +403,15 @@ def _reader(process: int) -> ThreadPoolExecutor:  # noqa: ARG001
     return ThreadPoolExecutor(1, thread_name_prefix="sottovoce-read-ahead")
 
 
+def _read(handle: int, part: memoryview, offset: int) -> int:
+    """Read into a buffer: how many bytes; a system without preadv copies them."""
+    if hasattr(os, "preadv"):
+        return os.preadv(handle, [part], offset)
+    found = os.pread(handle, len(part), offset)
+    part[: len(found)] = found
+    return len(found)
+
+
 def _bytes(array: NDArray[Any]) -> memoryview:
     found: Any = array.reshape(-1).view(np.uint8)
     return memoryview(found)
@@ -417,6 +426,8 @@ def _write(handle: int, array: NDArray[Any], offset: int) -> None:
 
 def _file(data: Dataset, recipe: Preparation, folder: Path) -> RowFile:
     """One that was kept, if it is whole, else a new one."""
+    if not hasattr(os, "pread"):
+        raise InputError("rows that do not fit in memory need pread, which this system lacks; give arrays that fit.")
     path, mark = folder / "none", ""
     if data.keep:
         mark = _mark(data, recipe)

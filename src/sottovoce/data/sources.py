@@ -146,6 +146,8 @@ class FileSource(Source):
 class LineSource(FileSource):
     """Lines of a text file: those from `offset` on, of a compressed one all after the first `skipped`."""
 
+    declared = False  # whether nobody has counted them
+
     def __init__(self, path: Path, records: int, offset: int | None, skipped: int) -> None:
         super().__init__(path, records)
         self.offset, self.skipped = offset, skipped
@@ -181,7 +183,8 @@ class CsvSource(LineSource):
                     found.append(cells if cells is not None and len(cells) == width else None)
                 yield self.skipped + done + 1, found
                 done += len(found)
-            self.check(done)
+            more = self.declared and any(line.strip() or width == 1 for line in lines)
+            self.check(done + more)
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         """Numbers, or features by the schema."""
@@ -376,7 +379,7 @@ def mapped(path: Path, dimensions: int) -> NDArray[Any]:
         raise InputError(f"{path}: there is no such file.") from None
     except (OSError, ValueError, EOFError):
         raise InputError(f"{path} is damaged, or not a file of np.save with numbers or texts. Save it again.") from None
-    kinds = "fiub" if dimensions == 2 else "fiubUS"
+    kinds = "fiub" if dimensions == 2 else "fiubU"
     if not isinstance(found, np.ndarray) or found.ndim != dimensions or found.dtype.kind not in kinds:
         what = "rows, an array of numbers with two dimensions" if dimensions == 2 else "labels, with one dimension"
         raise InputError(f"{path} has not {what}; save such an array there.")
@@ -558,7 +561,9 @@ class _CsvLayout(_Layout):
         made = functools.partial(CsvSource, self.path, self.header, columns)
         plain = _is_plain(self.path)
         if records is not None:
-            return [made(records, self.start if plain else None, self.skipped)]
+            whole = made(records, self.start if plain else None, self.skipped)
+            whole.declared = True
+            return [whole]
         sources, skipped = list[Source](), self.skipped
         for offset, lines in _counted(self.path, self.start, one_column=len(self.header) == 1):
             sources.append(made(lines, offset if plain else None, skipped))
