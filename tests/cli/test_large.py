@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from sottovoce.app.cli.parties import rows_told
+from sottovoce.app.holding import holder_of
+from sottovoce.app.jobs import load_party_job
+from sottovoce.app.sources import policy_of
 from sottovoce.data import room
 from sottovoce.estimators import progress
 
@@ -123,6 +126,19 @@ def test_files_of_numpy_are_named_in_a_job(folder: Path, write_job: Any, invoke:
     invoke("plan", job)
     invoke("fit", job, "-q")
     assert coefficients(job) == coefficients(folder / "whole.toml")
+
+
+def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any) -> None:
+    assert pieces.is_dir()
+    open_ledger("north.ledger", 5.0)
+    (folder / "north.toml").write_text(
+        '[party]\nname = "north"\nfile = "people/*.csv"\nlabel = "out"\nledger = "north.ledger"\n'
+        '[federation]\ncoordinator = "localhost:7443"\ncertificates = "certs"\n[bounds]\nentry_bound = 1.0\n'
+    )
+    job = load_party_job(folder / "north.toml")
+    facts = {fact.name: fact.value for fact in holder_of(job, policy_of(job)).facts(classes=False)}
+    assert facts["records"] == 600
+    assert facts["solvers"] == ("newton", "gradient", "sgd", "whitened")
 
 
 def test_a_party_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

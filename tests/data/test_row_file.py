@@ -387,7 +387,7 @@ print(json.dumps({"coef": coef.tobytes().hex(), "times": size / int(more)}))
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA is not enforced elsewhere")
 def test_rows_of_several_times_the_memory_that_is_left(tmp_path: Path) -> None:
-    records, more = 300_000, 16 << 20
+    records, more = 160_000, 8 << 20
     rng = np.random.default_rng(5)
     X, y = rng.integers(-100, 100, (records, 40), dtype=np.int8), rng.integers(0, 2, records, dtype=np.int8)
     np.save(tmp_path / "X.npy", X)

@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 import sottovoce as sv
-from sottovoce.data import dataset, readers, sources
+from sottovoce.data import dataset, readers, room, sources
 from sottovoce.data.labels import equal
 from sottovoce.errors import InputError
 
@@ -128,6 +128,42 @@ def test_every_format_and_mixture_has_the_rows_in_order(form: str, tmp_path: Pat
         FORMATS[form](tmp_path, X, y) if form != "folder" else tmp_path / "many", label="y", records=300
     )
     np.testing.assert_array_equal(together(counted)[0], rows)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_fit_on_files_is_one_on_arrays(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = numbers()
+    data = sv.Dataset(FORMATS[form](tmp_path, X, y), label="y", folder=tmp_path)
+    model = sv.PrivateLogisticRegression(delta=1e-4, row_norm=2.0, insecure_seed=2, solver="newton")
+    arrays = X[:, [NAMES.index(name) for name in data.feature_names]]
+    expected = model.fit(arrays, y).coef_.tobytes()
+    assert model.fit(data).coef_.tobytes() == expected  # the classes are read
+    monkeypatch.setattr(room, "SHARE", 1 << 60)
+    assert model.fit(data).coef_.tobytes() == expected
+    assert not list(tmp_path.glob("*.rows"))
+
+
+@pytest.mark.parametrize("mode", ["r", "c"])
+def test_a_memory_map_that_does_not_fit_is_read_in_pieces(
+    mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = numbers()
+    np.save(tmp_path / "X.npy", X)
+    common: dict[str, Any] = {"delta": 1e-4, "row_norm": 2.0, "insecure_seed": 2, "solver": "newton"}
+    expected = sv.PrivateLogisticRegression(**common).fit(X, y)
+    monkeypatch.setattr(room, "SHARE", 1 << 60)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    mapped = np.load(tmp_path / "X.npy", mmap_mode=mode)
+    found = sv.PrivateLogisticRegression(**common).fit(mapped, y)
+    assert found.coef_.tobytes() == expected.coef_.tobytes()
+    parties = [
+        sv.PrivateLogisticRegression(**common).fit(sv.Federation.by_rows([(rows, y)])).coef_ for rows in (X, mapped)
+    ]
+    assert parties[0].tobytes() == parties[1].tobytes()
+    np.testing.assert_array_equal(found.predict(mapped[:5]), expected.predict(X[:5]))
+    np.testing.assert_array_equal(np.asarray(mapped), X)
+    with pytest.raises(sv.RefusedError, match="a Dataset serves"):
+        sv.PrivateLogisticRegression(**{**common, "solver": "cd"}).fit(mapped, y)
 
 
 def test_a_file_of_sparse_rows_is_read_in_pieces(tmp_path: Path) -> None:

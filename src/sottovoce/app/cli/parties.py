@@ -62,9 +62,10 @@ def party(
     - `sottovoce party --name north --file north.csv --label readmitted --ledger north.db
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
-    A party file has the tables [party] (name, file, label, id, ledger, account, n_jobs), [federation] (coordinator,
-    certificates) and, if wanted, [policy] (max_epsilon, max_delta, align), [peers] (pins of other parties), [bounds],
-    [schema] (of this party's columns) and [view] (port, off, token, log). Without a label every column is a feature:
+    A party file has the tables [party] (name, file, label, id, ledger, account, n_jobs, folder, keep), [federation]
+    (coordinator, certificates) and, if wanted, [policy] (max_epsilon, max_delta, align), [peers] (pins of other
+    parties), [bounds], [schema] (of this party's columns) and [view] (port, off, token, log). The file may be a folder
+    or a pattern, or larger than memory. Without a label every column is a feature:
     that is for data split by columns where another party holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint

@@ -38,7 +38,8 @@ def predict(
     """Predict with a fitted model.
 
     Columns are matched by name, in any order; other columns, the label for one, are ignored. The result is a CSV
-    with one line per record, in the order of the file.
+    with one line per record, in the order of the file. DATA may be a folder or a pattern, in quotes, of files that are
+    read and answered piece by piece.
 
     - `sottovoce predict job.json new-patients.csv`
     - `sottovoce predict job.json new-patients.csv --proba --output scores.csv`
