@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from sottovoce.errors import InputError
 
@@ -38,6 +40,27 @@ def write_data(path: Path, data: bytes, what: str, *, overwrite: bool = True) ->
         raise _unwritable(path, what, error) from None
     with contextlib.suppress(OSError):  # the text is there; a folder that this user cannot read is no failure
         sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def written(path: Path, what: str, overwrite: bool = True) -> Iterator[IO[str]]:
+    """A file for a long text, which is in its place, whole, when the block has ended, and nowhere if it fails."""
+    temporary = _beside(path)
+    try:
+        with temporary.open("x", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if overwrite:
+            temporary.replace(path)
+        else:
+            os.link(temporary, path)
+    except FileExistsError:
+        raise _there_already(path, what) from None
+    except OSError as error:
+        raise _unwritable(path, what, error) from None
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_durably(path: Path, data: bytes, *, mode: int = 0o600, replace: bool = True) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 import sottovoce as sv
-from sottovoce.data import dataset, readers, sources
+from sottovoce.data import dataset, readers, room, sources
 from sottovoce.data.labels import equal
 from sottovoce.errors import InputError
 
@@ -130,6 +130,42 @@ def test_every_format_and_mixture_has_the_rows_in_order(form: str, tmp_path: Pat
     np.testing.assert_array_equal(together(counted)[0], rows)
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_fit_on_files_is_one_on_arrays(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = numbers()
+    data = sv.Dataset(FORMATS[form](tmp_path, X, y), label="y", folder=tmp_path)
+    model = sv.PrivateLogisticRegression(delta=1e-4, row_norm=2.0, insecure_seed=2, solver="newton")
+    arrays = X[:, [NAMES.index(name) for name in data.feature_names]]
+    expected = model.fit(arrays, y).coef_.tobytes()
+    assert model.fit(data).coef_.tobytes() == expected  # the classes are read
+    monkeypatch.setattr(room, "SHARE", 1 << 60)
+    assert model.fit(data).coef_.tobytes() == expected
+    assert not list(tmp_path.glob("*.rows"))
+
+
+@pytest.mark.parametrize("mode", ["r", "c"])
+def test_a_memory_map_that_does_not_fit_is_read_in_pieces(
+    mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = numbers()
+    np.save(tmp_path / "X.npy", X)
+    common: dict[str, Any] = {"delta": 1e-4, "row_norm": 2.0, "insecure_seed": 2, "solver": "newton"}
+    expected = sv.PrivateLogisticRegression(**common).fit(X, y)
+    monkeypatch.setattr(room, "SHARE", 1 << 60)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    mapped = np.load(tmp_path / "X.npy", mmap_mode=mode)
+    found = sv.PrivateLogisticRegression(**common).fit(mapped, y)
+    assert found.coef_.tobytes() == expected.coef_.tobytes()
+    parties = [
+        sv.PrivateLogisticRegression(**common).fit(sv.Federation.by_rows([(rows, y)])).coef_ for rows in (X, mapped)
+    ]
+    assert parties[0].tobytes() == parties[1].tobytes()
+    np.testing.assert_array_equal(found.predict(mapped[:5]), expected.predict(X[:5]))
+    np.testing.assert_array_equal(np.asarray(mapped), X)
+    with pytest.raises(sv.RefusedError, match="a Dataset serves"):
+        sv.PrivateLogisticRegression(**{**common, "solver": "cd"}).fit(mapped, y)
+
+
 def test_a_file_of_sparse_rows_is_read_in_pieces(tmp_path: Path) -> None:
     X, y = numbers()
     X[np.random.default_rng(0).random(X.shape) < 0.6] = 0.0
@@ -237,6 +273,7 @@ def _cases(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     parquet.write_table(pyarrow.table({"a": ["x"], "y": [1]}), folder / "words.parquet")
     (folder / "rows.svm").write_text("1 1:2\n")
     (folder / "empty.csv").write_text("a,y\n")
+    (folder / "two.csv").write_text("a,y\n1,2\n3,4\n\n")
     (folder / "none").mkdir()
     yield "names no file", lambda: sv.Dataset([])
     yield "no file is of this pattern", lambda: sv.Dataset(folder / "*.parq")
@@ -253,6 +290,7 @@ def _cases(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "schema is for CSV and Parquet", lambda: sv.Dataset(folder / "rows.svm", features=4, schema=SCHEMA)
     yield "has no rows", lambda: sv.Dataset(folder / "empty.csv", label="y")
     yield "records=7", lambda: sv.Dataset(folder / "rows.parquet", label="y", records=7)
+    yield "not the 1 records", lambda: list(sv.Dataset(folder / "two.csv", label="y", records=1).pieces())
     yield "not the 7 records", lambda: list(sv.Dataset(folder / "rows.csv.copy.csv", label="y", records=7).pieces())
     yield "names 2 files for 1", lambda: sv.Dataset(folder / "X.npy", label="*.py")
     yield "keep=True is for rows of files", lambda: sv.Dataset.from_arrays(X, y, keep=True)
@@ -265,7 +303,8 @@ def test_errors_name_the_file_and_what_to_do(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no file is of" if match.startswith("names 2") else match):
             made()
         count += 1
-    assert count == 18
+    assert count == 19
+    assert len(list(sv.Dataset(tmp_path / "two.csv", label="y", records=2).pieces())) == 1
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:

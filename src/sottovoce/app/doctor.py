@@ -36,6 +36,7 @@ from sottovoce.app.jobs import (
     load_people_job,
     tables_of,
 )
+from sottovoce.app.large import goes_by_pieces
 from sottovoce.data.identifiers import identifiers
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError, SottovoceError, WireError
@@ -329,14 +330,15 @@ def _data(  # noqa: PLR0913
 ) -> Findings:
     """The file is read as a run reads it; of what is in it only the shape is told."""
     path = resolve(source.file)
-    if not path.exists():
+    large = goes_by_pieces(source, path, cells=schema is not None)
+    if not path.exists() and not large:
         raise InputError(f"{path}: there is no such file; put the records there, or correct file.")
-    if source.id is not None:
+    if source.id is not None and not large:
         _check_ids(path, source)
     plain = source.model_copy(update={"ledger": None, "account": None})
     with _heard() as remarks:
         if schema is None:
-            names = sources.file_shape(path, source.label, source.features, labelled=labelled, left_out=source.id)[1]
+            names = sources.source_shape(source, resolve, labelled=labelled)[1]
             party = sources.read_party("site", plain, resolve, Policy(), labelled=labelled)
         else:
             names = schema.feature_names

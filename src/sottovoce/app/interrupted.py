@@ -19,8 +19,13 @@ from sottovoce.privacy.ledger import Account, Balance
 
 WHAT_TO_DO = "put right what is refused and start again, and it goes on; or give it up with --restart"
 
-# What may change from one start to the next: where results go, and how the parties are reached.
-_MEANWHILE = {"output": True, "federation": {"listen", "wait", "timeout", "certificates"}}
+# What may change from one start to the next: where results and prepared rows go, and how the parties are reached.
+_MEANWHILE = {
+    "output": True,
+    "federation": {"listen", "wait", "timeout", "certificates"},
+    "data": {"folder", "keep"},
+    "party": {"__all__": {"folder", "keep"}},
+}
 
 
 def state_path(job: Job) -> Path:

@@ -192,7 +192,9 @@ class SchemaTable(_Table):
 class SourceTable(_Table):
     """One file of records, the ledger that pays for its use, and what is public about it."""
 
-    file: str = Field(min_length=1, description="a CSV, Parquet or LIBSVM file")
+    file: str = Field(
+        min_length=1, description="a CSV, Parquet or LIBSVM file, a folder of them or a pattern, or an .npy file"
+    )
     label: str | int | None = Field(None, description="the name of the label column, or its position (-1 for the last)")
     id: str | None = Field(
         None, min_length=1, description="the name of a column that identifies the records, and is no feature"
@@ -205,6 +207,13 @@ class SourceTable(_Table):
     account: str | None = Field(None, min_length=1, description="the name of an account in the ledger")
     records: int | None = Field(None, strict=True, ge=1, description="the public number of records, at least 1")
     features: int | None = Field(None, strict=True, ge=1, description="the public number of features, at least 1")
+    folder: str | None = Field(
+        None,
+        min_length=1,
+        description="where prepared rows lie that do not fit in memory; default: beside the ledger. Whoever reads it "
+        "can read the records",
+    )
+    keep: bool = Field(False, strict=True, description="true: leave prepared rows there for the next fit")
 
     @property
     def has_label(self) -> bool:

@@ -18,18 +18,20 @@ from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
 from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
+from sottovoce.app.large import goes_by_pieces
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
 from sottovoce.app.sources import (
-    file_shape,
     join,
     read_features,
     read_ids,
     read_party,
     read_table_party,
     source_account,
+    source_shape,
     table_shape,
 )
+from sottovoce.data.parts import SERVED
 from sottovoce.data.readers import read_table
 from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
@@ -64,6 +66,7 @@ class Facts:
     features: int
     feature_names: tuple[str, ...] = ()
     classes: tuple[Any, ...] = ()
+    solvers: tuple[str, ...] | None = None  # that its rows serve where they lie; None: every one
 
 
 @dataclass(frozen=True)
@@ -156,19 +159,18 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
     schema = job.known_schema
     for party, source in job.sources.items():
         whole = schema is not None and job.split != "columns"
+        path = job.resolve(source.file)
+        served = SERVED if goes_by_pieces(source, path, cells=schema is not None) else None
         if source.records is not None and (source.features is not None or whole):
             names = schema.feature_names if schema is not None and whole else ()
-            facts.append(Facts(party, source.records, source.features or len(names), names))
+            facts.append(Facts(party, source.records, source.features or len(names), names, solvers=served))
             continue
-        path = job.resolve(source.file)
         if schema is None:
-            records, names = file_shape(
-                path, source.label, source.features, labelled=job.labelled(party), left_out=source.id
-            )
+            records, names = source_shape(source, job.resolve, labelled=job.labelled(party))
         else:
-            records, header = table_shape(path, schema)
+            records, header = source_shape(source, job.resolve, schema)
             names = (schema if whole else schema.part(header)).feature_names
-        facts.append(Facts(party, records, len(names), names))
+        facts.append(Facts(party, records, len(names), names, solvers=served))
         opened.append(str(path))
     notes = [f"{_SHAPE_READ}: {', '.join(opened)}; declare records and features to open none"] if opened else []
     if (common := _common(job)) is not None:
@@ -385,7 +387,14 @@ def _person_holder(
 
 
 def _fact_of(told: Mapping[str, Any]) -> Facts:
-    return Facts(**{**told, "feature_names": tuple(told["feature_names"]), "classes": tuple(told["classes"])})
+    served = None if told.get("solvers") is None else tuple(told["solvers"])
+    names, classes = tuple(told["feature_names"]), tuple(told["classes"])
+    return Facts(**{**told, "feature_names": names, "classes": classes, "solvers": served})
+
+
+def _known(fact: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what a party declares that which a plan is made of."""
+    return {key: fact[key] for key in ("records", "features", "feature_names", "classes", "solvers") if key in fact}
 
 
 def fit(run: Run, progress: Callable[[int, int], None] | None = None) -> PrivateLinearModel:
@@ -628,10 +637,7 @@ def _facts(federation: Federation, *, classes: bool) -> list[Facts]:
     found = federation.coordinator().facts(classes=classes)
     if federation.split == "columns":
         check_aligned(found)
-    return [
-        Facts(party, fact["records"], fact["features"], tuple(fact["feature_names"]), tuple(fact.get("classes", ())))
-        for party, fact in found.items()
-    ]
+    return [_fact_of({"party": party, "classes": (), **_known(fact)}) for party, fact in found.items()]
 
 
 def _check_declared(table: FederationTable, facts: Sequence[Facts]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sottovoce.app.large import first_cells, is_large
 from sottovoce.data.readers import MISSING
 from sottovoce.data.schema import Cells, Number, columns_of, numbers_of, toml_text
 from sottovoce.errors import InputError, did_you_mean
@@ -33,7 +34,10 @@ _KINDS = {
 
 def draft(path: Path, *, label: str | None = None, public: bool = False) -> str:
     """The text of a TOML file with a table [schema]."""
-    columns = columns_of(path)
+    large = is_large(path, cells=True)
+    if large and public:
+        raise InputError(f"--public copies from all records, and {path} is read in pieces; give one file that fits.")
+    columns = first_cells(path) if large else columns_of(path)
     if label is not None and label not in columns:
         meant = did_you_mean(label, tuple(columns))
         raise InputError(f"--label {label}: {path.name} has no such column{meant} They are: {', '.join(columns)}.")

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.app.jobs import PartyJob, SourceTable
+from sottovoce.app.large import dataset_of, goes_by_pieces
 from sottovoce.data import readers
+from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import common_places, identifiers
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
@@ -49,6 +51,20 @@ def file_shape(
     return records, tuple(header)
 
 
+def source_shape(
+    source: SourceTable, resolve: Callable[[str], Path], schema: Schema | None = None, *, labelled: bool = True
+) -> tuple[int, tuple[str, ...]]:
+    """(rows, feature names) of a source, which in .npy files are x0, x1, ...; with a schema the names of columns."""
+    path = resolve(source.file)
+    if goes_by_pieces(source, path, cells=schema is not None):
+        data = dataset_of(source, resolve, schema, labelled=labelled and schema is None)
+        names = data.feature_names or tuple(f"x{place}" for place in range(data.shape[1]))
+        return data.shape[0], names if schema is None else tuple(schema.columns)
+    if schema is not None:
+        return table_shape(path, schema)
+    return file_shape(path, source.label, source.features, labelled=labelled, left_out=source.id)
+
+
 def table_shape(path: Path, schema: Schema) -> tuple[int, tuple[str, ...]]:
     """(rows, names of all columns) of a file with a schema; no value is parsed."""
     if not {suffix.lower() for suffix in path.suffixes} & {*readers.CSV, *readers.PARQUET}:
@@ -74,8 +90,7 @@ def policy_of(job: PartyJob) -> Policy:
     if job.bounds is not None and schema is not None:
         bounds = job.bounds.declare(schema.feature_names)
     elif job.bounds is not None:
-        path = job.resolve(source.file)
-        shape = file_shape(path, source.label, source.features, labelled=source.has_label, left_out=source.id)
+        shape = source_shape(source, job.resolve, labelled=source.has_label)
         bounds = job.bounds.declare(shape[1])
     return Policy(
         **job.policy.model_dump(exclude={"predict_for"}),
@@ -101,6 +116,10 @@ def read_party(  # noqa: PLR0913
 ) -> Party:
     """The party that holds a file. The rows stay inside it. `labelled=False`: it does not know the labels."""
     path = resolve(source.file)
+    if goes_by_pieces(source, path):
+        return _party_of(
+            name, dataset_of(source, resolve, None, labelled=labelled), source_account(source, resolve), policy
+        )
     if labelled and not source.has_label:
         raise _no_label(path)
     _check_features(path, source.features)
@@ -137,6 +156,9 @@ def read_table_party(  # noqa: PLR0913
     path = resolve(source.file)
     if source.label is not None:
         raise InputError(f"label={source.label!r} for {path}: the schema names the label column; leave label out.")
+    if goes_by_pieces(source, path, cells=True):
+        data = dataset_of(source, resolve, schema, labelled=bool(labelled))
+        return _party_of(name, data, source_account(source, resolve), policy)
     cells = columns_of(path)
     if source.id is not None and source.id not in cells:
         raise InputError(f"id={source.id!r} is no column of {path}; its columns are: {', '.join(cells)}.")
@@ -162,6 +184,11 @@ def read_table_party(  # noqa: PLR0913
         id_rule=source.id_rule,
         aligned=aligned,
     )
+
+
+def _party_of(name: str, data: Dataset, account: Account | None, policy: Policy | None) -> Party:
+    """The party whose records are read piece by piece; its identifiers, if it has some, are not compared."""
+    return Party(name, data, None, account=account, policy=policy, feature_names=data.feature_names)
 
 
 def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> tuple[str, ...] | None:

@@ -16,6 +16,7 @@ private forms of `newton`, `gradient`, `sgd` and `whitened`, whose queries ask f
     take(indices)                           the named rows, as such a block: for `sgd`
 
 A run without privacy asks for two more, of rows on no grid: scalar_sum(weights, term) and gram(weights, term).
+Runs that fit nothing ask for over(work): what it makes of a block, summed over the parts where rows lie in several.
 """
 
 from __future__ import annotations
@@ -172,6 +173,10 @@ class Block:
     def row_norm(self) -> float:
         """What bounds the norm of every row; infinite where the layout bounds entries alone."""
         return self._arrangement.row_norm
+
+    def over(self, work: Callable[[Block], Array]) -> Array:
+        """What `work` makes of the rows; where they lie in several parts, the sum of what it makes of each."""
+        return work(self)
 
     def chunks(self, least: int = 1, scores: int = 1) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece: cache-sized float64 pieces of a dense block, a sparse block at once.

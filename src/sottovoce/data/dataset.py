@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.data import readers
+from sottovoce.data import readers, room
 from sottovoce.data.labels import label_key
 from sottovoce.data.matrix import is_sparse
 from sottovoce.data.schema import Schema
@@ -23,7 +23,7 @@ from sottovoce.errors import InputError
 
 __all__ = ["ArraySource", "Dataset", "Labels", "Piece", "Source"]
 
-ENTRIES = 1 << 22  # of a piece as it is read: 32 MB of float64
+ENTRIES = 1 << 20  # of a piece as it is read: 8 MB of float64
 
 
 class Dataset:
@@ -76,6 +76,21 @@ class Dataset:
         self._at(folder, keep)
 
     @classmethod
+    def features_of(
+        cls,
+        files: str | PathLike[str] | Sequence[str | PathLike[str]],
+        names: Sequence[str],
+        schema: Schema | None = None,
+        features: int | None = None,
+    ) -> Dataset:
+        """The features of these names, or of a schema, without labels; other columns are left out. For predictions."""
+        if not names and schema is None:
+            found = opened(files, Asked(features=features))
+        else:
+            found = opened(files, Asked(schema=schema, features=features, only=tuple(names)))
+        return cls._of(found.sources, found.features, found.names, schema, labelled=False)
+
+    @classmethod
     def from_arrays(
         cls, X: Any, y: ArrayLike | None = None, *, folder: str | PathLike[str] | None = None, keep: bool = False
     ) -> Dataset:
@@ -123,11 +138,13 @@ class Dataset:
     def pieces(self, rows: int | None = None) -> Iterator[Piece]:
         """Rows and labels in their order, at most so many at once."""
         for source in self.sources:
-            yield from source.pieces(self._step if rows is None else rows)
+            yield from source.pieces(self._step(source) if rows is None else rows)
         self._tell()
 
-    @property
-    def _step(self) -> int:
+    def _step(self, source: Source) -> int:
+        """Rows that have so many entries, of sparse ones in the mean."""
+        if source.entries is not None:
+            return max(1, ENTRIES * source.records // max(source.entries, source.records))
         return max(1, ENTRIES // max(self.shape[1], 1))
 
     def _tell(self) -> None:
@@ -151,7 +168,7 @@ class Dataset:
         """
         found: dict[Any, None] = {}
         for source in self.sources:
-            for labels in source.labels(self._step):
+            for labels in source.labels(self._step(source)):
                 for label in np.unique(labels).tolist() if labels.dtype.kind in "fiub" else labels.tolist():
                     if label == label:
                         found.setdefault(label)
@@ -163,6 +180,11 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset of {self.shape[0]} records and {self.shape[1]} features in {len(self.sources)} source(s)"
+
+
+def too_large(X: Any) -> bool:
+    """Whether an array is a memory map that is read piece by piece, as it would not fit in memory."""
+    return isinstance(X, np.memmap) and X.ndim == 2 and not room.fits(8 * X.size)
 
 
 def _alike(labels: Sequence[Any]) -> Sequence[Any]:

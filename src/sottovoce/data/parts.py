@@ -105,6 +105,10 @@ class Parts(ABC):
         """As of a block with all rows."""
         return self._about.sum_bits
 
+    def over(self, work: Callable[[Block], Array]) -> Array:
+        """The sum of what `work` makes of each part: exact, if its own sums are."""
+        return np.asarray(self.summed(lambda part: work(part.block)))
+
     def weighted_sum(self, weights: Array, term: Callable[..., Array]) -> Array:
         """sum_i term(x_i'w, y_i) x_i in one pass over the rows."""
         return np.asarray(self.summed(lambda part: part.block.weighted_sum(weights, term)))

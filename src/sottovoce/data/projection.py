@@ -5,8 +5,9 @@ Proof: `algorithms/whitened/proof.md`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,28 @@ class Projected:
     def __init__(self, block: Block, projection: Array) -> None:
         self._block, self.bits = block, _checked(block)
         self._matrix = _on_grid(projection if projection.ndim == 1 else np.tril(projection), self.bits)
-        self.lengths = _lengths(block.rows, self._matrix)
         self._length, self._shares = 0.0, np.ones(0)
+        self._find(None)
+
+    def of(self, block: Block, found: Array | None = None) -> Self:
+        """The same view of other rows, not cut yet; `found` is what was found of them before, if anything was."""
+        other = copy.copy(self)
+        other._block, other._length, other._shares = block, 0.0, np.ones(0)
+        other._find(found)
+        return other
+
+    def _find(self, found: Array | None) -> None:
+        self.lengths = _lengths(self._block.rows, self._matrix) if found is None else found
+
+    @property
+    def found(self) -> Array:
+        """What takes long to find, of rows that are not cut: for each its length."""
+        return self.lengths
+
+    @property
+    def width(self) -> int:
+        """How many numbers that are for a row."""
+        return 1
 
     def number_sum(self, term: Callable[[Array, Array], Array]) -> float:
         """sum_i of term(|z_i|, y_i) cut to [0, 1], as `Block.number_sum`."""
@@ -92,12 +113,29 @@ class ProjectedRows(Projected):
     def __init__(self, block: Block, projection: Array) -> None:
         self._block, self.bits = block, _checked(block)
         self._matrix = _on_grid(projection, self.bits)
-        self._rows = np.empty((len(block), projection.shape[1]))
-        for start in range(0, len(block), MANY_ROWS):
-            rows = block.rows[start : start + MANY_ROWS].astype(np.float64, copy=False)
-            self._rows[start : start + MANY_ROWS] = rows @ self._matrix
-        self.lengths = np.asarray(kernels.lengths_dense(self._rows))
         self._length, self._shares = 0.0, np.ones(0)
+        self._find(None)
+
+    def _find(self, found: Array | None) -> None:
+        if found is None:
+            block = self._block
+            self._rows = np.empty((len(block), self.width))
+            for start in range(0, len(block), MANY_ROWS):
+                rows = block.rows[start : start + MANY_ROWS].astype(np.float64, copy=False)
+                self._rows[start : start + MANY_ROWS] = rows @ self._matrix
+        else:
+            self._rows = found.reshape(-1, self.width).copy()
+        self.lengths = np.asarray(kernels.lengths_dense(self._rows))
+
+    @property
+    def found(self) -> Array:
+        """The rows that were made."""
+        return self._rows
+
+    @property
+    def width(self) -> int:
+        """As many as the matrix has columns."""
+        return int(self._matrix.shape[1])
 
     def _cut(self) -> None:
         self._shares /= self._length

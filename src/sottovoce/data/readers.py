@@ -501,6 +501,8 @@ def _parquet_table(path: Path) -> Any:
 
         try:
             table = file.read()
+        except pyarrow.ArrowMemoryError:
+            raise
         except (pyarrow.ArrowException, OSError, EOFError):
             raise damaged_parquet(path) from None
     if table.num_rows == 0 or table.num_columns == 0:

@@ -110,6 +110,7 @@ class Columns:
     label: str | None = None
     schema: Schema | None = None
     left_out: str | None = None
+    others: bool = False  # whether there may be columns that the schema does not name
 
     @property
     def read(self) -> list[str]:
@@ -122,7 +123,7 @@ class Columns:
             raise InputError("schema: there is none to encode by.")
         table = columns_of(cells)
         table.pop(self.left_out or "", None)
-        return self.schema.encode(table, others=False), None if self.label is None else self.schema.labels(table)
+        return self.schema.encode(table, others=self.others), None if self.label is None else self.schema.labels(table)
 
 
 class FileSource(Source):
@@ -144,6 +145,8 @@ class FileSource(Source):
 
 class LineSource(FileSource):
     """Lines of a text file: those from `offset` on, of a compressed one all after the first `skipped`."""
+
+    declared = False  # whether nobody has counted them
 
     def __init__(self, path: Path, records: int, offset: int | None, skipped: int) -> None:
         super().__init__(path, records)
@@ -180,7 +183,8 @@ class CsvSource(LineSource):
                     found.append(cells if cells is not None and len(cells) == width else None)
                 yield self.skipped + done + 1, found
                 done += len(found)
-            self.check(done)
+            more = self.declared and any(line.strip() or width == 1 for line in lines)
+            self.check(done + more)
 
     def pieces(self, rows: int) -> Iterator[Piece]:
         """Numbers, or features by the schema."""
@@ -246,9 +250,13 @@ class ParquetSource(FileSource):
         found, step = 0, max(1, min(rows, (CELLS if self.columns.schema else 8 * CELLS) // max(len(names), 1)))
         with readers.parquet_file(self.path, pre_buffer=False, buffer_size=1 << 16) as file:
             try:
-                for batch in file.iter_batches(step, list(self.groups), list(names)):
+                for batch in file.iter_batches(step, list(self.groups), list(names), use_threads=False):
                     found += batch.num_rows
-                    yield pyarrow.Table.from_batches([batch])
+                    held = [pyarrow.Table.from_batches([batch])]
+                    del batch  # nobody has it while the next is read
+                    yield held.pop()
+            except pyarrow.ArrowMemoryError:
+                raise
             except (pyarrow.ArrowException, OSError, EOFError):
                 raise readers.damaged_parquet(self.path) from None
         self.check(found)
@@ -256,13 +264,17 @@ class ParquetSource(FileSource):
     def pieces(self, rows: int) -> Iterator[Piece]:
         """Numbers, or features by the schema."""
         for table in self._batches(rows, self.columns.read):
-            if self.columns.schema is not None:
-                yield self.columns.encoded(table)
-                continue
-            block = np.empty((table.num_rows, len(self.columns.features)))
-            for place, name in enumerate(self.columns.features):
-                block[:, place] = readers.arrow_column(self.path, name, table.column(name))
-            yield block, None if self.columns.label is None else self._labels(table)
+            held = [self._piece(table)]
+            del table
+            yield held.pop()
+
+    def _piece(self, table: Any) -> Piece:
+        if self.columns.schema is not None:
+            return self.columns.encoded(table)
+        block = np.empty((table.num_rows, len(self.columns.features)))
+        for place, name in enumerate(self.columns.features):
+            block[:, place] = readers.arrow_column(self.path, name, table.column(name))
+        return block, None if self.columns.label is None else self._labels(table)
 
     def labels(self, rows: int) -> Iterator[Labels]:
         """Of which the label's column alone is read."""
@@ -367,7 +379,7 @@ def mapped(path: Path, dimensions: int) -> NDArray[Any]:
         raise InputError(f"{path}: there is no such file.") from None
     except (OSError, ValueError, EOFError):
         raise InputError(f"{path} is damaged, or not a file of np.save with numbers or texts. Save it again.") from None
-    kinds = "fiub" if dimensions == 2 else "fiubUS"
+    kinds = "fiub" if dimensions == 2 else "fiubU"
     if not isinstance(found, np.ndarray) or found.ndim != dimensions or found.dtype.kind not in kinds:
         what = "rows, an array of numbers with two dimensions" if dimensions == 2 else "labels, with one dimension"
         raise InputError(f"{path} has not {what}; save such an array there.")
@@ -388,6 +400,7 @@ class Asked:
     features: int | None = None
     left_out: str | None = None
     records: int | None = None
+    only: tuple[str, ...] | None = None  # the features, of which labels and other columns are beside the point
 
 
 @dataclass(frozen=True)
@@ -441,7 +454,7 @@ def opened(files: Any, asked: Asked) -> Found:
         asked = Asked(asked.label, asked.schema, asked.features, asked.left_out)
     if all(tables):
         return _tables(kinds, asked)
-    if asked.schema is not None or asked.left_out is not None:
+    if asked.only is None and (asked.schema is not None or asked.left_out is not None):
         what = "schema" if asked.schema is not None else f"id={asked.left_out!r}"
         odd = next(path for path, table in zip(paths, tables, strict=True) if not table)
         raise InputError(f"{what} is for CSV and Parquet files, whose columns have names, and {odd.name} is none.")
@@ -462,11 +475,11 @@ def _tables(kinds: dict[Path, str], asked: Asked) -> Found:
     label, features = _chosen(first, header, asked)
     names = features if asked.schema is None else asked.schema.feature_names
     readers.check_features(asked.features, len(names), first)
-    columns = Columns(features, label, asked.schema, asked.left_out)
+    columns = Columns(features, label, asked.schema, asked.left_out, asked.only is not None)
     sources: list[Source] = []
     for path, layout in layouts.items():
         if asked.schema is None:
-            _check_same(path, layout.header, first, header)
+            _check_same(path, layout.header, first, header if asked.only is None else features, asked.only is not None)
         else:
             _check_schema(path, layout.header, columns)
         sources += layout.sources(columns, asked.records)
@@ -477,6 +490,8 @@ def _tables(kinds: dict[Path, str], asked: Asked) -> Found:
 
 def _chosen(path: Path, header: tuple[str, ...], asked: Asked) -> tuple[str | None, tuple[str, ...]]:
     """The label column and the columns of features of the first file."""
+    if asked.only is not None:
+        return None, asked.only if asked.schema is None else tuple(asked.schema.columns)
     if asked.schema is not None:
         if asked.label is not None:
             raise InputError(f"label={asked.label!r}: the schema names the label column; leave label out.")
@@ -487,12 +502,13 @@ def _chosen(path: Path, header: tuple[str, ...], asked: Asked) -> tuple[str | No
     return None if place is None else header[place], tuple(name for j, name in enumerate(header) if j not in unused)
 
 
-def _check_same(path: Path, header: tuple[str, ...], first: Path, names: tuple[str, ...]) -> None:
+def _check_same(path: Path, header: tuple[str, ...], first: Path, names: tuple[str, ...], others: bool) -> None:
     for name in names:
         if name not in header:
-            raise InputError(f"{path} lacks the column {name!r}, which {first} has; give all files the same columns.")
+            who = "the model" if others else first
+            raise InputError(f"{path} lacks the column {name!r}, which {who} has; give all files the same columns.")
     for name in header:
-        if name not in names:
+        if name not in names and not others:
             raise InputError(f"{path} has a column {name!r}, which {first} lacks; give all files the same columns.")
 
 
@@ -508,6 +524,22 @@ def _check_schema(path: Path, header: tuple[str, ...], columns: Columns) -> None
         columns.encoded({name: [] for name in header})
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def first_records(path: Path, count: int = 10_000) -> dict[str, Any]:
+    """The columns of the first records of a table, as they are written."""
+    if not readers.has_columns(path):
+        raise InputError(f"{path.name}: a schema is for CSV and Parquet files, whose columns have names.")
+    if readers.kind_of(path) in readers.PARQUET:
+        with readers.parquet_file(path) as file:
+            return columns_of(next(file.iter_batches(count), file.schema_arrow.empty_table()))
+    layout = _csv_layout(path)
+    with readers.open_data(path) as stream:
+        lines = (line.decode("utf-8", "replace") for line in itertools.islice(stream, layout.skipped, None))
+        rows = [readers.cells_of(line) for line in itertools.islice(lines, count)]
+    width = len(layout.header)
+    cells = readers.cells_by_column([row if row is not None and len(row) == width else None for row in rows], width)
+    return columns_of(dict(zip(layout.header, cells, strict=True)))
 
 
 class _Layout(ABC):
@@ -529,7 +561,9 @@ class _CsvLayout(_Layout):
         made = functools.partial(CsvSource, self.path, self.header, columns)
         plain = _is_plain(self.path)
         if records is not None:
-            return [made(records, self.start if plain else None, self.skipped)]
+            whole = made(records, self.start if plain else None, self.skipped)
+            whole.declared = True
+            return [whole]
         sources, skipped = list[Source](), self.skipped
         for offset, lines in _counted(self.path, self.start, one_column=len(self.header) == 1):
             sources.append(made(lines, offset if plain else None, skipped))

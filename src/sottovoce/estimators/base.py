@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Solution
 from sottovoce.data.bounds import Bounds, in_order
-from sottovoce.data.dataset import Dataset
+from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.data.devices import on
 from sottovoce.data.schema import Encoded, Number, Schema, columns_of
 from sottovoce.data.threads import using
@@ -159,7 +159,10 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     device: str = "cpu"
 
     def fit(self, X: Any, y: ArrayLike | None = None, **refused: Any) -> Self:
-        """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`. Sample weights are refused."""
+        """Fit on arrays, on a table with a schema, on a `Dataset` or on a `Federation`. Sample weights are refused.
+
+        A memory map that would not fit in memory is read as a `Dataset`.
+        """
         _refuse(refused)
         X, y = self._encoded(X, y)
         self._stopped = False
@@ -176,6 +179,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """Features and labels of a table by the schema; without one, and of a federation, as they are."""
         self._check_parameters()
         self._take_schema(X)
+        if self.schema is None and y is not None and too_large(X):
+            return Dataset.from_arrays(X, y), None
         if isinstance(X, Federation | Dataset) or self.schema is None:
             return X, y
         cells = columns_of(X)
@@ -286,6 +291,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 raise WireError("the parties made no prediction.")
             return scores
         self._check_shared()
+        if self._schema is None and too_large(X):
+            X = Dataset.from_arrays(X)
         if isinstance(X, Dataset):
             names = tuple(map(str, getattr(self, "feature_names_in_", X.feature_names)))
             if X.shape[1] != self.n_features_in_ or (X.feature_names and X.feature_names != names):

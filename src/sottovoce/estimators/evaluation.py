@@ -31,7 +31,7 @@ from sottovoce.algorithms.evaluation.estimates import (
 )
 from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
-from sottovoce.data.dataset import Dataset
+from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots, repeats
 from sottovoce.estimators.base import PrivateLinearModel, failures_of
@@ -384,6 +384,8 @@ def _federation(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
         if X.split == "columns":
             raise InputError("X is split by columns and the model was not fitted over columns; give whole rows.")
         return X, X
+    if model._schema is None and y is not None and too_large(X):
+        X, y = Dataset.from_arrays(X, y), None
     if isinstance(X, Dataset):
         return Federation.central(X, y, ledger=ledger), X
     if (schema := model._schema) is not None:

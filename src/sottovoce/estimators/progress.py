@@ -1,7 +1,8 @@
-"""A progress line with the time left, for long fits in a terminal."""
+"""Progress lines with the time left, for long fits in a terminal."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,15 +11,23 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
+from sottovoce.data.progress import READING, Hear, heard_by
+
+LONG = 1.0  # seconds of work on rows before it has a line of its own
+
 
 @contextmanager
 def progress_bar(title: str, console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
-    """Yields advance(done, total); a total of 0 is not known. Nothing but counts of public rounds is shown."""
+    """Yields advance(done, total); a total of 0 is not known. Nothing but counts of public rounds is shown.
+
+    Where rows are long to prepare or to read, in this thread, that has a line of its own, with counts of records.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -29,4 +38,25 @@ def progress_bar(title: str, console: Console | None = None) -> Iterator[Callabl
     )
     with Progress(*columns, console=console or Console(stderr=True)) as progress:
         task = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total or None)
+        with heard_by(_lines(progress)):
+            yield lambda done, total: progress.update(task, completed=done, total=total or None)
+
+
+def _lines(progress: Progress) -> Hear:
+    """A line for work on rows that takes long."""
+    begun: dict[str, float] = {}
+    shown: dict[str, TaskID] = {}
+
+    def hear(what: str, done: int, total: int) -> None:
+        start = begun.setdefault(what, time.monotonic())
+        if what not in shown and done < total and time.monotonic() - start > LONG:
+            shown[what] = progress.add_task(what, total=total)
+        if what in shown:
+            progress.update(shown[what], completed=done)
+        if done >= total:
+            begun.pop(what)
+            line = shown.pop(what, None)
+            if line is not None and what == READING:  # of which there is one for every round
+                progress.remove_task(line)
+
+    return hear

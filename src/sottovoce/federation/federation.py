@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from sottovoce.arguments import is_whole
 from sottovoce.data.block import is_sparse
 from sottovoce.data.bounds import party_norms
-from sottovoce.data.dataset import Dataset
+from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import Coordinator, check_people
@@ -405,6 +405,8 @@ def as_account(ledger: Any) -> Account | None:
 
 def _opened(X: Any, y: Any, schema: Schema | None, name: str) -> tuple[Any, Any, tuple[str, ...]]:
     """(rows, labels, names of the features) of one holder: as they are, or of a table by its schema."""
+    if schema is None and y is not None and too_large(X):
+        X, y = Dataset.from_arrays(X, y), None
     if isinstance(X, Dataset):
         if not X.labelled:
             raise InputError(f"{name}: the Dataset has no labels; name their column, label=..., or in its schema.")

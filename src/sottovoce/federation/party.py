@@ -21,6 +21,7 @@ from sottovoce.data import devices
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import identifiers, written
+from sottovoce.data.progress import Hear, heard_by
 from sottovoce.data.readers import MISSING
 from sottovoce.data.threads import check_jobs, using
 from sottovoce.door.frames import Frame
@@ -117,6 +118,7 @@ class Party(Answering):
         check_jobs(n_jobs)
         devices.check_device(device)
         self.n_jobs, self.device = n_jobs, device
+        self.hear: Hear | None = None  # who is told how far long work on its rows has come
         self.name = name
         self._labelled = X.labelled if isinstance(X, Dataset) else y is not None
         self._rows, self._labels = check_rows(X, y, name)
@@ -205,7 +207,7 @@ class Party(Answering):
 
     def handle(self, request: bytes) -> Outgoing:
         """Answer one frame, by the party's own number of threads."""
-        with using(self.n_jobs), devices.on(self.device):
+        with using(self.n_jobs), devices.on(self.device), heard_by(self.hear):
             return super().handle(request)
 
     def _answer(self, frame: Frame) -> Outgoing:
@@ -732,6 +734,8 @@ class Party(Answering):
 
     def _check_place(self, plan: Plan) -> None:
         """Refuse a fit by a solver that the rows do not serve where they lie."""
+        if isinstance(self._rows, Dataset) and plan.split == "columns":
+            raise RefusedError(f"{self.name} refuses: a Dataset serves data in one place and by rows; give arrays.")
         reason = devices.refusal(self._rows, plan.algorithm, private=plan.private)
         if plan.algorithm in FAMILIES and reason is not None:
             raise RefusedError(f"{self.name} refuses: {reason}.")

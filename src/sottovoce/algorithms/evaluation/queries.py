@@ -62,7 +62,9 @@ class ScoreCells(Query):
 
     def value(self, round: Round) -> Array:
         """One pass over the rows."""
-        rows = round.rows
+        return round.rows.over(self._cells)
+
+    def _cells(self, rows: Block) -> Array:
         places, t = self.nodes.shares(rows.scores(self.weights))
         return cells(rows, np.where(rows.labels > 0, places + len(self.nodes), places), t, self.length)
 
@@ -95,7 +97,9 @@ class ClassCells(Query):
 
     def value(self, round: Round) -> Array:
         """A pass over the rows for each class, with a few numbers of each row at hand."""
-        rows = round.rows
+        return round.rows.over(self._cells)
+
+    def _cells(self, rows: Block) -> Array:
         labels, count = rows.labels.astype(np.int64), len(rows)
         predicted, largest = np.zeros(count, dtype=np.int64), np.full(count, -math.inf)
         total, own = np.full(count, -math.inf), np.zeros(count)
@@ -139,7 +143,9 @@ class ResidualCells(Query):
 
     def value(self, round: Round) -> Array:
         """One pass over the rows."""
-        rows = round.rows
+        return round.rows.over(self._cells)
+
+    def _cells(self, rows: Block) -> Array:
         labels = np.clip(rows.labels, -1.0, 1.0)
         residuals = np.abs(rows.scores(self.weights) - labels)
         usable = labels[rows.usable_rows]

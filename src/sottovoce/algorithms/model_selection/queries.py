@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import toward_zero
+from sottovoce.data.block import Block, toward_zero
 from sottovoce.door.query import Query, Round
 from sottovoce.losses import Loss
 
@@ -47,7 +47,10 @@ class LossDifferences(Query):
 
     def value(self, round: Round) -> Array:
         """One pass over the rows, piece by piece: all models' losses of all rows would take far more than the rows."""
-        rows, total, start = round.rows, np.zeros(self.length), 0
+        return round.rows.over(self._summed)
+
+    def _summed(self, rows: Block) -> Array:
+        total, start = np.zeros(self.length), 0
         with np.errstate(over="ignore", invalid="ignore"):
             for scores, labels in rows.several_scores(self.weights):
                 usable = rows.usable_rows[start : start + len(labels)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import out
+from sottovoce.app.cli.console import out, seconds_text
 from sottovoce.app.cli.viewing import NO_OPTIONS, LogJson, NoView, ViewOptions, ViewPort, watching
 from sottovoce.app.settings import JOB
 
@@ -61,9 +62,10 @@ def party(
     - `sottovoce party --name north --file north.csv --label readmitted --ledger north.db
       --coordinator trials.example.org:7443 --certificates certs --max-epsilon 1`
 
-    A party file has the tables [party] (name, file, label, id, ledger, account, n_jobs), [federation] (coordinator,
-    certificates) and, if wanted, [policy] (max_epsilon, max_delta, align), [peers] (pins of other parties), [bounds],
-    [schema] (of this party's columns) and [view] (port, off, token, log). Without a label every column is a feature:
+    A party file has the tables [party] (name, file, label, id, ledger, account, n_jobs, folder, keep), [federation]
+    (coordinator, certificates) and, if wanted, [policy] (max_epsilon, max_delta, align), [peers] (pins of other
+    parties), [bounds], [schema] (of this party's columns) and [view] (port, off, token, log). The file may be a folder
+    or a pattern, or larger than memory. Without a label every column is a feature:
     that is for data split by columns where another party holds the labels.
 
     With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
@@ -149,6 +151,7 @@ def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: boo
     if account and (rests := account.balance().rests_on):
         say(sealed_balance(sum(bool(known.rests_on) for known in account.book().reservations), rests))
     say(f"connecting to {job.federation.coordinator}; Ctrl-C stops")
+    holder.hear = rows_told(say)
     endpoint = WatchedEnd(holder, watch, account, results)
     watch.expect(COORDINATOR)
     while not stop.is_set():
@@ -165,6 +168,25 @@ def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: boo
             break
         stop.wait(_REST)
     say("stopped")
+
+
+def rows_told(say: Callable[[str], None], every: float = 10.0) -> Callable[[str, int, int], None]:
+    """Tell how far work on rows has come that takes long: at most so often, with the time left."""
+    begun: dict[str, tuple[float, float]] = {}  # when it began, and when it was told last
+
+    def hear(what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        start, last = begun.setdefault(what, (now, now))
+        if done >= total:
+            del begun[what]
+            if now - start > every:
+                say(f"{what}: done in {seconds_text(now - start)}")
+        elif now - last > every and done:
+            begun[what] = start, now
+            left = seconds_text((now - start) * (total - done) / done)
+            say(f"{what}: {100 * done // total}% of {total:,} records, {left} left")
+
+    return hear
 
 
 def helper(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import sys
@@ -37,7 +38,8 @@ def predict(
     """Predict with a fitted model.
 
     Columns are matched by name, in any order; other columns, the label for one, are ignored. The result is a CSV
-    with one line per record, in the order of the file.
+    with one line per record, in the order of the file. DATA may be a folder or a pattern, in quotes, of files that are
+    read and answered piece by piece.
 
     - `sottovoce predict job.json new-patients.csv`
     - `sottovoce predict job.json new-patients.csv --proba --output scores.csv`
@@ -48,6 +50,7 @@ def predict(
 
     - `sottovoce predict job.json people.toml --recipient lab`
     """
+    from sottovoce.app.large import is_large
     from sottovoce.app.model_file import load
     from sottovoce.errors import InputError
     from sottovoce.files import check_writable, write_text
@@ -63,6 +66,13 @@ def predict(
             return
     elif recipient != "coordinator":
         raise InputError(f"--recipient {recipient}: all records are here; it is for a job of parties, DATA.toml.")
+    elif is_large(data, cells=fitted._schema is not None):
+        if as_json and output is None:
+            raise InputError(f"--json: {data} is read in pieces, and its predictions are lines; give --output.")
+        count = _by_pieces(fitted, data, output, proba=proba, overwrite=overwrite)
+        if as_json:
+            print_json({"records": count, "written": str(output)})
+        return
     else:
         columns = _central(fitted, data, proba=proba)
     if as_json and output is None:
@@ -99,6 +109,24 @@ def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str
             labels = (f"probability of {name}" for name in fitted.classes_.tolist())
             columns |= dict(zip(labels, shares, strict=True))
     return columns
+
+
+def _by_pieces(fitted: PrivateLinearModel, data: Path, output: Path | None, *, proba: bool, overwrite: bool) -> int:
+    """Write the result for records in files piece by piece; how many there are."""
+    from sottovoce.app.large import scored
+    from sottovoce.files import written
+
+    names, count = ["prediction"], 0
+    if proba:
+        names += [f"probability of {name}" for name in fitted.classes_.tolist()]
+    with contextlib.nullcontext(sys.stdout) if output is None else written(output, "--output", overwrite) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(map(cell, names))
+        for labels, shares in scored(fitted, data):
+            columns = [labels.tolist(), *(shares.T.tolist() if proba else ())]
+            writer.writerows([_text(value) for value in row] for row in zip(*columns, strict=True))
+            count += len(labels)
+    return count
 
 
 def _joint(fitted: PrivateLinearModel, path: Path, recipient: str, *, proba: bool) -> dict[str, list[Any]] | None:

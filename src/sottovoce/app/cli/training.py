@@ -106,6 +106,9 @@ def fit(
     file that is there already is replaced with `--overwrite` alone, which is checked before anything is charged.
     `sottovoce demo` writes a job to start from, `sottovoce-demo/job.toml`.
 
+    The file of a job may be a folder or a pattern, "people/*.parquet", or larger than memory: then one pass prepares
+    its rows into a file beside the ledger (folder, keep), which is gone when the fit is over.
+
     Where ledgers pay, the state of the fit is in NAME.run until its results are written. A fit that was stopped goes on
     from there by itself when it is started again: the same plan, the same model, charged once. `--resume` fails where
     there is nothing to go on with; `--restart` begins anew, and what the old run was charged stays spent.

@@ -1,0 +1,152 @@
+"""How much room there is for rows: in memory, and in a folder for files that hold them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sottovoce.errors import InputError
+
+SHARE: Final = 4  # rows take at most this part of the memory that is left
+UNKNOWN: Final = 1 << 32  # bytes that are taken for free where the system does not say
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_UNLIMITED: Final = 1 << 60
+
+
+def fits(size: int) -> bool:
+    """Whether so many bytes are at most a quarter of the memory that this process may still take."""
+    return SHARE * size <= available()
+
+
+def available() -> int:
+    """Bytes that this process may still take: by the machine, its control group and its own limits."""
+    return max(0, min([*_of_machine(), *_of_groups(), *_of_process()], default=UNKNOWN))
+
+
+def _of_machine() -> Iterator[int]:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        yield 1024 * int(lines["MemAvailable"].split()[0])
+        return
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _of_process() -> Iterator[int]:
+    """The soft limits of RLIMIT_AS and RLIMIT_DATA, less what is taken."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        taken = [int(pages) * resource.getpagesize() for pages in Path("/proc/self/statm").read_text().split()]
+        for limit, used in ((resource.RLIMIT_AS, taken[0]), (resource.RLIMIT_DATA, taken[5])):
+            soft, _ = resource.getrlimit(limit)
+            if soft != resource.RLIM_INFINITY:
+                yield soft - used
+
+
+def _of_groups() -> Iterator[int]:
+    """Of every control group that this process is in: its limit, less what is used and cannot be given back."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds == "":
+                yield from _of_group(_GROUPS, path, "memory.max", "memory.current", "inactive_file")
+            elif "memory" in kinds.split(","):
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+                yield from _of_group(_GROUPS / "memory", path, *names)
+
+
+def _of_group(root: Path, path: str, limit: str, usage: str, given_back: str) -> Iterator[int]:
+    place = root / path.lstrip("/")
+    for folder in (place, *place.parents):
+        if folder == root.parent:
+            return
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a folder that is not seen here has no numbers
+            most = int((folder / limit).read_text())
+            if most < _UNLIMITED:
+                lines = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                yield most - int((folder / usage).read_text()) + int(lines.get(given_back, 0))
+
+
+def place_for(folder: Path | None, beside: Path | None) -> Path:
+    """Where a file of rows goes: as told, beside the ledger, or where the system has large temporary files."""
+    if folder is not None or beside is not None:
+        found = folder or beside or Path()
+    else:
+        large = Path("/var/tmp")  # noqa: S108
+        found = large if "TMPDIR" not in os.environ and large.is_dir() else Path(tempfile.gettempdir())
+    if not found.is_dir():
+        raise InputError(f"folder={str(found)!r} for prepared rows is no folder; make it, or name another.")
+    return found
+
+
+def check_free(folder: Path, needed: int) -> None:
+    """Refuse to fill a disk."""
+    stats = os.statvfs(folder) if hasattr(os, "statvfs") else None
+    if stats is not None and (free := stats.f_bavail * stats.f_frsize) < needed:
+        raise InputError(
+            f"prepared rows need {_size(needed)} in {folder}, which has {_size(free)} free. Make room, or name another "
+            "folder with folder=. Nothing was charged."
+        )
+
+
+def full(folder: Path, error: OSError) -> InputError:
+    """What is said when a file of rows could not be written."""
+    return InputError(
+        f"prepared rows could not be written to {folder} ({error.strerror}); nothing of them is left there. Make room, "
+        "or name another folder with folder=."
+    )
+
+
+class Scratch:
+    """A new file that this user alone may read. It has no name, and is gone with its process, until it is kept.
+
+    Edges: where a file system has no files without a name, one that is to be kept has one while it is written.
+    """
+
+    def __init__(self, folder: Path, *, to_keep: bool = False) -> None:
+        self.folder, self._name = folder, None
+        try:
+            self.handle = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except (OSError, AttributeError):
+            self.handle = self._with_name(to_keep)
+
+    _name: Path | None
+
+    def _with_name(self, to_keep: bool) -> int:
+        try:
+            handle, name = tempfile.mkstemp(".new", ".sottovoce-", self.folder)
+        except OSError as error:
+            raise full(self.folder, error) from None
+        if to_keep:
+            self._name = Path(name)
+        else:
+            Path(name).unlink()
+        return handle
+
+    def keep(self, path: Path) -> None:
+        """Give it a name, in the place of a file that has it."""
+        if self._name is not None:
+            self._name.replace(path)
+            self._name = None
+            return
+        path.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.link(f"/proc/self/fd/{self.handle}", path.name, dst_dir_fd=folder, follow_symlinks=True)
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """Give its room back, unless it was kept."""
+        os.close(self.handle)
+        if self._name is not None:
+            self._name.unlink(missing_ok=True)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"

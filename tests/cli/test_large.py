@@ -1,0 +1,154 @@
+"""Jobs on a folder or a pattern of files, and on a file that does not fit in memory."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.app.cli.parties import rows_told
+from sottovoce.app.holding import holder_of
+from sottovoce.app.jobs import load_party_job
+from sottovoce.app.sources import policy_of
+from sottovoce.data import room
+from sottovoce.estimators import progress
+
+SEEDED = {"estimator": '"logistic"', "insecure_seed": "5"}
+
+
+@pytest.fixture
+def pieces(folder: Path) -> Path:
+    """The records of all.csv in two files, of which the second has its columns in another order."""
+    head, *lines = (folder / "all.csv").read_text().splitlines()
+    place = folder / "people"
+    place.mkdir()
+    (place / "1.csv").write_text("\n".join([head, *lines[:150], ""]))
+    turned = [",".join(reversed(line.split(","))) for line in [head, *lines[150:]]]
+    (place / "2.csv").write_text("\n".join([*turned, ""]))
+    return place
+
+
+def coefficients(path: Path) -> Any:
+    return json.loads(path.with_suffix(".json").read_text())["coef"]
+
+
+def test_a_pattern_a_folder_and_a_file_give_one_model(pieces: Path, folder: Path, write_job: Any, invoke: Any) -> None:
+    solver = {"name": '"newton"'}
+    invoke("fit", write_job("whole.toml", model=SEEDED, solver=solver), "-q")
+    expected = coefficients(folder / "whole.toml")
+    for name, file in (("pattern", "people/*.csv"), ("folder", "people")):
+        job = write_job(f"{name}.toml", model=SEEDED, solver=solver, data={"file": f'"{file}"'})
+        shown = json.loads(invoke("plan", job, "--json").stdout)
+        assert shown["parties"] == {"data": 600}
+        invoke("fit", job, "-q")
+        assert coefficients(job) == expected
+
+
+def test_a_plan_says_which_solvers_serve(pieces: Path, write_job: Any, invoke: Any) -> None:
+    assert pieces.is_dir()
+    file = {"file": '"people/*.csv"'}
+    job = write_job(
+        "auto.toml",
+        data=file,
+        model={"estimator": '"lasso"', "alpha": "0.01"},
+        bounds={"classes": None, "label_bound": "1.0"},
+    )
+    assert json.loads(invoke("plan", job, "--json").stdout)["solver"] in ("newton", "gradient", "sgd", "whitened")
+    refused = write_job("cd.toml", data=file, solver={"name": '"cd"'})
+    told = invoke("fit", refused, code=3).stderr
+    assert "a Dataset serves newton, gradient, sgd, whitened" in told
+
+
+def test_a_file_that_does_not_fit_is_read_in_pieces(
+    folder: Path, write_job: Any, invoke: Any, open_ledger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = {"name": '"gradient"', "rounds": "5"}
+    open_ledger("a.ledger", 5.0)
+    invoke("fit", write_job("whole.toml", model=SEEDED, solver=solver), "-q")
+    monkeypatch.setattr(room, "available", lambda: 1000)
+    monkeypatch.setattr(progress, "LONG", -1.0)
+    (folder / "rows").mkdir()
+    data = {"folder": '"rows"', "keep": "true", "ledger": '"a.ledger"'}
+    job = write_job("large.toml", model=SEEDED, solver=solver, data=data)
+    assert "preparing rows" in invoke("fit", job).stderr
+    assert coefficients(job) == coefficients(folder / "whole.toml")
+    (kept,) = (folder / "rows").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    again = write_job("again.toml", model=SEEDED, solver=solver, data=data)
+    told = invoke("fit", again).stderr
+    assert "checking kept rows" in told
+    assert "preparing rows" not in told
+
+
+def test_predictions_are_written_piece_by_piece(pieces: Path, folder: Path, write_job: Any, invoke: Any) -> None:
+    invoke("fit", write_job(model=SEEDED), "-q")
+    model = folder / "job.json"
+    whole = invoke("predict", model, folder / "all.csv", "--proba").stdout
+    assert invoke("predict", model, pieces / "*.csv", "--proba").stdout == whole
+    invoke("predict", model, pieces, "--proba", "--output", folder / "scores.csv")
+    assert (folder / "scores.csv").read_text() == whole
+    assert "give --output" in invoke("predict", model, pieces, "--json", code=2).stderr
+    (pieces / "3.csv").write_text("a,b,c\n1,2,\n")
+    told = invoke("predict", model, pieces, "--output", folder / "none.csv", code=2).stderr
+    assert "record 601 has values that are missing" in told
+    assert not (folder / "none.csv").exists()
+
+
+def test_an_evaluation_reads_pieces_too(pieces: Path, folder: Path, write_job: Any, invoke: Any) -> None:
+    assert pieces.is_dir()
+    invoke("fit", write_job(model=SEEDED), "-q")
+    for name, file in (("one", "all.csv"), ("many", "people/*.csv")):
+        (folder / f"{name}.toml").write_text(f'[privacy]\nepsilon = 50.0\n[data]\nfile = "{file}"\nlabel = "out"\n')
+    found = [
+        json.loads(invoke("evaluate", folder / "job.json", folder / f"{name}.toml", "--json").stdout)
+        for name in ("one", "many")
+    ]
+    assert found[0]["metrics"]["accuracy"]["value"] == pytest.approx(found[1]["metrics"]["accuracy"]["value"], abs=0.02)
+
+
+def test_a_schema_is_drafted_from_the_first_records(pieces: Path, folder: Path, invoke: Any) -> None:
+    one = tomllib.loads(invoke("schema", folder / "all.csv", "--label", "out").stdout)
+    assert tomllib.loads(invoke("schema", pieces / "*.csv", "--label", "out").stdout) == one
+    assert "give one file that fits" in invoke("schema", pieces, "--public", code=2).stderr
+
+
+def test_files_of_numpy_are_named_in_a_job(folder: Path, write_job: Any, invoke: Any) -> None:
+    cells = [line.split(",") for line in (folder / "all.csv").read_text().splitlines()[1:]]
+    np.save(folder / "X.npy", np.array([row[:3] for row in cells], dtype=float))
+    np.save(folder / "y.npy", np.array([row[3] for row in cells]))
+    solver = {"name": '"newton"'}
+    invoke("fit", write_job("whole.toml", model=SEEDED, solver=solver), "-q")
+    job = write_job("arrays.toml", model=SEEDED, solver=solver, data={"file": '"X.npy"', "label": '"y.npy"'})
+    invoke("plan", job)
+    invoke("fit", job, "-q")
+    assert coefficients(job) == coefficients(folder / "whole.toml")
+
+
+def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any) -> None:
+    assert pieces.is_dir()
+    open_ledger("north.ledger", 5.0)
+    (folder / "north.toml").write_text(
+        '[party]\nname = "north"\nfile = "people/*.csv"\nlabel = "out"\nledger = "north.ledger"\n'
+        '[federation]\ncoordinator = "localhost:7443"\ncertificates = "certs"\n[bounds]\nentry_bound = 1.0\n'
+    )
+    job = load_party_job(folder / "north.toml")
+    facts = {fact.name: fact.value for fact in holder_of(job, policy_of(job)).facts(classes=False)}
+    assert facts["records"] == 600
+    assert facts["solvers"] == ("newton", "gradient", "sgd", "whitened")
+
+
+def test_a_party_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, clock = list[str](), [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    hear = rows_told(said.append)
+    for done in range(0, 101, 25):
+        hear("preparing rows", done, 100)
+        clock[0] += 15.0
+    assert said[0] == "preparing rows: 25% of 100 records, about 45 s left"
+    assert said[-1] == "preparing rows: done in about 60 s"
+    hear("reading rows", 5, 5)
+    assert len(said) == 4
