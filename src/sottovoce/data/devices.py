@@ -62,6 +62,10 @@ def refusal(X: Any, solver: str, *, private: bool) -> str | None:
 
 def prepared(X: Matrix, y: ArrayLike, recipe: Preparation, solver: str, beside: Path | None = None) -> Any:
     """The block of a holder's rows, where it was chosen to be; a file of rows is in the folder `beside` unless told."""
+    if isinstance(X, Dataset) and X.cluster is not None:
+        from sottovoce.data.cluster.parts import on_cluster
+
+        return on_cluster(X, recipe)
     if isinstance(X, Dataset) and (_CHOSEN.get() == "cpu" or solver not in SERVED):
         from sottovoce.data.row_file import in_memory_or_file
 
