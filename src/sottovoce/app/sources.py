@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sottovoce.app.jobs import PartyJob, SourceTable
 from sottovoce.data import readers
+from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import common_places, identifiers
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
@@ -104,6 +105,8 @@ def read_party(  # noqa: PLR0913
     if labelled and not source.has_label:
         raise _no_label(path)
     _check_features(path, source.features)
+    if source.cluster is not None:
+        return _party_on_cluster(name, source, resolve, None, policy)
     table = readers.read_table(path, label=source.label, features=source.features, left_out=source.id)
     if source.records is not None and source.records != table.X.shape[0]:
         raise InputError(
@@ -137,6 +140,8 @@ def read_table_party(  # noqa: PLR0913
     path = resolve(source.file)
     if source.label is not None:
         raise InputError(f"label={source.label!r} for {path}: the schema names the label column; leave label out.")
+    if source.cluster is not None:
+        return _party_on_cluster(name, source, resolve, schema, policy)
     cells = columns_of(path)
     if source.id is not None and source.id not in cells:
         raise InputError(f"id={source.id!r} is no column of {path}; its columns are: {', '.join(cells)}.")
@@ -162,6 +167,23 @@ def read_table_party(  # noqa: PLR0913
         id_rule=source.id_rule,
         aligned=aligned,
     )
+
+
+def _party_on_cluster(
+    name: str, source: SourceTable, resolve: Callable[[str], Path], schema: Schema | None, policy: Policy | None
+) -> Party:
+    """The party whose file the workers of a cluster read, and whose rows they hold."""
+    data = Dataset(
+        resolve(source.file),
+        label=source.label,
+        schema=schema,
+        features=source.features,
+        left_out=source.id,
+        records=source.records,
+        cluster=source.cluster,
+    )
+    account = source_account(source, resolve)
+    return Party(name, data, None, account=account, policy=policy, feature_names=data.feature_names)
 
 
 def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> tuple[str, ...] | None:

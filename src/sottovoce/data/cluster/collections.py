@@ -12,8 +12,8 @@ from sottovoce.data.cluster import worker
 from sottovoce.data.cluster.connection import Cluster
 from sottovoce.data.cluster.worker import Facts
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.sources import Columns, Labels, Piece, Source
 from sottovoce.data.schema import Schema, columns_of, numbers_of
+from sottovoce.data.sources import Columns, Labels, Piece, Source
 from sottovoce.errors import InputError
 
 
@@ -93,7 +93,9 @@ def _of_frame(cluster: Cluster, frame: Any, label: str | None, schema: Schema | 
         names = tuple(name for name in columns if name != label)
         for name, kind in zip(columns, frame.dtypes, strict=True):
             if name != label and getattr(kind, "kind", "O") not in "fiub":
-                raise InputError(f"the column {name!r} is of type {kind}; declare what it holds: schema=sv.Schema(...).")
+                raise InputError(
+                    f"the column {name!r} is of type {kind}; declare what it holds: schema=sv.Schema(...)."
+                )
     made = Columns(names if schema is None else tuple(schema.columns), label, schema)
     make = functools.partial(FrameSource, columns=made)
     return _counted(cluster, [task(make, each) for each in frame.to_delayed()], names, schema)

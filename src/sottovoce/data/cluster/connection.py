@@ -59,7 +59,7 @@ class Cluster:
                 return cls(package.get_client())
             except ValueError:
                 raise InputError(
-                    'cluster=None: this process has no Dask client; give one, or the address "tls://..." of a scheduler.'
+                    'cluster=None: this process has no Dask client; give one, or the address "tls://..." of one.'
                 ) from None
         if isinstance(cluster, str):
             return _connected(cluster)
@@ -115,7 +115,7 @@ class Cluster:
         limit = seconds("timeout", TIMEOUT)
         try:
             found: dict[str, Any] = self.client.sync(self._sent, messages, function, limit, callback_timeout=2 * limit)
-        except (OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError) as error:
             self._unreachable(error)
         return found
 
@@ -178,15 +178,15 @@ class Cluster:
         if isinstance(error, SottovoceError):
             raise error
         raise InputError(
-            f"cluster: work at the workers of {self.address} failed ({type(error).__name__}); the log of the worker has "
-            "the reason. A source must be readable at every worker, and every worker have the packages that this "
+            f"cluster: work at the workers of {self.address} failed ({type(error).__name__}); the worker's log has the "
+            "reason. A source must be readable at every worker, and every worker have the packages that this "
             "process has."
         ) from None
 
     def _late(self, limit: float) -> NoReturn:
         raise WireError(
-            f"the cluster at {self.address} did not answer in {limit:g} s, its limit (Dask's setting sottovoce.timeout)."
-            " What was charged stays charged."
+            f"the cluster at {self.address} did not answer in {limit:g} s, the limit (Dask's setting "
+            "sottovoce.timeout). What was charged stays charged."
         )
 
     def _unreachable(self, error: BaseException | None) -> NoReturn:
@@ -239,7 +239,7 @@ def _connected(address: str) -> Cluster:
         raise InputError(f'cluster={address!r} must be the address of a scheduler, such as "tls://scheduler:8786".')
     try:
         client = distributed().Client(address, set_as_default=False)
-    except (OSError, ValueError, TypeError, asyncio.TimeoutError) as error:
+    except (TimeoutError, OSError, ValueError, TypeError) as error:
         raise WireError(
             f"cluster={address!r}: no scheduler answers there ({type(error).__name__}); see that it runs and, with "
             "tls://, that Dask's settings name the certificates (distributed.comm.tls)."

@@ -71,7 +71,7 @@ class PartsOnCluster(Parts):
             told = in_full() if whole or new else by_name
             return Message(self._keys(own), told, digests, rows, summed, jobs)
 
-        asked = range(len(self._held))
+        asked = list(range(len(self._held)))
         if chosen is not None:
             asked = [p for p in asked if any(map(len, chosen[self._ends[p] : self._ends[p + 1]]))]
         found = self._asked(asked, message)

@@ -48,7 +48,7 @@ class Held:
             del self.views[name]
 
     def __sizeof__(self) -> int:
-        return object.__sizeof__(self) + sum(array.nbytes for part in self.parts for array in _arrays(part.block))
+        return sum((int(array.nbytes) for part in self.parts for array in _arrays(part.block)), start=256)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Held, ([part.block for part in self.parts],)  # to a disk or another worker: views are told again
