@@ -84,8 +84,11 @@ class Cluster:
         """What small tasks find."""
         futures = self.compute(tasks)
         self.where(futures)
+        limit = seconds("timeout", TIMEOUT)
         try:
-            return list(self.client.gather(futures))
+            return list(self.client.submit(list, futures, pure=False).result(timeout=limit))
+        except TimeoutError:
+            self._late(limit)
         except Exception as error:
             self._fail(error)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import numpy as np
 
 from sottovoce.data.block import Block
 from sottovoce.data.cluster import worker
@@ -18,6 +17,8 @@ from sottovoce.data.dataset import Dataset
 from sottovoce.data.parts import Found, Integers, Parts, Work, empty
 from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, SottovoceError, WireError
+
+PAUSE = 0.02  # seconds in which a scheduler learns that a worker is gone
 
 
 class PartsOnCluster(Parts):
@@ -71,12 +72,15 @@ class PartsOnCluster(Parts):
             told = in_full() if whole or new else by_name
             return Message(self._keys(own), told, digests, rows, summed, jobs)
 
-        asked = list(range(len(self._held)))
-        if chosen is not None:
-            asked = [p for p in asked if any(map(len, chosen[self._ends[p] : self._ends[p + 1]]))]
+        asked = [place for place in range(len(self._held)) if not summed or self._has(place, chosen)]
         found = self._asked(asked, message)
         self._told = names if new else self._told
         return found
+
+    def _has(self, place: int, chosen: Sequence[Integers] | None) -> bool:
+        """Whether a source has rows of a batch; the first one is asked also for an empty batch, whose sum is 0."""
+        first, last = self._ends[place], self._ends[place + 1]
+        return first < last and (first == 0 or chosen is None or any(map(len, chosen[first:last])))
 
     def _asked(
         self, places: Sequence[int], message: Callable[[Sequence[int], bool], Message]
@@ -103,6 +107,8 @@ class PartsOnCluster(Parts):
                 else:
                     self._where = []
             left = [place for place in left if place not in answered]
+            if left and not self._where:
+                time.sleep(PAUSE)
             clock.check(len(found))
         return found
 
@@ -146,4 +152,4 @@ def _jobs() -> int | None:
     from joblib.parallel import get_active_backend
 
     jobs = get_active_backend()[1]
-    return None if jobs is None else int(np.int64(jobs))
+    return None if jobs is None else int(jobs)
