@@ -55,6 +55,8 @@ def refusal(X: Any, solver: str, *, private: bool) -> str | None:
     if solver not in known:
         where, other = ("a Dataset", "arrays") if isinstance(X, Dataset) else ('device="cuda"', 'device="cpu"')
         return f"{where} serves {', '.join(known)}, and not {solver}; take one of them, or {other}"
+    if _CHOSEN.get() != "cpu" and isinstance(X, Dataset) and X.cluster is not None:
+        return 'device="cuda" is for rows of this process, and those of the Dataset are on a cluster; take device="cpu"'
     if _CHOSEN.get() != "cpu" and not private:
         return 'device="cuda" is for runs with privacy; take device="cpu"'
     return None
