@@ -23,6 +23,9 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
+from sottovoce.app import sources
+from sottovoce.app.jobs import SourceTable
+from sottovoce.data import threads
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import is_sparse
 from sottovoce.data.parts import Part, View
@@ -30,6 +33,7 @@ from sottovoce.data.preparation import Preparation
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.transports.in_process import InProcess
 
 distributed = pytest.importorskip("distributed", reason="sottovoce[cluster] is not installed")
 dask = pytest.importorskip("dask")
@@ -46,7 +50,6 @@ MODELS: dict[str, Any] = {
     "gradient": lambda: sv.PrivateRidge(**COMMON, label_bound=2.0, solver=sv.solvers.Gradient(rounds=4)),
     "gradient, classes": lambda: sv.PrivateLogisticRegression(**COMMON, solver=sv.solvers.Gradient(rounds=4)),
     "sgd": lambda: sv.PrivateLinearSVC(**COMMON, solver=sv.solvers.SGD(rate=0.1, rounds=5)),
-    "sgd, empty batches": lambda: sv.PrivateLinearSVC(**COMMON, solver=sv.solvers.SGD(rate=1e-3, rounds=3)),
     "whitened": lambda: sv.PrivateLogisticRegression(**COMMON, solver=sv.solvers.Whitened(rounds=4)),
     "whitened, classes": lambda: sv.PrivateLogisticRegression(**COMMON, solver=sv.solvers.Whitened(rounds=4)),
 }
@@ -95,7 +98,7 @@ def workers() -> Iterator[Workers]:
 
 @pytest.fixture
 def client(workers: Workers) -> Any:
-    return workers.have(2)
+    return workers.have(3)
 
 
 def records(classes: int, count: int = 400) -> tuple[Any, Any]:
@@ -178,67 +181,28 @@ def test_workers_read_files_themselves(client: Any, tmp_path: Path, monkeypatch:
         MODELS["newton"]().fit(data)
 
 
-def killing(monkeypatch: pytest.MonkeyPatch, at: int, whom: Callable[[list[str]], list[int]]) -> list[int]:
-    """Stop processes when a round is asked, so that they have its message and no answer to it; then kill them."""
-    real, sent = Cluster.send, list[int]()
-
-    def send(self: Cluster, told: Any, function: Any) -> Any:
-        sent.append(len(told))
-        if len(sent) == at:
-            pids = whom(list(told))
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            threading.Timer(0.1, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]).start()
-        return real(self, told, function)
-
-    monkeypatch.setattr(Cluster, "send", send)
-    return sent
-
-
-@pytest.mark.parametrize("name", ["sgd", "whitened"])
-def test_a_worker_killed_in_a_round_changes_no_bit(
-    name: str, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = workers.have(2)
+def test_jobs_name_a_scheduler(client: Any, tmp_path: Path) -> None:
     X, y = records(2)
-    account = Ledger.create(tmp_path / "l.db").open("people", epsilon=5.0, delta=1e-4)
-    data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
-    expected = MODELS[name]().fit(X, y)
-    sent = killing(monkeypatch, 4, lambda _: workers.alive()[:1])
-    found = MODELS[name]().set_params(ledger=account).fit(data)
-    assert found.coef_.tobytes() == expected.coef_.tobytes()
-    assert len(workers.alive()) == 1
-    assert sent[0] == 2
-    assert sent[-1] == 1
-    (entry,) = account.book().reservations
-    assert sum(account.answers(entry.plan).values()) == sum(release.count for release in found.plan_.releases)
+    table = pd.DataFrame(X, columns=list("abcde")).assign(id=np.arange(400), label=y)
+    table.to_csv(tmp_path / "people.csv", index=False)
+    source = SourceTable(file="people.csv", label="label", id="id", cluster=client.scheduler.address)
+    holder = sources.read_party("data", source, lambda path: tmp_path / path)
+    federation = sv.Federation("central", InProcess([holder]), parties=[holder])
+    model = MODELS["newton"]().set_params(classes=(0, 1))
+    assert model.fit(federation).coef_.tobytes() == MODELS["newton"]().fit(X, y).coef_.tobytes()
+    schema = sv.Schema({name: {"range": (-3, 3)} for name in "abcde"}, label="label")
+    plain = source.model_copy(update={"label": None})
+    assert sources.read_table_party("data", plain, lambda path: tmp_path / path, schema).features == 5
 
 
-@pytest.mark.parametrize("end", ["no source", "no worker"])
-def test_a_run_that_cannot_go_on_ends_with_a_clear_error(
-    end: str, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = workers.have(2)
+def test_a_batch_may_be_empty(client: Any) -> None:
     X, y = records(2)
-    np.save(tmp_path / "X.npy", X)
-    np.save(tmp_path / "y.npy", y)
-    account = Ledger.create(tmp_path / "l.db").open("people", epsilon=5.0, delta=1e-4)
-    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), cluster=client)
-
-    def whom(told: list[str]) -> list[int]:
-        if end == "no worker":
-            return workers.alive()
-        (tmp_path / "X.npy").unlink()
-        return list(client.run(os.getpid, workers=told).values())
-
-    sent = killing(monkeypatch, 4, whom)
-    error, text = (InputError, "X.npy") if end == "no source" else (WireError, "no worker for 1 s, the limit")
-    started = time.monotonic()
-    with dask.config.set({"sottovoce.no-workers-timeout": "1s"}), pytest.raises(error, match=text):
-        MODELS["newton"]().set_params(ledger=account).fit(data)
-    assert time.monotonic() - started < 60
-    (entry,) = account.book().reservations  # what was charged stays charged, and nothing more left
-    assert sum(account.answers(entry.plan).values()) == len(sent) - 2
+    recipe = Preparation(Bounds(row_norm=2.0), 5, True, 400, (0, 1))
+    parts = on_cluster(sv.Dataset.from_dask(on_dask(X, y), cluster=client), recipe)
+    block = Block.prepare(X, y, recipe)
+    for chosen in (np.zeros(0, dtype=np.int64), np.array([95, 399]), np.arange(400)):
+        assert parts.take(chosen).gram().tobytes() == block.take(chosen).gram().tobytes()
+        assert parts.take(chosen).scores(np.ones(6)).tobytes() == block.take(chosen).scores(np.ones(6)).tobytes()
 
 
 # What travels.
@@ -309,11 +273,12 @@ def test_a_view_travels_once(client: Any) -> None:
     X, y = records(2)
     data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
     parts = on_cluster(data, Preparation(Bounds(row_norm=2.0), 5, True, 400, (0, 1)))
-    told = list[int]()
+    told, jobs = list[int](), list[Any]()
     real = parts._cluster.send
 
     def send(messages_: Any, function: Any) -> Any:
         told.append(max(len(message.work) for message in messages_.values()))
+        jobs.extend(message.jobs for message in messages_.values())
         return real(messages_, function)
 
     parts._cluster.send = send  # type: ignore[method-assign]
@@ -326,19 +291,24 @@ def test_a_view_travels_once(client: Any) -> None:
     assert len(set(sums)) == 1
     assert told[0] > told[1] + 8 * 36 - 1
     assert told[1] == told[2]
+    assert set(jobs) == {None}
+    with threads.using(2):
+        assert rows.number_sum(term) == sums[0]
+    assert jobs[-1] == 2  # threads of each worker
+    told.pop()
+
+    async def forget(keys: list[str], dask_worker: Any) -> int:
+        found = [dask_worker.data[key] for key in keys if key in dask_worker.data]
+        for each in found:
+            each.views.clear()
+            each.parts = [type(part)(part.block) for part in each.parts]
+        return len(found)
+
     held = client.run(forget, [future.key for future in parts._held])
     assert sum(held.values()) == len(parts._held)  # as a worker that came later
     assert rows.number_sum(term) == sums[0]
     assert told[3] == told[1]
     assert told[4] == told[0]
-
-
-async def forget(keys: list[str], dask_worker: Any) -> int:
-    found = [dask_worker.data[key] for key in keys if key in dask_worker.data]
-    for each in found:
-        each.views.clear()
-        each.parts = [type(part)(part.block) for part in each.parts]
-    return len(found)
 
 
 def test_rows_that_changed_are_refused(client: Any) -> None:
@@ -412,3 +382,88 @@ def test_other_things_than_partitions_are_refused(client: Any) -> None:
         sv.Dataset.from_dask([dask.delayed((np.ones((2, n)), np.ones(2))) for n in (2, 3)], cluster=client)
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}), pytest.raises(WireError, match="no scheduler"):
         sv.Dataset.from_dask([dask.delayed(5)], cluster="tcp://127.0.0.1:9")
+
+
+# Workers that stop or die, at last, since nobody starts them again.
+
+
+def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(workers: Workers) -> None:
+    client = workers.have(2)
+    X, y = records(2)
+    data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
+    parts = on_cluster(data, Preparation(Bounds(row_norm=2.0), 5, True, 400, (0, 1)))
+    expected = parts.gram().tobytes()
+    (pid,) = client.run(os.getpid, workers=parts._where[:1]).values()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with (
+            dask.config.set({"sottovoce.timeout": "500ms"}),
+            pytest.raises(WireError, match=r"not answer in 0\.5 s, the limit"),
+        ):
+            parts.gram()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert parts.gram().tobytes() == expected
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, at: int, whom: Callable[[list[str]], list[int]]) -> list[int]:
+    """Stop processes when a round is asked, so that they have its message and no answer to it; then kill them."""
+    real, sent = Cluster.send, list[int]()
+
+    def send(self: Cluster, told: Any, function: Any) -> Any:
+        sent.append(len(told))
+        if len(sent) == at:
+            pids = whom(list(told))
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            threading.Timer(0.1, lambda: [os.kill(pid, signal.SIGKILL) for pid in pids]).start()
+        return real(self, told, function)
+
+    monkeypatch.setattr(Cluster, "send", send)
+    return sent
+
+
+@pytest.mark.parametrize("name", ["sgd", "whitened"])
+def test_a_worker_killed_in_a_round_changes_no_bit(
+    name: str, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = workers.have(2)
+    X, y = records(2)
+    account = Ledger.create(tmp_path / "l.db").open("people", epsilon=5.0, delta=1e-4)
+    before = len(workers.alive())
+    data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
+    expected = MODELS[name]().fit(X, y)
+    sent = killing(monkeypatch, 4, lambda told: list(client.run(os.getpid, workers=told[:1]).values()))
+    found = MODELS[name]().set_params(ledger=account).fit(data)
+    assert found.coef_.tobytes() == expected.coef_.tobytes()
+    assert len(workers.alive()) == before - 1
+    assert sent[-1] == sent[0] - 1
+    (entry,) = account.book().reservations
+    assert sum(account.answers(entry.plan).values()) == sum(release.count for release in found.plan_.releases)
+
+
+@pytest.mark.parametrize("end", ["no source", "no worker"])
+def test_a_run_that_cannot_go_on_ends_with_a_clear_error(
+    end: str, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = workers.have(2 if end == "no source" else 1)
+    X, y = records(2)
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    account = Ledger.create(tmp_path / "l.db").open("people", epsilon=5.0, delta=1e-4)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), cluster=client)
+
+    def whom(told: list[str]) -> list[int]:
+        if end == "no worker":
+            return workers.alive()
+        (tmp_path / "X.npy").unlink()
+        return list(client.run(os.getpid, workers=told).values())
+
+    sent = killing(monkeypatch, 4, whom)
+    error, text = (InputError, "X.npy") if end == "no source" else (WireError, "no worker for 1 s, the limit")
+    started = time.monotonic()
+    with dask.config.set({"sottovoce.no-workers-timeout": "1s"}), pytest.raises(error, match=text):
+        MODELS["newton"]().set_params(ledger=account).fit(data)
+    assert time.monotonic() - started < 60
+    (entry,) = account.book().reservations  # what was charged stays charged, and nothing more left
+    assert sum(account.answers(entry.plan).values()) == len(sent) - 2
