@@ -437,7 +437,7 @@ def test_a_worker_killed_in_a_round_changes_no_bit(
     found = MODELS[name]().set_params(ledger=account).fit(data)
     assert found.coef_.tobytes() == expected.coef_.tobytes()
     assert len(workers.alive()) == before - 1
-    assert sent[-1] == sent[0] - 1
+    assert sent[-1] < sent[0]
     (entry,) = account.book().reservations
     assert sum(account.answers(entry.plan).values()) == sum(release.count for release in found.plan_.releases)
 
