@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,13 @@ def test_a_remote_party_needs_a_ledger(tmp_path):
         load_party_job(path)
     path.write_text(text.format('ledger = "north.db"\n') + 'certificates = "c"\n')
     assert load_party_job(path).party.ledger == "north.db"
+
+
+def test_a_cluster_needs_its_extra_and_whole_rows(write_job, invoke, monkeypatch, parties):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    data = {"file": '"all.csv"', "label": '"out"', "cluster": '"tls://scheduler:8786"'}
+    result = invoke("fit", write_job(data=data, solver={"name": '"newton"'}, bounds={"row_norm": "1.0"}), code=2)
+    assert 'pip install "sottovoce[cluster]"' in " ".join(result.stderr.split())
+    more = parties().replace('label = "out"', 'label = "out"\ncluster = "tls://scheduler:8786"') + "\n[columns]\n"
+    with pytest.raises(InputError, match="cluster = 'tls://scheduler:8786', which is for whole rows"):
+        load_job(write_job(data=None, more=more))

@@ -214,6 +214,11 @@ class SourceTable(_Table):
         "can read the records",
     )
     keep: bool = Field(False, strict=True, description="true: leave prepared rows there for the next fit")
+    cluster: str | None = Field(
+        None,
+        min_length=3,
+        description='the scheduler of a Dask cluster whose workers read the file, "tls://scheduler:8786"',
+    )
 
     @property
     def has_label(self) -> bool:
@@ -758,6 +763,10 @@ def _check_columns(job: Job, table: ColumnsTable) -> None:
         )
     _check_parties(job, "columns.norms", table.norms)
     for party, source in job.sources.items():
+        if source.cluster is not None:
+            raise InputError(
+                f"{job.path}: party {party!r} has cluster = {source.cluster!r}, which is for whole rows; leave it out."
+            )
         if job.labelled(party) and not source.has_label and job.schema_table is None:
             raise InputError(
                 f"{job.path}: party {party!r} has no label, and columns.labels = {table.labels!r} says that it knows "

@@ -35,8 +35,8 @@ def is_large(path: Path, *, cells: bool = False) -> bool:
 
 
 def goes_by_pieces(source: SourceTable, path: Path, *, cells: bool = False) -> bool:
-    """The same of a job's source, which may also ask for a file of prepared rows that is kept."""
-    return source.keep or is_large(path, cells=cells)
+    """The same of a job's source, which may also ask for a cluster, or for a file of prepared rows that is kept."""
+    return source.keep or source.cluster is not None or is_large(path, cells=cells)
 
 
 def dataset_of(
@@ -57,6 +57,7 @@ def dataset_of(
         records=source.records,
         folder=None if source.folder is None else resolve(source.folder),
         keep=source.keep,
+        cluster=source.cluster,
     )
     if labelled and not data.labelled:
         what = "label, the name of its label column" if schema is None else "the label column of the schema"

@@ -368,6 +368,8 @@ def _person_holder(
     if table.name not in dict(model.plan_.parties):
         known = ", ".join(name for name, _ in model.plan_.parties)
         raise InputError(f"{job.path}: party {table.name!r} is none of the model's; they are {known}.")
+    if table.cluster is not None:
+        raise InputError(f"{job.path}: party {table.name!r} has cluster = {table.cluster!r}, which is for whole rows.")
     part = model.plan_.part(table.name)
     names = tuple(getattr(model, "feature_names_in_", ())[part.start : part.stop])
     if (schema := model._schema) is not None:

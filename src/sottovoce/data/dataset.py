@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,9 @@ from sottovoce.data.matrix import is_sparse
 from sottovoce.data.schema import Schema
 from sottovoce.data.sources import ArraySource, Asked, Labels, Piece, Source, opened
 from sottovoce.errors import InputError
+
+if TYPE_CHECKING:
+    from sottovoce.data.cluster.connection import Cluster
 
 __all__ = ["ArraySource", "Dataset", "Labels", "Piece", "Source"]
 
@@ -50,6 +53,9 @@ class Dataset:
         large temporary files. Who may read it can read the rows. Rows that fit in memory need none.
     keep : bool
         Leave the file there for the next fit on the same files with the same bounds.
+    cluster : str, distributed.Client or None
+        The scheduler of a Dask cluster, "tls://scheduler:8786", or a client of it: its workers read the files, which
+        they have under the same paths, and hold the prepared rows.
     """
 
     def __init__(  # noqa: PLR0913
@@ -63,6 +69,7 @@ class Dataset:
         records: int | None = None,
         folder: str | PathLike[str] | None = None,
         keep: bool = False,
+        cluster: Any = None,
     ) -> None:
         found = opened(files, Asked(label, schema, features, left_out, records))
         self.sources, self.schema, self.labelled = found.sources, schema, found.labelled
@@ -74,6 +81,13 @@ class Dataset:
                 "leave it out."
             )
         self._at(folder, keep)
+        if cluster is not None:
+            from sottovoce.data.cluster.connection import distributed
+
+            distributed()
+            from sottovoce.data.cluster.collections import to_cluster
+
+            to_cluster(self, cluster)
 
     @classmethod
     def features_of(
@@ -104,6 +118,22 @@ class Dataset:
         return cls._of([ArraySource(rows, labels)], int(rows.shape[1]), names, labelled=y is not None)._at(folder, keep)
 
     @classmethod
+    def from_dask(
+        cls, data: Any, y: Any = None, *, label: str | None = None, schema: Schema | None = None, cluster: Any = None
+    ) -> Dataset:
+        """Of a Dask data frame with the column `label` or a schema, of Dask arrays, or of delayed partitions.
+
+        Rows stay at the workers of the cluster: that of the `distributed.Client` or of the scheduler's address, or that
+        of the client which this process has. A partition of one's own is a pair (rows, labels).
+        """
+        from sottovoce.data.cluster.connection import distributed
+
+        distributed()
+        from sottovoce.data.cluster.collections import from_dask
+
+        return from_dask(data, y, label, schema, cluster)
+
+    @classmethod
     def _of(
         cls,
         sources: Sequence[Source],
@@ -127,6 +157,7 @@ class Dataset:
     ndim = 2
     folder: Path | None = None  # for prepared rows
     keep: bool = False
+    cluster: Cluster | None = None  # whose workers read the sources and hold the rows
     _told: bool = False  # whether the holder was told of lines that cannot be read
 
     def _at(self, folder: str | PathLike[str] | None, keep: bool) -> Dataset:
@@ -167,16 +198,26 @@ class Dataset:
         In files labels are numbers if each of them is one, or is missing, and else texts, whichever piece they are in.
         """
         found: dict[Any, None] = {}
-        for source in self.sources:
-            for labels in source.labels(self._step(source)):
-                for label in np.unique(labels).tolist() if labels.dtype.kind in "fiub" else labels.tolist():
-                    if label == label:
-                        found.setdefault(label)
-                if len(found) > most + len(readers.MISSING):
-                    return np.array(list(found), dtype=object)
+        most += len(readers.MISSING)
+        for labels in self._labels(most):
+            for label in np.unique(labels).tolist() if labels.dtype.kind in "fiub" else labels.tolist():
+                if label == label:
+                    found.setdefault(label)
+            if len(found) > most:
+                return np.array(list(found), dtype=object)
         if any(source.texts for source in self.sources):
             found = dict.fromkeys(_alike(list(found)))
         return np.array(list(found), dtype=object)
+
+    def _labels(self, most: int) -> Iterator[Labels]:
+        """The labels of all sources; of one on a cluster so many different ones, and one more, will do."""
+        if self.cluster is not None:
+            from sottovoce.data.cluster.collections import distinct_labels
+
+            yield from distinct_labels(self, most)
+            return
+        for source in self.sources:
+            yield from source.labels(self._step(source))
 
     def __repr__(self) -> str:
         return f"Dataset of {self.shape[0]} records and {self.shape[1]} features in {len(self.sources)} source(s)"

@@ -55,6 +55,8 @@ def refusal(X: Any, solver: str, *, private: bool) -> str | None:
     if solver not in known:
         where, other = ("a Dataset", "arrays") if isinstance(X, Dataset) else ('device="cuda"', 'device="cpu"')
         return f"{where} serves {', '.join(known)}, and not {solver}; take one of them, or {other}"
+    if _CHOSEN.get() != "cpu" and isinstance(X, Dataset) and X.cluster is not None:
+        return 'device="cuda" is for rows of this process, and those of the Dataset are on a cluster; take device="cpu"'
     if _CHOSEN.get() != "cpu" and not private:
         return 'device="cuda" is for runs with privacy; take device="cpu"'
     return None
@@ -62,6 +64,10 @@ def refusal(X: Any, solver: str, *, private: bool) -> str | None:
 
 def prepared(X: Matrix, y: ArrayLike, recipe: Preparation, solver: str, beside: Path | None = None) -> Any:
     """The block of a holder's rows, where it was chosen to be; a file of rows is in the folder `beside` unless told."""
+    if isinstance(X, Dataset) and X.cluster is not None:
+        from sottovoce.data.cluster.parts import on_cluster
+
+        return on_cluster(X, recipe)
     if isinstance(X, Dataset) and (_CHOSEN.get() == "cpu" or solver not in SERVED):
         from sottovoce.data.row_file import in_memory_or_file
 

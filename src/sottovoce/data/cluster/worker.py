@@ -1,0 +1,210 @@
+"""What runs at a worker: rows are read, prepared and kept there, and messages are answered.
+
+Everything here may be done again, at another worker, and gives the same bits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sottovoce.data.block import Block
+from sottovoce.data.cluster.messages import Message, Reply, UnknownViewError, unpacked
+from sottovoce.data.dataset import ENTRIES
+from sottovoce.data.matrix import is_sparse
+from sottovoce.data.parts import VIEWS, Part, View
+from sottovoce.data.preparation import Preparation
+from sottovoce.data.readers import tell_spoilt
+from sottovoce.data.sources import ArraySource, Labels, Piece, Source
+from sottovoce.data.threads import plain_blas, using
+from sottovoce.errors import InputError, SottovoceError
+
+LABELS = 1 << 18  # that are looked at at once
+
+_log = logging.getLogger("sottovoce.holder")
+
+
+class Held:
+    """The prepared rows of one source, and the views of them that this worker was told."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.parts = [Part(block) for block in blocks]
+        self.views: dict[str, View] = {}
+        self.sizes = [len(block) for block in blocks]
+        self.digest = _digest(blocks)
+
+    def learn(self, view: View) -> None:
+        """Keep a view: of the last ones, as a part does."""
+        self.views[view.name] = view
+        for name in list(self.views)[:-VIEWS]:
+            del self.views[name]
+
+    def __sizeof__(self) -> int:
+        return sum((int(array.nbytes) for part in self.parts for array in _arrays(part.block)), start=256)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Held, ([part.block for part in self.parts],)  # to a disk or another worker: views are told again
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the rows of a source are prepared at a worker."""
+
+    preparation: Preparation
+    records: int  # of all sources
+    jobs: int | None = None
+
+
+def prepared(recipe: Recipe, source: Any) -> Held:
+    """The rows of a source by the recipe."""
+    made, blocks = recipe.preparation, list[Block]()
+    found = as_source(source)
+    with _quietly(recipe.jobs):
+        for rows, labels in found.pieces(max(1, ENTRIES // max(made.features, 1))):
+            known = np.zeros(rows.shape[0]) if labels is None else labels
+            blocks.append(Block.prepare(rows, known, made, records=recipe.records))
+    if found.place is not None and found.spoilt[0]:
+        tell_spoilt(found.place, found.records, found.spoilt[1], found.spoilt[0])
+    return Held(blocks)
+
+
+def as_source(value: Any) -> Source:
+    """A source, several of them, or a pair (rows, labels)."""
+    if isinstance(value, Source):
+        return value
+    if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[0], Source):
+        rows, labels = value
+        rows = rows if is_sparse(rows) else np.asarray(rows)
+        if not is_sparse(rows) and rows.dtype.kind not in "fiub":
+            raise InputError("a partition has rows that are not numbers; give Dask a table, and a schema.")
+        return ArraySource(rows, None if labels is None else np.asarray(labels))
+    if isinstance(value, list | tuple) and all(isinstance(each, Source) for each in value):
+        return Chain(value)
+    raise InputError(
+        f"a partition is a {type(value).__name__}; give Dask data frames, arrays, or partitions that are pairs "
+        "(rows, labels) or sources of rows."
+    )
+
+
+class Chain(Source):
+    """One source after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources, self.records = tuple(sources), sum(source.records for source in sources)
+        self.texts = any(source.texts for source in sources)
+
+    def pieces(self, rows: int) -> Iterator[Piece]:
+        """Of each in its turn."""
+        for source in self._sources:
+            yield from source.pieces(rows)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is public of a partition: how many records and features, and whether it has labels."""
+
+    records: int
+    features: int | None
+    labelled: bool | None
+
+
+def facts(source: Any) -> Facts:
+    """Counted at the worker."""
+    found = as_source(source)
+    rows, labels = next(found.pieces(1), (None, None))
+    if rows is None:
+        return Facts(found.records, None, None)
+    return Facts(found.records, int(rows.shape[1]), labels is not None)
+
+
+def labels_of(most: int, source: Any) -> Labels:
+    """The labels that occur in a source, as far as they are no more than so many, or one more."""
+    found: dict[Any, None] = {}
+    for labels in as_source(source).labels(LABELS):
+        found.update(dict.fromkeys(label for label in labels.tolist() if label == label))
+        if len(found) > most:
+            break
+    return np.array(list(found)[: most + 1], dtype=object)
+
+
+def piece(rows: int, place: int, source: Any) -> Piece:
+    """One piece of a source."""
+    return next(itertools.islice(as_source(source).pieces(rows), place, None))
+
+
+async def answer(message: Message, dask_worker: Any) -> Reply:
+    """What a worker makes of a message; rows that it does not hold are told to be gone.
+
+    Guarantee: no error of a worker carries a text that is not of this package, whose texts hold no value of the data.
+    """
+    held = [dask_worker.data.get(key) for key in message.keys]
+    if not all(isinstance(each, Held) for each in held):
+        return Reply("gone")
+    return await asyncio.to_thread(_answered, message, held)
+
+
+def _answered(message: Message, held: list[Held]) -> Reply:
+    if message.work is None:
+        return Reply("answer", [(each.sizes, each.digest) for each in held])
+    if message.digests is not None and [each.digest for each in held] != message.digests:
+        return Reply("changed")
+    try:
+        with _quietly(message.jobs):
+            return Reply("answer", _worked(message, held))
+    except UnknownViewError:
+        return Reply("view")
+    except SottovoceError as error:
+        return Reply("fault", error)
+    except Exception as error:
+        _log.exception("work for the rows of this worker failed")
+        return Reply("fault", type(error).__name__)
+
+
+def _worked(message: Message, held: list[Held]) -> Any:
+    everywhere = [name for name in held[0].views if all(name in each.views for each in held)]
+    work, views = unpacked(message.work or b"", {name: held[0].views[name] for name in everywhere})
+    for each in held:
+        for view in views:
+            each.learn(view)
+    total, found = 0.0, list[list[Any]]()
+    for place, each in enumerate(held):
+        parts = each.parts
+        if message.chosen is not None:
+            chosen = zip(parts, message.chosen[place], strict=True)
+            parts = [Part(part.block.take(rows)) for part, rows in chosen]
+        own = [work(part) for part in parts]
+        if message.summed:
+            total = sum(own, start=total)
+        else:
+            found.append(own)
+    return total if message.summed else found
+
+
+@contextmanager
+def _quietly(jobs: int | None) -> Iterator[None]:
+    """By so many threads, 1 unless told; a warning that a record caused could be turned into an error."""
+    with using(1 if jobs is None else jobs), plain_blas(2), np.errstate(all="ignore"):
+        yield
+
+
+def _arrays(block: Block) -> list[Any]:
+    rows = [block.rows.data, block.rows.indices, block.rows.indptr] if is_sparse(block.rows) else [block.rows]
+    return [*rows, block.labels, block.usable_rows]
+
+
+def _digest(blocks: Sequence[Block]) -> bytes:
+    """Rows that are prepared again are known by it."""
+    found = hashlib.blake2b(digest_size=16)
+    for block in blocks:
+        for array in _arrays(block):
+            found.update(f"{array.dtype.str}{array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data)
+    return found.digest()
