@@ -25,14 +25,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 GROUP = 100_000  # rows of a row group
-TRIES = 5
+TRIES = 9
 
 
 def made(folder: Path, records: int, features: int) -> Path:
@@ -85,16 +85,16 @@ class Peak:
         return self.most
 
 
-def best(work: Callable[[], None], before: Callable[[], None] | None = None) -> float:
-    """Seconds of the fastest of several tries."""
-    times = []
+def best(works: Sequence[Callable[[], None]], before: Callable[[], None]) -> list[float]:
+    """Seconds of the fastest of several tries of each, in turns."""
+    times: list[list[float]] = [[] for _ in works]
     for _ in range(TRIES):
-        if before is not None:
+        for work, own in zip(works, times, strict=True):
             before()
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+            start = time.perf_counter()
+            work()
+            own.append(time.perf_counter() - start)
+    return list(map(min, times))
 
 
 def limited(path: Path, features: int, limit: int, folder: Path) -> dict[str, Any]:
@@ -137,8 +137,8 @@ def limited(path: Path, features: int, limit: int, folder: Path) -> dict[str, An
     def one_pass() -> None:
         parts.weighted_sum(weights, slope)
 
-    read()
-    found = {"cached": (best(read), best(one_pass)), "dropped": (best(read, drop), best(one_pass, drop))}
+    works = (read, one_pass)
+    found = {"cached": best(works, read), "dropped": best(works, drop)}
     return {
         "in file": isinstance(parts, row_file.PartsInFile),
         "prepared": size,

@@ -152,14 +152,15 @@ class _Form:
         )
 
     def block(self, piece: _Piece, raw: NDArray[np.uint8], about: Block) -> Block:
-        """The block of a piece that was read; its rows are those of the buffer, all else is its own."""
+        """The block of a piece that was read, of arrays in the buffer."""
         found = {
             name: raw[offset : offset + count * np.dtype(kind).itemsize].view(kind)
             for name, (kind, count, offset) in self.sections(piece).items()
         }
-        shape, labels, usable = (piece.rows, self.dimension), found["labels"].copy(), found["usable"].copy()
+        shape = (piece.rows, self.dimension)
         rows: Matrix = found["data"].reshape(shape) if piece.entries < 0 else _csr(found, shape)
-        return Block(rows, labels, about.bits, layout=about.layout, usable=usable, records=about.records)
+        told: dict[str, Any] = {"layout": about.layout, "usable": found["usable"], "records": about.records}
+        return Block(rows, found["labels"], about.bits, **told)
 
 
 def _csr(found: dict[str, NDArray[Any]], shape: tuple[int, int]) -> Matrix:
@@ -194,7 +195,7 @@ class RowFile:
 
     def read(self, piece: _Piece) -> _Read:
         """A piece in a buffer that nobody else has."""
-        buffer = self._free.pop() if self._free else mmap.mmap(-1, max(self._most, 1))
+        buffer = self._free.pop() if self._free else _buffer(max(self._most, 1))
         size = self.form.size(piece)
         with memoryview(buffer) as whole, whole[:size] as part:
             self._fill(part, piece.offset)
@@ -338,6 +339,16 @@ class PartsInFile(Parts):
             progress.say(progress.READING, done, len(self))
             yield found
 
+    @functools.cached_property
+    def labels(self) -> Array:
+        """Those of all rows, apart from the buffers."""
+        return np.concatenate(list(self.each(lambda part: part.block.labels.copy())))
+
+    @functools.cached_property
+    def usable_rows(self) -> NDArray[np.bool_]:
+        """Which rows are no null rows, likewise."""
+        return np.concatenate(list(self.each(lambda part: part.block.usable_rows.copy())))
+
     def _pass(self, work: Work[Found], chosen: Sequence[Integers] | None) -> Iterator[tuple[int, Found]]:
         waiting: deque[tuple[int, Future[_Read | Block] | None]] = deque()
         rest = iter(range(len(self._sizes)))
@@ -401,6 +412,15 @@ class PartsInFile(Parts):
 def _reader(process: int) -> ThreadPoolExecutor:  # noqa: ARG001
     """The thread that reads ahead; a fork has its own."""
     return ThreadPoolExecutor(1, thread_name_prefix="sottovoce-read-ahead")
+
+
+def _buffer(size: int) -> mmap.mmap:
+    """Memory of this process, in large pages where the system has them."""
+    made = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            made.madvise(mmap.MADV_HUGEPAGE)
+    return made
 
 
 def _read(handle: int, part: memoryview, offset: int) -> int:
