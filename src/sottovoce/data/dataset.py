@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ArraySource", "Dataset", "Labels", "Piece", "Source"]
 
-ENTRIES = 1 << 20  # of a piece as it is read: 8 MB of float64
+ENTRIES = 1 << 19  # of a piece as it is read: 4 MB of float64
 
 
 class Dataset:

@@ -40,7 +40,7 @@ from sottovoce.data.projection import Projected
 from sottovoce.errors import InputError, LeakError
 
 FORMAT: Final = 1
-PIECE = 1 << 23  # bytes of a piece, about
+PIECE = 1 << 22  # bytes of a piece, about
 AHEAD: Final = 2  # pieces that are read while one is summed
 FEW: Final = 32  # of so many rows of a piece one is chosen, or fewer: they are read alone
 _EDGE, _PAGE = 64, 4096  # bytes to which sections and pieces are padded
@@ -333,10 +333,10 @@ class PartsInFile(Parts):
 
     def each(self, work: Work[Found], chosen: Sequence[Integers] | None = None) -> Iterator[Found]:
         """One after the other, the next ones read ahead by a thread of their own."""
-        done = 0
+        done, total = 0, len(self)
         for place, found in self._pass(work, chosen):
             done += self._sizes[place]
-            progress.say(progress.READING, done, len(self))
+            progress.say(progress.READING, done, total)
             yield found
 
     @functools.cached_property
