@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
+from sottovoce.app.estimates import InMemory, Rows
 from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.large import goes_by_pieces
@@ -32,7 +33,7 @@ from sottovoce.app.sources import (
     table_shape,
 )
 from sottovoce.data.parts import SERVED
-from sottovoce.data.readers import read_table
+from sottovoce.data.readers import LIBSVM, read_table
 from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
@@ -249,6 +250,7 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> P
             receipts=len(plan.names) if run.job.federation is not None else len(accounts),
             shown=len(kept_receipts(run.job).keys() & set(plan.names)),
             remote=run.job.federation is not None,
+            rows=_rows_of(run, each),
         )
         for each in plans
     ]
@@ -263,6 +265,16 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> P
         first=run.prepared.purchase,
         after=after,
     )
+
+
+def _rows_of(run: Run, plan: Plan) -> Rows:
+    """Where the rows of a plan lie. How many entries a LIBSVM file has is guessed from its size: 8 bytes for each."""
+    job, here = run.job, not run.prepared.federation.remote
+    paths = [job.resolve(source.file) for source in job.sources.values()]
+    sparse = [path for path in paths if {suffix.lower() for suffix in path.suffixes} & set(LIBSVM)]
+    size = sum(path.stat().st_size for path in sparse if path.is_file())
+    entries = min(size / 8 / plan.records, plan.features) if size else None
+    return InMemory(plan.records, plan.features, entries, run.model.n_jobs, here)
 
 
 @contextmanager
