@@ -1,8 +1,9 @@
 """Estimates of time and memory against fits: `python benchmarks/estimates.py`.
 
-Each case is a process of its own: a plan is made and estimated (`app/estimates.py`), then the fit runs. Seconds are what
-a fit takes longer than its plan, by one thread and by the processor's clock, so that other work on the machine does not
-count; memory is the process's peak. A ratio is what was estimated by what it took, and should lie between 0.5 and 2.
+Each case is a process of its own: a plan is made and estimated (`app/estimates.py`), then the fit runs. Seconds are
+what a fit takes longer than its plan, by one thread and by the processor's clock, so that other work on the machine
+does not count; memory is the process's peak. A ratio is what was estimated by what it took, and should lie between 0.5
+and 2.
 """
 
 from __future__ import annotations

@@ -97,8 +97,10 @@ def test_more_records_take_longer_and_more_memory() -> None:
 def test_what_is_short_is_not_rehearsed_and_what_cannot_be_is_told_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = plan_of("newton", [500]), plan_of("newton", [500])
     large = large.model_copy(update={"parties": (("data", 1_000_000),)})
-    assert cost_of(small, algorithms.of(small)).memory_bytes is None
-    cost = cost_of(large, algorithms.of(large))
+    rows = InMemory(1_000_000, 8)
+    assert cost_of(small, algorithms.of(small), rows=rows).memory_bytes is None
+    assert cost_of(large, algorithms.of(large)).memory_bytes is None
+    cost = cost_of(large, algorithms.of(large), rows=rows)
     assert cost.memory_bytes is not None
     assert cost.memory_bytes > 1_000_000 * (8 * 8 + 9 * 4)
     assert Cost(1, 1, 1, 1.0, None, 7) + Cost(1, 1, 1, 1.0, None, 5) == Cost(2, 2, 2, 2.0, None, 7)
@@ -106,8 +108,8 @@ def test_what_is_short_is_not_rehearsed_and_what_cannot_be_is_told_roughly(monke
     def refused(*_told: Any, **_more: Any) -> None:
         raise sv.errors.InputError("no such rows")
 
-    monkeypatch.setattr(estimates, "_rehearsed", refused)
-    rough = cost_of(large, algorithms.of(large))
+    monkeypatch.setattr(estimates.Stage, "rehearse", refused)
+    rough = cost_of(large, algorithms.of(large), rows=rows)
     assert rough.memory_bytes is None
     assert rough.seconds is not None
     assert rough.seconds > 0.0

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from sottovoce.algorithms import Algorithm
-from sottovoce.app.estimates import InMemory, Rows, can_be_rehearsed
+from sottovoce.app.estimates import Rows, can_be_rehearsed
 from sottovoce.door.frames import Frame, encode
 from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.errors import SottovoceError
@@ -60,8 +60,8 @@ class Cost:
         """Of two plans, one after the other; what is asked between them is not in it."""
         pairs = list(zip(astuple(self), astuple(other), strict=True))
         dealt, memory = ([each for each in pair if each is not None] for pair in pairs[4:])
-        sums = [None if None in pair else sum(pair) for pair in pairs[:4]]
-        return Cost(*sums, dealt_bytes=sum(dealt) if dealt else None, memory_bytes=max(memory, default=None))
+        sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs[:4]]
+        return Cost(sums[0], sums[1], sums[2], sums[3], sum(dealt) if dealt else None, max(memory, default=None))
 
 
 def cost_of(  # noqa: PLR0913
@@ -79,8 +79,7 @@ def cost_of(  # noqa: PLR0913
     Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them, with the
     signatures of parties in one process; from `remote` ones each signature brings its certificate, about 1 kB.
     Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
-    A long fit on one machine or by rows is rehearsed for its seconds and its memory, with `rows` as they lie, by
-    default dense in the memory of this process.
+    A long fit on one machine or by rows is rehearsed for its seconds and its memory, if it is said where `rows` lie.
     """
     if not plan.private:
         return Cost(None, None, None, None)
@@ -127,10 +126,10 @@ def _estimated(
 ) -> tuple[float, int | None]:
     """(seconds, bytes) by a rehearsal if the plan is long or wide enough to be worth one, else roughly."""
     worth = roughly >= _LONG or plan.records * plan.dimension >= _WIDE
-    if not worth or not can_be_rehearsed(plan):
+    if rows is None or not worth or not can_be_rehearsed(plan):
         return roughly, None
     try:
-        return (rows or InMemory(plan.records, plan.features)).estimate(plan, form, remote=remote)
+        return rows.estimate(plan, form, remote=remote)
     except SottovoceError:
         return roughly, None  # made-up rows are not what the plan is for; it is shown all the same
 

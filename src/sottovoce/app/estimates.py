@@ -9,6 +9,7 @@ Where rows lie is a class: `InMemory` here. Another one says which rows it makes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import time
@@ -25,6 +26,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm
+from sottovoce.data.block import SPARSE
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.threads import LEAST, using
 from sottovoce.federation.coordinator import Coordinator
@@ -36,8 +38,8 @@ from sottovoce.transports.in_process import InProcess
 
 ENTRIES: Final = 1 << 22  # of the larger rehearsal: beyond the nearest caches
 SMALLER: Final = 8  # times fewer records are in the smaller one
-ASKS: Final = 6  # of each kind that are waited for
-PATIENCE: Final = 0.4  # seconds of one rehearsal
+ASKS, PATIENCE = 6, 0.4  # asks of each kind that are waited for, and seconds of a rehearsal
+WARMING: Final = 3.0  # seconds of the first, in which loops are loaded or compiled
 FEWEST: Final = 64  # records
 
 
@@ -60,6 +62,10 @@ class Line(NamedTuple):
         each = max(0.0, (many[1] - few[1]) / max(many[0] - few[0], 1))
         return cls(max(0.0, few[1] - each * few[0]), each)
 
+    def at(self, records: int) -> float:
+        """Its height."""
+        return self.fixed + self.each * records
+
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -74,9 +80,48 @@ class Rehearsal:
         """The usual time of one: the median, since other work of the machine delays some."""
         return statistics.median(self.asks[query])
 
+    def more(self, query: str) -> float:
+        """What the first of a kind took longer, since it makes what the others use."""
+        return max(0.0, self.asks[query][0] - self.later(query))
+
 
 class _EnoughError(Exception):
     """Ends a rehearsal."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Made-up rows and labels on which plans are rehearsed, and for how long."""
+
+    rows: Matrix
+    labels: NDArray[Any]
+    n_jobs: int | None
+    asks: int = ASKS  # of each kind that are waited for
+    patience: float = PATIENCE  # seconds
+
+    def rehearse(self, plan: Plan, form: Algorithm) -> Rehearsal:
+        """The asks of a run with one party that has these rows, until there are enough of each kind."""
+        name, count = plan.names[0], self.rows.shape[0]
+        alone = plan.model_copy(update={"parties": ((name, count),), "sealing": None, "keys": (), "within": None})
+        party = Party(name, self.rows, self.labels, n_jobs=self.n_jobs)
+        coordinator = Coordinator(InProcess([party]), remote=False)
+        wanted = {release.query: min(self.asks, release.count) for release in plan.releases}
+        clock = time.thread_time if _threads(self.n_jobs) == 1 else time.perf_counter  # the first knows this work alone
+        asks, said, ends = dict[str, list[float]](), list[str](), [clock()]
+
+        def note(_round: int, _total: int) -> None:
+            ends.append(clock())
+            query = next(iter(coordinator.asked - Counter(said)))
+            said.append(query)
+            if len(said) > 1:
+                asks.setdefault(query, []).append(ends[-1] - ends[-2])
+            over = ends[-1] - ends[0] > self.patience
+            if over or all(coordinator.asked[each] >= times for each, times in wanted.items()):
+                raise _EnoughError
+
+        with using(self.n_jobs), contextlib.suppress(_EnoughError):
+            coordinator.run(alone, form, note)
+        return Rehearsal(count, said[0], ends[1] - ends[0], asks)
 
 
 class Rows(ABC):
@@ -92,7 +137,7 @@ class Rows(ABC):
     @property
     @abstractmethod
     def entries(self) -> float:
-        """Numbers that a row has."""
+        """Numbers of a dense row that takes as long as one of these; at least 1."""
 
     @property
     @abstractmethod
@@ -102,7 +147,7 @@ class Rows(ABC):
     def estimate(self, plan: Plan, form: Algorithm, *, remote: bool = False) -> Estimate:
         """Time and memory of a private plan in one place or by rows; `remote` parties compute side by side."""
         held = max(count for _, count in plan.parties) if remote else self.records
-        most = max(ENTRIES, 2 * LEAST * _threads(self.n_jobs)) // max(self.entries, 1.0)
+        most = max(ENTRIES, 2 * LEAST * _threads(self.n_jobs)) // self.entries
         many = int(max(FEWEST, min(held, most)))
         few = max(many // SMALLER, 2)
         memory = Line.through((few // 2, self._peak(plan, form, few // 2)), (few, self._peak(plan, form, few)))
@@ -113,22 +158,22 @@ class Rows(ABC):
         return Estimate(seconds, int(_resident() + raw + fixed + memory.each * held))
 
     def _peak(self, plan: Plan, form: Algorithm, count: int) -> float:
-        """Bytes that a rehearsal allocates at its peak; it also has the loops compiled before the clock runs."""
+        """Bytes that a rehearsal allocates at its peak; before the clock runs it has asked and compiled everything."""
         started = not tracemalloc.is_tracing()
-        rows, labels = self.made_up(plan, count), _labels(plan, count)
+        stage = Stage(self.made_up(plan, count), _labels(plan, count), self.n_jobs, asks=1, patience=WARMING)
         if started:
             tracemalloc.start(1)
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         try:
-            _rehearsed(plan, form, rows, labels, self.n_jobs)
+            stage.rehearse(plan, form)
             return float(tracemalloc.get_traced_memory()[1] - before)
         finally:
             if started:
                 tracemalloc.stop()
 
     def _rehearsed(self, plan: Plan, form: Algorithm, count: int) -> Rehearsal:
-        return _rehearsed(plan, form, self.made_up(plan, count), _labels(plan, count), self.n_jobs)
+        return Stage(self.made_up(plan, count), _labels(plan, count), self.n_jobs).rehearse(plan, form)
 
 
 @dataclass(frozen=True)
@@ -143,8 +188,8 @@ class InMemory(Rows):
 
     @property
     def entries(self) -> float:
-        """Of a row."""
-        return float(self.features) if self.sparse_entries is None else self.sparse_entries + 1.0
+        """Its own, or `SPARSE` times those of a sparse one."""
+        return float(self.features) if self.sparse_entries is None else SPARSE * (self.sparse_entries + 1.0)
 
     @property
     def raw_bytes(self) -> int:
@@ -155,14 +200,13 @@ class InMemory(Rows):
         return int(self.records * (row + 8))
 
     def made_up(self, plan: Plan, count: int) -> Matrix:
-        """Uniform numbers; of sparse rows at places that are spread evenly, each row from another one on."""
+        """Uniform numbers; of sparse rows more in the first columns, as usual where there are many columns."""
         rng = np.random.default_rng(0)
         if self.sparse_entries is None:
             some = _within(plan, rng.uniform(-1.0, 1.0, (min(count, 4096), self.features)))
             return np.resize(some, (count, self.features))
         width = int(min(max(round(self.sparse_entries), 1), self.features))
-        first = rng.integers(self.features, size=(count, 1))
-        places = np.sort((first + np.arange(width) * max(self.features // width, 1)) % self.features, axis=1)
+        places = np.sort((self.features * rng.random((count, width)) ** 3).astype(np.int32), axis=1)
         scale = _within(plan, np.ones((1, self.features)))[0]
         values = rng.choice([-1.0, 1.0], places.shape) * scale[places]
         starts = np.arange(0, places.size + 1, width)
@@ -175,55 +219,34 @@ def can_be_rehearsed(plan: Plan) -> bool:
 
 
 def _seconds(plan: Plan, form: Algorithm, few: Rehearsal, many: Rehearsal, *, remote: bool) -> float:
-    """The asks of all parties by the lines through two rehearsals; each party has its records and its first ask."""
+    """The asks of all parties by the lines through two rehearsals, and what the first ones take besides."""
     records, total = dict(plan.parties), 0.0
-    opening = Line.through((few.records, few.opening), (many.records, many.opening))
+
+    def took(line: Line, asked: Mapping[str, int]) -> float:
+        own = [times * line.each * records[party] for party, times in asked.items()]
+        return line.fixed * sum(asked.values()) + (max(own, default=0.0) if remote else sum(own))
+
     for query, several in messages_of(plan, form).items():
-        line, asked = _line(query, few, many), Counter[str]()
+        asked = Counter[str]()
         for each in several:
             asked[each.party] += each.count
-        own = [times * line.each * records[party] for party, times in asked.items()]
-        total += line.fixed * asked.total() + (max(own, default=0.0) if remote else sum(own))
-    first = _line(few.first, few, many)
-    opened = [max(0.0, (opening.each - first.each) * count) for count in records.values()]
-    return total + max(0.0, opening.fixed - first.fixed) * len(records) + (max(opened) if remote else sum(opened))
+        total += took(_line(query, few, many), asked)
+    once, first = dict.fromkeys(records, 1), _line(few.first, few, many)
+    more = [(few.opening - first.at(few.records), many.opening - first.at(many.records))]
+    more += [(few.more(query), many.more(query)) for query in few.asks if query in many.asks]
+    return total + sum(took(Line.through((few.records, one), (many.records, two)), once) for one, two in more)
 
 
 def _line(query: str, few: Rehearsal, many: Rehearsal) -> Line:
-    """What an ask takes. One to which a rehearsal did not come again is taken for one of the usual kind."""
-    if not (query in few.asks and query in many.asks):
-        known = [name for name in few.asks if name in many.asks]
-        if not known:
-            return Line(0.0, 0.0)  # there is one ask, and it is in the opening
-        query = max(known, key=lambda name: len(many.asks[name]))
+    """What an ask takes. One to which the larger rehearsal did not come is taken to grow with the records.
+
+    Edges: one that came once, as the first of all, is in the opening.
+    """
+    if query not in few.asks:
+        return Line(0.0, 0.0)
+    if query not in many.asks:
+        return Line(0.0, few.later(query) / few.records)
     return Line.through((few.records, few.later(query)), (many.records, many.later(query)))
-
-
-def _rehearsed(plan: Plan, form: Algorithm, rows: Matrix, labels: NDArray[Any], n_jobs: int | None) -> Rehearsal:
-    """The asks of a run with one party that has these rows, until there are enough of each kind."""
-    name, count = plan.names[0], rows.shape[0]
-    alone = plan.model_copy(update={"parties": ((name, count),), "sealing": None, "keys": (), "within": None})
-    coordinator = Coordinator(InProcess([Party(name, rows, labels, n_jobs=n_jobs)]), remote=False)
-    wanted = {release.query: min(ASKS, release.count) for release in plan.releases}
-    clock = time.thread_time if _threads(n_jobs) == 1 else time.perf_counter  # the first knows this work alone
-    asks, said, ends = dict[str, list[float]](), list[str](), [clock()]
-
-    def note(_round: int, _total: int) -> None:
-        ends.append(clock())
-        query = next(iter(coordinator.asked - Counter(said)))
-        said.append(query)
-        if len(said) > 1:
-            asks.setdefault(query, []).append(ends[-1] - ends[-2])
-        over = ends[-1] - ends[0] > PATIENCE
-        if over or all(coordinator.asked[each] >= times for each, times in wanted.items()):
-            raise _EnoughError
-
-    try:
-        with using(n_jobs):
-            coordinator.run(alone, form, note)
-    except _EnoughError:
-        pass
-    return Rehearsal(count, said[0], ends[1] - ends[0], asks)
 
 
 def _within(plan: Plan, rows: NDArray[np.float64]) -> NDArray[np.float64]:

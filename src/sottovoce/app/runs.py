@@ -231,13 +231,14 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
     if run.plan.keeps_rows and run.plan.private:
         note = "rows that the parties have kept from an earlier fit would cost less; here nobody was asked for them"
         run = replace(run, notes=(*run.notes, note))
-    return preview(run, seeded=seeded)
+    return preview(run, seeded=seeded, ahead=True)
 
 
-def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> Preview:
+def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahead: bool = False) -> Preview:
     """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed.
 
-    One that was `charged`, before it was stopped, does no more to a ledger.
+    One that was `charged`, before it was stopped, does no more to a ledger. One that is looked at `ahead` is rehearsed
+    for what it takes.
     """
     plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
@@ -250,7 +251,7 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> P
             receipts=len(plan.names) if run.job.federation is not None else len(accounts),
             shown=len(kept_receipts(run.job).keys() & set(plan.names)),
             remote=run.job.federation is not None,
-            rows=_rows_of(run, each),
+            rows=_rows_of(run, each) if ahead else None,
         )
         for each in plans
     ]
@@ -269,12 +270,12 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> P
 
 def _rows_of(run: Run, plan: Plan) -> Rows:
     """Where the rows of a plan lie. How many entries a LIBSVM file has is guessed from its size: 8 bytes for each."""
-    job, here = run.job, not run.prepared.federation.remote
+    job = run.job
     paths = [job.resolve(source.file) for source in job.sources.values()]
     sparse = [path for path in paths if {suffix.lower() for suffix in path.suffixes} & set(LIBSVM)]
     size = sum(path.stat().st_size for path in sparse if path.is_file())
     entries = min(size / 8 / plan.records, plan.features) if size else None
-    return InMemory(plan.records, plan.features, entries, run.model.n_jobs, here)
+    return InMemory(plan.records, plan.features, entries, run.model.n_jobs)
 
 
 @contextmanager
