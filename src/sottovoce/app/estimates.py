@@ -38,7 +38,7 @@ from sottovoce.transports.in_process import InProcess
 
 ENTRIES: Final = 1 << 22  # of the larger rehearsal: beyond the nearest caches
 SMALLER: Final = 8  # times fewer records are in the smaller one
-ASKS, PATIENCE = 6, 0.4  # asks of each kind that are waited for, and seconds of a rehearsal
+ASKS, PATIENCE = 64, 0.3  # asks of each kind that are waited for, since later ones may take longer, and seconds
 WARMING: Final = 3.0  # seconds of the first, in which loops are loaded or compiled
 FEWEST: Final = 64  # records
 
@@ -77,8 +77,8 @@ class Rehearsal:
     asks: Mapping[str, list[float]]
 
     def later(self, query: str) -> float:
-        """The usual time of one: the median, since other work of the machine delays some."""
-        return statistics.median(self.asks[query])
+        """The usual time of one: the mean without the first, and without the slowest, which something else delayed."""
+        return statistics.fmean(sorted(self.asks[query][1:])[:-1] or self.asks[query])
 
     def more(self, query: str) -> float:
         """What the first of a kind took longer, since it makes what the others use."""
@@ -200,17 +200,16 @@ class InMemory(Rows):
         return int(self.records * (row + 8))
 
     def made_up(self, plan: Plan, count: int) -> Matrix:
-        """Uniform numbers; of sparse rows more in the first columns, as usual where there are many columns."""
+        """Uniform numbers; of sparse rows the bounds, more in the first columns: solvers often choose such columns."""
         rng = np.random.default_rng(0)
         if self.sparse_entries is None:
             some = _within(plan, rng.uniform(-1.0, 1.0, (min(count, 4096), self.features)))
             return np.resize(some, (count, self.features))
         width = int(min(max(round(self.sparse_entries), 1), self.features))
-        places = np.sort((self.features * rng.random((count, width)) ** 3).astype(np.int32), axis=1)
+        places = np.sort((self.features * rng.random((count, width)) ** 2).astype(np.int32), axis=1)
         scale = _within(plan, np.ones((1, self.features)))[0]
-        values = rng.choice([-1.0, 1.0], places.shape) * scale[places]
         starts = np.arange(0, places.size + 1, width)
-        return sp.csr_matrix((values.ravel(), places.ravel(), starts), (count, self.features))
+        return sp.csr_matrix((scale[places].ravel(), places.ravel(), starts), (count, self.features))
 
 
 def can_be_rehearsed(plan: Plan) -> bool:
@@ -259,9 +258,10 @@ def _within(plan: Plan, rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _labels(plan: Plan, count: int) -> NDArray[Any]:
-    """Every class, or both ends of the range, in turn."""
+    """Every class, or both ends of the range, in turn, and the last as often as all: so columns tell something."""
     bounds = plan.bounds
-    return np.resize(np.array(plan.classes or (bounds.label_low or 0.0, bounds.label_high or 1.0)), count)
+    values = list(plan.classes or (bounds.label_low or 0.0, bounds.label_high or 1.0))
+    return np.resize(np.array([*values, *(values[-1:] * len(values))]), count)
 
 
 def _threads(n_jobs: int | None) -> int:
