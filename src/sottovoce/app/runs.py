@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -268,10 +269,16 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
     )
 
 
-def _rows_of(run: Run, plan: Plan) -> Rows:
-    """Where the rows of a plan lie. How many entries a LIBSVM file has is guessed from its size: 8 bytes for each."""
-    job = run.job
+def _rows_of(run: Run, plan: Plan) -> Rows | None:
+    """Where the rows of a plan lie, if that is known here: in memory, not in pieces nor on a device.
+
+    How many entries a LIBSVM file has is guessed from its size: 8 bytes for each.
+    """
+    job, cells = run.job, run.job.known_schema is not None
     paths = [job.resolve(source.file) for source in job.sources.values()]
+    pieces = any(map(functools.partial(goes_by_pieces, cells=cells), job.sources.values(), paths))
+    if pieces or run.model.device not in (None, "cpu"):
+        return None
     sparse = [path for path in paths if {suffix.lower() for suffix in path.suffixes} & set(LIBSVM)]
     size = sum(path.stat().st_size for path in sparse if path.is_file())
     entries = min(size / 8 / plan.records, plan.features) if size else None
