@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from sottovoce.algorithms import Algorithm
+from sottovoce.app.estimates import Rows, can_be_rehearsed
 from sottovoce.door.frames import Frame, encode
 from sottovoce.door.outgoing import declare_public, reply
+from sottovoce.errors import SottovoceError
 from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Receipt
@@ -28,6 +30,8 @@ from sottovoce.sealed.sums import Call
 _PATIENCE: Final = 0.02  # seconds for each of the two measurements
 _ENTRIES: Final = 1 << 17
 _MESSAGE: Final = 2e-4  # seconds to make, check and read one message
+_LONG: Final = 0.2  # seconds, roughly, from which on a rehearsal is worth its time
+_WIDE: Final = 1 << 22  # entries likewise
 _TRIES: Final = 3
 _SIGNATURE: Final = json.dumps({"signature": "0" * 128})  # of a party in one process
 _CERTIFIED: Final = json.dumps({"certificate": 11 * f"{0:060}\n", "signature": f"{0:0142}"})  # of an elliptic curve
@@ -41,7 +45,8 @@ class Cost:
     """Rounds and bytes, and a rough time; all None without privacy, where the run stops when it has converged.
 
     Rounds and bytes are exact or, where the data decide what is sent, what the run takes at most; of sealed columns
-    bytes are by formula. Of the downlink `dealt_bytes` are a dealer's random numbers.
+    bytes are by formula. Of the downlink `dealt_bytes` are a dealer's random numbers. `memory_bytes` are those of the
+    process at its peak; None where they are not worth a rehearsal, or cannot be told.
     """
 
     rounds: int | None
@@ -49,13 +54,14 @@ class Cost:
     downlink_bytes: int | None
     seconds: float | None
     dealt_bytes: int | None = None
+    memory_bytes: int | None = None
 
     def __add__(self, other: Cost) -> Cost:
         """Of two plans, one after the other; what is asked between them is not in it."""
-        own, others = astuple(self), astuple(other)
-        sums = [None if None in pair else sum(pair) for pair in zip(own[:-1], others[:-1], strict=True)]
-        dealt = [each for each in (own[-1], others[-1]) if each is not None]
-        return Cost(*sums, *([sum(dealt)] if dealt else []))
+        pairs = list(zip(astuple(self), astuple(other), strict=True))
+        dealt, memory = ([each for each in pair if each is not None] for pair in pairs[4:])
+        sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs[:4]]
+        return Cost(sums[0], sums[1], sums[2], sums[3], sum(dealt) if dealt else None, max(memory, default=None))
 
 
 def cost_of(  # noqa: PLR0913
@@ -66,12 +72,14 @@ def cost_of(  # noqa: PLR0913
     receipts: int = 0,
     shown: int = 0,
     remote: bool = False,
+    rows: Rows | None = None,
 ) -> Cost:
     """What a run of the plan takes; so many parties give receipts, and so many are shown their last one.
 
     Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them, with the
     signatures of parties in one process; from `remote` ones each signature brings its certificate, about 1 kB.
     Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
+    A long fit on one machine or by rows is rehearsed for its seconds and its memory, if it is said where `rows` lie.
     """
     if not plan.private:
         return Cost(None, None, None, None)
@@ -102,14 +110,28 @@ def cost_of(  # noqa: PLR0913
             call = "" if plan.sealing is None else Call(plan.names, said=tuple(each.told)).text
             downlink += each.count * len(encode(Frame("ask", 0, plan.digest, 0, query, each.told, call)))
             uplink += each.count * len(encode(Frame("answer", 0, plan.digest, 0, query, each.answer)))
-    seconds, dealt = _computing(plan) + messages * _MESSAGE, None
+    seconds, memory = _estimated(plan, form, rows, _computing(plan) + messages * _MESSAGE, remote=remote)
+    dealt = None
     if plan.sealing is not None and plan.split == "columns":
         words = sealed_columns(plan, form)
         uplink, downlink, dealt = uplink + words.up, downlink + words.down + words.dealt, words.dealt
         seconds += words.seconds
     if ledger_folders:
         seconds += messages / parties * sum(_SYNCS * _sync_seconds(folder) for folder in ledger_folders)
-    return Cost(rounds_of(plan, form), uplink, downlink, seconds, dealt)
+    return Cost(rounds_of(plan, form), uplink, downlink, seconds, dealt, memory)
+
+
+def _estimated(
+    plan: Plan, form: Algorithm, rows: Rows | None, roughly: float, *, remote: bool
+) -> tuple[float, int | None]:
+    """(seconds, bytes) by a rehearsal if the plan is long or wide enough to be worth one, else roughly."""
+    worth = roughly >= _LONG or plan.records * plan.dimension >= _WIDE
+    if rows is None or not worth or not can_be_rehearsed(plan):
+        return roughly, None
+    try:
+        return rows.estimate(plan, form, remote=remote)
+    except SottovoceError:
+        return roughly, None  # made-up rows are not what the plan is for; it is shown all the same
 
 
 class SealedColumns(NamedTuple):

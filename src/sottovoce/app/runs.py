@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
+from sottovoce.app.estimates import InMemory, Rows
 from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.large import goes_by_pieces
@@ -32,7 +34,7 @@ from sottovoce.app.sources import (
     table_shape,
 )
 from sottovoce.data.parts import SERVED
-from sottovoce.data.readers import read_table
+from sottovoce.data.readers import LIBSVM, read_table
 from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
@@ -230,13 +232,14 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
     if run.plan.keeps_rows and run.plan.private:
         note = "rows that the parties have kept from an earlier fit would cost less; here nobody was asked for them"
         run = replace(run, notes=(*run.notes, note))
-    return preview(run, seeded=seeded)
+    return preview(run, seeded=seeded, ahead=True)
 
 
-def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> Preview:
+def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahead: bool = False) -> Preview:
     """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed.
 
-    One that was `charged`, before it was stopped, does no more to a ledger.
+    One that was `charged`, before it was stopped, does no more to a ledger. One that is looked at `ahead` is rehearsed
+    for what it takes.
     """
     plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
@@ -249,6 +252,7 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> P
             receipts=len(plan.names) if run.job.federation is not None else len(accounts),
             shown=len(kept_receipts(run.job).keys() & set(plan.names)),
             remote=run.job.federation is not None,
+            rows=_rows_of(run, each) if ahead else None,
         )
         for each in plans
     ]
@@ -263,6 +267,22 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False) -> P
         first=run.prepared.purchase,
         after=after,
     )
+
+
+def _rows_of(run: Run, plan: Plan) -> Rows | None:
+    """Where the rows of a plan lie, if that is known here: in memory, not in pieces nor on a device.
+
+    How many entries a LIBSVM file has is guessed from its size: 8 bytes for each.
+    """
+    job, cells = run.job, run.job.known_schema is not None
+    paths = [job.resolve(source.file) for source in job.sources.values()]
+    pieces = any(map(functools.partial(goes_by_pieces, cells=cells), job.sources.values(), paths))
+    if pieces or run.model.device not in (None, "cpu"):
+        return None
+    sparse = [path for path in paths if {suffix.lower() for suffix in path.suffixes} & set(LIBSVM)]
+    size = sum(path.stat().st_size for path in sparse if path.is_file())
+    entries = min(size / 8 / plan.records, plan.features) if size else None
+    return InMemory(plan.records, plan.features, entries, run.model.n_jobs)
 
 
 @contextmanager

@@ -253,10 +253,11 @@ def _show_cost(shown: Preview, console: Console) -> None:
     if cost.rounds is None:
         console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
         return
+    memory = "" if cost.memory_bytes is None else f" and about {readable_size(cost.memory_bytes)} of memory"
     console.print(
         f"Cost: {cost.rounds} rounds, {readable_size(cost.uplink_bytes or 0)} from the parties, "
-        f"{readable_size(cost.downlink_bytes or 0)} to them, {seconds_text(cost.seconds or 0.0)} of computing "
-        "on this machine"
+        f"{readable_size(cost.downlink_bytes or 0)} to them, {seconds_text(cost.seconds or 0.0)} of computing"
+        f"{memory} on this machine"
     )
     if shown.plan.sealing is not None:
         console.print(_sealed_bytes(shown), soft_wrap=True)

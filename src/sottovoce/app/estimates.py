@@ -1,0 +1,279 @@
+"""What a fit takes on this machine, in time and memory: it is rehearsed on few made-up rows and carried on to all.
+
+A rehearsal runs the plan itself, with its own queries and noise, at a party that holds made-up rows: no record is read,
+nothing is charged and what is released is thrown away. It stops after some asks of each kind. What an ask takes is a
+line in the number of records, found from two sizes; so nothing here knows of solvers, or of how fast a machine is.
+
+Where rows lie is a class: `InMemory` here. Another one says which rows it makes up and how the lines are carried on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+import tracemalloc
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from sottovoce.algorithms import Algorithm
+from sottovoce.data.block import SPARSE
+from sottovoce.data.matrix import Matrix
+from sottovoce.data.threads import LEAST, using
+from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.party import Party
+from sottovoce.plan.families import FAMILIES
+from sottovoce.plan.plan import Plan
+from sottovoce.queries.messages import messages_of
+from sottovoce.transports.in_process import InProcess
+
+ENTRIES: Final = 1 << 22  # of the larger rehearsal: beyond the nearest caches
+SMALLER: Final = 8  # times fewer records are in the smaller one
+ASKS, PATIENCE = 64, 0.3  # asks of each kind that are waited for, since later ones may take longer, and seconds
+WARMING: Final = 3.0  # seconds of the first, in which loops are loaded or compiled
+FEWEST: Final = 64  # records
+
+
+class Estimate(NamedTuple):
+    """Seconds of computing, and the bytes that the process has at its peak."""
+
+    seconds: float
+    memory_bytes: int
+
+
+class Line(NamedTuple):
+    """fixed + each n, through two points; it does not fall."""
+
+    fixed: float
+    each: float
+
+    @classmethod
+    def through(cls, few: tuple[int, float], many: tuple[int, float]) -> Line:
+        """The line."""
+        each = max(0.0, (many[1] - few[1]) / max(many[0] - few[0], 1))
+        return cls(max(0.0, few[1] - each * few[0]), each)
+
+    def at(self, records: int) -> float:
+        """Its height."""
+        return self.fixed + self.each * records
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Seconds of asks by query, and of the very first, with the proposal of the plan and the preparation of rows."""
+
+    records: int
+    first: str  # what was asked first
+    opening: float
+    asks: Mapping[str, list[float]]
+
+    def later(self, query: str) -> float:
+        """The usual time of one: the mean without the first, and without the slowest, which something else delayed."""
+        return statistics.fmean(sorted(self.asks[query][1:])[:-1] or self.asks[query])
+
+    def more(self, query: str) -> float:
+        """What the first of a kind took longer, since it makes what the others use."""
+        return max(0.0, self.asks[query][0] - self.later(query))
+
+
+class _EnoughError(Exception):
+    """Ends a rehearsal."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Made-up rows and labels on which plans are rehearsed, and for how long."""
+
+    rows: Matrix
+    labels: NDArray[Any]
+    n_jobs: int | None
+    asks: int = ASKS  # of each kind that are waited for
+    patience: float = PATIENCE  # seconds
+
+    def rehearse(self, plan: Plan, form: Algorithm) -> Rehearsal:
+        """The asks of a run with one party that has these rows, until there are enough of each kind."""
+        name, count = plan.names[0], self.rows.shape[0]
+        alone = plan.model_copy(update={"parties": ((name, count),), "sealing": None, "keys": (), "within": None})
+        party = Party(name, self.rows, self.labels, n_jobs=self.n_jobs)
+        coordinator = Coordinator(InProcess([party]), remote=False)
+        wanted = {release.query: min(self.asks, release.count) for release in plan.releases}
+        clock = time.thread_time if _threads(self.n_jobs) == 1 else time.perf_counter  # the first knows this work alone
+        asks, said, ends = dict[str, list[float]](), list[str](), [clock()]
+
+        def note(_round: int, _total: int) -> None:
+            ends.append(clock())
+            query = next(iter(coordinator.asked - Counter(said)))
+            said.append(query)
+            if len(said) > 1:
+                asks.setdefault(query, []).append(ends[-1] - ends[-2])
+            over = ends[-1] - ends[0] > self.patience
+            if over or all(coordinator.asked[each] >= times for each, times in wanted.items()):
+                raise _EnoughError
+
+        with using(self.n_jobs), contextlib.suppress(_EnoughError):
+            coordinator.run(alone, form, note)
+        return Rehearsal(count, said[0], ends[1] - ends[0], asks)
+
+
+class Rows(ABC):
+    """Where the rows of a fit lie: how many there are, made-up ones like them, and the bytes of the raw ones."""
+
+    records: int
+    n_jobs: int | None
+
+    @abstractmethod
+    def made_up(self, plan: Plan, count: int) -> Matrix:
+        """So many rows within the plan's bounds."""
+
+    @property
+    @abstractmethod
+    def entries(self) -> float:
+        """Numbers of a dense row that takes as long as one of these; at least 1."""
+
+    @property
+    @abstractmethod
+    def raw_bytes(self) -> int:
+        """Of all rows and labels before they are prepared, as far as the process has them not yet."""
+
+    def estimate(self, plan: Plan, form: Algorithm, *, remote: bool = False) -> Estimate:
+        """Time and memory of a private plan in one place or by rows; `remote` parties compute side by side."""
+        held = max(count for _, count in plan.parties) if remote else self.records
+        most = max(ENTRIES, 2 * LEAST * _threads(self.n_jobs)) // self.entries
+        many = int(max(FEWEST, min(held, most)))
+        few = max(many // SMALLER, 2)
+        memory = Line.through((few // 2, self._peak(plan, form, few // 2)), (few, self._peak(plan, form, few)))
+        both = self._rehearsed(plan, form, few), self._rehearsed(plan, form, many)
+        seconds = _seconds(plan, form, *both, remote=remote)
+        fixed = memory.fixed * (1 if remote else len(plan.parties))
+        raw = self.raw_bytes * held / max(self.records, 1)
+        return Estimate(seconds, int(_resident() + raw + fixed + memory.each * held))
+
+    def _peak(self, plan: Plan, form: Algorithm, count: int) -> float:
+        """Bytes that a rehearsal allocates at its peak; before the clock runs it has asked and compiled everything."""
+        started = not tracemalloc.is_tracing()
+        stage = Stage(self.made_up(plan, count), _labels(plan, count), self.n_jobs, asks=1, patience=WARMING)
+        if started:
+            tracemalloc.start(1)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        try:
+            stage.rehearse(plan, form)
+            return float(tracemalloc.get_traced_memory()[1] - before)
+        finally:
+            if started:
+                tracemalloc.stop()
+
+    def _rehearsed(self, plan: Plan, form: Algorithm, count: int) -> Rehearsal:
+        return Stage(self.made_up(plan, count), _labels(plan, count), self.n_jobs).rehearse(plan, form)
+
+
+@dataclass(frozen=True)
+class InMemory(Rows):
+    """Rows in the memory of this process, as float64: dense, or with so many entries a row sparse."""
+
+    records: int
+    features: int
+    sparse_entries: float | None = None
+    n_jobs: int | None = None
+    here: bool = False  # whether the process has them already, and counts them itself
+
+    @property
+    def entries(self) -> float:
+        """Its own, or `SPARSE` times those of a sparse one."""
+        return float(self.features) if self.sparse_entries is None else SPARSE * (self.sparse_entries + 1.0)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Numbers of 8 bytes, of sparse rows with places of 4; a label has 8."""
+        if self.here:
+            return 0
+        row = 8 * self.features if self.sparse_entries is None else 12 * self.sparse_entries + 4
+        return int(self.records * (row + 8))
+
+    def made_up(self, plan: Plan, count: int) -> Matrix:
+        """Uniform numbers; of sparse rows the bounds, more in the first columns: solvers often choose such columns."""
+        rng = np.random.default_rng(0)
+        if self.sparse_entries is None:
+            some = _within(plan, rng.uniform(-1.0, 1.0, (min(count, 4096), self.features)))
+            return np.resize(some, (count, self.features))
+        width = int(min(max(round(self.sparse_entries), 1), self.features))
+        places = np.sort((self.features * rng.random((count, width)) ** 2).astype(np.int32), axis=1)
+        scale = _within(plan, np.ones((1, self.features)))[0]
+        starts = np.arange(0, places.size + 1, width)
+        return sp.csr_matrix((scale[places].ravel(), places.ravel(), starts), (count, self.features))
+
+
+def can_be_rehearsed(plan: Plan) -> bool:
+    """Whether it is a private fit in one place or by rows."""
+    return plan.private and plan.split != "columns" and plan.algorithm in FAMILIES and not plan.keeps_rows
+
+
+def _seconds(plan: Plan, form: Algorithm, few: Rehearsal, many: Rehearsal, *, remote: bool) -> float:
+    """The asks of all parties by the lines through two rehearsals, and what the first ones take besides."""
+    records, total = dict(plan.parties), 0.0
+
+    def took(line: Line, asked: Mapping[str, int]) -> float:
+        own = [times * line.each * records[party] for party, times in asked.items()]
+        return line.fixed * sum(asked.values()) + (max(own, default=0.0) if remote else sum(own))
+
+    for query, several in messages_of(plan, form).items():
+        asked = Counter[str]()
+        for each in several:
+            asked[each.party] += each.count
+        total += took(_line(query, few, many), asked)
+    once, first = dict.fromkeys(records, 1), _line(few.first, few, many)
+    more = [(few.opening - first.at(few.records), many.opening - first.at(many.records))]
+    more += [(few.more(query), many.more(query)) for query in few.asks if query in many.asks]
+    return total + sum(took(Line.through((few.records, one), (many.records, two)), once) for one, two in more)
+
+
+def _line(query: str, few: Rehearsal, many: Rehearsal) -> Line:
+    """What an ask takes. One to which the larger rehearsal did not come is taken to grow with the records.
+
+    Edges: one that came once, as the first of all, is in the opening.
+    """
+    if query not in few.asks:
+        return Line(0.0, 0.0)
+    if query not in many.asks:
+        return Line(0.0, few.later(query) / few.records)
+    return Line.through((few.records, few.later(query)), (many.records, many.later(query)))
+
+
+def _within(plan: Plan, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Numbers of [-1, 1] carried to where the bounds of the features are."""
+    bounds, features = plan.bounds, rows.shape[1]
+    if bounds.feature_low is not None and bounds.feature_high is not None:
+        low, high = np.asarray(bounds.feature_low), np.asarray(bounds.feature_high)
+        return np.asarray((low + high) / 2 + rows * (high - low) / 2)
+    return np.asarray(rows * np.minimum(bounds.columns(features), 2.0 * (bounds.norm(features) or 1.0) / features**0.5))
+
+
+def _labels(plan: Plan, count: int) -> NDArray[Any]:
+    """Every class, or both ends of the range, in turn, and the last as often as all: so columns tell something."""
+    bounds = plan.bounds
+    values = list(plan.classes or (bounds.label_low or 0.0, bounds.label_high or 1.0))
+    return np.resize(np.array([*values, *(values[-1:] * len(values))]), count)
+
+
+def _threads(n_jobs: int | None) -> int:
+    from joblib import effective_n_jobs
+
+    with using(n_jobs):
+        return int(effective_n_jobs(None))
+
+
+def _resident() -> int:
+    """Bytes of this process now; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return 0
