@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app import estimates
 from sottovoce.app.costs import Cost, cost_of
-from sottovoce.app.estimates import InMemory, Line, Rehearsal, can_be_rehearsed
+from sottovoce.app.estimates import InFiles, InMemory, Line, Rehearsal, can_be_rehearsed
+from sottovoce.data import row_file
 from sottovoce.plan.plan import Plan
 
 OPTIONS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "entry_bound": 1.0, "classes": (-1, 1), "insecure_seed": 3}
@@ -92,6 +94,27 @@ def test_more_records_take_longer_and_more_memory() -> None:
     short, long = (InMemory(each.records, 8).estimate(each, form) for each in (plan, wide))
     assert long.seconds > 4 * short.seconds
     assert long.memory_bytes - short.memory_bytes > 3_960_000 * (9 * 8 + 9 * 4)
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".csv", ".svm", ".npy"])
+def test_rows_in_files_are_rehearsed_where_they_would_lie(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "ENTRIES", 1 << 18)
+    monkeypatch.setattr(estimates, "PATIENCE", 0.05)
+    files, real = list[Any](), row_file.PartsInFile
+    monkeypatch.setattr(row_file, "PartsInFile", lambda *told: files.append(told) or real(*told))
+    plan, many = plan_of("newton", [20_000]), 2_000_000_000
+    form, entries = algorithms.of(plan), 8.0 if kind == ".svm" else None
+    small, large = (InFiles(count, 8, entries, kind=kind, folder=tmp_path) for count in (20_000, many))
+    fits, held = small.estimate(plan, form), len(files)
+    wide = plan.model_copy(update={"parties": (("data", many),)})
+    found = large.estimate(wide, form)
+    assert not held  # they fit in memory
+    assert files  # and these do not
+    assert found.seconds > 100 * fits.seconds > 0.0
+    assert not list(tmp_path.iterdir())
+    assert large._reading(plan) > 0.0
 
 
 def test_what_is_short_is_not_rehearsed_and_what_cannot_be_is_told_roughly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@ A rehearsal runs the plan itself, with its own queries and noise, at a party tha
 nothing is charged and what is released is thrown away. It stops after some asks of each kind. What an ask takes is a
 line in the number of records, found from two sizes; so nothing here knows of solvers, or of how fast a machine is.
 
-Where rows lie is a class: `InMemory` here. Another one says which rows it makes up and how the lines are carried on.
+Where rows lie is a class: in memory, in files, on a device, on a cluster. It says which rows it makes up, and how a
+party holds them.
 """
 
 from __future__ import annotations
@@ -12,23 +13,29 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
+import tempfile
 import time
 import tracemalloc
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm
+from sottovoce.data import room
 from sottovoce.data.block import SPARSE
-from sottovoce.data.matrix import Matrix
-from sottovoce.data.threads import LEAST, using
+from sottovoce.data.dataset import Dataset
+from sottovoce.data.matrix import Matrix, dense
+from sottovoce.data.readers import CSV, LIBSVM, PARQUET
+from sottovoce.data.row_file import PIECE
+from sottovoce.data.threads import LEAST, even, using
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.plan.families import FAMILIES
@@ -41,6 +48,7 @@ SMALLER: Final = 8  # times fewer records are in the smaller one
 ASKS, PATIENCE = 64, 0.3  # asks of each kind that are waited for, since later ones may take longer, and seconds
 WARMING: Final = 3.0  # seconds of the first, in which loops are loaded or compiled
 FEWEST: Final = 64  # records
+TO_READ: Final = 1 << 17  # entries of a made-up file
 
 
 class Estimate(NamedTuple):
@@ -75,9 +83,12 @@ class Rehearsal:
     first: str  # what was asked first
     opening: float
     asks: Mapping[str, list[float]]
+    alike: bool = False  # whether later asks of a kind take as long as earlier ones
 
     def later(self, query: str) -> float:
         """The usual time of one: the mean without the first, and without the slowest, which something else delayed."""
+        if self.alike:
+            return statistics.median(self.asks[query][1:] or self.asks[query])
         return statistics.fmean(sorted(self.asks[query][1:])[:-1] or self.asks[query])
 
     def more(self, query: str) -> float:
@@ -93,9 +104,9 @@ class _EnoughError(Exception):
 class Stage:
     """Made-up rows and labels on which plans are rehearsed, and for how long."""
 
-    rows: Matrix
-    labels: NDArray[Any]
-    n_jobs: int | None
+    rows: Matrix | Dataset
+    labels: NDArray[Any] | None
+    where: Rows
     asks: int = ASKS  # of each kind that are waited for
     patience: float = PATIENCE  # seconds
 
@@ -103,10 +114,12 @@ class Stage:
         """The asks of a run with one party that has these rows, until there are enough of each kind."""
         name, count = plan.names[0], self.rows.shape[0]
         alone = plan.model_copy(update={"parties": ((name, count),), "sealing": None, "keys": (), "within": None})
-        party = Party(name, self.rows, self.labels, n_jobs=self.n_jobs)
+        jobs = self.where.n_jobs
+        party = Party(name, self.rows, self.labels, n_jobs=jobs, device=self.where.device)
         coordinator = Coordinator(InProcess([party]), remote=False)
         wanted = {release.query: min(self.asks, release.count) for release in plan.releases}
-        clock = time.thread_time if _threads(self.n_jobs) == 1 else time.perf_counter  # the first knows this work alone
+        alone_here = _threads(jobs) == 1 and not self.where.elsewhere
+        clock = time.thread_time if alone_here else time.perf_counter  # the first knows this work alone
         asks, said, ends = dict[str, list[float]](), list[str](), [clock()]
 
         def note(_round: int, _total: int) -> None:
@@ -119,9 +132,9 @@ class Stage:
             if over or all(coordinator.asked[each] >= times for each, times in wanted.items()):
                 raise _EnoughError
 
-        with using(self.n_jobs), contextlib.suppress(_EnoughError):
+        with using(jobs), contextlib.suppress(_EnoughError):
             coordinator.run(alone, form, note)
-        return Rehearsal(count, said[0], ends[1] - ends[0], asks)
+        return Rehearsal(count, said[0], ends[1] - ends[0], asks, alike=self.where.elsewhere)
 
 
 class Rows(ABC):
@@ -129,6 +142,8 @@ class Rows(ABC):
 
     records: int
     n_jobs: int | None
+    device: ClassVar[str | None] = None
+    elsewhere: ClassVar[bool] = False  # whether more than a thread of this process works on them
 
     @abstractmethod
     def made_up(self, plan: Plan, count: int) -> Matrix:
@@ -143,6 +158,10 @@ class Rows(ABC):
     @abstractmethod
     def raw_bytes(self) -> int:
         """Of all rows and labels before they are prepared, as far as the process has them not yet."""
+
+    def held(self, plan: Plan, count: int) -> tuple[Any, Any]:
+        """So many made-up rows and their labels, as a party takes them."""
+        return self.made_up(plan, count), labels_for(plan, count)
 
     def estimate(self, plan: Plan, form: Algorithm, *, remote: bool = False) -> Estimate:
         """Time and memory of a private plan in one place or by rows; `remote` parties compute side by side."""
@@ -160,7 +179,7 @@ class Rows(ABC):
     def _peak(self, plan: Plan, form: Algorithm, count: int) -> float:
         """Bytes that a rehearsal allocates at its peak; before the clock runs it has asked and compiled everything."""
         started = not tracemalloc.is_tracing()
-        stage = Stage(self.made_up(plan, count), _labels(plan, count), self.n_jobs, asks=1, patience=WARMING)
+        stage = Stage(*self.held(plan, count), self, asks=1, patience=WARMING)
         if started:
             tracemalloc.start(1)
         tracemalloc.reset_peak()
@@ -173,7 +192,7 @@ class Rows(ABC):
                 tracemalloc.stop()
 
     def _rehearsed(self, plan: Plan, form: Algorithm, count: int) -> Rehearsal:
-        return Stage(self.made_up(plan, count), _labels(plan, count), self.n_jobs).rehearse(plan, form)
+        return Stage(*self.held(plan, count), self).rehearse(plan, form)
 
 
 @dataclass(frozen=True)
@@ -212,6 +231,78 @@ class InMemory(Rows):
         return sp.csr_matrix((scale[places].ravel(), places.ravel(), starts), (count, self.features))
 
 
+@dataclass(frozen=True)
+class InFiles(InMemory):
+    """Rows that are read piece by piece from files of a kind; prepared ones lie in a file where they do not fit."""
+
+    kind: str = ".parquet"
+    folder: Path | None = None
+    elsewhere: ClassVar[bool] = True
+
+    @property
+    def raw_bytes(self) -> int:
+        """Nobody has them all; a few pieces of prepared ones are in buffers."""
+        return 4 * PIECE
+
+    def held(self, plan: Plan, count: int) -> tuple[Any, Any]:
+        """A data set, in a file if that with all records is."""
+        data = Dataset.from_arrays(*super().held(plan, count), folder=self.folder)
+        row = plan.dimension * 4.0 if self.sparse_entries is None else 12.0 * self.sparse_entries
+        data.in_file = not room.fits(int(row * self.records))
+        return data, None
+
+    def estimate(self, plan: Plan, form: Algorithm, *, remote: bool = False) -> Estimate:
+        """And the time in which the files are read."""
+        found = super().estimate(plan, form, remote=remote)
+        return Estimate(found.seconds + self.records * self._reading(plan), found.memory_bytes)
+
+    def _reading(self, plan: Plan) -> float:
+        """Seconds a record, from a made-up file."""
+        count = max(FEWEST, TO_READ // self.features)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"rows{self.kind}"
+            label = _written(path, self.made_up(plan, count))
+            data = Dataset(path, label=label, features=self.features)
+            start = time.thread_time()
+            for _ in data.pieces():
+                pass
+            return (time.thread_time() - start) / count
+
+
+@dataclass(frozen=True)
+class OnDevice(InMemory):
+    """Rows on a CUDA device; memory is the host's."""
+
+    device: ClassVar[str | None] = "cuda"
+    elsewhere: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class OnCluster(InMemory):
+    """Rows at the workers of a cluster, as many at each; memory is that of this process, which has none of them."""
+
+    cluster: Any = None
+    elsewhere: ClassVar[bool] = True
+
+    @property
+    def raw_bytes(self) -> int:
+        """None are here."""
+        return 0
+
+    def held(self, plan: Plan, count: int) -> tuple[Any, Any]:
+        """A partition for each worker, made there."""
+        from sottovoce.data.cluster.connection import Cluster, distributed
+
+        distributed()
+        import dask
+
+        cluster = Cluster.of(self.cluster)
+        cuts = even(count, max(1, min(len(cluster.workers()), count)))
+        made = dask.delayed(InMemory.held)
+        plain = InMemory(self.records, self.features, self.sparse_entries)
+        return Dataset.from_dask([made(plain, plan, b - a) for a, b in pairwise(cuts)], cluster=cluster), None
+
+
 def can_be_rehearsed(plan: Plan) -> bool:
     """Whether it is a private fit in one place or by rows."""
     return plan.private and plan.split != "columns" and plan.algorithm in FAMILIES and not plan.keeps_rows
@@ -248,6 +339,28 @@ def _line(query: str, few: Rehearsal, many: Rehearsal) -> Line:
     return Line.through((few.records, few.later(query)), (many.records, many.later(query)))
 
 
+def _written(path: Path, rows: Matrix) -> str | None:
+    """Write rows, and a column of labels, to a file of the kind that its name says; the label's name there."""
+    if path.suffix in LIBSVM:
+        from sklearn.datasets import dump_svmlight_file
+
+        dump_svmlight_file(rows, np.zeros(rows.shape[0]), str(path), zero_based=False)
+        return None
+    names = [*(f"x{place}" for place in range(rows.shape[1])), "y"]
+    table = np.column_stack([dense(rows), np.zeros(rows.shape[0])])
+    if path.suffix in PARQUET:
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table(dict(zip(names, table.T, strict=True))), path)
+    elif path.suffix in CSV:
+        np.savetxt(path, table, "%.6g", ",", header=",".join(names), comments="")
+    else:
+        np.save(path, table[:, :-1])
+        return None
+    return "y"
+
+
 def _within(plan: Plan, rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Numbers of [-1, 1] carried to where the bounds of the features are."""
     bounds, features = plan.bounds, rows.shape[1]
@@ -257,7 +370,7 @@ def _within(plan: Plan, rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(rows * np.minimum(bounds.columns(features), 2.0 * (bounds.norm(features) or 1.0) / features**0.5))
 
 
-def _labels(plan: Plan, count: int) -> NDArray[Any]:
+def labels_for(plan: Plan, count: int) -> NDArray[Any]:
     """Every class, or both ends of the range, in turn, and the last as often as all: so columns tell something."""
     bounds = plan.bounds
     values = list(plan.classes or (bounds.label_low or 0.0, bounds.label_high or 1.0))

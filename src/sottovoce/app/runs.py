@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import itertools
 import json
@@ -17,10 +16,10 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import Cost, cost_of
-from sottovoce.app.estimates import InMemory, Rows
+from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Rows
 from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
-from sottovoce.app.large import goes_by_pieces
+from sottovoce.app.large import goes_by_pieces, is_large
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
 from sottovoce.app.sources import (
@@ -34,7 +33,8 @@ from sottovoce.app.sources import (
     table_shape,
 )
 from sottovoce.data.parts import SERVED
-from sottovoce.data.readers import LIBSVM, read_table
+from sottovoce.data.readers import LIBSVM, kind_of, read_table
+from sottovoce.data.sources import NUMPY, listed
 from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
@@ -270,19 +270,28 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
 
 
 def _rows_of(run: Run, plan: Plan) -> Rows | None:
-    """Where the rows of a plan lie, if that is known here: in memory, not in pieces nor on a device.
+    """Where the rows of a plan lie, if that is known here.
 
     How many entries a LIBSVM file has is guessed from its size: 8 bytes for each.
     """
     job, cells = run.job, run.job.known_schema is not None
-    paths = [job.resolve(source.file) for source in job.sources.values()]
-    pieces = any(map(functools.partial(goes_by_pieces, cells=cells), job.sources.values(), paths))
-    if pieces or run.model.device not in (None, "cpu"):
-        return None
-    sparse = [path for path in paths if {suffix.lower() for suffix in path.suffixes} & set(LIBSVM)]
+    sources = list(job.sources.values())
+    paths = [job.resolve(source.file) for source in sources]
+    files = [file for path in paths for file in (listed(path) if is_large(path) else [path])]
+    kinds = [path.suffix.lower() if path.suffix.lower() in NUMPY else kind_of(path) for path in files]
+    sparse = [path for path, kind in zip(files, kinds, strict=True) if kind in LIBSVM]
     size = sum(path.stat().st_size for path in sparse if path.is_file())
     entries = min(size / 8 / plan.records, plan.features) if size else None
-    return InMemory(plan.records, plan.features, entries, run.model.n_jobs)
+    told = (plan.records, plan.features, entries, run.model.n_jobs)
+    clusters = {source.cluster for source in sources}
+    if clusters - {None}:
+        return OnCluster(*told, cluster=clusters.pop()) if len(clusters) == 1 else None
+    if run.model.device not in (None, "cpu"):
+        return OnDevice(*told)
+    if any(goes_by_pieces(source, path, cells=cells) for source, path in zip(sources, paths, strict=True)):
+        folder = sources[0].folder
+        return InFiles(*told, kind=kinds[0], folder=None if folder is None else job.resolve(folder))
+    return InMemory(*told)
 
 
 @contextmanager

@@ -157,6 +157,7 @@ class Dataset:
     ndim = 2
     folder: Path | None = None  # for prepared rows
     keep: bool = False
+    in_file: bool = False  # whether prepared rows are in a file even if they would fit in memory
     cluster: Cluster | None = None  # whose workers read the sources and hold the rows
     _told: bool = False  # whether the holder was told of lines that cannot be read
 

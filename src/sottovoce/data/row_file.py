@@ -65,7 +65,7 @@ class PartsInMemory(Parts):
 def in_memory_or_file(data: Dataset, recipe: Preparation, beside: Path | None) -> Parts:
     """The rows of a data set by the recipe; by public sizes alone in memory, or in a file."""
     about = empty(recipe, data.shape[0])
-    if not data.keep and room.fits(prepared_size(data, recipe)):
+    if not (data.keep or data.in_file) and room.fits(prepared_size(data, recipe)):
         return PartsInMemory(about, list(_blocks(data, recipe, PIECE)))
     return PartsInFile(about, _file(data, recipe, room.place_for(data.folder, beside)))
 
