@@ -23,7 +23,8 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.app import sources
+from sottovoce import algorithms
+from sottovoce.app import estimates, sources
 from sottovoce.app.jobs import SourceTable
 from sottovoce.data import threads
 from sottovoce.data.bounds import Bounds
@@ -179,6 +180,21 @@ def test_workers_read_files_themselves(client: Any, tmp_path: Path, monkeypatch:
     (tmp_path / "part1.csv").unlink()
     with pytest.raises(InputError, match="part1"):
         MODELS["newton"]().fit(data)
+
+
+def test_what_a_fit_takes_is_rehearsed_at_the_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "ENTRIES", 1 << 16)
+    X, y = records(2)
+    plan = sv.PrivateLogisticRegression(epsilon=1.0, row_norm=2.0, classes=(0, 1), solver="newton").plan(
+        sv.Federation.central(X, y)
+    )
+    wide = plan.model_copy(update={"parties": (("data", 100_000_000),)})
+    short, long = (
+        estimates.OnCluster(each.records, 5, cluster=client).estimate(each, algorithms.of(each))
+        for each in (plan, wide)
+    )
+    assert 0.0 < short.seconds < long.seconds
+    assert long.memory_bytes < 2 * short.memory_bytes  # this process has none of the rows
 
 
 def test_jobs_name_a_scheduler(client: Any, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce import losses
+from sottovoce import algorithms, losses
+from sottovoce.app.estimates import OnDevice
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.dataset import Dataset
@@ -343,3 +344,12 @@ def test_a_solver_that_a_device_does_not_serve_is_told() -> None:
     model = sv.PrivateLogisticRegression(epsilon=1.0, alpha=0.1, solver="scd", device="cuda", **bounds)
     with pytest.raises(RefusedError, match='device="cuda" serves newton, gradient, sgd, whitened'):
         model.fit(X, y)
+
+
+def test_what_a_fit_takes_is_rehearsed_on_the_device() -> None:
+    X, y = np.eye(400), np.tile([-1, 1], 200)
+    model = sv.PrivateLogisticRegression(epsilon=1.0, row_norm=1.0, classes=(-1, 1), solver="newton", device="cuda")
+    plan = model.plan(sv.Federation.central(X, y))
+    wide = plan.model_copy(update={"parties": (("data", 10_000_000),)})
+    short, long = (OnDevice(each.records, 400).estimate(each, algorithms.of(each)) for each in (plan, wide))
+    assert 0.0 < short.seconds < long.seconds
