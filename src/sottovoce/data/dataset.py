@@ -109,7 +109,7 @@ class Dataset:
         cls, X: Any, y: ArrayLike | None = None, *, folder: str | PathLike[str] | None = None, keep: bool = False
     ) -> Dataset:
         """Of arrays that may be memory maps, or of sparse rows."""
-        rows = X if is_sparse(X) else np.asanyarray(X)
+        rows = X.tocsr() if is_sparse(X) else np.asanyarray(X)
         labels = None if y is None else np.asanyarray(y)
         if rows.ndim != 2 or (labels is not None and labels.shape != rows.shape[:1]):
             shape = None if labels is None else labels.shape

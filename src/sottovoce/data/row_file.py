@@ -97,6 +97,8 @@ def _blocks(data: Dataset, recipe: Preparation, size: int) -> Iterator[Block]:
         progress.say(progress.PREPARING, done, records)
     if held:
         yield _joined(held)
+    if done != records:
+        raise InputError(f"the data set had {records} records when it was counted, and has {done} now; make it anew.")
     tell_null_rows(null, records)
 
 
@@ -461,6 +463,10 @@ def _file(data: Dataset, recipe: Preparation, folder: Path) -> RowFile:
     try:
         form, pieces, end = _written(scratch.handle, _blocks(data, recipe, PIECE), digests=data.keep)
         if data.keep:
+            if _mark(data, recipe) != mark:
+                raise InputError(
+                    "a file was changed while it was read; leave it as it is, and make the data set anew."
+                )
             _finish(scratch.handle, form, pieces, end, mark)
             scratch.keep(path)
         return RowFile(os.dup(scratch.handle), folder, form, pieces)
@@ -515,7 +521,8 @@ def _mark(data: Dataset, recipe: Preparation) -> str:
 def _kept(path: Path, mark: str) -> RowFile | None:
     """A file that was kept, if it is of these rows, this user's alone, and every piece is as it was written."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+        # Not even a pipe that somebody put there is waited for.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
     except FileNotFoundError:
         return None
     except OSError:
