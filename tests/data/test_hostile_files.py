@@ -1,6 +1,7 @@
 """Files that change, are swapped or lie: rows are those that were asked for, and no more than the plan is for."""
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -120,9 +121,28 @@ def test_a_file_that_changes_while_it_is_prepared_is_not_kept(tmp_path: Path, mo
             yield piece
 
     monkeypatch.setattr(sources.NumpySource, "pieces", changed)
-    with pytest.raises(InputError, match="changed while it was read"):
+    with pytest.raises(InputError, match="changed after it was opened"):
         gram(data)
     assert not list(tmp_path.glob("*.rows"))
+
+
+def test_no_record_is_read_twice_as_parts_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that become longer move a record into the next part, where it would count once more."""
+    monkeypatch.setattr(sources, "BYTES", 1 << 6)
+    monkeypatch.setattr(sources, "PART", 1 << 8)
+    path = tmp_path / "rows.csv"
+
+    def write(padding: str) -> None:
+        path.write_text("a,b,c,d,y\n" + "".join(f"{k}{padding},0,0,0,{k % 2}\n" for k in range(100, 200)))
+
+    write("")
+    data = sv.Dataset(path, label="y", folder=tmp_path)
+    assert len(data.sources) > 2
+    write(".00")
+    found = np.concatenate([rows[:, 0] for source in data.sources for rows, _ in source.pieces(9)])
+    assert len(found) == 100 > len(set(found.tolist()))  # what would be summed
+    with pytest.raises(InputError, match="changed after it was opened"):
+        gram(data)
 
 
 SCHEMA = """
@@ -177,6 +197,45 @@ def test_two_processes_may_keep_the_same_rows_at_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "link", slower)
     assert gram(data) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["X.npy", "y.npy", kept.name])
+
+
+@pytest.mark.parametrize("moment", ["before the first number", "in the middle"])
+@pytest.mark.parametrize("made", [False, True])
+def test_a_disk_that_is_full_after_the_charge_ends_no_run(
+    moment: str, made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is known of rows is then found anew, and the sums are the same."""
+    X, y = saved(tmp_path)
+    matrix = np.random.default_rng(1).standard_normal((5, 2)) if made else np.tril(np.ones((5, 5)))
+    parts = in_memory_or_file(sv.Dataset.from_arrays(X, y, folder=tmp_path), recipe(), None)
+
+    def sums() -> list[float]:
+        seen = parts.projected(matrix, made=made)
+        return [seen.number_sum(lambda lengths, _: np.minimum(lengths, 1.0)) for _ in range(3)]
+
+    expected, limit = sums(), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Full:
+        f_bavail, f_frsize = 0, 4096
+
+    if moment == "in the middle":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (800, limit[1]))
+    else:
+        monkeypatch.setattr(os, "statvfs", lambda _: Full)
+    try:
+        assert sums() == expected
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "has no room" in caplog.text
+
+
+def test_an_empty_source_of_sparse_rows_has_none(tmp_path: Path) -> None:
+    X, y = saved(tmp_path)
+    rows = sp.csr_matrix(X)
+    parts = [
+        sources.ArraySource(rows[part], y[part]) for part in (slice(0), slice(150), slice(150, 150), slice(150, 200))
+    ]
+    assert gram(sv.Dataset._of(parts, 4, ())._at(tmp_path, False)) == gram(sv.Dataset.from_arrays(rows, y))
 
 
 @pytest.mark.parametrize("form", ["coo", "csc", "bsr"])

@@ -294,26 +294,38 @@ class Views:
 
 
 class _Numbers:
-    """Some numbers for every row, by pieces."""
+    """Some numbers for every row, by pieces. Where there is no room for them nothing is kept: a run goes on."""
 
     def __init__(self, starts: Sequence[int], width: int, folder: Path) -> None:
         self.known = [False] * (len(starts) - 1)
         self._starts, self._width, self._folder, size = starts, width, folder, 8 * width * starts[-1]
+        self._full = False
         self._held: list[Array] | None = [np.zeros(0)] * len(self.known) if room.fits(size) else None
         self._handle = -1
         if self._held is None:
-            room.check_free(folder, size)
-            self._handle = room.Scratch(folder).handle
-            weakref.finalize(self, os.close, self._handle)
+            try:
+                room.check_free(folder, size)
+                self._handle = room.Scratch(folder).handle
+                weakref.finalize(self, os.close, self._handle)
+            except InputError:
+                self._without_room()
+
+    def _without_room(self) -> None:
+        """What was found so far stays, and the rest is found anew in every pass: the run may be charged already."""
+        self._full = True
+        _log.warning("%s has no room for what is known of rows; it is found anew in every pass", self._folder)
 
     def put(self, place: int, numbers: Array) -> None:
+        if self._full:
+            return
         if self._held is not None:
             self._held[place] = numbers.copy()
         else:
             try:
                 _write(self._handle, numbers, 8 * self._width * self._starts[place])
-            except OSError as error:
-                raise room.full(self._folder, error) from None
+            except OSError:
+                self._without_room()
+                return
         self.known[place] = True
 
     def get(self, place: int) -> Array | None:
@@ -322,7 +334,10 @@ class _Numbers:
         if self._held is not None:
             return self._held[place]
         count = self._width * (self._starts[place + 1] - self._starts[place])
-        return np.frombuffer(os.pread(self._handle, 8 * count, 8 * self._width * self._starts[place]), np.float64)
+        found = np.frombuffer(os.pread(self._handle, 8 * count, 8 * self._width * self._starts[place]), np.float64)
+        if found.size != count:
+            raise LeakError("a file of what is known of rows is shorter than it was; nothing was released.")
+        return found
 
 
 class PartsInFile(Parts):
@@ -463,10 +478,6 @@ def _file(data: Dataset, recipe: Preparation, folder: Path) -> RowFile:
     try:
         form, pieces, end = _written(scratch.handle, _blocks(data, recipe, PIECE), digests=data.keep)
         if data.keep:
-            if _mark(data, recipe) != mark:
-                raise InputError(
-                    "a file was changed while it was read; leave it as it is, and make the data set anew."
-                )
             _finish(scratch.handle, form, pieces, end, mark)
             scratch.keep(path)
         return RowFile(os.dup(scratch.handle), folder, form, pieces)

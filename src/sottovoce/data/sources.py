@@ -11,7 +11,7 @@ import itertools
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -408,6 +408,15 @@ def _stat(path: Path) -> Mark:
     return str(path.resolve()), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
+def as_it_is(path: Path) -> Mark | None:
+    """What tells that a file was written again, or another put in its place; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 @dataclass(frozen=True)
 class Asked:
     """What is asked of files beside their names."""
@@ -428,6 +437,7 @@ class Found:
     features: int
     names: tuple[str, ...]
     labelled: bool
+    before: dict[Path, Mark | None] = field(default_factory=dict)  # the files as they were before they were counted
 
 
 NUMPY = (".npy",)
@@ -465,6 +475,11 @@ def _expanded(path: Path) -> list[Path]:
 def opened(files: Any, asked: Asked) -> Found:
     """The sources of files: their shapes are read, and lines are counted; no value is parsed."""
     paths = listed(files)
+    before = {path: as_it_is(path) for path in paths}
+    return replace(_opened(paths, asked), before=before)
+
+
+def _opened(paths: list[Path], asked: Asked) -> Found:
     kinds = {path: path.suffix.lower() if path.suffix.lower() in NUMPY else readers.kind_of(path) for path in paths}
     tables = [kind in readers.CSV + readers.PARQUET for kind in kinds.values()]
     if len(paths) > 1 and asked.records is not None:
