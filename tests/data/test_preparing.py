@@ -13,6 +13,7 @@ from sottovoce.data import preparation
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.kernels.preparing import hash_rows
+from sottovoce.data.matrix import row_squares
 from sottovoce.data.threads import using
 
 HOSTILE = [0.0, -0.0, 5e-324, -5e-324, 2.2e-308, 1e-160, 1e-154, 0.25, 1.0, 1e16, 1e150, -1e155, 1e308, -1.7e308]
@@ -178,3 +179,11 @@ def test_rows_are_told_apart_by_all_of_their_bits() -> None:
     hash_rows(bits, factors, found)
     pairs = [zip(map(int, row), map(int, factors), strict=True) for row in bits]
     assert found.tolist() == [sum((b ^ (b >> 32)) * f for b, f in row) % 2**64 for row in pairs]
+
+
+def test_the_norm_of_a_long_row_does_not_depend_on_the_rows_around_it() -> None:
+    rows = np.random.default_rng(4).standard_normal((9, 8200))
+    expected = row_squares(rows)
+    for place in range(9):
+        assert row_squares(rows[place : place + 1])[0] == expected[place]
+        assert row_squares(rows[place:])[0] == expected[place]

@@ -372,3 +372,12 @@ def test_adult_columns_read_like_pandas(data_folder: Path) -> None:
 def test_a_query_number_in_the_wrong_place_spoils_its_line_alone(tmp_path: Path) -> None:
     path = write(tmp_path, "t.svm", "1 1:2\n1 1:2 qid:3\n1 qid:3 1:4\n")
     np.testing.assert_array_equal(read_table(path, features=1).X.toarray(), [[2.0], [np.nan], [4.0]])
+
+
+@pytest.mark.parametrize("other", ["1 1:3", "no number"])
+def test_what_is_taken_for_a_query_number_does_not_depend_on_other_lines(other: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "t.svm", f"1 qidx:3 1:2\n1 qid3 1:2\n{other}\n")
+    found = read_table(path, features=1).X.toarray()[0]
+    path = write(tmp_path, "t.svm", f"1 qidx:3 1:2\n{other}\n")
+    np.testing.assert_array_equal(read_table(path, features=1).X.toarray()[0], found)
+    np.testing.assert_array_equal(found, [2.0])

@@ -144,8 +144,8 @@ class Block:
             raise InputError(
                 f"X has {features} features but the plan is for {recipe.features}; use the plan's columns."
             )
-        if count > recipe.records:
-            raise InputError(f"X has {count} rows but the plan is for {recipe.records} records; make a new plan.")
+        if (own := max(count, records or 0)) > recipe.records:
+            raise InputError(f"X has {own} rows but the plan is for {recipe.records} records; make a new plan.")
         labels, usable = recipe.labels(y)
         if labels.shape != (count,):
             raise InputError(f"y has shape {labels.shape} but X has {count} rows; give one label per row.")

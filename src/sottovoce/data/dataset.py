@@ -6,9 +6,10 @@ a list of sources; each of them can be read anywhere, from its beginning, as oft
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sottovoce.data import readers, room
 from sottovoce.data.labels import label_key
 from sottovoce.data.matrix import is_sparse
 from sottovoce.data.schema import Schema
-from sottovoce.data.sources import ArraySource, Asked, Labels, Piece, Source, opened
+from sottovoce.data.sources import ArraySource, Asked, Labels, Piece, Source, as_it_is, opened
 from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Dataset:
     ) -> None:
         found = opened(files, Asked(label, schema, features, left_out, records))
         self.sources, self.schema, self.labelled = found.sources, schema, found.labelled
+        self._before = found.before
         self.feature_names = found.names
         self.shape = (sum(source.records for source in found.sources), found.features)
         if records not in (None, self.shape[0]):
@@ -109,7 +111,7 @@ class Dataset:
         cls, X: Any, y: ArrayLike | None = None, *, folder: str | PathLike[str] | None = None, keep: bool = False
     ) -> Dataset:
         """Of arrays that may be memory maps, or of sparse rows."""
-        rows = X if is_sparse(X) else np.asanyarray(X)
+        rows = X.tocsr() if is_sparse(X) else np.asanyarray(X)
         labels = None if y is None else np.asanyarray(y)
         if rows.ndim != 2 or (labels is not None and labels.shape != rows.shape[:1]):
             shape = None if labels is None else labels.shape
@@ -159,6 +161,7 @@ class Dataset:
     keep: bool = False
     in_file: bool = False  # whether prepared rows are in a file even if they would fit in memory
     cluster: Cluster | None = None  # whose workers read the sources and hold the rows
+    _before: Mapping[Path, Any] = MappingProxyType({})  # the files as they were when they were opened
     _told: bool = False  # whether the holder was told of lines that cannot be read
 
     def _at(self, folder: str | PathLike[str] | None, keep: bool) -> Dataset:
@@ -171,12 +174,22 @@ class Dataset:
         """Rows and labels in their order, at most so many at once."""
         for source in self.sources:
             yield from source.pieces(self._step(source) if rows is None else rows)
+        self._check_unchanged()
         self._tell()
+
+    def _check_unchanged(self) -> None:
+        """Refuse files that were written meanwhile: places in them were counted before, and a record is read once."""
+        for path, before in self._before.items():
+            if as_it_is(path) != before:
+                raise InputError(
+                    f"{path} was changed after it was opened; leave it as it is while it is read, and make the data "
+                    "set anew."
+                )
 
     def _step(self, source: Source) -> int:
         """Rows that have so many entries, of sparse ones in the mean."""
         if source.entries is not None:
-            return max(1, ENTRIES * source.records // max(source.entries, source.records))
+            return max(1, ENTRIES * source.records // max(source.entries, source.records, 1))
         return max(1, ENTRIES // max(self.shape[1], 1))
 
     def _tell(self) -> None:

@@ -33,7 +33,9 @@ def csr(matrix: Matrix) -> Matrix:
 
 
 def row_squares(matrix: Matrix) -> Array:
-    """|x_i|^2 of every row."""
+    """|x_i|^2 of every row, the same whatever rows it is among."""
+    if not is_sparse(matrix) and len(matrix) == 1:  # NumPy adds a long row that is alone in another order
+        return row_squares(np.concatenate([matrix, matrix]))[:1]
     squares = matrix.multiply(matrix).sum(axis=1) if is_sparse(matrix) else np.einsum("ij,ij->i", matrix, matrix)
     return np.asarray(squares, dtype=np.float64).ravel()
 

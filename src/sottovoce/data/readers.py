@@ -461,7 +461,8 @@ def svmlight_rows(lines: Iterable[bytes], features: int | None) -> tuple[sparse.
 def _is_svmlight(parts: list[bytes], features: int) -> bool:
     """`label index:value index:value ...`, indices from 1 to the number of features, each above the one before."""
     try:
-        pairs = [part.split(b":") for part in parts[2 if parts[1:] and parts[1].startswith(b"qid:") else 1 :]]
+        query = any(part.startswith(b"qid") and b":" in part for part in parts[1:2])  # as scikit-learn has it
+        pairs = [part.split(b":") for part in parts[2 if query else 1 :]]
         indices = [int(index) for index, _ in pairs]
         _ = [float(parts[0]), *(float(value) for _, value in pairs)]
     except ValueError:

@@ -97,6 +97,8 @@ def _blocks(data: Dataset, recipe: Preparation, size: int) -> Iterator[Block]:
         progress.say(progress.PREPARING, done, records)
     if held:
         yield _joined(held)
+    if done != records:
+        raise InputError(f"the data set had {records} records when it was counted, and has {done} now; make it anew.")
     tell_null_rows(null, records)
 
 
@@ -292,26 +294,38 @@ class Views:
 
 
 class _Numbers:
-    """Some numbers for every row, by pieces."""
+    """Some numbers for every row, by pieces. Where there is no room for them nothing is kept: a run goes on."""
 
     def __init__(self, starts: Sequence[int], width: int, folder: Path) -> None:
         self.known = [False] * (len(starts) - 1)
         self._starts, self._width, self._folder, size = starts, width, folder, 8 * width * starts[-1]
+        self._full = False
         self._held: list[Array] | None = [np.zeros(0)] * len(self.known) if room.fits(size) else None
         self._handle = -1
         if self._held is None:
-            room.check_free(folder, size)
-            self._handle = room.Scratch(folder).handle
-            weakref.finalize(self, os.close, self._handle)
+            try:
+                room.check_free(folder, size)
+                self._handle = room.Scratch(folder).handle
+                weakref.finalize(self, os.close, self._handle)
+            except InputError:
+                self._without_room()
+
+    def _without_room(self) -> None:
+        """What was found so far stays, and the rest is found anew in every pass: the run may be charged already."""
+        self._full = True
+        _log.warning("%s has no room for what is known of rows; it is found anew in every pass", self._folder)
 
     def put(self, place: int, numbers: Array) -> None:
+        if self._full:
+            return
         if self._held is not None:
             self._held[place] = numbers.copy()
         else:
             try:
                 _write(self._handle, numbers, 8 * self._width * self._starts[place])
-            except OSError as error:
-                raise room.full(self._folder, error) from None
+            except OSError:
+                self._without_room()
+                return
         self.known[place] = True
 
     def get(self, place: int) -> Array | None:
@@ -320,7 +334,10 @@ class _Numbers:
         if self._held is not None:
             return self._held[place]
         count = self._width * (self._starts[place + 1] - self._starts[place])
-        return np.frombuffer(os.pread(self._handle, 8 * count, 8 * self._width * self._starts[place]), np.float64)
+        found = np.frombuffer(os.pread(self._handle, 8 * count, 8 * self._width * self._starts[place]), np.float64)
+        if found.size != count:
+            raise LeakError("a file of what is known of rows is shorter than it was; nothing was released.")
+        return found
 
 
 class PartsInFile(Parts):
@@ -515,7 +532,8 @@ def _mark(data: Dataset, recipe: Preparation) -> str:
 def _kept(path: Path, mark: str) -> RowFile | None:
     """A file that was kept, if it is of these rows, this user's alone, and every piece is as it was written."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+        # Not even a pipe that somebody put there is waited for.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
     except FileNotFoundError:
         return None
     except OSError:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ Mark = tuple[Any, ...]  # of a file as it is now: another if it is written again
 
 CELLS = 1 << 19  # of a table that are texts at once: ten times the size of the numbers that they become
 BYTES = 1 << 23  # of lines that are read at once
+ALLOCATION: Final = mmap.ALLOCATIONGRANULARITY  # bytes: where a memory map may begin in its file
 PART = 1 << 27  # bytes of a large file that are a source of their own
 
 
@@ -88,17 +90,22 @@ class ArraySource(Source):
     def mark(self) -> Mark | None:
         """That of the files of memory maps."""
         maps: list[Any] = [one for one in (self.X, self.y) if one is not None]
-        if not all(isinstance(one, np.memmap) and one.filename is not None for one in maps):
-            return None
-        return tuple((*_stat(Path(one.filename)), one.offset, str(one.dtype), one.shape, one.strides) for one in maps)
+        if not all(isinstance(one, np.memmap) and one.filename is not None and one.mode == "r" for one in maps):
+            return None  # what was written to a map need not be in its file
+        return tuple((*_stat(Path(one.filename)), _start(one), str(one.dtype), one.shape, one.strides) for one in maps)
+
+
+def _start(rows: np.memmap[Any, Any]) -> int:
+    """Where an array that is a slice of a memory map begins in the file: a slice has the offset of the whole."""
+    held: Any = rows._mmap  # type: ignore[attr-defined]
+    within = int(rows.ctypes.data) - int(np.frombuffer(held, np.uint8).ctypes.data)
+    return within + rows.offset - rows.offset % ALLOCATION
 
 
 def forget(rows: Matrix) -> None:
     """Let go of the pages of a memory map that were read: they are read again where they are needed."""
     pages: Any = getattr(rows, "_mmap", None)
     if getattr(rows, "mode", None) in ("r", "r+") and hasattr(pages, "madvise"):
-        import mmap
-
         pages.madvise(mmap.MADV_DONTNEED)
 
 
@@ -139,8 +146,16 @@ class FileSource(Source):
 
     def mark(self) -> Mark | None:
         """Path, size and time, and all else that decides which rows these are."""
-        own = {key: repr(value) for key, value in vars(self).items() if key not in ("path", "spoilt")}
+        own = {key: _known(value) for key, value in vars(self).items() if key not in ("path", "spoilt")}
         return (*_stat(self.path), type(self).__name__, tuple(sorted(own.items())))
+
+
+def _known(value: Any) -> str:
+    """A text that tells what a source is told, in any process; a schema is known by what it declares."""
+    if not isinstance(value, Columns):
+        return repr(value)
+    schema = None if value.schema is None else value.schema.table()
+    return repr((value.features, value.label, schema, value.left_out, value.others))
 
 
 class LineSource(FileSource):
@@ -357,6 +372,7 @@ class NumpySource(FileSource):
         for start in range(self.start, self.stop, rows):
             part = slice(start, min(start + rows, self.stop))
             X = np.array(mapped(self.path, 2)[part])
+            self.check(self.records if len(X) == part.stop - start else start - self.start + len(X))
             yield X, None if self.label_path is None else np.array(mapped(self.label_path, 1)[part])
 
     def labels(self, rows: int) -> Iterator[Labels]:
@@ -387,8 +403,18 @@ def mapped(path: Path, dimensions: int) -> NDArray[Any]:
 
 
 def _stat(path: Path) -> Mark:
+    """Size and times of a file; that of its last change nobody can set back."""
     found = path.stat()
-    return str(path.resolve()), found.st_size, found.st_mtime_ns
+    return str(path.resolve()), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def as_it_is(path: Path) -> Mark | None:
+    """What tells that a file was written again, or another put in its place; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -411,6 +437,7 @@ class Found:
     features: int
     names: tuple[str, ...]
     labelled: bool
+    before: dict[Path, Mark | None] = field(default_factory=dict)  # the files as they were before they were counted
 
 
 NUMPY = (".npy",)
@@ -448,6 +475,11 @@ def _expanded(path: Path) -> list[Path]:
 def opened(files: Any, asked: Asked) -> Found:
     """The sources of files: their shapes are read, and lines are counted; no value is parsed."""
     paths = listed(files)
+    before = {path: as_it_is(path) for path in paths}
+    return replace(_opened(paths, asked), before=before)
+
+
+def _opened(paths: list[Path], asked: Asked) -> Found:
     kinds = {path: path.suffix.lower() if path.suffix.lower() in NUMPY else readers.kind_of(path) for path in paths}
     tables = [kind in readers.CSV + readers.PARQUET for kind in kinds.values()]
     if len(paths) > 1 and asked.records is not None:

@@ -1,0 +1,246 @@
+"""Files that change, are swapped or lie: rows are those that were asked for, and no more than the plan is for."""
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import sottovoce as sv
+from sottovoce.data import dataset, room, row_file, sources
+from sottovoce.data.bounds import Bounds
+from sottovoce.data.preparation import Preparation
+from sottovoce.data.row_file import in_memory_or_file
+from sottovoce.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a few rows, in a file."""
+    monkeypatch.setattr(dataset, "ENTRIES", 4 * 10)
+    monkeypatch.setattr(row_file, "PIECE", 1 << 10)
+    monkeypatch.setattr(room, "SHARE", 1 << 60)
+
+
+def recipe(records: int = 200) -> Preparation:
+    return Preparation(Bounds.declare(row_norm=2.0), 4, True, records, (0, 1))
+
+
+def saved(folder: Path, factor: float = 1.0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(3)
+    X, y = rng.standard_normal((200, 4)), np.arange(200) % 2
+    np.save(folder / "X.npy", X * factor)
+    np.save(folder / "y.npy", y)
+    return X * factor, y
+
+
+def gram(data: Any, made: Preparation | None = None) -> bytes:
+    return bytes(in_memory_or_file(data, made or recipe(), None).gram().tobytes())
+
+
+@pytest.mark.parametrize("share", [0, 1 << 60])
+def test_a_plan_for_fewer_records_is_refused_though_every_piece_has_fewer(
+    share: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums are exact for as many records as the plan is for."""
+    monkeypatch.setattr(room, "SHARE", share)
+    X, y = saved(tmp_path)
+    with pytest.raises(InputError, match="200 rows but the plan is for 199"):
+        gram(sv.Dataset.from_arrays(X, y, folder=tmp_path), recipe(199))
+
+
+def test_a_source_that_gives_other_rows_than_it_has_is_refused(tmp_path: Path) -> None:
+    class More(sources.ArraySource):
+        def pieces(self, rows: int) -> Any:
+            yield from super().pieces(rows)
+            yield self.X[:1], None if self.y is None else self.y[:1]
+
+    made = sv.Dataset._of([More(*saved(tmp_path))], 4, ())._at(tmp_path, False)
+    with pytest.raises(InputError, match="had 200 records when it was counted, and has 201"):
+        gram(made)
+
+
+def test_a_file_of_numpy_that_shrinks_is_refused(tmp_path: Path) -> None:
+    X, y = saved(tmp_path)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path)
+    np.save(tmp_path / "X.npy", X[:95])
+    np.save(tmp_path / "y.npy", y[:95])
+    with pytest.raises(InputError, match="200 records"):
+        gram(data)
+
+
+def test_slices_of_a_memory_map_are_kept_apart(tmp_path: Path) -> None:
+    saved(tmp_path)
+    X, y = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "Xy")
+    parts = [slice(0, 100), slice(100, 200)]
+    found = [gram(sv.Dataset.from_arrays(X[part], y[part], folder=tmp_path, keep=True)) for part in parts]
+    assert found == [gram(sv.Dataset.from_arrays(np.array(X[part]), np.array(y[part]))) for part in parts]
+    assert found[0] != found[1]
+    assert len(list(tmp_path.glob("*.rows"))) == 2
+
+
+@pytest.mark.parametrize("mode", ["c", "r+"])
+def test_a_memory_map_that_can_be_written_is_not_kept(mode: Any, tmp_path: Path) -> None:
+    """What it holds need not be in its file."""
+    saved(tmp_path)
+    X, y = np.load(tmp_path / "X.npy", mmap_mode=mode), np.load(tmp_path / "y.npy", mmap_mode="r")
+    with pytest.raises(InputError, match="keep=True is for rows of files"):
+        sv.Dataset.from_arrays(X, y, folder=tmp_path, keep=True)
+
+
+def test_another_file_of_the_same_size_and_time_is_another(tmp_path: Path) -> None:
+    saved(tmp_path)
+    path = tmp_path / "X.npy"
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+
+    def data() -> Any:
+        return sv.Dataset(path, label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
+
+    first = gram(data())
+    X, y = saved(tmp_path, 0.25)
+    os.utime(path, ns=times)
+    assert path.stat().st_mtime_ns == times[1]
+    assert gram(data()) == gram(sv.Dataset.from_arrays(X, y)) != first
+
+
+def test_a_file_that_changes_while_it_is_prepared_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
+    pieces = sources.NumpySource.pieces
+
+    def changed(self: Any, rows: int) -> Any:
+        for place, piece in enumerate(pieces(self, rows)):
+            if place == 3:
+                saved(tmp_path, 0.25)
+            yield piece
+
+    monkeypatch.setattr(sources.NumpySource, "pieces", changed)
+    with pytest.raises(InputError, match="changed after it was opened"):
+        gram(data)
+    assert not list(tmp_path.glob("*.rows"))
+
+
+def test_no_record_is_read_twice_as_parts_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that become longer move a record into the next part, where it would count once more."""
+    monkeypatch.setattr(sources, "BYTES", 1 << 6)
+    monkeypatch.setattr(sources, "PART", 1 << 8)
+    path = tmp_path / "rows.csv"
+
+    def write(padding: str) -> None:
+        path.write_text("a,b,c,d,y\n" + "".join(f"{k}{padding},0,0,0,{k % 2}\n" for k in range(100, 200)))
+
+    write("")
+    data = sv.Dataset(path, label="y", folder=tmp_path)
+    assert len(data.sources) > 2
+    write(".00")
+    found = np.concatenate([rows[:, 0] for source in data.sources for rows, _ in source.pieces(9)])
+    assert len(found) == 100 > len(set(found.tolist()))  # what would be summed
+    with pytest.raises(InputError, match="changed after it was opened"):
+        gram(data)
+
+
+SCHEMA = """
+import sys
+import sottovoce as sv
+schema = sv.Schema({"a": {"range": (-2, 2)}, "y": {"levels": [0, 1]}}, label="y")
+held = [object() for _ in range(int(sys.argv[2]))]
+print([source.mark() for source in sv.Dataset(sys.argv[1], schema=schema).sources])
+"""
+
+
+def test_a_schema_is_known_again_by_another_process(tmp_path: Path) -> None:
+    """Else every process would keep a file of its own, and two schemas could pass for one."""
+    path = tmp_path / "rows.csv"
+    path.write_text("a,y\n1,0\n2,1\n")
+    other = sv.Dataset(path, schema=sv.Schema({"a": {"range": (-2, 3)}, "y": {"levels": [0, 1]}}, label="y"))
+    same = sv.Dataset(path, schema=sv.Schema({"a": {"range": (-2, 2)}, "y": {"levels": [0, 1]}}, label="y"))
+    command = [sys.executable, "-c", SCHEMA, str(path), "100000"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert told == str([source.mark() for source in same.sources])
+    assert told != str([source.mark() for source in other.sources])
+
+
+def test_a_pipe_in_the_place_of_a_kept_file_is_not_waited_for(tmp_path: Path) -> None:
+    saved(tmp_path)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
+    expected = gram(data)
+    (kept,) = tmp_path.glob("*.rows")
+    kept.unlink()
+    os.mkfifo(kept, 0o600)
+    found = list[bytes]()
+    waits = threading.Thread(target=lambda: found.append(gram(data)), daemon=True)
+    waits.start()
+    waits.join(timeout=10)
+    assert found == [expected]
+    assert kept.is_file()
+
+
+def test_two_processes_may_keep_the_same_rows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(tmp_path)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
+    expected, link = gram(data), os.link
+    (kept,) = tmp_path.glob("*.rows")
+    content = kept.read_bytes()
+    kept.unlink()
+
+    def slower(source: Any, name: Any, **options: Any) -> None:
+        kept.write_bytes(content)  # the other one was quicker
+        kept.chmod(0o600)
+        link(source, name, **options)
+
+    monkeypatch.setattr(os, "link", slower)
+    assert gram(data) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["X.npy", "y.npy", kept.name])
+
+
+@pytest.mark.parametrize("moment", ["before the first number", "in the middle"])
+@pytest.mark.parametrize("made", [False, True])
+def test_a_disk_that_is_full_after_the_charge_ends_no_run(
+    moment: str, made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is known of rows is then found anew, and the sums are the same."""
+    X, y = saved(tmp_path)
+    matrix = np.random.default_rng(1).standard_normal((5, 2)) if made else np.tril(np.ones((5, 5)))
+    parts = in_memory_or_file(sv.Dataset.from_arrays(X, y, folder=tmp_path), recipe(), None)
+
+    def sums() -> list[float]:
+        seen = parts.projected(matrix, made=made)
+        return [seen.number_sum(lambda lengths, _: np.minimum(lengths, 1.0)) for _ in range(3)]
+
+    expected, limit = sums(), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Full:
+        f_bavail, f_frsize = 0, 4096
+
+    if moment == "in the middle":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (800, limit[1]))
+    else:
+        monkeypatch.setattr(os, "statvfs", lambda _: Full)
+    try:
+        assert sums() == expected
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert "has no room" in caplog.text
+
+
+def test_an_empty_source_of_sparse_rows_has_none(tmp_path: Path) -> None:
+    X, y = saved(tmp_path)
+    rows = sp.csr_matrix(X)
+    parts = [
+        sources.ArraySource(rows[part], y[part]) for part in (slice(0), slice(150), slice(150, 150), slice(150, 200))
+    ]
+    assert gram(sv.Dataset._of(parts, 4, ())._at(tmp_path, False)) == gram(sv.Dataset.from_arrays(rows, y))
+
+
+@pytest.mark.parametrize("form", ["coo", "csc", "bsr"])
+def test_sparse_rows_of_any_form_are_read_by_slices(form: str, tmp_path: Path) -> None:
+    X, y = saved(tmp_path)
+    X[np.abs(X) < 1] = 0.0
+    found = gram(sv.Dataset.from_arrays(sp.csr_matrix(X).asformat(form), y, folder=tmp_path))
+    assert found == gram(sv.Dataset.from_arrays(sp.csr_matrix(X), y, folder=tmp_path))
