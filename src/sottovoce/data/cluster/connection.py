@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
+from urllib.parse import urlsplit
 
 from sottovoce import __version__
 from sottovoce.errors import InputError, SottovoceError, WireError
@@ -46,6 +47,7 @@ class Cluster:
     def __init__(self, client: Any) -> None:
         self.client = client
         self._spoken = time.monotonic()
+        tell_in_the_clear(self.address)
         self._check_versions()
 
     @classmethod
@@ -96,10 +98,7 @@ class Cluster:
         """The worker that has each of the results, once all of them are there."""
         clock, pause = Clock(self), 0.01
         while True:
-            try:
-                told = self.client.who_has(futures)
-            except OSError as error:
-                self._unreachable(error)
+            told = self._soon(self.client.who_has, futures)
             places = [min(told.get(future.key) or [""]) for future in futures]
             if all(places):
                 return places
@@ -159,18 +158,23 @@ class Cluster:
 
     def workers(self) -> list[str]:
         """Who is there."""
+        return list(self._soon(self.client.nthreads))
+
+    def _soon(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the scheduler answers, or an error if it does not."""
+
+        async def asked() -> Any:
+            return await function(*arguments)
+
         try:
-            return list(self.client.nthreads())
-        except OSError as error:
+            return self.client.sync(asked, callback_timeout=seconds("timeout", TIMEOUT))
+        except (TimeoutError, OSError) as error:
             self._unreachable(error)
 
     def _check_versions(self) -> None:
-        try:
-            told = self.client.run(version)
-        except Exception as error:
-            self._fail(error)
+        told = self.send(dict.fromkeys(self.workers()), version)
         for address, found in told.items():
-            if found != __version__:
+            if found not in (None, __version__):  # None: it is gone
                 raise InputError(
                     f"cluster: the worker {address} has sottovoce {found}, and this process {__version__}; install the "
                     "same at all of them."
@@ -226,9 +230,20 @@ class Clock:
             self._cluster._late(limit)
 
 
-def version() -> str:
+async def version(_: Any) -> str:
     """That of this package, at a worker."""
     return __version__
+
+
+def tell_in_the_clear(address: str) -> None:
+    """Tell the holder of a connection to another machine that anybody between can read, and alter."""
+    parsed = urlsplit(address)
+    if parsed.scheme in ("tcp", "ws") and parsed.hostname not in ("127.0.0.1", "localhost", "::1"):
+        _log.warning(
+            "the cluster at %s is not reached by TLS: who can listen on the network can read the rows, and who can "
+            "reach the scheduler can run code here; use tls:// with certificates, or a network that is only yours",
+            address,
+        )
 
 
 _CONNECTED: Final[dict[str, Cluster]] = {}  # one for each address, as long as this process lives
