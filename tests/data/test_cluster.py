@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -488,6 +489,15 @@ def test_other_things_than_partitions_are_refused(client: Any) -> None:
         sv.Dataset.from_dask([dask.delayed(5)], cluster="tcp://127.0.0.1:9")
 
 
+def test_rows_that_the_scheduler_lost_are_no_foreign_error(client: Any) -> None:
+    X, y = records(2)
+    data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
+    parts = on_cluster(data, Preparation(Bounds(row_norm=2.0), 5, True, 400, (0, 1)))
+    client.cancel(parts._held)  # as when a scheduler was started in its place
+    with pytest.raises(WireError, match="another one than it was"):
+        [parts.gram() for _ in range(1000)]
+
+
 # Workers that stop or die, at last, since nobody starts them again.
 
 
@@ -510,16 +520,25 @@ def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(workers: Worke
     assert parts.gram().tobytes() == expected
 
 
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that stands still; after ten seconds, in which nobody gave up, it goes on."""
+    os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(10, os.kill, (pid, signal.SIGCONT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_nobody_is_waited_for_for_ever_who_is_stopped(workers: Workers) -> None:
     client = workers.have(2)
     (pid,) = client.run(os.getpid, workers=list(client.nthreads())[:1]).values()
-    os.kill(pid, signal.SIGSTOP)
-    threading.Timer(10, os.kill, (pid, signal.SIGCONT)).start()  # without a limit it would be waited for
-    try:
-        with dask.config.set({"sottovoce.timeout": "500ms"}), pytest.raises(WireError, match="not answer in"):
-            Cluster.of(client)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    limit = dask.config.set({"sottovoce.timeout": "500ms"})
+    with stopped(pid), limit, pytest.raises(WireError, match="not answer in"):
+        Cluster.of(client)
     assert Cluster.of(client).workers()
 
 
@@ -534,13 +553,10 @@ def test_a_scheduler_that_is_stopped_is_not_waited_for_for_ever(tmp_path: Path) 
         with distributed.Client(scheduler_file=str(told), set_as_default=False) as client:
             cluster = Cluster.of(client)
             future = client.submit(int)
-            os.kill(process.pid, signal.SIGSTOP)
-            threading.Timer(10, os.kill, (process.pid, signal.SIGCONT)).start()
-            with dask.config.set({"sottovoce.timeout": "500ms"}):
+            with stopped(process.pid), dask.config.set({"sottovoce.timeout": "500ms"}):
                 for ask in (cluster.workers, lambda: cluster.where([future])):
                     with pytest.raises(WireError, match="does not answer"):
                         ask()
-            os.kill(process.pid, signal.SIGCONT)
     finally:
         process.kill()
         process.wait()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
@@ -161,14 +162,14 @@ class Cluster:
         return list(self._soon(self.client.nthreads))
 
     def _soon(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the scheduler answers, or an error if it does not."""
+        """What the scheduler answers, or an error if it does not or has lost the rows."""
 
         async def asked() -> Any:
             return await function(*arguments)
 
         try:
             return self.client.sync(asked, callback_timeout=seconds("timeout", TIMEOUT))
-        except (TimeoutError, OSError) as error:
+        except (TimeoutError, OSError, CancelledError) as error:  # cancelled: by another scheduler in its place
             self._unreachable(error)
 
     def _check_versions(self) -> None:
@@ -184,6 +185,8 @@ class Cluster:
         """Raise what is of this package as it is, and of anything else the kind alone: its text may have data."""
         if isinstance(error, SottovoceError):
             raise error
+        if isinstance(error, CancelledError):
+            self._unreachable(error)
         raise InputError(
             f"cluster: work at the workers of {self.address} failed ({type(error).__name__}); the worker's log has the "
             "reason. A source must be readable at every worker, and every worker have the packages that this "
@@ -199,7 +202,8 @@ class Cluster:
     def _unreachable(self, error: BaseException | None) -> NoReturn:
         _log.error("the scheduler at %s: %s", self.address, "closed" if error is None else type(error).__name__)
         raise WireError(
-            f"the scheduler of the cluster at {self.address} does not answer. What was charged stays charged."
+            f"the scheduler of the cluster at {self.address} does not answer, or is another one than it was. What was "
+            "charged stays charged."
         ) from None
 
 
