@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce import algorithms
+from sottovoce import algorithms, losses
 from sottovoce.app import estimates, sources
 from sottovoce.app.jobs import SourceTable
 from sottovoce.data import threads
@@ -31,6 +33,7 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.data.matrix import is_sparse
 from sottovoce.data.parts import Part, View
 from sottovoce.data.preparation import Preparation
+from sottovoce.data.slopes import Slope
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.privacy.randomness import SystemRandomness
@@ -40,7 +43,7 @@ distributed = pytest.importorskip("distributed", reason="sottovoce[cluster] is n
 dask = pytest.importorskip("dask")
 
 from sottovoce.data.block import Block  # noqa: E402
-from sottovoce.data.cluster import messages, worker  # noqa: E402
+from sottovoce.data.cluster import connection, messages, worker  # noqa: E402
 from sottovoce.data.cluster.connection import Cluster  # noqa: E402
 from sottovoce.data.cluster.parts import PartsOnCluster, on_cluster  # noqa: E402
 
@@ -285,6 +288,107 @@ def test_work_that_holds_more_is_refused(tmp_path: Path) -> None:
     messages.packed(seen_by([np.ones(3), "text", 1.0, None]), whole=True)
 
 
+def test_work_holds_no_bytes_such_as_keys_are() -> None:
+    for kept in (b"k" * 32, bytearray(32)):
+        for held in (kept, [kept], {"a": (kept,)}, functools.partial(print, kept), {kept[:1].hex(): {"b": kept}}):
+            with pytest.raises(LeakError, match="nothing was sent"):
+                messages.packed(seen_by(held), whole=True)
+    wide = np.arange(24.0).reshape(4, 6)
+    for numbers in (
+        np.float64(1.5),
+        wide[:, ::2],
+        wide.T,
+        wide[:0],
+        np.array(3.0),
+        np.longdouble(2),
+        wide.astype(">f8"),
+    ):
+        work, _ = messages.packed(seen_by(numbers), whole=True)
+        found = messages.unpacked(work, {})[0](Part.__new__(Part))[1]
+        assert np.array_equal(found, numbers)
+        assert found.shape == numbers.shape
+
+
+def test_one_message_at_a_time_works_on_rows_and_their_views() -> None:
+    """A message that is asked again, since its answer was lost, meets the first one at work."""
+    X, y = np.random.default_rng(3).standard_normal((60_000, 5)), np.zeros(60_000)
+    recipe = Preparation(Bounds(row_norm=2.0), 5, True, 60_000, (0, 1))
+    block = Block.prepare(X, y, recipe, records=60_000)
+    term = Slope(losses.get("logistic"), 1.0, block.bits)
+    point, found = np.ones(3), set[bytes]()
+    view = View(np.eye(6)[:, :3] + 0.0, True, 0.5, "view")
+    work, _ = messages.packed(lambda part: part.seen(view).exact_sum(point, term), whole=True)
+    for _ in range(5):
+        held, start = worker.Held([block]), threading.Barrier(3)
+        held.parts[0].seen(replace(view, length=0.0))
+
+        def ask(held: Any = held, start: Any = start) -> None:
+            start.wait()
+            reply = worker._answered(messages.Message(["key"], work, [held.digest], None, True), [held])
+            found.add(reply.value.tobytes() if reply.kind == "answer" else repr(reply).encode())
+
+        asked = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in asked:
+            thread.start()
+        for thread in asked:
+            thread.join()
+    assert len(found) == 1
+
+
+def test_a_worker_of_another_version_is_refused_whenever_it_comes(client: Any) -> None:
+    X, y = records(2)
+    data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
+    recipe = Preparation(Bounds(row_norm=2.0), 5, True, 400, (0, 1))
+    parts = on_cluster(data, recipe)
+
+    def pretend(told: str) -> None:
+        sys.modules["sottovoce.data.cluster.worker"].__version__ = told  # type: ignore[attr-defined]
+
+    client.run(pretend, "0.0")
+    try:
+        for ask in (parts.gram, lambda: on_cluster(data, recipe)):
+            with pytest.raises(InputError, match=r"has sottovoce 0\.0"):
+                ask()
+    finally:
+        client.run(pretend, sv.__version__)
+    assert parts.gram().shape == (6, 6)
+
+
+def test_partitions_of_one_name_are_refused(client: Any) -> None:
+    """Dask takes one of them for both, so that records would be counted twice, and others not at all."""
+    X, y = records(2)
+    made = [dask.delayed(tuple)([X[a : a + 200], y[a : a + 200]], dask_key_name="part") for a in (0, 200)]
+    with pytest.raises(InputError, match="the same name"):
+        sv.Dataset.from_dask(made, cluster=client)
+
+
+def test_a_partition_has_a_label_for_each_row(client: Any) -> None:
+    for rows, labels in ((10, 12), (12, 10)):
+        with pytest.raises(InputError, match="one label"):
+            sv.Dataset.from_dask([dask.delayed((np.ones((rows, 2)), np.ones(labels)))], cluster=client)
+
+
+def test_other_files_at_a_worker_are_refused(client: Any, tmp_path: Path) -> None:
+    X, y = records(2)
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), cluster=client)
+    np.save(tmp_path / "X.npy", np.vstack([X[::-1], X]))  # as a worker has it that sees another folder
+    with pytest.raises(InputError, match="is not the file"):
+        MODELS["newton"]().fit(data)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [("tcp://10.1.2.3:8786", True), ("tcp://scheduler:1", True), ("tls://10.1.2.3:8786", False)]
+    + [(f"tcp://{own}:8786", False) for own in ("127.0.0.1", "localhost", "[::1]")]
+    + [("inproc://10.1.2.3/1/2", False)],
+)
+def test_a_scheduler_in_the_clear_is_told(address: str, told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    connection.tell_in_the_clear(address)
+    assert ("tls://" in caplog.text) == told
+
+
 def test_a_view_travels_once(client: Any) -> None:
     X, y = records(2)
     data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
@@ -400,6 +504,15 @@ def test_other_things_than_partitions_are_refused(client: Any) -> None:
         sv.Dataset.from_dask([dask.delayed(5)], cluster="tcp://127.0.0.1:9")
 
 
+def test_rows_that_the_scheduler_lost_are_no_foreign_error(client: Any) -> None:
+    X, y = records(2)
+    data = sv.Dataset.from_dask(on_dask(X, y), cluster=client)
+    parts = on_cluster(data, Preparation(Bounds(row_norm=2.0), 5, True, 400, (0, 1)))
+    client.cancel(parts._held)  # as when a scheduler was started in its place
+    with pytest.raises(WireError, match="another one than it was"):
+        [parts.gram() for _ in range(1000)]
+
+
 # Workers that stop or die, at last, since nobody starts them again.
 
 
@@ -420,6 +533,48 @@ def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(workers: Worke
     finally:
         os.kill(pid, signal.SIGCONT)
     assert parts.gram().tobytes() == expected
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that stands still; after ten seconds, in which nobody gave up, it goes on."""
+    os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(10, os.kill, (pid, signal.SIGCONT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_nobody_is_waited_for_for_ever_who_is_stopped(workers: Workers) -> None:
+    client = workers.have(2)
+    (pid,) = client.run(os.getpid, workers=list(client.nthreads())[:1]).values()
+    limit = dask.config.set({"sottovoce.timeout": "500ms"})
+    with stopped(pid), limit, pytest.raises(WireError, match="not answer in"):
+        Cluster.of(client)
+    assert Cluster.of(client).workers()
+
+
+def test_a_scheduler_that_is_stopped_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    told = tmp_path / "scheduler.json"
+    options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(told)]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-m", "dask", "scheduler", *options], **silent)  # type: ignore[call-overload]
+    try:
+        while not told.exists():
+            time.sleep(0.05)
+        with distributed.Client(scheduler_file=str(told), set_as_default=False) as client:
+            cluster = Cluster.of(client)
+            future = client.submit(int)
+            with stopped(process.pid), dask.config.set({"sottovoce.timeout": "500ms"}):
+                for ask in (cluster.workers, lambda: cluster.where([future])):
+                    with pytest.raises(WireError, match="does not answer"):
+                        ask()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, at: int, whom: Callable[[list[str]], list[int]]) -> list[int]:

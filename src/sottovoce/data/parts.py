@@ -62,7 +62,9 @@ class Part:
             for name in list(self._views)[:-VIEWS]:
                 del self._views[name]
         if view.length and not found.ready:
+            del self._views[view.name]  # a cut that fails leaves nothing half done
             found.cut(view.length)
+            self._views[view.name] = found
         return found
 
 

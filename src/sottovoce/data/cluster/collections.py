@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,8 @@ def _counted(
     cluster: Cluster, made: Sequence[Any], names: tuple[str, ...], schema: Schema | None, facts: Any = None
 ) -> Dataset:
     """A data set of partitions, counted at the workers unless the numbers are known."""
+    if len({each.key for each in made}) < len(made):
+        raise InputError("partitions have the same name (key), and Dask takes one of them for all; give each its own.")
     if facts is None:
         facts = cluster.results([task(worker.facts, each) for each in made])
     widths = {fact.features for fact in facts} - {None}
@@ -155,9 +158,12 @@ def to_cluster(data: Dataset, cluster: Any) -> None:
     """Have the workers of a cluster read the files of a data set, and hold its rows."""
     data.cluster = Cluster.of(cluster)
     for source in data.sources:
+        sizes = dict[Path, int]()
         for name in ("path", "label_path"):
             if (path := getattr(source, name, None)) is not None:
                 setattr(source, name, path.absolute())  # a worker may be in another folder
+                sizes[path.absolute()] = path.stat().st_size
+        setattr(source, "sizes", sizes)  # noqa: B010
 
 
 def distinct_labels(data: Dataset, most: int) -> Iterator[Labels]:

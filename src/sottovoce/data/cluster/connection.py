@@ -6,7 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, Final, NoReturn
+from urllib.parse import urlsplit
 
 from sottovoce import __version__
 from sottovoce.errors import InputError, SottovoceError, WireError
@@ -46,6 +48,7 @@ class Cluster:
     def __init__(self, client: Any) -> None:
         self.client = client
         self._spoken = time.monotonic()
+        tell_in_the_clear(self.address)
         self._check_versions()
 
     @classmethod
@@ -96,10 +99,7 @@ class Cluster:
         """The worker that has each of the results, once all of them are there."""
         clock, pause = Clock(self), 0.01
         while True:
-            try:
-                told = self.client.who_has(futures)
-            except OSError as error:
-                self._unreachable(error)
+            told = self._soon(self.client.who_has, futures)
             places = [min(told.get(future.key) or [""]) for future in futures]
             if all(places):
                 return places
@@ -159,18 +159,23 @@ class Cluster:
 
     def workers(self) -> list[str]:
         """Who is there."""
+        return list(self._soon(self.client.nthreads))
+
+    def _soon(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the scheduler answers, or an error if it does not or has lost the rows."""
+
+        async def asked() -> Any:
+            return await function(*arguments)
+
         try:
-            return list(self.client.nthreads())
-        except OSError as error:
+            return self.client.sync(asked, callback_timeout=seconds("timeout", TIMEOUT))
+        except (TimeoutError, OSError, CancelledError) as error:  # cancelled: by another scheduler in its place
             self._unreachable(error)
 
     def _check_versions(self) -> None:
-        try:
-            told = self.client.run(version)
-        except Exception as error:
-            self._fail(error)
+        told = self.send(dict.fromkeys(self.workers()), version)
         for address, found in told.items():
-            if found != __version__:
+            if found not in (None, __version__):  # None: it is gone
                 raise InputError(
                     f"cluster: the worker {address} has sottovoce {found}, and this process {__version__}; install the "
                     "same at all of them."
@@ -180,6 +185,8 @@ class Cluster:
         """Raise what is of this package as it is, and of anything else the kind alone: its text may have data."""
         if isinstance(error, SottovoceError):
             raise error
+        if isinstance(error, CancelledError):
+            self._unreachable(error)
         raise InputError(
             f"cluster: work at the workers of {self.address} failed ({type(error).__name__}); the worker's log has the "
             "reason. A source must be readable at every worker, and every worker have the packages that this "
@@ -195,7 +202,8 @@ class Cluster:
     def _unreachable(self, error: BaseException | None) -> NoReturn:
         _log.error("the scheduler at %s: %s", self.address, "closed" if error is None else type(error).__name__)
         raise WireError(
-            f"the scheduler of the cluster at {self.address} does not answer. What was charged stays charged."
+            f"the scheduler of the cluster at {self.address} does not answer, or is another one than it was. What was "
+            "charged stays charged."
         ) from None
 
 
@@ -226,9 +234,20 @@ class Clock:
             self._cluster._late(limit)
 
 
-def version() -> str:
+async def version(_: Any) -> str:
     """That of this package, at a worker."""
     return __version__
+
+
+def tell_in_the_clear(address: str) -> None:
+    """Tell the holder of a connection to another machine that anybody between can read, and alter."""
+    parsed = urlsplit(address)
+    if parsed.scheme in ("tcp", "ws") and parsed.hostname not in ("127.0.0.1", "localhost", "::1"):
+        _log.warning(
+            "the cluster at %s is not reached by TLS: who can listen on the network can read the rows, and who can "
+            "reach the scheduler can run code here; use tls:// with certificates, or a network that is only yours",
+            address,
+        )
 
 
 _CONNECTED: Final[dict[str, Cluster]] = {}  # one for each address, as long as this process lives

@@ -13,6 +13,7 @@ from typing import Any, Final
 import cloudpickle
 import numpy as np
 
+from sottovoce import __version__
 from sottovoce.data.parts import Integers, View, Work
 from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import LeakError
@@ -53,6 +54,7 @@ class Message:
     chosen: list[list[Integers]] | None = None  # rows of each part, of a batch
     summed: bool = False
     jobs: int | None = None
+    version: str = __version__  # of whom it is from
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +68,9 @@ class Reply:
 def packed(work: Work[Any], *, whole: bool) -> tuple[bytes, set[str]]:
     """Work as bytes, and the names of its views, which are told `whole` or by name.
 
-    Guarantee: code, arrays, slopes, losses and queries can travel, and no other object: no gate, ledger, key or source
-    of randomness, and no rows. Edges: work that holds one is refused and nothing is sent.
+    Guarantee: code, numbers, texts, slopes, losses and queries can travel, and no other object: no gate, ledger, key or
+    source of randomness, no rows, and no bytes, such as keys are. Edges: work that holds one is refused and nothing is
+    sent.
     """
     to = io.BytesIO()
     packer = _Packer(to, whole)
@@ -79,8 +82,11 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, to: io.BytesIO, whole: bool) -> None:
         super().__init__(to, protocol=5)
         self._whole, self.views = whole, set[str]()
+        self._bytes = set[bytes]()  # that code and single numbers consist of
 
     def persistent_id(self, found: Any) -> Told | None:
+        if isinstance(found, bytearray) or (isinstance(found, bytes) and found not in self._bytes):
+            raise LeakError("work for a cluster holds bytes; nothing was sent.")
         if not isinstance(found, View):
             return None
         self.views.add(found.name)
@@ -89,6 +95,12 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, found: Any) -> Any:
         if not (isinstance(found, CODE + NUMBERS + PUBLIC) or type(found).__module__.startswith(PACKAGES)):
             raise LeakError(f"work for a cluster holds a {type(found).__qualname__}; nothing was sent.")
+        if isinstance(found, types.CodeType):
+            self._bytes |= {found.co_code, found.co_linetable, getattr(found, "co_exceptiontable", b"")}
+        if isinstance(found, np.generic):
+            self._bytes.add(found.tobytes())
+        if isinstance(found, np.ndarray) and not (found.dtype.hasobject or found.flags.forc):
+            return found.copy().__reduce_ex__(5)  # one buffer, as others are
         return super().reducer_override(found)
 
 

@@ -9,13 +9,15 @@ import asyncio
 import hashlib
 import itertools
 import logging
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sottovoce import __version__
 from sottovoce.data.block import Block
 from sottovoce.data.cluster.messages import Message, Reply, UnknownViewError, unpacked
 from sottovoce.data.dataset import ENTRIES
@@ -33,9 +35,14 @@ _log = logging.getLogger("sottovoce.holder")
 
 
 class Held:
-    """The prepared rows of one source, and the views of them that this worker was told."""
+    """The prepared rows of one source, and the views of them that this worker was told.
+
+    `lock`: of one message at a time. One that is asked again, as its answer was lost, may meet the first at work, and
+    would sum rows that are being cut.
+    """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
+        self.lock = threading.Lock()
         self.parts = [Part(block) for block in blocks]
         self.views: dict[str, View] = {}
         self.sizes = [len(block) for block in blocks]
@@ -61,12 +68,15 @@ class Recipe:
     preparation: Preparation
     records: int  # of all sources
     jobs: int | None = None
+    version: str = __version__  # of whom it is from
 
 
 def prepared(recipe: Recipe, source: Any) -> Held:
     """The rows of a source by the recipe."""
+    _check_version(recipe.version)
     made, blocks = recipe.preparation, list[Block]()
     found = as_source(source)
+    _check_files(found)
     with _quietly(recipe.jobs):
         for rows, labels in found.pieces(max(1, ENTRIES // max(made.features, 1))):
             known = np.zeros(rows.shape[0]) if labels is None else labels
@@ -85,13 +95,35 @@ def as_source(value: Any) -> Source:
         rows = rows if is_sparse(rows) else np.asarray(rows)
         if not is_sparse(rows) and rows.dtype.kind not in "fiub":
             raise InputError("a partition has rows that are not numbers; give Dask a table, and a schema.")
-        return ArraySource(rows, None if labels is None else np.asarray(labels))
+        labels = None if labels is None else np.asarray(labels)
+        if labels is not None and labels.shape != rows.shape[:1]:
+            raise InputError("a partition has another number of labels than of rows; give one label for each row.")
+        return ArraySource(rows, labels)
     if isinstance(value, list | tuple) and all(isinstance(each, Source) for each in value):
         return Chain(value)
     raise InputError(
         f"a partition is a {type(value).__name__}; give Dask data frames, arrays, or partitions that are pairs "
         "(rows, labels) or sources of rows."
     )
+
+
+def _check_version(told: str) -> None:
+    """Refuse what another version asks: a worker may have come after all were looked at."""
+    if told != __version__:
+        raise InputError(
+            f"cluster: a worker has sottovoce {__version__}, and the process that asks {told}; install the same at all "
+            "of them."
+        )
+
+
+def _check_files(source: Source) -> None:
+    """Refuse a file that is another one here than where the data set was opened, as far as its size tells."""
+    for path, size in getattr(source, "sizes", {}).items():
+        if path.exists() and path.stat().st_size != size:
+            raise InputError(
+                f"{path} is not the file at this worker that it was where the data set was opened; every worker must "
+                "see the same files, and nobody write them while they are used."
+            )
 
 
 class Chain(Source):
@@ -157,7 +189,10 @@ def _answered(message: Message, held: list[Held]) -> Reply:
     if message.digests is not None and [each.digest for each in held] != message.digests:
         return Reply("changed")
     try:
-        with _quietly(message.jobs):
+        _check_version(message.version)
+        with _quietly(message.jobs), ExitStack() as alone:
+            for _, each in sorted(zip(message.keys, held, strict=True), key=lambda own: own[0]):
+                alone.enter_context(each.lock)
             return Reply("answer", _worked(message, held))
     except UnknownViewError:
         return Reply("view")
