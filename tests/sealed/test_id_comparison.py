@@ -183,7 +183,7 @@ def test_a_party_without_identifiers_compares_none() -> None:
         ["NA", "1", "2"],  # one in each of two files would be one person
         ["1", " ? ", "2"],
         [1, pd.NA, 2],
-        [1, np.datetime64("NaT"), 2],
+        [1, np.datetime64("NaT", "D"), 2],
         [1.0, 2.0**53, 3.0],  # 2^53 + 1, rounded: somebody else's
         np.array([1, 2**53 + 1, 3], dtype=float),
     ],
