@@ -30,8 +30,8 @@ from sottovoce.sealed.sums import Call
 _PATIENCE: Final = 0.02  # seconds for each of the two measurements
 _ENTRIES: Final = 1 << 17
 _MESSAGE: Final = 2e-4  # seconds to make, check and read one message
-_LONG: Final = 0.2  # seconds, roughly, from which on a rehearsal is worth its time
-_WIDE: Final = 1 << 22  # entries likewise
+LONG: Final = 0.2  # seconds, roughly, from which on a rehearsal is worth its time
+_EACH: Final = LONG / (1 << 22)  # seconds that an entry of the rows counts for in that at least
 _TRIES: Final = 3
 _SIGNATURE: Final = json.dumps({"signature": "0" * 128})  # of a party in one process
 _CERTIFIED: Final = json.dumps({"certificate": 11 * f"{0:060}\n", "signature": f"{0:0142}"})  # of an elliptic curve
@@ -73,13 +73,15 @@ def cost_of(  # noqa: PLR0913
     shown: int = 0,
     remote: bool = False,
     rows: Rows | None = None,
+    worth: float = LONG,
 ) -> Cost:
     """What a run of the plan takes; so many parties give receipts, and so many are shown their last one.
 
     Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them, with the
     signatures of parties in one process; from `remote` ones each signature brings its certificate, about 1 kB.
     Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
-    A long fit on one machine or by rows is rehearsed for its seconds and its memory, if it is said where `rows` lie.
+    A fit on one machine or by rows that takes longer than is `worth` it is rehearsed for its seconds and its memory, if
+    it is said where `rows` lie.
     """
     if not plan.private:
         return Cost(None, None, None, None)
@@ -110,7 +112,9 @@ def cost_of(  # noqa: PLR0913
             call = "" if plan.sealing is None else Call(plan.names, said=tuple(each.told)).text
             downlink += each.count * len(encode(Frame("ask", 0, plan.digest, 0, query, each.told, call)))
             uplink += each.count * len(encode(Frame("answer", 0, plan.digest, 0, query, each.answer)))
-    seconds, memory = _estimated(plan, form, rows, _computing(plan) + messages * _MESSAGE, remote=remote)
+    seconds, memory = _computing(plan) + messages * _MESSAGE, None
+    if rows is not None and max(seconds, plan.records * plan.dimension * _EACH) >= worth:
+        seconds, memory = _estimated(plan, form, rows, seconds, remote=remote)
     dealt = None
     if plan.sealing is not None and plan.split == "columns":
         words = sealed_columns(plan, form)
@@ -121,12 +125,9 @@ def cost_of(  # noqa: PLR0913
     return Cost(rounds_of(plan, form), uplink, downlink, seconds, dealt, memory)
 
 
-def _estimated(
-    plan: Plan, form: Algorithm, rows: Rows | None, roughly: float, *, remote: bool
-) -> tuple[float, int | None]:
-    """(seconds, bytes) by a rehearsal if the plan is long or wide enough to be worth one, else roughly."""
-    worth = roughly >= _LONG or plan.records * plan.dimension >= _WIDE
-    if rows is None or not worth or not can_be_rehearsed(plan):
+def _estimated(plan: Plan, form: Algorithm, rows: Rows, roughly: float, *, remote: bool) -> tuple[float, int | None]:
+    """(seconds, bytes) by a rehearsal if the plan can have one, else roughly."""
+    if not can_be_rehearsed(plan):
         return roughly, None
     try:
         return rows.estimate(plan, form, remote=remote)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sottovoce import __version__, algorithms
-from sottovoce.app.costs import Cost, cost_of
+from sottovoce.app.costs import LONG, Cost, cost_of
 from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Rows
 from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
@@ -55,6 +55,7 @@ from sottovoce.transports.in_process import InProcess
 
 Say = Callable[[str], None]
 
+LONGER: Final = 3.0  # seconds, roughly, from which on a fit is rehearsed before it starts
 _SHAPE_READ: Final = "only the shape (rows and header) was read of"
 _IDS_READ: Final = "identifiers were read"
 
@@ -239,7 +240,7 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
     """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed.
 
     One that was `charged`, before it was stopped, does no more to a ledger. One that is looked at `ahead` is rehearsed
-    for what it takes.
+    for what it takes also if that is not long.
     """
     plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
@@ -252,7 +253,8 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
             receipts=len(plan.names) if run.job.federation is not None else len(accounts),
             shown=len(kept_receipts(run.job).keys() & set(plan.names)),
             remote=run.job.federation is not None,
-            rows=_rows_of(run, each) if ahead else None,
+            rows=_rows_of(run, each),
+            worth=LONG if ahead else LONGER,
         )
         for each in plans
     ]
