@@ -244,3 +244,27 @@ def test_sparse_rows_of_any_form_are_read_by_slices(form: str, tmp_path: Path) -
     X[np.abs(X) < 1] = 0.0
     found = gram(sv.Dataset.from_arrays(sp.csr_matrix(X).asformat(form), y, folder=tmp_path))
     assert found == gram(sv.Dataset.from_arrays(sp.csr_matrix(X), y, folder=tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["text", "objects", "complex"])
+def test_rows_that_are_no_numbers_are_refused_and_not_quoted(kind: str, tmp_path: Path) -> None:
+    X, y = saved(tmp_path)
+    rows: Any = {"text": X.astype(str), "objects": X.astype(object), "complex": X + 1j}[kind]
+    if kind == "objects":
+        assert gram(sv.Dataset.from_arrays(rows, y)) == gram(sv.Dataset.from_arrays(X, y))
+        rows[150, 2] = "SECRET"
+    with pytest.raises(InputError, match="no real numbers") as told:
+        sv.Dataset.from_arrays(rows, y)
+    assert "SECRET" not in str(told.value)
+
+
+def test_a_file_and_a_link_to_it_are_one(tmp_path: Path) -> None:
+    """Else every record would count twice, and nobody would know."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text("a,y\n1,0\n2,1\n")
+    (tmp_path / "c.csv").symlink_to(tmp_path / "a.csv")
+    (tmp_path / "sub").mkdir()
+    again = [tmp_path / "*.csv", tmp_path / "sub" / ".." / "b.csv"]
+    data = sv.Dataset(again, label="y")
+    assert data.shape == (4, 1)
+    assert [source.place for source in data.sources] == [tmp_path / "a.csv", tmp_path / "b.csv"]

@@ -16,6 +16,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from sottovoce.app.sources import file_shape
 from sottovoce.data import readers
+from sottovoce.data.labels import equal
 from sottovoce.data.labels import numbers as label_numbers
 from sottovoce.data.readers import read_columns, read_table
 from sottovoce.errors import InputError
@@ -381,3 +382,12 @@ def test_what_is_taken_for_a_query_number_does_not_depend_on_other_lines(other: 
     path = write(tmp_path, "t.svm", f"1 qidx:3 1:2\n{other}\n")
     np.testing.assert_array_equal(read_table(path, features=1).X.toarray()[0], found)
     np.testing.assert_array_equal(found, [2.0])
+
+
+@pytest.mark.parametrize("last", ["EU", "NA", "1"])
+def test_one_label_does_not_decide_whether_others_are_missing(last: str, tmp_path: Path) -> None:
+    """NA may be declared as a class, whatever the other labels are; so may a text among numbers."""
+    y = read_table(write(tmp_path, "t.csv", "a,y\n1,NA\n2,?\n3,NA \n4," + last + "\n"), label="y").y
+    assert y is not None
+    np.testing.assert_array_equal(equal(y, "NA")[:3], [True, False, True])
+    np.testing.assert_array_equal(equal(y, "?")[:3], [False, True, False])

@@ -111,7 +111,7 @@ class Dataset:
         cls, X: Any, y: ArrayLike | None = None, *, folder: str | PathLike[str] | None = None, keep: bool = False
     ) -> Dataset:
         """Of arrays that may be memory maps, or of sparse rows."""
-        rows = X.tocsr() if is_sparse(X) else np.asanyarray(X)
+        rows = _numbers(X)
         labels = None if y is None else np.asanyarray(y)
         if rows.ndim != 2 or (labels is not None and labels.shape != rows.shape[:1]):
             shape = None if labels is None else labels.shape
@@ -235,6 +235,19 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"Dataset of {self.shape[0]} records and {self.shape[1]} features in {len(self.sources)} source(s)"
+
+
+def _numbers(X: Any) -> Any:
+    """Rows of real numbers, of which slices can be taken; an error does not say what a cell holds."""
+    rows = X.tocsr() if is_sparse(X) else np.asanyarray(X)
+    if rows.dtype.kind in "fiub":
+        return rows
+    try:
+        if rows.dtype.kind == "O" and not is_sparse(rows):
+            return rows.astype(np.float64)
+    except (TypeError, ValueError):
+        pass
+    raise InputError("X has columns that are no real numbers; encode them first, or give files and a schema.")
 
 
 def too_large(X: Any) -> bool:

@@ -136,7 +136,7 @@ def read_csv(  # noqa: PLR0913
             if position is not None:
                 labels.extend(cells[position])
     tell_spoilt(path, sum(map(len, blocks)), spoilt)
-    y = None if position is None else _number_or_text(labels)
+    y = None if position is None else _labels(labels)
     return Table(np.concatenate(blocks), y, tuple(columns[j] for j in kept))
 
 
@@ -411,6 +411,18 @@ def tell_spoilt(path: PathLike, records: int, spoilt: Sequence[int], count: int 
 def _number_or_text(cells: Sequence[str]) -> NDArray[Any]:
     values = _numbers(cells)
     return np.array([cell.strip() for cell in cells], dtype=object) if values is None else values
+
+
+def _labels(cells: Sequence[str]) -> NDArray[Any]:
+    """Numbers or texts; what marks a missing cell stays a text among both, which may be declared as a class."""
+    values = _number_or_text(cells)
+    lost = np.flatnonzero(np.isnan(values)).tolist() if values.dtype != object else []
+    marks = {place: cells[place].strip() for place in lost if cells[place].strip().lower() != "nan"}
+    if marks:
+        values = values.astype(object)
+        for place, mark in marks.items():
+            values[place] = mark
+    return values
 
 
 def column_place(label: str | int | None, columns: Sequence[str], path: Path, what: str = "label") -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,17 +134,13 @@ class Scratch:
             self._name.replace(path)
             self._name = None
             return
-        beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")  # another process may keep the same rows
+        path.unlink(missing_ok=True)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.link(f"/proc/self/fd/{self.handle}", beside.name, dst_dir_fd=folder, follow_symlinks=True)
+            with contextlib.suppress(FileExistsError):  # another process has just kept the same rows
+                os.link(f"/proc/self/fd/{self.handle}", path.name, dst_dir_fd=folder, follow_symlinks=True)
         finally:
             os.close(folder)
-        try:
-            beside.replace(path)
-        except OSError:
-            beside.unlink()
-            raise
 
     def close(self) -> None:
         """Give its room back, unless it was kept."""

@@ -470,7 +470,7 @@ def _file(data: Dataset, recipe: Preparation, folder: Path) -> RowFile:
         mark = _mark(data, recipe)
         path = folder / f"sottovoce-{mark[:32]}.rows"
         kept = _kept(path, mark)
-        if kept is not None:
+        if kept is not None and sum(piece.rows for piece in kept.pieces) == data.shape[0]:
             return kept
     needed = prepared_size(data, recipe)
     room.check_free(folder, needed + needed // 50 + VIEWS * 8 * data.shape[0])

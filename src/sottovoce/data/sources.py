@@ -446,7 +446,8 @@ NUMPY = (".npy",)
 def listed(files: Any) -> list[Path]:
     """The files of a path, a folder, a pattern or a list of them, in the order of their names, each once."""
     given = [files] if isinstance(files, str | Path) or hasattr(files, "__fspath__") else list(files)
-    found = list(dict.fromkeys(path for one in given for path in _expanded(Path(one).expanduser())))
+    named = [path for one in given for path in _expanded(Path(one).expanduser())]
+    found = list({path.resolve(): path for path in reversed(named)}.values())[::-1]  # a link to one of them is that one
     if not found:
         raise InputError(f"files={files!r} names no file; give a path, a folder, a pattern or a list of them.")
     return found
