@@ -388,6 +388,9 @@ def test_other_files_at_a_worker_are_refused(client: Any, tmp_path: Path) -> Non
     np.save(tmp_path / "X.npy", np.vstack([X[::-1], X]))  # as a worker has it that sees another folder
     with pytest.raises(InputError, match="is not the file"):
         MODELS["newton"]().fit(data)
+    np.save(tmp_path / "X.npy", X[::-1])  # of the same size, as this process sees it
+    with pytest.raises(InputError, match="was changed after it was opened"):
+        MODELS["newton"]().fit(data)
 
 
 @pytest.mark.parametrize(
