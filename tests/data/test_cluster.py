@@ -362,6 +362,18 @@ def test_partitions_of_one_name_are_refused(client: Any) -> None:
         sv.Dataset.from_dask(made, cluster=client)
 
 
+def test_data_sets_whose_partitions_have_the_same_names_keep_their_own_rows(client: Any) -> None:
+    recipe = Preparation(Bounds(row_norm=2.0), 2, False, 4, (0, 1))
+    at, far = list[Any](), client.submit(np.ones, 4)
+    for value, labels in ((0.25, np.ones(4)), (0.5, np.ones(4)), (0.25, far)):
+        rows = dask.delayed(np.full)((4, 2), value, dask_key_name="rows")
+        made = [dask.delayed(lambda *pair: pair)(rows, labels, dask_key_name="part")]
+        at.append(on_cluster(sv.Dataset.from_dask(made, cluster=client), recipe))
+    sums = [parts.gram_diagonal()[0] for parts in at]
+    assert sums[1] == pytest.approx(4 * sums[0])
+    assert sums[2] == sums[0]  # of a future
+
+
 def test_a_partition_has_a_label_for_each_row(client: Any) -> None:
     for rows, labels in ((10, 12), (12, 10)):
         with pytest.raises(InputError, match="one label"):
@@ -375,6 +387,9 @@ def test_other_files_at_a_worker_are_refused(client: Any, tmp_path: Path) -> Non
     data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), cluster=client)
     np.save(tmp_path / "X.npy", np.vstack([X[::-1], X]))  # as a worker has it that sees another folder
     with pytest.raises(InputError, match="is not the file"):
+        MODELS["newton"]().fit(data)
+    np.save(tmp_path / "X.npy", X[::-1])  # of the same size, as this process sees it
+    with pytest.raises(InputError, match="was changed after it was opened"):
         MODELS["newton"]().fit(data)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def from_dask(data: Any, y: Any, label: str | None, schema: Schema | None, clust
         raise InputError(
             f"data is a {type(data).__name__}; give a Dask data frame, Dask arrays, or a list of delayed partitions."
         )
-    return _counted(known, made, (), None)
+    return _counted(known, _renamed(made), (), None)
 
 
 def _of_frame(cluster: Cluster, frame: Any, label: str | None, schema: Schema | None) -> Dataset:
@@ -152,6 +153,25 @@ def _counted(
     found = Dataset._of(sources, widths.pop(), names, schema, labelled=labelled.pop())
     found.cluster = cluster
     return found
+
+
+def _renamed(made: Sequence[Any]) -> list[Any]:
+    """The same partitions under names of their own: Dask would take what the cluster knows by a name for what is new.
+
+    Edges: what is made of futures, or of blocks of Dask's arrays and frames, keeps its names.
+    """
+    from dask.delayed import Delayed
+
+    graph: dict[Any, Any] = {}
+    for each in made:
+        graph.update(each.__dask_graph__())
+    for key, node in graph.items():
+        if not (isinstance(key, str) and hasattr(node, "substitute") and node.dependencies <= graph.keys()):
+            return list(made)
+    token = secrets.token_hex(16)
+    names = {key: f"{key}-{token}" for key in graph}
+    found = {name: graph[key].substitute(names, key=name) for key, name in names.items()}
+    return [Delayed(names[each.key], found) for each in made]
 
 
 def to_cluster(data: Dataset, cluster: Any) -> None:

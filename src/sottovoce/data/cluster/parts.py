@@ -124,6 +124,7 @@ def on_cluster(data: Dataset, recipe: Preparation) -> PartsOnCluster:
     make = functools.partial(worker.prepared, worker.Recipe(recipe, records, _jobs()))
     held = cluster.compute([task(make, source) for source in data.sources])
     made = PartsOnCluster(empty(recipe, records), cluster, held)
+    data._check_unchanged()
     if len(made) != records:
         raise InputError(
             f"the data set had {records} records when it was counted, and has {len(made)} now; make it anew."
