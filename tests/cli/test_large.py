@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sottovoce.app import large
 from sottovoce.app.cli.parties import rows_told
 from sottovoce.app.holding import holder_of
-from sottovoce.app.jobs import load_party_job
+from sottovoce.app.jobs import SourceTable, load_party_job
 from sottovoce.app.sources import policy_of
 from sottovoce.data import room
 from sottovoce.estimators import progress
@@ -152,3 +153,20 @@ def test_a_party_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[-1] == "preparing rows: done in about 60 s"
     hear("reading rows", 5, 5)
     assert len(said) == 4
+
+
+def test_no_record_decides_whether_a_file_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which solvers serve follows from it, and is told to others: by records and columns alone, not by bytes."""
+    short, long, more = (tmp_path / f"{name}.csv" for name in ("short", "long", "more"))
+    short.write_text("a,b\n" + "1,2\n" * 50)
+    long.write_text("a,b\n" + "1,2\n" * 49 + f"{'9' * 5000},2\n")
+    more.write_text("a,b\n" + "1,2\n" * 51)
+    monkeypatch.setattr(room, "available", lambda: 100 * large.NUMBER)
+    assert [large.is_large(path) for path in (short, long, more)] == [False, False, True]
+    sparse = tmp_path / "rows.svm"
+    sparse.write_text("1 1:2\n" * 5000)
+    assert not large.is_large(sparse)
+    told = SourceTable(file="rows.svm", features=1)
+    assert not large.goes_by_pieces(told, sparse)
+    assert large.goes_by_pieces(told.model_copy(update={"folder": "."}), sparse)
+    assert large.goes_by_pieces(SourceTable(file="short.csv", records=10**9, features=2), short)

@@ -330,7 +330,7 @@ def _data(  # noqa: PLR0913
 ) -> Findings:
     """The file is read as a run reads it; of what is in it only the shape is told."""
     path = resolve(source.file)
-    large = goes_by_pieces(source, path, cells=schema is not None)
+    large = goes_by_pieces(source, path, schema)
     if not path.exists() and not large:
         raise InputError(f"{path}: there is no such file; put the records there, or correct file.")
     if source.id is not None and not large:

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sottovoce.app.jobs import SourceTable
 from sottovoce.data import readers, room
-from sottovoce.data.sources import NUMPY, is_pattern, listed
+from sottovoce.data.sources import NUMPY, is_pattern, listed, table_size
 from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
     from sottovoce.data.dataset import Dataset
     from sottovoce.data.schema import Schema
 
-# Bytes of memory that a byte of a file takes when it is read whole: as numbers, and as cells for a schema.
-_WEIGHTS: Final = {readers.CSV: (3, 12), readers.PARQUET: (12, 40), readers.LIBSVM: (4, 4)}
-_PACKED: Final = 5  # times more if it is compressed
+NUMBER, CELL = 32, 120  # bytes of memory that a cell of a table takes when it is read whole, as a number and as it is
 
 
-def is_large(path: Path, *, cells: bool = False) -> bool:
-    """Whether records are read piece by piece: of a folder, of a pattern, of .npy, and of a file that does not fit.
+def is_large(path: Path, *, cells: bool = False, declared: int | None = None) -> bool:
+    """Whether records are read piece by piece: of a folder, of a pattern, of .npy, and of a table that does not fit.
 
-    By names and sizes alone; no file is opened. `cells`: a schema reads them.
+    That is decided by records times columns, `declared` or counted, for others see it: which solvers serve follows from
+    it. A LIBSVM file, whose size its records decide, is read whole. `cells`: a schema reads the table.
     """
     if path.is_dir() or is_pattern(path) or path.suffix.lower() in NUMPY:
         return True
-    if not path.is_file():
+    if not path.is_file() or readers.kind_of(path) in readers.LIBSVM:
         return False
-    kind, packed = readers.kind_of(path), path.suffix.lower() in readers.COMPRESSED
-    weight = next(weights for kinds, weights in _WEIGHTS.items() if kind in kinds)[cells]
-    return path.stat().st_size * weight * (_PACKED if packed else 1) > room.available()
+    size = _counted(path, path.stat().st_mtime_ns, path.stat().st_size) if declared is None else declared
+    return size * (CELL if cells else NUMBER) > room.available()
 
 
-def goes_by_pieces(source: SourceTable, path: Path, *, cells: bool = False) -> bool:
-    """The same of a job's source, which may also ask for a cluster, or for a file of prepared rows that is kept."""
-    return source.keep or source.cluster is not None or is_large(path, cells=cells)
+@functools.lru_cache(maxsize=16)
+def _counted(path: Path, _written: int, _bytes: int) -> int:
+    """Records times columns; 0 of a file that cannot be read, of which whoever reads it tells."""
+    try:
+        return table_size(path)
+    except InputError:
+        return 0
+
+
+def goes_by_pieces(source: SourceTable, path: Path, schema: Schema | None = None) -> bool:
+    """The same of a job's source, which may also ask for it: by a cluster, or by a folder for prepared rows."""
+    columns = source.features if schema is None else len(schema.columns)
+    declared = None if source.records is None or columns is None else source.records * columns
+    asked = source.keep or source.folder is not None or source.cluster is not None
+    return asked or is_large(path, cells=schema is not None, declared=declared)
 
 
 def dataset_of(

@@ -19,7 +19,7 @@ from sottovoce.app.costs import LONG, Cost, cost_of
 from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Rows
 from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
-from sottovoce.app.large import goes_by_pieces, is_large
+from sottovoce.app.large import goes_by_pieces
 from sottovoce.app.model_file import plain, to_json
 from sottovoce.app.page import Occasion, page
 from sottovoce.app.sources import (
@@ -34,7 +34,7 @@ from sottovoce.app.sources import (
 )
 from sottovoce.data.parts import SERVED
 from sottovoce.data.readers import LIBSVM, kind_of, read_table
-from sottovoce.data.sources import NUMPY, listed
+from sottovoce.data.sources import NUMPY, is_pattern, listed
 from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared
@@ -163,7 +163,7 @@ def job_facts(job: Job) -> tuple[list[Facts], list[str]]:
     for party, source in job.sources.items():
         whole = schema is not None and job.split != "columns"
         path = job.resolve(source.file)
-        served = SERVED if goes_by_pieces(source, path, cells=schema is not None) else None
+        served = SERVED if goes_by_pieces(source, path, schema) else None
         if source.records is not None and (source.features is not None or whole):
             names = schema.feature_names if schema is not None and whole else ()
             facts.append(Facts(party, source.records, source.features or len(names), names, solvers=served))
@@ -276,10 +276,10 @@ def _rows_of(run: Run, plan: Plan) -> Rows | None:
 
     How many entries a LIBSVM file has is guessed from its size: 8 bytes for each.
     """
-    job, cells = run.job, run.job.known_schema is not None
+    job, schema = run.job, run.job.known_schema
     sources = list(job.sources.values())
     paths = [job.resolve(source.file) for source in sources]
-    files = [file for path in paths for file in (listed(path) if is_large(path) else [path])]
+    files = [file for path in paths for file in (listed(path) if path.is_dir() or is_pattern(path) else [path])]
     kinds = [path.suffix.lower() if path.suffix.lower() in NUMPY else kind_of(path) for path in files]
     sparse = [path for path, kind in zip(files, kinds, strict=True) if kind in LIBSVM]
     size = sum(path.stat().st_size for path in sparse if path.is_file())
@@ -290,7 +290,7 @@ def _rows_of(run: Run, plan: Plan) -> Rows | None:
         return OnCluster(*told, cluster=clusters.pop()) if len(clusters) == 1 else None
     if run.model.device not in (None, "cpu"):
         return OnDevice(*told)
-    if any(goes_by_pieces(source, path, cells=cells) for source, path in zip(sources, paths, strict=True)):
+    if any(goes_by_pieces(source, path, schema) for source, path in zip(sources, paths, strict=True)):
         folder = sources[0].folder
         return InFiles(*told, kind=kinds[0], folder=None if folder is None else job.resolve(folder))
     return InMemory(*told)

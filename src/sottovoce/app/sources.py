@@ -56,7 +56,7 @@ def source_shape(
 ) -> tuple[int, tuple[str, ...]]:
     """(rows, feature names) of a source, which in .npy files are x0, x1, ...; with a schema the names of columns."""
     path = resolve(source.file)
-    if goes_by_pieces(source, path, cells=schema is not None):
+    if goes_by_pieces(source, path, schema):
         data = dataset_of(source, resolve, schema, labelled=labelled and schema is None)
         names = data.feature_names or tuple(f"x{place}" for place in range(data.shape[1]))
         return data.shape[0], names if schema is None else tuple(schema.columns)
@@ -156,7 +156,7 @@ def read_table_party(  # noqa: PLR0913
     path = resolve(source.file)
     if source.label is not None:
         raise InputError(f"label={source.label!r} for {path}: the schema names the label column; leave label out.")
-    if goes_by_pieces(source, path, cells=True):
+    if goes_by_pieces(source, path, schema):
         data = dataset_of(source, resolve, schema, labelled=bool(labelled))
         return _party_of(name, data, source_account(source, resolve), policy)
     cells = columns_of(path)
