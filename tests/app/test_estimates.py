@@ -16,7 +16,7 @@ from sottovoce import algorithms
 from sottovoce.app import estimates
 from sottovoce.app.costs import Cost, cost_of
 from sottovoce.app.estimates import InFiles, InMemory, Line, Rehearsal, can_be_rehearsed
-from sottovoce.data import row_file
+from sottovoce.data import parts_in_file
 from sottovoce.plan.plan import Plan
 
 OPTIONS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "entry_bound": 1.0, "classes": (-1, 1), "insecure_seed": 3}
@@ -102,8 +102,8 @@ def test_rows_in_files_are_rehearsed_where_they_would_lie(
 ) -> None:
     monkeypatch.setattr(estimates, "ENTRIES", 1 << 18)
     monkeypatch.setattr(estimates, "PATIENCE", 0.05)
-    files, real = list[Any](), row_file.PartsInFile
-    monkeypatch.setattr(row_file, "PartsInFile", lambda *told: files.append(told) or real(*told))
+    files, real = list[Any](), parts_in_file.PartsInFile
+    monkeypatch.setattr(parts_in_file, "PartsInFile", lambda *told: files.append(told) or real(*told))
     plan, many = plan_of("newton", [20_000]), 2_000_000_000
     form, entries = algorithms.of(plan), 8.0 if kind == ".svm" else None
     small, large = (InFiles(count, 8, entries, kind=kind, folder=tmp_path) for count in (20_000, many))

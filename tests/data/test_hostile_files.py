@@ -13,10 +13,10 @@ import pytest
 import scipy.sparse as sp
 
 import sottovoce as sv
-from sottovoce.data import dataset, room, row_file, sources
+from sottovoce.data import dataset, opening, parts_in_file, room, sources
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.parts_in_file import in_memory_or_file
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.row_file import in_memory_or_file
 from sottovoce.errors import InputError
 
 
@@ -24,7 +24,7 @@ from sottovoce.errors import InputError
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few rows, in a file."""
     monkeypatch.setattr(dataset, "ENTRIES", 4 * 10)
-    monkeypatch.setattr(row_file, "PIECE", 1 << 10)
+    monkeypatch.setattr(parts_in_file, "PIECE", 1 << 10)
     monkeypatch.setattr(room, "SHARE", 1 << 60)
 
 
@@ -128,8 +128,8 @@ def test_a_file_that_changes_while_it_is_prepared_is_not_kept(tmp_path: Path, mo
 
 def test_no_record_is_read_twice_as_parts_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that become longer move a record into the next part, where it would count once more."""
-    monkeypatch.setattr(sources, "BYTES", 1 << 6)
-    monkeypatch.setattr(sources, "PART", 1 << 8)
+    monkeypatch.setattr(opening, "BYTES", 1 << 6)
+    monkeypatch.setattr(opening, "PART", 1 << 8)
     path = tmp_path / "rows.csv"
 
     def write(padding: str) -> None:

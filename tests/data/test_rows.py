@@ -22,8 +22,8 @@ from sottovoce.data import dataset, threads
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.grid import exact_weights
+from sottovoce.data.parts import PartsInMemory
 from sottovoce.data.preparation import Preparation
-from sottovoce.data.row_file import PartsInMemory
 from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses.kernels import fill_terms

@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 import sottovoce as sv
-from sottovoce.data import dataset, readers, room, sources
+from sottovoce.data import dataset, opening, readers, room, sources
 from sottovoce.data.labels import equal
 from sottovoce.errors import InputError
 
@@ -37,7 +37,8 @@ def _short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset, "ENTRIES", 4 * 70)
     monkeypatch.setattr(sources, "CELLS", 5 * 30)
     monkeypatch.setattr(sources, "BYTES", 1 << 10)
-    monkeypatch.setattr(sources, "PART", 1 << 12)
+    monkeypatch.setattr(opening, "BYTES", 1 << 10)
+    monkeypatch.setattr(opening, "PART", 1 << 12)
 
 
 def numbers(records: int = 300, seed: int = 1) -> tuple[Any, Any]:

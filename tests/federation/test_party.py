@@ -23,6 +23,7 @@ from sottovoce import algorithms
 from sottovoce.algorithms.sgd.published import named_records
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.dataset import Dataset
 from sottovoce.door import gate as gate_module
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import Outgoing
@@ -721,6 +722,19 @@ def test_a_spent_budget_is_a_budget_error_at_the_coordinator(small_plan: MakePla
     with pytest.raises(BudgetError, match=r"asks for epsilon 1 at.*is left.*would fit"):
         Coordinator(wire).run(small_plan(run="second"), form)
     assert account.balance().plans == 1
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.5])
+def test_what_cannot_be_paid_makes_nobody_prepare_the_rows_of_a_data_set(
+    epsilon: float, small_plan: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that proposes a plan without asking first costs the holder no reading of its files."""
+    read, pieces = list[int](), Dataset.pieces
+    monkeypatch.setattr(Dataset, "pieces", lambda *told: read.append(1) or pieces(*told))
+    data = Dataset.from_arrays(*rows(100))
+    party = Party("anna", data, None, account=account_of(tmp_path, epsilon=epsilon), randomness=SeededRandomness(1))
+    answer = propose(party, small_plan(split="central", parties=(("anna", 100),)))
+    assert (answer.kind, len(read)) == (("refuse", 0) if epsilon < 1 else ("accept", 1))
 
 
 def test_an_unusable_ledger_is_told_to_the_holder_alone(

@@ -33,8 +33,8 @@ from sottovoce.data import room
 from sottovoce.data.block import SPARSE
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import Matrix, dense
+from sottovoce.data.parts_in_file import PIECE
 from sottovoce.data.readers import CSV, LIBSVM, PARQUET
-from sottovoce.data.row_file import PIECE
 from sottovoce.data.threads import LEAST, even, using
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party

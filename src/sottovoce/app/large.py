@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce.app.jobs import SourceTable
 from sottovoce.data import readers, room
-from sottovoce.data.sources import NUMPY, is_pattern, listed, table_size
+from sottovoce.data.opening import NUMPY, is_pattern, listed, table_size
 from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def dataset_of(
 
 def first_cells(path: Path) -> dict[str, Any]:
     """The columns of the first records of the first file, as they are written."""
-    from sottovoce.data.sources import first_records
+    from sottovoce.data.opening import first_records
 
     return first_records(listed(path)[0])
 

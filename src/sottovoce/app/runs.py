@@ -32,9 +32,9 @@ from sottovoce.app.sources import (
     source_shape,
     table_shape,
 )
+from sottovoce.data.opening import NUMPY, is_pattern, listed
 from sottovoce.data.parts import SERVED
 from sottovoce.data.readers import LIBSVM, kind_of, read_table
-from sottovoce.data.sources import NUMPY, is_pattern, listed
 from sottovoce.errors import BudgetError, InputError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
 from sottovoce.estimators.base import Prepared

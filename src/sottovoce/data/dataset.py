@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.data import readers, room
 from sottovoce.data.labels import label_key
 from sottovoce.data.matrix import is_sparse
+from sottovoce.data.opening import Asked, opened
 from sottovoce.data.schema import Schema
-from sottovoce.data.sources import ArraySource, Asked, Labels, Piece, Source, as_it_is, opened
+from sottovoce.data.sources import ArraySource, Labels, Piece, Source, as_it_is
 from sottovoce.errors import InputError
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class Dataset:
     in_file: bool = False  # whether prepared rows are in a file even if they would fit in memory
     cluster: Cluster | None = None  # whose workers read the sources and hold the rows
     _before: Mapping[Path, Any] = MappingProxyType({})  # the files as they were when they were opened
+    _distinct: tuple[int, NDArray[Any]] | None = None  # the labels that occur, as far as so many
     _told: bool = False  # whether the holder was told of lines that cannot be read
 
     def _at(self, folder: str | PathLike[str] | None, keep: bool) -> Dataset:
@@ -211,8 +213,12 @@ class Dataset:
 
         In files labels are numbers if each of them is one, or is missing, and else texts, whichever piece they are in.
         """
+        if self._distinct is None or self._distinct[0] < most:
+            self._distinct = most, self._occurring(most + len(readers.MISSING))
+        return self._distinct[1]
+
+    def _occurring(self, most: int) -> NDArray[Any]:
         found: dict[Any, None] = {}
-        most += len(readers.MISSING)
         for labels in self._labels(most):
             for label in np.unique(labels).tolist() if labels.dtype.kind in "fiub" else labels.tolist():
                 if label == label:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 from numpy.typing import ArrayLike
 
 from sottovoce.data.block import Block
+from sottovoce.data.context import holding
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import Matrix
 from sottovoce.data.parts import SERVED
@@ -32,14 +32,9 @@ def check_device(device: Any) -> None:
         cupy()
 
 
-@contextmanager
-def on(device: str | None) -> Iterator[None]:
+def on(device: str | None) -> AbstractContextManager[None]:
     """Rows that are prepared from here on in this thread are on that device; None leaves it as it is."""
-    token = _CHOSEN.set(_CHOSEN.get() if device is None else device)
-    try:
-        yield
-    finally:
-        _CHOSEN.reset(token)
+    return holding(_CHOSEN, device)
 
 
 def served(X: Any) -> tuple[str, ...] | None:
@@ -69,7 +64,7 @@ def prepared(X: Matrix, y: ArrayLike, recipe: Preparation, solver: str, beside: 
 
         return on_cluster(X, recipe)
     if isinstance(X, Dataset) and (_CHOSEN.get() == "cpu" or solver not in SERVED):
-        from sottovoce.data.row_file import in_memory_or_file
+        from sottovoce.data.parts_in_file import in_memory_or_file
 
         return in_memory_or_file(X, recipe, beside)
     if _CHOSEN.get() == "cpu" or solver not in SERVED:

@@ -7,7 +7,6 @@ for bit. A part is a `Block`; work comes to the parts, and what is small comes b
 
 from __future__ import annotations
 
-import functools
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -137,15 +136,6 @@ class Parts(ABC):
         """Rows seen through a triangular or diagonal matrix, or `made` once, by any matrix of few columns."""
         return ProjectedParts(self, View.through(matrix, made=made))
 
-    def scores(self, weights: Array) -> Array:
-        """x_i'w of every row."""
-        return np.concatenate(list(self.each(lambda part: part.block.scores(weights))))
-
-    def several_scores(self, models: Array) -> Iterator[tuple[Array, Array]]:
-        """The scores of every row by several weights, and the labels, piece by piece."""
-        for pieces in self.each(lambda part: list(part.block.several_scores(models))):
-            yield from pieces
-
     def chunks(self, least: int = 1, scores: int = 1) -> Iterator[tuple[Matrix, Array]]:
         """Rows and labels piece by piece."""
         for block in self.each(lambda part: part.block):
@@ -155,16 +145,6 @@ class Parts(ABC):
         """Raw values of these columns piece by piece, without null rows."""
         for pieces in self.each(lambda part: list(part.block.cells(columns))):
             yield from pieces
-
-    @functools.cached_property
-    def labels(self) -> Array:
-        """Those of all rows."""
-        return np.concatenate(list(self.each(lambda part: part.block.labels)))
-
-    @functools.cached_property
-    def usable_rows(self) -> NDArray[np.bool_]:
-        """Which rows are no null rows."""
-        return np.concatenate(list(self.each(lambda part: part.block.usable_rows)))
 
     def take(self, indices: Integers) -> Parts:
         """The named rows as a batch."""
@@ -177,6 +157,19 @@ class Parts(ABC):
             f"rows in files or on a cluster serve the solvers {', '.join(SERVED)}; for another give arrays that fit in "
             "memory."
         )
+
+
+class PartsInMemory(Parts):
+    """Blocks of this process."""
+
+    def __init__(self, about: Block, blocks: Sequence[Block]) -> None:
+        super().__init__(about, list(map(len, blocks)))
+        self._parts = [Part(block) for block in blocks]
+
+    def each(self, work: Work[Found], chosen: Sequence[Integers] | None = None) -> Iterator[Found]:
+        """One after the other; each of them has threads of its own."""
+        for place, part in enumerate(self._parts):
+            yield work(part if chosen is None else Part(part.block.take(chosen[place])))
 
 
 class Batch(Parts):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Final
+
+from sottovoce.data.context import holding
 
 Hear = Callable[[str, int, int], None]  # what is done, records done, records in all
 
@@ -16,14 +18,9 @@ READING: Final = "reading rows"
 _HEARD: Final[ContextVar[Hear | None]] = ContextVar("heard", default=None)
 
 
-@contextmanager
-def heard_by(hear: Hear | None) -> Iterator[None]:
+def heard_by(hear: Hear | None) -> AbstractContextManager[None]:
     """Whoever is told from here on in this thread; None leaves it as it is."""
-    token = _HEARD.set(_HEARD.get() if hear is None else hear)
-    try:
-        yield
-    finally:
-        _HEARD.reset(token)
+    return holding(_HEARD, hear)
 
 
 def say(what: str, done: int, total: int) -> None:

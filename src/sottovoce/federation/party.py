@@ -563,11 +563,10 @@ class Party(Answering):
         self._check_aligned(plan, sealer, charged=frame.query != "check")
         if frame.query == "check":
             self._keys.hold(plan)
-            if self._account is not None:
-                cost, _ = charge_of(form, plan, self.name, self._account.book())
-                self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
-                self._check_samplers(form, plan, cost)
+            self._check_charge(form, plan)
             return acknowledged(True)
+        if isinstance(self._rows, Dataset):
+            self._check_charge(form, plan)  # to prepare its rows may take an hour
         beside = None if self._account is None else self._account.path.parent
         rows = devices.prepared(self._rows_of(plan), self._labels, recipe, plan.algorithm, beside)
         memory, kept = self._remembered(form, plan, rows)
@@ -582,6 +581,14 @@ class Party(Answering):
         gate.memory, gate.lasting = kept, form.lasting
         self._run = _Run(plan, form, queries, rows, gate, memory, columns, started=alone)
         return self._signed(plan)
+
+    def _check_charge(self, form: Algorithm, plan: Plan) -> None:
+        """Refuse a plan that the ledger could not pay now; nothing is charged."""
+        if self._account is None:
+            return
+        cost, _ = charge_of(form, plan, self.name, self._account.book())
+        self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
+        self._check_samplers(form, plan, cost)
 
     def _charge(self, form: Algorithm, plan: Plan) -> None:
         """Reserve the plan's whole cost, durably, if this party has a ledger; what cannot go on is refused first."""

@@ -1,0 +1,289 @@
+"""Prepared rows of a data set: in memory where they fit, else in a file that is read in every pass.
+
+A pass reads one piece of the file after the other into a few buffers, the next ones while a piece is summed, so memory
+is bounded whatever the number of rows. Sums over pieces are exact, and so are those of all rows, bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse as sp
+
+from sottovoce.data import progress, room
+from sottovoce.data.block import Block, tell_null_rows
+from sottovoce.data.dataset import Dataset
+from sottovoce.data.matrix import is_sparse
+from sottovoce.data.parts import VIEWS, Array, Found, Integers, Part, Parts, PartsInMemory, View, Work, empty
+from sottovoce.data.preparation import Preparation
+from sottovoce.data.projection import Projected
+from sottovoce.data.row_file import AHEAD, FORMAT, Read, RowFile, finish, kept, write, written
+from sottovoce.errors import InputError, LeakError
+
+PIECE = 1 << 22  # bytes of a piece, about
+FEW: Final = 32  # of so many rows of a piece one is chosen, or fewer: they are read alone
+
+_log = logging.getLogger("sottovoce.holder")
+
+
+def in_memory_or_file(data: Dataset, recipe: Preparation, beside: Path | None) -> Parts:
+    """The rows of a data set by the recipe; by public sizes alone in memory, or in a file."""
+    about = empty(recipe, data.shape[0])
+    if not (data.keep or data.in_file) and room.fits(prepared_size(data, recipe)):
+        return PartsInMemory(about, list(_blocks(data, recipe, PIECE)))
+    return PartsInFile(about, _file(data, recipe, room.place_for(data.folder, beside)))
+
+
+def prepared_size(data: Dataset, recipe: Preparation) -> int:
+    """Bytes of the prepared rows, with labels and marks of null rows; of sparse ones at most."""
+    records, width = data.shape[0], recipe.arrangement.kind(recipe.bits if recipe.exact else None)(0).nbytes
+    sparse = sum(source.entries or 0 for source in data.sources)
+    dense = sum(source.records for source in data.sources if source.entries is None)
+    wide = 8 if recipe.layout == "raw" else width
+    return dense * recipe.dimension * wide + 12 * sparse + (records - dense) * (4 + 12) + 9 * records
+
+
+def _blocks(data: Dataset, recipe: Preparation, size: int) -> Iterator[Block]:
+    """Prepared blocks of about so many bytes. The holder is told once how many rows are null rows."""
+    held, done, null, records = list[Block](), 0, 0, data.shape[0]
+    progress.say(progress.PREPARING, 0, records)
+    for rows, labels in data.pieces():
+        known = np.zeros(rows.shape[0]) if labels is None else labels
+        block = Block.prepare(rows, known, recipe, records=records)
+        del rows, labels, known  # nobody has them while the next are read
+        held, done, null = [*held, block], done + len(block), null + int(block.null_rows.sum())
+        del block
+        if sum(_size(each) for each in held) >= size * 3 // 4:
+            made = _joined(held)
+            held = []
+            yield made
+            del made
+        progress.say(progress.PREPARING, done, records)
+    if held:
+        yield _joined(held)
+    if done != records:
+        raise InputError(f"the data set had {records} records when it was counted, and has {done} now; make it anew.")
+    tell_null_rows(null, records)
+
+
+def _size(block: Block) -> int:
+    return int(block.rows.data.nbytes) + 13 * len(block)
+
+
+def _joined(blocks: Sequence[Block]) -> Block:
+    """One block of several."""
+    if len(blocks) == 1:
+        return blocks[0]
+    parts: Any = [block.rows for block in blocks]
+    rows = sp.vstack(parts, format="csr") if any(map(is_sparse, parts)) else np.concatenate(parts)
+    first, labels = blocks[0], np.concatenate([block.labels for block in blocks])
+    usable = np.concatenate([block.usable_rows for block in blocks])
+    return Block(rows, labels, first.bits, layout=first.layout, usable=usable, records=first.records)
+
+
+def _file(data: Dataset, recipe: Preparation, folder: Path) -> RowFile:
+    """One that was kept, if it is whole, else a new one."""
+    if not hasattr(os, "pread"):
+        raise InputError("rows that do not fit in memory need pread, which this system lacks; give arrays that fit.")
+    path, mark = folder / "none", ""
+    if data.keep:
+        mark = _mark(data, recipe)
+        path = folder / f"sottovoce-{mark[:32]}.rows"
+        found = kept(path, mark)
+        if found is not None and sum(piece.rows for piece in found.pieces) == data.shape[0]:
+            return found
+    needed = prepared_size(data, recipe)
+    room.check_free(folder, needed + needed // 50 + VIEWS * 8 * data.shape[0])
+    scratch = room.Scratch(folder, to_keep=data.keep)
+    try:
+        form, pieces, end = written(scratch.handle, _blocks(data, recipe, PIECE), digests=data.keep)
+        if data.keep:
+            finish(scratch.handle, form, pieces, end, mark)
+            scratch.keep(path)
+        return RowFile(os.dup(scratch.handle), folder, form, pieces)
+    except OSError as error:
+        raise room.full(folder, error) from None
+    finally:
+        scratch.close()
+
+
+def _mark(data: Dataset, recipe: Preparation) -> str:
+    """Of the files as they are now, of what is read of them and of the recipe: a digest."""
+    schema = None if data.schema is None else data.schema.table()
+    facts = [FORMAT, [source.mark() for source in data.sources], data.feature_names, schema, repr(recipe)]
+    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+
+
+class PartOfFile(Part):
+    """A piece that was read; of its views what takes long to find is kept elsewhere."""
+
+    def __init__(self, block: Block, place: int, views: Views) -> None:
+        super().__init__(block)
+        self._place, self._kept = place, views
+
+    def seen(self, view: View) -> Projected:
+        """Its rows in a view."""
+        return self._kept.seen(self._place, self.block, view)
+
+
+class Views:
+    """What was found of the rows of every piece in the views of a stage, in memory where that fits, else in a file."""
+
+    def __init__(self, about: Block, sizes: Sequence[int], folder: Path) -> None:
+        self._about, self._starts, self._folder = about, np.cumsum([0, *sizes]).tolist(), folder
+        self._found: dict[str, tuple[Projected, _Numbers]] = {}
+
+    def seen(self, place: int, block: Block, view: View) -> Projected:
+        """Rows of a piece in a view, found when it is first asked for, and cut if that is said."""
+        if view.name not in self._found:
+            form = self._about.projected(view.matrix, made=view.made)
+            self._found[view.name] = (form, _Numbers(self._starts, form.width, self._folder))
+            for name in list(self._found)[:-VIEWS]:
+                del self._found[name]
+        form, numbers = self._found[view.name]
+        found = form.of(block, numbers.get(place))
+        if not numbers.known[place]:
+            numbers.put(place, found.found)
+        if view.length:
+            found.cut(view.length)
+        return found
+
+
+class _Numbers:
+    """Some numbers for every row, by pieces. Where there is no room for them nothing is kept: a run goes on."""
+
+    def __init__(self, starts: Sequence[int], width: int, folder: Path) -> None:
+        self.known = [False] * (len(starts) - 1)
+        self._starts, self._width, self._folder, size = starts, width, folder, 8 * width * starts[-1]
+        self._full = False
+        self._held: list[Array] | None = [np.zeros(0)] * len(self.known) if room.fits(size) else None
+        self._handle = -1
+        if self._held is None:
+            try:
+                room.check_free(folder, size)
+                self._handle = room.Scratch(folder).handle
+                weakref.finalize(self, os.close, self._handle)
+            except InputError:
+                self._without_room()
+
+    def _without_room(self) -> None:
+        """What was found so far stays, and the rest is found anew in every pass: the run may be charged already."""
+        self._full = True
+        _log.warning("%s has no room for what is known of rows; it is found anew in every pass", self._folder)
+
+    def put(self, place: int, numbers: Array) -> None:
+        if self._full:
+            return
+        if self._held is not None:
+            self._held[place] = numbers.copy()
+        else:
+            try:
+                write(self._handle, numbers, 8 * self._width * self._starts[place])
+            except OSError:
+                self._without_room()
+                return
+        self.known[place] = True
+
+    def get(self, place: int) -> Array | None:
+        if not self.known[place]:
+            return None
+        if self._held is not None:
+            return self._held[place]
+        count = self._width * (self._starts[place + 1] - self._starts[place])
+        found = np.frombuffer(os.pread(self._handle, 8 * count, 8 * self._width * self._starts[place]), np.float64)
+        if found.size != count:
+            raise LeakError("a file of what is known of rows is shorter than it was; nothing was released.")
+        return found
+
+
+class PartsInFile(Parts):
+    """Pieces of a file, each read when it is summed."""
+
+    def __init__(self, about: Block, file: RowFile) -> None:
+        sizes = [piece.rows for piece in file.pieces]
+        super().__init__(about, sizes)
+        self._file, self._views = file, Views(about, sizes, file.folder)
+
+    def each(self, work: Work[Found], chosen: Sequence[Integers] | None = None) -> Iterator[Found]:
+        """One after the other, the next ones read ahead by a thread of their own."""
+        done, total = 0, len(self)
+        for place, found in self._pass(work, chosen):
+            done += self._sizes[place]
+            progress.say(progress.READING, done, total)
+            yield found
+
+    def _pass(self, work: Work[Found], chosen: Sequence[Integers] | None) -> Iterator[tuple[int, Found]]:
+        waiting: deque[tuple[int, Future[Read | Block] | None]] = deque()
+        rest = iter(range(len(self._sizes)))
+
+        def submit() -> None:
+            for place in rest:
+                waiting.append((place, self._asked(place, None if chosen is None else chosen[place])))
+                return
+
+        for _ in range(AHEAD + 1):
+            submit()
+        try:
+            while waiting:
+                place, future = waiting.popleft()
+                read = self._about if future is None else future.result()
+                found = self._worked(work, place, None if chosen is None else chosen[place], read)
+                submit()
+                yield place, found
+                del found
+        finally:
+            for _, future in waiting:
+                if future is not None and not future.cancel():
+                    self._dropped(future)
+
+    def _asked(self, place: int, chosen: Integers | None) -> Future[Read | Block] | None:
+        """A piece, or the chosen rows of it where they are few; None where there are none."""
+        piece = self._file.pieces[place]
+        if chosen is not None and not len(chosen):
+            return None
+        if chosen is not None and FEW * len(chosen) <= piece.rows:
+            return _reader(os.getpid()).submit(self._file.few, piece, chosen, self._about)
+        self._file.expect(piece)
+        return _reader(os.getpid()).submit(self._file.read, piece)
+
+    def _worked(self, work: Work[Found], place: int, chosen: Integers | None, read: Read | Block) -> Found:
+        """What the work makes of a piece; its buffer is then given back, unless that has arrays of it."""
+        if isinstance(read, Block):
+            return work(Part(read))
+        raw = read.taken()
+        held = weakref.ref(raw)
+        part: Part | None = None
+        try:
+            block = self._file.form.block(self._file.pieces[place], raw, self._about)
+            del raw
+            part = PartOfFile(block, place, self._views) if chosen is None else Part(block.take(chosen))
+            del block
+            return work(part)
+        finally:
+            part = None
+            self._file.give_back(read, held)
+
+    def _dropped(self, future: Future[Read | Block]) -> None:
+        """Of a pass that is left in the middle."""
+        with contextlib.suppress(Exception):
+            read = future.result()
+            if isinstance(read, Read):
+                self._file.give_back(read, weakref.ref(read.taken()))
+
+
+@functools.lru_cache(maxsize=1)
+def _reader(process: int) -> ThreadPoolExecutor:  # noqa: ARG001
+    """The thread that reads ahead; a fork has its own."""
+    return ThreadPoolExecutor(1, thread_name_prefix="sottovoce-read-ahead")
