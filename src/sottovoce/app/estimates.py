@@ -2,7 +2,8 @@
 
 A rehearsal runs the plan itself, with its own queries and noise, at a party that holds made-up rows: no record is read,
 nothing is charged and what is released is thrown away. It stops after some asks of each kind. What an ask takes is a
-line in the number of records, found from two sizes; so nothing here knows of solvers, or of how fast a machine is.
+line in the number of records, found from two sizes; so nothing here knows of solvers, or of how fast a machine is. A
+rehearsal in which loops were compiled, as the first on a machine is, tells nothing and is repeated.
 
 Where rows lie is a class: in memory, in files, on a device, on a cluster. It says which rows it makes up, and how a
 party holds them.
@@ -18,11 +19,11 @@ import time
 import tracemalloc
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,6 +33,7 @@ from sottovoce.algorithms import Algorithm
 from sottovoce.data import room
 from sottovoce.data.block import SPARSE
 from sottovoce.data.dataset import Dataset
+from sottovoce.data.kernels.compiling import compiled
 from sottovoce.data.matrix import Matrix, dense
 from sottovoce.data.parts_in_file import PIECE
 from sottovoce.data.readers import CSV, LIBSVM, PARQUET
@@ -46,9 +48,12 @@ from sottovoce.transports.in_process import InProcess
 ENTRIES: Final = 1 << 22  # of the larger rehearsal: beyond the nearest caches
 SMALLER: Final = 8  # times fewer records are in the smaller one
 ASKS, PATIENCE = 64, 0.3  # asks of each kind that are waited for, since later ones may take longer, and seconds
-WARMING: Final = 3.0  # seconds of the first, in which loops are loaded or compiled
+WARMING: Final = 3.0  # seconds of the first, in which loops are loaded
+TRIES: Final = 16  # of a rehearsal in which loops are compiled
 FEWEST: Final = 64  # records
 TO_READ: Final = 1 << 17  # entries of a made-up file
+
+Told = TypeVar("Told")
 
 
 class Estimate(NamedTuple):
@@ -180,19 +185,24 @@ class Rows(ABC):
         """Bytes that a rehearsal allocates at its peak; before the clock runs it has asked and compiled everything."""
         started = not tracemalloc.is_tracing()
         stage = Stage(*self.held(plan, count), self, asks=1, patience=WARMING)
-        if started:
-            tracemalloc.start(1)
-        tracemalloc.reset_peak()
-        before = tracemalloc.get_traced_memory()[0]
-        try:
-            stage.rehearse(plan, form)
-            return float(tracemalloc.get_traced_memory()[1] - before)
-        finally:
+
+        def allocated() -> float:
             if started:
-                tracemalloc.stop()
+                tracemalloc.start(1)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            try:
+                stage.rehearse(plan, form)
+                return float(tracemalloc.get_traced_memory()[1] - before)
+            finally:
+                if started:
+                    tracemalloc.stop()
+
+        return _compiled(allocated)
 
     def _rehearsed(self, plan: Plan, form: Algorithm, count: int) -> Rehearsal:
-        return Stage(*self.held(plan, count), self).rehearse(plan, form)
+        stage = Stage(*self.held(plan, count), self)
+        return _compiled(lambda: stage.rehearse(plan, form))
 
 
 @dataclass(frozen=True)
@@ -301,6 +311,15 @@ class OnCluster(InMemory):
         made = dask.delayed(InMemory.held)
         plain = InMemory(self.records, self.features, self.sparse_entries)
         return Dataset.from_dask([made(plain, plan, b - a) for a, b in pairwise(cuts)], cluster=cluster), None
+
+
+def _compiled(rehearse: Callable[[], Told]) -> Told:
+    """What a rehearsal tells, once no loop is compiled in it."""
+    for _ in range(TRIES):
+        before, told = compiled(), rehearse()
+        if compiled() == before:
+            break
+    return told
 
 
 def can_be_rehearsed(plan: Plan) -> bool:
