@@ -20,7 +20,7 @@ from sottovoce.data import matrix
 from sottovoce.data.block import Block, Preparation, exact_bits, exact_weights
 from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError, LeakError
-from sottovoce.federation.party import as_labels
+from sottovoce.federation.records import as_labels
 from sottovoce.queries.gradient import GradientSum, clipped_derivative
 from sottovoce.queries.gram import GramMatrix
 from support import at

@@ -32,8 +32,9 @@ from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, Re
 from sottovoce.federation import party as party_module
 from sottovoce.federation.answering import FAILED
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.party import Party, check_rows, label_values
+from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
+from sottovoce.federation.records import check_rows, label_values
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
 from sottovoce.privacy.accounting import epsilon_of

@@ -12,8 +12,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import LedgerError, RefusedError
-from sottovoce.federation.party import packed, unpacked
 from sottovoce.federation.prediction import COORDINATOR
+from sottovoce.federation.receipts import packed, unpacked
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Receipt
 from sottovoce.transports.in_process import InProcess

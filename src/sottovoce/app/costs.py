@@ -18,7 +18,7 @@ from sottovoce.app.estimates import Rows, can_be_rehearsed
 from sottovoce.door.frames import Frame, encode
 from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.errors import SottovoceError
-from sottovoce.federation.party import RECEIPT, packed
+from sottovoce.federation.receipts import RECEIPT, packed
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Receipt
 from sottovoce.queries.gram import GramMatrix

@@ -44,7 +44,8 @@ from sottovoce.federation.declared import Declared
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import Models
-from sottovoce.federation.party import Party, charge_of, part_of_fit
+from sottovoce.federation.party import Party
+from sottovoce.federation.plan_checks import charge_of, part_of_fit
 from sottovoce.files import check_writable, sync_folder, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport

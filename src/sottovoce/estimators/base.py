@@ -38,8 +38,8 @@ from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.coordinator import Coordinator, Progress
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
-from sottovoce.federation.party import as_labels
 from sottovoce.federation.prediction import COORDINATOR
+from sottovoce.federation.records import as_labels
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.plan.sealing import MOST_PARTIES

@@ -40,7 +40,7 @@ from sottovoce.estimators.declarations import common_names
 from sottovoce.estimators.planning import planned
 from sottovoce.estimators.report import UNPROTECTED_FIT, privacy_report
 from sottovoce.federation.federation import Federation
-from sottovoce.federation.party import as_labels
+from sottovoce.federation.records import as_labels
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport

@@ -28,8 +28,8 @@ from sottovoce.federation.announcements import IDS, Invitation
 from sottovoce.federation.boxes import crossed
 from sottovoce.federation.journal import Journal, Stored
 from sottovoce.federation.models import parts_of
-from sottovoce.federation.party import RECEIPT, packed
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
+from sottovoce.federation.receipts import RECEIPT, packed
 from sottovoce.federation.replies import Reply
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums, Steps
 from sottovoce.federation.sealed_columns.dealer import Deals, LocalDeals, RemoteDeals

@@ -21,9 +21,10 @@ from sottovoce.federation.coordinator import Coordinator, check_people
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import PartialModel
-from sottovoce.federation.party import Party, check_rows, column_names
+from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Predictions
+from sottovoce.federation.records import check_rows, column_names
 from sottovoce.plan.about import About
 from sottovoce.plan.problem import Labels, Split
 from sottovoce.plan.sealing import Sealing

@@ -6,33 +6,30 @@ import dataclasses
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce import algorithms
 from sottovoce.algorithms import Algorithm
 from sottovoce.algorithms.evaluation import Evaluated, score_recipe
-from sottovoce.algorithms.registry import check_sums
 from sottovoce.data import devices
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.identifiers import identifiers, written
 from sottovoce.data.progress import Hear, heard_by
-from sottovoce.data.readers import MISSING
 from sottovoce.data.threads import check_jobs, using
 from sottovoce.door.frames import Frame
-from sottovoce.door.gate import Gate, fits
+from sottovoce.door.gate import Gate
 from sottovoce.door.id_comparison import IdComparison
 from sottovoce.door.memory import Memory, digest_of
-from sottovoce.door.noisy_rows import NONE, RowKeeper, bill, digests_of, recipe_of
+from sottovoce.door.noisy_rows import NONE, RowKeeper, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
 from sottovoce.door.sealed_gate import SealedGate
-from sottovoce.errors import InputError, LeakError, LedgerError, RefusedError
+from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.alignment.party import Aligner
@@ -46,28 +43,24 @@ from sottovoce.federation.announcements import (
 )
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.models import Models, PartialModel, own_part
+from sottovoce.federation.plan_checks import charge_of, check_samplers, checked, part_of_fit
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
+from sottovoce.federation.receipts import RECEIPT, unpacked
+from sottovoce.federation.records import MOST_READ, check_rows, column_names, label_values
 from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.release import Release
 from sottovoce.plan.sealed_words import assumed
 from sottovoce.plan.sealing import signers
-from sottovoce.privacy.events import Event
-from sottovoce.privacy.ledger import Account, Ledger, Part, Receipt
+from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
-from sottovoce.privacy.relation import Relation
-from sottovoce.privacy.spending import Book, Paid
-from sottovoce.queries.pricing import answers_due, queries_of
+from sottovoce.queries.pricing import answers_due
 from sottovoce.sealed.sums import Call, ColumnSealer, Sealer
 from sottovoce.transports.identity import PLAN, Identity
 
 _log = logging.getLogger("sottovoce.holder")
-
-MOST_READ = 20  # classes that are read from labels which nobody declared
-RECEIPT = "receipt"  # the array of a proposed plan that has the last receipt: number, and the hash as four words
 
 
 @dataclass
@@ -555,7 +548,7 @@ class Party(Answering):
             )
         if plan.sealing is not None and plan.split == "columns":
             check_pinned(self.name, signers(plan), self._identity)
-        form, queries = self._checked(plan)
+        form, queries = checked(plan, self.name, self._rows, self._policy)
         keeper = self._keeper(plan, queries, recipe)
         if keeper is not None:
             keeper.check()
@@ -588,7 +581,7 @@ class Party(Answering):
             return
         cost, _ = charge_of(form, plan, self.name, self._account.book())
         self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
-        self._check_samplers(form, plan, cost)
+        check_samplers(self._account, form, plan, self.name, cost)
 
     def _charge(self, form: Algorithm, plan: Plan) -> None:
         """Reserve the plan's whole cost, durably, if this party has a ledger; what cannot go on is refused first."""
@@ -596,7 +589,7 @@ class Party(Answering):
             return
         summary = f"{plan.algorithm}, {plan.loss.name}, {plan.rounds} rounds"
         cost, paid = charge_of(form, plan, self.name, self._account.book())
-        self._check_samplers(form, plan, cost)
+        check_samplers(self._account, form, plan, self.name, cost)
         self._account.reserve(
             plan.digest.hex(),
             cost,
@@ -607,19 +600,6 @@ class Party(Answering):
             within=part_of_fit(plan),
             rests_on=assumed(plan),
         )
-
-    def _check_samplers(self, form: Algorithm, plan: Plan, cost: Callable[[Relation], tuple[Event, ...]]) -> None:
-        """Refuse a plan whose samplers would take more of the accounts' delta than they may."""
-        line = [] if self._account is None else self._account.line()
-        try:
-            for terms in (book.terms for _, book in line):
-                # Of several plans on an account each has the part of the samplers' share that it has of the budget.
-                several = terms.composition != "basic"
-                part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
-                delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
-                form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
-        except InputError as error:
-            raise RefusedError(f"{self.name} refuses: {error}") from None
 
     def _sealer(self, plan: Plan) -> Sealer | None:
         """The own side of a plan's sealed sums; a plan that has another key for it is refused."""
@@ -662,7 +642,7 @@ class Party(Answering):
         plan = plan_of(text)
         self._check_trains(plan)
         recipe = self._recipe(plan)
-        _, queries = self._checked(plan)
+        _, queries = checked(plan, self.name, self._rows, self._policy)
         keeper = self._keeper(plan, queries, recipe)
         reason = "whether the data changed since an earlier plan counts as public"
         return declare_public("kept_rows", NONE if keeper is None else keeper.offer(), reason=reason)
@@ -708,150 +688,3 @@ class Party(Answering):
         """Whether the plan is an evaluation by columns that this party, as the holder of the labels, answers."""
         scored = isinstance(plan.numbers, Evaluated) and plan.numbers.scores != ""
         return scored and plan.split == "columns" and plan.label_party_name == self.name
-
-    def _checked(self, plan: Plan) -> tuple[Algorithm, Mapping[str, Query]]:
-        """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
-        try:
-            form = algorithms.of(plan)
-            form.check_loss(plan.scaled_loss)
-            self._check_place(plan)
-            if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.sealing is not None):
-                raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
-            queries = queries_of(form, plan, self.name)
-            for release in plan.releases:
-                if release.query not in queries:
-                    raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
-                self._check_release(release, queries[release.query], plan.records)
-            missing = [name for name, query in queries.items() if not (plan.has(name) or query.optional)]
-            if missing:
-                raise RefusedError(
-                    f"the plan has no release of {missing[0]!r}, which {plan.algorithm} cannot do without."
-                )
-            limits.check_answers(plan, queries)
-            check_sums(form, plan, queries)
-            form.pricing.check_served(form, plan, self.name)
-            if plan.private:
-                form.pricing.check_samplers(form, plan, self._policy.relation or plan.relation, plan.delta)
-            reason = self._policy.refuse(plan, form, self.name)
-        except (InputError, LeakError) as error:
-            raise RefusedError(f"{self.name} refuses: {error}") from None
-        if reason is not None:
-            raise RefusedError(f"{self.name} refuses: {reason}.")
-        return form, queries
-
-    def _check_place(self, plan: Plan) -> None:
-        """Refuse a fit by a solver that the rows do not serve where they lie."""
-        if isinstance(self._rows, Dataset) and plan.split == "columns":
-            raise RefusedError(f"{self.name} refuses: a Dataset serves data in one place and by rows; give arrays.")
-        reason = devices.refusal(self._rows, plan.algorithm, private=plan.private)
-        if plan.algorithm in FAMILIES and reason is not None:
-            raise RefusedError(f"{self.name} refuses: {reason}.")
-
-    @staticmethod
-    def _check_release(release: Release, query: Query, records: int) -> None:
-        """Refuse a release that its query is not made for."""
-        if release.rate is not None and not query.samples:
-            raise RefusedError(f"the plan samples records for {query.name!r}, which needs all of them.")
-        if not fits(query, release.mechanism):
-            raise RefusedError(f"the plan releases {query.name!r} as {release.mechanism!r}, which it is not made for.")
-        if release.mechanism == "derived" and release.std > 0.0:
-            raise RefusedError(f"the plan has noise on {query.name!r}, which is a function of noisy rows.")
-        if release.batches > 1 and type(query).follow is Query.follow:
-            raise RefusedError(f"the plan has batches of {query.name!r}, which follows no released value.")
-        if release.std > 0.0:
-            release.check(query, records)
-
-
-def packed(receipt: Receipt) -> NDArray[np.int64]:
-    """A receipt as a frame carries it to its party."""
-    words = np.frombuffer(bytes.fromhex(receipt.hash), dtype="<i8")
-    return np.array([receipt.number, *words], dtype=np.int64)
-
-
-def unpacked(array: NDArray[Any]) -> Receipt:
-    """The receipt that was packed; what is none gives one that no ledger has."""
-    if array.shape != (5,) or array.dtype != np.int64:
-        return Receipt(0, "none")
-    return Receipt(int(array[0]), array[1:].astype("<i8").tobytes().hex())
-
-
-def part_of_fit(plan: Plan) -> Part | None:
-    """The fit that a plan is a part of, as an account is told."""
-    return None if plan.within is None else Part(plan.within.name, plan.within.mu, plan.relation)
-
-
-def charge_of(
-    form: Algorithm, plan: Plan, party: str, book: Book
-) -> tuple[Callable[[Relation], tuple[Event, ...]], tuple[Paid, ...]]:
-    """What an account is charged for a plan, less what it paid before for kept rows; and for which it then has paid."""
-    owed, paid = bill(plan, book.paid(before=plan.digest.hex()))
-    return lambda relation: form.pricing.charge(form, plan, relation, party, owed), paid
-
-
-def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
-    """The distinct labels of a classification, at most a few; missing ones do not count."""
-    if labels.dtype.kind not in "fiub":
-        values = sorted(
-            {value for value in labels.tolist() if _present(value)}, key=lambda value: (str(type(value)), value)
-        )
-    else:
-        values = list(np.unique(labels[labels == labels]).tolist())  # NaN differs from itself
-    if len(values) > 2 and not (len(values) <= MOST_READ and all(map(_names_a_class, values))):
-        raise RefusedError(
-            f"the labels have more than {MOST_READ} distinct values, or numbers that are not whole; declare those to "
-            "tell apart with classes=(one, other, ...)."
-        )
-    return values
-
-
-def _names_a_class(label: Any) -> bool:
-    """Texts and whole numbers do; of other numbers there are as many as people."""
-    return isinstance(label, str) or (isinstance(label, int | float) and float(label).is_integer())
-
-
-def _present(value: Any) -> bool:
-    try:
-        missing = isinstance(value, str) and value.strip().lower() in MISSING
-        return value is not None and not missing and bool(value == value)
-    except TypeError:  # such as pandas.NA, of which nothing is true
-        return False
-
-
-def as_labels(y: ArrayLike) -> np.ndarray[Any, Any]:
-    """Labels as an array; a plain list keeps each label as it is, since NumPy would give all of them one type."""
-    return np.asarray(y) if hasattr(y, "dtype") or hasattr(y, "__array__") else np.array(y, dtype=object)
-
-
-def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
-    """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both.
-
-    `y=None`, of a holder that does not know the labels, gives a 0 for each row. A `Dataset` has its own labels.
-    """
-    if isinstance(X, Dataset):
-        if y is not None:
-            raise InputError(f"{name}: y must be None where X is a Dataset, which has its own labels.")
-        return X, np.zeros(0)
-    rows = X if is_sparse(X) else np.asarray(X)
-    labels = as_labels(np.zeros(rows.shape[:1] or 1) if y is None else y)
-    if rows.ndim != 2 or labels.ndim != 1:
-        raise InputError(
-            f"{name}: X must be two-dimensional and y one-dimensional; they are {rows.shape} and {labels.shape}."
-        )
-    if rows.shape[0] == 0 or rows.shape[1] == 0:
-        raise InputError(f"{name}: X is empty, with shape {rows.shape}; give at least one row and one feature.")
-    if rows.shape[0] != labels.shape[0]:
-        raise InputError(f"{name}: X has {rows.shape[0]} rows and y {labels.shape[0]} labels; give one label per row.")
-    if not is_sparse(X) and rows.dtype.kind not in "fiub":
-        try:
-            rows = rows.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"{name}: X has columns that are not numbers; declare what they hold in a schema, "
-                "schema=sv.Schema(...), or encode them first."
-            ) from None
-    return rows, labels
-
-
-def column_names(X: Matrix) -> tuple[str, ...]:
-    """The column names of a data frame; arrays have none."""
-    return tuple(str(name) for name in getattr(X, "columns", ()))

@@ -1,0 +1,108 @@
+"""What a party checks of a plan before it charges it, and what it then charges.
+
+No row is looked at, so a refusal may say why. Guarantee: a plan that passes releases what its algorithm declares, by
+mechanisms that each query is made for, at the price that this party's own code computes, within the holder's policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sottovoce import algorithms
+from sottovoce.algorithms import Algorithm
+from sottovoce.algorithms.registry import check_sums
+from sottovoce.data import devices
+from sottovoce.data.dataset import Dataset
+from sottovoce.data.matrix import Matrix
+from sottovoce.door.gate import fits
+from sottovoce.door.noisy_rows import bill
+from sottovoce.door.query import Query
+from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.federation import limits
+from sottovoce.federation.policy import Policy
+from sottovoce.plan.families import FAMILIES
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.release import Release
+from sottovoce.privacy.events import Event
+from sottovoce.privacy.ledger import Account, Part
+from sottovoce.privacy.relation import Relation
+from sottovoce.privacy.spending import Book, Paid
+from sottovoce.queries.pricing import queries_of
+
+Cost = Callable[[Relation], tuple[Event, ...]]  # the events of a plan under a relation of neighbours
+
+
+def checked(plan: Plan, name: str, rows: Matrix, policy: Policy) -> tuple[Algorithm, Mapping[str, Query]]:
+    """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
+    try:
+        form = algorithms.of(plan)
+        form.check_loss(plan.scaled_loss)
+        _check_place(plan, name, rows)
+        if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.sealing is not None):
+            raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
+        queries = queries_of(form, plan, name)
+        for release in plan.releases:
+            if release.query not in queries:
+                raise RefusedError(f"the plan releases {release.query!r}, which {plan.algorithm} does not have.")
+            _check_release(release, queries[release.query], plan.records)
+        missing = [each for each, query in queries.items() if not (plan.has(each) or query.optional)]
+        if missing:
+            raise RefusedError(f"the plan has no release of {missing[0]!r}, which {plan.algorithm} cannot do without.")
+        limits.check_answers(plan, queries)
+        check_sums(form, plan, queries)
+        form.pricing.check_served(form, plan, name)
+        if plan.private:
+            form.pricing.check_samplers(form, plan, policy.relation or plan.relation, plan.delta)
+        reason = policy.refuse(plan, form, name)
+    except (InputError, LeakError) as error:
+        raise RefusedError(f"{name} refuses: {error}") from None
+    if reason is not None:
+        raise RefusedError(f"{name} refuses: {reason}.")
+    return form, queries
+
+
+def _check_place(plan: Plan, name: str, rows: Matrix) -> None:
+    """Refuse a fit by a solver that the rows do not serve where they lie."""
+    if isinstance(rows, Dataset) and plan.split == "columns":
+        raise RefusedError(f"{name} refuses: a Dataset serves data in one place and by rows; give arrays.")
+    reason = devices.refusal(rows, plan.algorithm, private=plan.private)
+    if plan.algorithm in FAMILIES and reason is not None:
+        raise RefusedError(f"{name} refuses: {reason}.")
+
+
+def _check_release(release: Release, query: Query, records: int) -> None:
+    """Refuse a release that its query is not made for."""
+    if release.rate is not None and not query.samples:
+        raise RefusedError(f"the plan samples records for {query.name!r}, which needs all of them.")
+    if not fits(query, release.mechanism):
+        raise RefusedError(f"the plan releases {query.name!r} as {release.mechanism!r}, which it is not made for.")
+    if release.mechanism == "derived" and release.std > 0.0:
+        raise RefusedError(f"the plan has noise on {query.name!r}, which is a function of noisy rows.")
+    if release.batches > 1 and type(query).follow is Query.follow:
+        raise RefusedError(f"the plan has batches of {query.name!r}, which follows no released value.")
+    if release.std > 0.0:
+        release.check(query, records)
+
+
+def part_of_fit(plan: Plan) -> Part | None:
+    """The fit that a plan is a part of, as an account is told."""
+    return None if plan.within is None else Part(plan.within.name, plan.within.mu, plan.relation)
+
+
+def charge_of(form: Algorithm, plan: Plan, party: str, book: Book) -> tuple[Cost, tuple[Paid, ...]]:
+    """What an account is charged for a plan, less what it paid before for kept rows; and for which it then has paid."""
+    owed, paid = bill(plan, book.paid(before=plan.digest.hex()))
+    return lambda relation: form.pricing.charge(form, plan, relation, party, owed), paid
+
+
+def check_samplers(account: Account, form: Algorithm, plan: Plan, name: str, cost: Cost) -> None:
+    """Refuse a plan whose samplers would take more of the accounts' delta than they may."""
+    try:
+        for terms in (book.terms for _, book in account.line()):
+            # Of several plans on an account each has the part of the samplers' share that it has of the budget.
+            several = terms.composition != "basic"
+            part = min(terms.price("", cost, plan.delta, "").cost / terms.capacity, 1.0) if several else 1.0
+            delta, epsilon = min(plan.delta, terms.delta) * part, terms.epsilon if several else 0.0
+            form.pricing.check_samplers(form, plan, terms.relation, delta, epsilon)
+    except InputError as error:
+        raise RefusedError(f"{name} refuses: {error}") from None
