@@ -38,7 +38,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.slopes import Slope
-from sottovoce.data.threads import using
+from sottovoce.data.threads import each, even, using
 from sottovoce.errors import RepeatedFitWarning, SottovoceError
 from sottovoce.lab import datasets
 
@@ -113,7 +113,7 @@ def main() -> None:
         print(json.dumps(rows, indent=2))
 
 
-@njit(fastmath={"reassoc", "nsz"})
+@njit(fastmath={"reassoc", "nsz"}, nogil=True)
 def read_once(rows: np.ndarray) -> float:
     """The sum of all entries: nothing that reads them all is faster."""
     flat, total = rows.reshape(-1), np.float32(0.0)
@@ -171,7 +171,13 @@ def works_of(block: Block) -> dict[str, Callable[[], object]]:
         "gram": block.gram,
         "gram, 2 threads": on_two(block.gram),
     }
-    return works if sp.issparse(block.rows) else {"one read of the rows": lambda: read_once(block.rows), **works}
+    if sp.issparse(block.rows):
+        return works
+
+    def reads(threads: int) -> Callable[[], object]:
+        return lambda: each(lambda start, stop: read_once(block.rows[start:stop]), even(len(block), threads))
+
+    return {"one read of the rows": reads(1), "one read, 2 threads": reads(2), **works}
 
 
 def on_two(work: Callable[[], object]) -> Callable[[], object]:
@@ -215,8 +221,8 @@ def one_more(
     if arguments.only not in name:
         return []
     shortest, longest = model(few), model(many)
-    for each in (shortest, longest):
-        each.fit(X, y)  # calibration and compiled loops are there before the clock runs
+    for fitted in (shortest, longest):
+        fitted.fit(X, y)  # calibration and compiled loops are there before the clock runs
     lows, times = [], []
     for _ in range(max(arguments.repeats, 5)):  # in turn, so that all see the same machine
         lows.append(best(floor, 3))

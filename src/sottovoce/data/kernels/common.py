@@ -30,7 +30,7 @@ def _ask_for(_context: Any, array: Any, _place: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
         pointer = builder.bitcast(builder.gep(view.data, [arguments[1]]), cgutils.voidptr_t)
-        flags = [context.get_constant(types.int32, flag) for flag in (0, 3, 1)]  # to read, to keep near, data
+        flags = [context.get_constant(types.int32, flag) for flag in (0, 2, 1)]  # read, second cache, data
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, *(flag.type for flag in flags)])
         builder.call(builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind), [pointer, *flags])
         return context.get_dummy_value()

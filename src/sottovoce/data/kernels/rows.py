@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from sottovoce.data.kernels.common import EXACT_SUM, Array, Entries, Integers, prefetch
 from sottovoce.losses.kernels import fill_terms
 
-TILE, SPARSE_TILE = 128, 256  # rows at most whose slopes are made together
-_NEAR = 3072  # entries of rows that stay in the first cache from their scores to their sum
-_LINE = 64  # bytes
+TILE = 256  # rows at most whose slopes are made together
+_NEAR = 6144  # entries of rows that stay in the first cache from their scores to their sum
+_LINE = 16  # entries of float32; a number that the compiler knows
 _ONE = np.uint64(1)
 
 
@@ -35,25 +35,37 @@ def _place(chosen: Integers | None, row: int) -> Any:
 
 
 @njit(cache=True, fastmath=False, nogil=True)
-def _ask_for(rows: Entries, chosen: Integers | None, first: int, stop: int) -> None:
-    """Ask for the memory of up to four rows before their turn."""
-    step = _LINE // rows.itemsize
+def _rows_near(width: int) -> int:
+    """How many rows of so many entries are taken together: a multiple of four."""
+    return min(TILE, max(16, _NEAR // max(width, 1) // 4 * 4))
+
+
+@njit(cache=True, fastmath=False, nogil=True)
+def _ask_for_two(rows: Entries, chosen: Integers | None, first: int, stop: int) -> None:
+    """Ask for the memory of up to two rows before their turn."""
     if chosen is None:
         entries = rows[_place(chosen, first)]  # memory behind the last row may be asked for too
-        for column in range(0, 4 * len(entries), step):
+        for column in range(0, 2 * len(entries), _LINE):
             prefetch(entries, column)
     else:
-        for row in range(first, min(first + 4, stop)):
+        for row in range(first, min(first + 2, stop)):
             entries = rows[_place(chosen, row)]
-            for column in range(0, len(entries), step):
+            for column in range(0, len(entries), _LINE):
                 prefetch(entries, column)
 
 
 @njit(cache=True, fastmath=EXACT_SUM, error_model="numpy", nogil=True)
-def _fill_scores(rows: Entries, chosen: Integers | None, weights: Array, start: int, count: int, found: Array) -> None:
-    """x_i'w of `count` rows, four rows at a time: a weight is read once for four."""
+def _fill_scores(
+    rows: Entries, chosen: Integers | None, weights: Array, start: int, count: int, stop: int, found: Array
+) -> None:
+    """x_i'w of `count` rows, four rows at a time: a weight is read once for four.
+
+    Two of the four rows that follow `count` rows later are asked for on the way, so that memory is read all the time;
+    `_add_rows` asks for the others.
+    """
     fours = count - count % 4
     for row in range(0, fours, 4):
+        _ask_for_two(rows, chosen, start + row + count, stop)
         a, b = rows[_place(chosen, start + row)], rows[_place(chosen, start + row + 1)]
         c, d = rows[_place(chosen, start + row + 2)], rows[_place(chosen, start + row + 3)]
         sum_a = sum_b = sum_c = sum_d = 0.0
@@ -76,10 +88,10 @@ def _fill_scores(rows: Entries, chosen: Integers | None, weights: Array, start: 
 def _add_rows(
     rows: Entries, chosen: Integers | None, factors: Array, start: int, count: int, stop: int, total: Array
 ) -> None:
-    """Total += sum of factor x_i over `count` rows, likewise; the rows after them are asked for on the way."""
+    """Total += sum of factor x_i over `count` rows, likewise."""
     fours = count - count % 4
     for row in range(0, fours, 4):
-        _ask_for(rows, chosen, start + row + count, stop)
+        _ask_for_two(rows, chosen, start + row + count + 2, stop)
         a, b = rows[_place(chosen, start + row)], rows[_place(chosen, start + row + 1)]
         c, d = rows[_place(chosen, start + row + 2)], rows[_place(chosen, start + row + 3)]
         by_a, by_b, by_c, by_d = factors[row], factors[row + 1], factors[row + 2], factors[row + 3]
@@ -94,7 +106,10 @@ def _add_rows(
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def scores_dense(rows: Entries, chosen: Integers, weights: Array, start: int, stop: int, found: Array) -> None:
     """x_i'w of rows start, ..., stop - 1, into the same places of `found`."""
-    _fill_scores(rows, chosen, weights, start, stop - start, found[start:stop])
+    tile = _rows_near(rows.shape[1])
+    for first in range(start, stop, tile):
+        count = min(tile, stop - first)
+        _fill_scores(rows, chosen, weights, first, count, stop, found[first : first + count])
 
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
@@ -111,12 +126,12 @@ def slope_sum_dense(
 ) -> Array:
     """sum_i term(x_i'w, y_i) x_i of rows start, ..., stop - 1, in tiles: scores, `fill_terms`, sum."""
     total = np.zeros(rows.shape[1])
-    tile = min(TILE, max(16, _NEAR // max(rows.shape[1], 1) // 4 * 4))
+    tile = _rows_near(rows.shape[1])
     scores, spare, terms = np.empty(tile), np.empty(tile), np.empty(tile)
     for first in range(start, stop, tile):
         count = min(tile, stop - first)
         own = shares[first : first + count] if len(shares) > 0 else shares
-        _fill_scores(rows, chosen, weights, first, count, scores)
+        _fill_scores(rows, chosen, weights, first, count, stop, scores)
         fill_terms(code, numbers, scores[:count], labels[first : first + count], own, spare[:count], terms[:count])
         _add_rows(rows, chosen, terms, first, count, stop, total)
     return total
@@ -197,9 +212,9 @@ def slope_sum_sparse(
 ) -> Array:
     """As `slope_sum_dense`, of the rows of a CSR matrix."""
     total = np.zeros(len(weights))
-    scores, spare, terms = np.empty(SPARSE_TILE), np.empty(SPARSE_TILE), np.empty(SPARSE_TILE)
-    for first in range(start, stop, SPARSE_TILE):
-        count = min(SPARSE_TILE, stop - first)
+    scores, spare, terms = np.empty(TILE), np.empty(TILE), np.empty(TILE)
+    for first in range(start, stop, TILE):
+        count = min(TILE, stop - first)
         own = shares[first : first + count] if len(shares) > 0 else shares
         _fill_scores_sparse(starts, columns, entries, chosen, weights, first, count, scores)
         fill_terms(code, numbers, scores[:count], labels[first : first + count], own, spare[:count], terms[:count])
