@@ -219,8 +219,7 @@ class TestJobs:
         model = load(people / "job.json")
         assert found == model.predict(people / "all.csv").tolist()
         low, high = model.ranges_["age"]
-        assert low < high
-        assert (low, high) == (round(low), round(high))  # by whole cells; noise is new in every run
+        assert low < high  # noise is new in every run, and may lengthen the run of cells
 
     @pytest.mark.parametrize(
         ("text", "said"),

@@ -42,7 +42,7 @@ from sottovoce.door.gate import Gate
 from sottovoce.door.outgoing import SEAL, Released
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.federation import federation, models, party, prediction
+from sottovoce.federation import federation, models, party, plan_checks, prediction
 from sottovoce.lab.audit import games
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
@@ -776,7 +776,7 @@ def _(real: Any = rows.bill) -> Iterator[None]:
         owed, noted = real(plan, paid)
         return dict.fromkeys(owed, 0.0), noted
 
-    with patch(party, "bill", free):
+    with patch(plan_checks, "bill", free):
         yield
 
 
