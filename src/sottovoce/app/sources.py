@@ -251,8 +251,8 @@ def _header(path: Path) -> tuple[list[str], int]:
     if {suffix.lower() for suffix in path.suffixes} & set(readers.PARQUET):
         return _parquet_shape(path)
     with readers.csv_lines(path) as lines:
-        header = [cell.strip() for cell in next(lines, (1, []))[1] or []]
-        return header, sum(1 for _ in readers.csv_rows(lines, tuple(header)))
+        header = [cell.strip() for cell in readers.cells_of(next(lines, (1, b""))[1]) or []]
+        return header, sum(1 for _ in readers.csv_records(lines, len(header)))
 
 
 def _parquet_shape(path: Path) -> tuple[list[str], int]:

@@ -5,6 +5,7 @@ Shapes are read and lines are counted; no value is parsed.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import itertools
 from abc import ABC, abstractmethod
@@ -193,10 +194,8 @@ def first_records(path: Path, count: int = 10_000) -> dict[str, Any]:
             return columns_of(next(file.iter_batches(count), file.schema_arrow.empty_table()))
     layout = _csv_layout(path)
     with readers.open_data(path) as stream:
-        lines = (line.decode("utf-8", "replace") for line in itertools.islice(stream, layout.skipped, None))
-        rows = [readers.cells_of(line) for line in itertools.islice(lines, count)]
-    width = len(layout.header)
-    cells = readers.cells_by_column([row if row is not None and len(row) == width else None for row in rows], width)
+        rows = readers.rows_of(itertools.islice(stream, layout.skipped, layout.skipped + count), len(layout.header))
+    cells = readers.cells_by_column(rows, len(layout.header))
     return columns_of(dict(zip(layout.header, cells, strict=True)))
 
 
@@ -233,10 +232,10 @@ def _csv_layout(path: Path) -> _CsvLayout:
     start = skipped = 0
     with readers.open_data(path) as stream:
         for line in stream:
-            text = line.decode("utf-8-sig" if skipped == 0 else "utf-8", "replace")
+            names = line.removeprefix(codecs.BOM_UTF8) if skipped == 0 else line
             start, skipped = start + len(line), skipped + 1
-            if text.strip(readers.SPACES):
-                return _CsvLayout(path, readers.header_names(readers.cells_of(text), path), start, skipped)
+            if not readers.is_empty(names):
+                return _CsvLayout(path, readers.header_names(readers.cells_of(names), path), start, skipped)
     return _CsvLayout(path, readers.header_names(None, path), start, skipped)
 
 
@@ -245,7 +244,7 @@ def _counted(path: Path, start: int, *, one_column: bool) -> Iterator[tuple[int,
 
     In a file of one column an empty line is a missing cell, also at the end.
     """
-    spaces, plain = readers.SPACES.encode(), _is_plain(path)
+    plain = _is_plain(path)
     with readers.open_data(path) as stream:
         stream.seek(start)
         begin = offset = start
@@ -254,7 +253,7 @@ def _counted(path: Path, start: int, *, one_column: bool) -> Iterator[tuple[int,
             block += stream.readline()  # parts end where lines do
             offset += len(block)
             count = block.count(b"\n") + (not block.endswith(b"\n"))
-            held = block.rstrip(spaces)
+            held = block.rstrip(readers.SPACES)
             full = count if one_column else (held.count(b"\n") + 1 if held else 0)
             if full:
                 lines, empty = lines + empty + full, count - full

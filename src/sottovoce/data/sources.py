@@ -183,19 +183,14 @@ class CsvSource(LineSource):
         super().__init__(path, records, offset, skipped)
         self.header, self.columns = header, columns
 
-    def _rows(self, rows: int) -> Iterator[tuple[int, list[list[str] | None]]]:
-        """The cells of some lines, and the number of the first; None for a line of another length."""
+    def _chunks(self, rows: int) -> Iterator[tuple[int, list[bytes]]]:
+        """Some lines, and the number of the first."""
         width, step = len(self.header), max(1, min(rows, CELLS // len(self.header)))
         with readers.open_data(self.path) as stream:
             lines, done = self._lines(stream), 0
             while chunk := list(itertools.islice(lines, min(step, self.records - done))):
-                found: list[list[str] | None] = []
-                for line in chunk:
-                    cells = readers.cells_of(line.decode("utf-8", "replace"))
-                    cells = [""] if cells == [] and width == 1 else cells
-                    found.append(cells if cells is not None and len(cells) == width else None)
-                yield self.skipped + done + 1, found
-                done += len(found)
+                yield self.skipped + done + 1, chunk
+                done += len(chunk)
             more = self.declared and any(line.strip() or width == 1 for line in lines)
             self.check(done + more)
 
@@ -204,15 +199,14 @@ class CsvSource(LineSource):
         places = {name: place for place, name in enumerate(self.header)}
         kept, count, first = [places[name] for name in self.columns.features], 0, list[int]()
         label = None if self.columns.label is None else places[self.columns.label]
-        for number, chunk in self._rows(rows):
-            cells, whole = (
-                readers.cells_by_column(chunk, len(self.header)),
-                np.array([row is not None for row in chunk]),
-            )
+        for number, chunk in self._chunks(rows):
             if self.columns.schema is None:
-                block, whole = readers.numeric_rows(chunk, cells, kept)
-                piece = block, None if label is None else label_cells(cells[label])
+                block, whole, labels = readers.numeric_lines(chunk, len(self.header), kept, label)
+                piece = block, None if label is None else label_cells(labels)
             else:
+                found = readers.rows_of(chunk, len(self.header))
+                whole = np.array([row is not None for row in found])
+                cells = readers.cells_by_column(found, len(self.header))
                 piece = self.columns.encoded(dict(zip(self.header, cells, strict=True)))
             count += len(chunk) - int(whole.sum())
             first += (np.flatnonzero(~whole)[: readers.LINES_NAMED - len(first)] + number).tolist()
@@ -224,8 +218,8 @@ class CsvSource(LineSource):
         if self.columns.label is None:
             return
         place = self.header.index(self.columns.label)
-        for _, chunk in self._rows(rows):
-            cells = ["" if row is None else row[place] for row in chunk]
+        for _, chunk in self._chunks(rows):
+            _, _, cells = readers.numeric_lines(chunk, len(self.header), (), place)
             if self.columns.schema is None:
                 yield label_cells(cells)
             elif (found := self.columns.schema.labels({self.columns.label: cells})) is not None:

@@ -1070,7 +1070,7 @@ def _(real: Any = readers.csv_lines) -> Iterator[None]:
     @contextlib.contextmanager
     def joined(path: Any, member: Any = None) -> Iterator[Any]:
         with real(path, member), Path(path).open(encoding="utf-8") as text:
-            yield enumerate(csv.reader(text), 1)
+            yield enumerate((",".join(cells).encode() for cells in csv.reader(text)), 1)
 
     with patch(readers, "csv_lines", joined):
         yield
