@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 
-.PHONY: demo test nvflare gpu cluster check style types compiled golden docs gallery bench clean
+.PHONY: demo test nvflare gpu check style types compiled golden docs gallery bench clean
 
 # Packages are installed without bytecode. Where none may be written, every process of a test compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,10 +24,6 @@ nvflare: $(VENV)-nvflare/.run
 # On a machine with a CUDA device, with sottovoce[gpu] in the environment of PYTHON.
 gpu:
 	$(PYTHON) -m pytest tests/gpu tests/data/test_devices.py
-
-# Rows at the workers of a Dask cluster, whose workers are processes that the tests start and kill.
-cluster: $(VENV)-cluster/.run
-	OPENBLAS_NUM_THREADS=1 $(VENV)-cluster/bin/pytest tests/data/test_cluster.py
 
 check: $(DEV)
 	$(MAKE) --jobs=2 types style
@@ -71,7 +67,7 @@ bench: $(DEV)
 	$(BIN)/python benchmarks/watching.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-nvflare $(VENV)-cluster site sottovoce-demo
+	rm -rf $(VENV) $(VENV)-nvflare site sottovoce-demo
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -79,11 +75,6 @@ $(VENV)/bin/python:
 $(VENV)-nvflare/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-nvflare
 	$(VENV)-nvflare/bin/python -m pip install --quiet --no-compile --editable '.[nvflare]' pytest
-	touch $@
-
-$(VENV)-cluster/.run: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-cluster
-	$(VENV)-cluster/bin/python -m pip install --quiet --no-compile --editable '.[cluster,parquet]' pandas pytest
 	touch $@
 
 $(RUN): $(VENV)/bin/python pyproject.toml

@@ -63,7 +63,7 @@ class Workers:
     """A scheduler in this process and workers that are processes of their own, which nobody starts again."""
 
     def __init__(self) -> None:
-        self.scheduler = distributed.LocalCluster(n_workers=0, dashboard_address=None, protocol="tcp")
+        self.scheduler = distributed.LocalCluster(n_workers=0, dashboard_address=":0", protocol="tcp")
         self.client = distributed.Client(self.scheduler)
         self.started: list[subprocess.Popen[bytes]] = []
 
