@@ -701,8 +701,19 @@ def numbers_of(cells: Cells) -> Array:
     if cells.dtype.kind in "fiub":
         with np.errstate(all="ignore"):  # a warning that a cell caused could be turned into an error
             return cells.astype(np.float64)
-    keys = [_key(cell) for cell in cells.tolist()]
-    return np.array([key if isinstance(key, float) else math.nan for key in keys])
+    held = cells.tolist()
+    try:
+        return np.fromiter(map(float, held), np.float64, len(held))
+    except Exception:  # a cell that is no number; the others are read as they would have been
+        return np.fromiter(map(_number_of, held), np.float64, len(held))
+
+
+def _number_of(cell: Any) -> float:
+    try:
+        return float(cell)
+    except Exception:
+        key = _key(cell)
+        return key if isinstance(key, float) else math.nan
 
 
 def _cells(values: Any) -> Cells:
