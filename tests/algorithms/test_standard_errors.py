@@ -124,9 +124,8 @@ def test_rows_that_are_not_cut_are_found(monkeypatch: pytest.MonkeyPatch, name: 
 def test_slopes_that_are_not_cut_are_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Planted fault: factors as they are."""
 
-    def wrong(self: Any, round: Any) -> Any:
-        slope = float(round.told["slope"][0])
-        for rows, shares, scores, labels in short_rows(round.rows, self.shape.matrix(round.told), self.weights):
+    def wrong(self: Any, matrix: Any, slope: float, block: Block) -> Any:
+        for rows, shares, scores, labels in short_rows(block, matrix, self.weights):
             yield rows, self.factors(scores, labels, slope) * self.weighed(shares)
 
     monkeypatch.setattr(ShortRows, "pieces", wrong)

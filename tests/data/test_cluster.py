@@ -145,6 +145,29 @@ def test_evaluations_without_privacy_and_predictions_are_those_of_one_place(clie
     assert plain[1].tobytes() == plain[2].tobytes()  # on no grid; but added in one order
 
 
+def test_ranges_and_standard_errors_are_sums_at_the_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of one place, and no rows come here: the driver may have less memory than they take."""
+    X, y = records(2, 4000)
+    came, send = list[int](), Cluster.send
+
+    def counted(*told: Any) -> Any:
+        found = send(*told)
+        came.append(sum(len(pickle.dumps(reply)) for reply in found.values()))
+        return found
+
+    monkeypatch.setattr(Cluster, "send", counted)
+    common: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-5, "insecure_seed": 3, "solver": sv.solvers.Newton(rounds=3)}
+    for more in ({"feature_ranges": "private"}, {"row_norm": 4.0, "standard_errors": True}):
+        data = sv.Dataset.from_dask(on_dask(X, y, (0, 1000, 2500, 4000)), cluster=client)
+        came.clear()
+        found = sv.PrivateLogisticRegression(**common, **more).fit(data)
+        assert 0 < max(came) < X.nbytes / 4
+        expected = sv.PrivateLogisticRegression(**common, **more).fit(X, y)
+        assert found.coef_.tobytes() == expected.coef_.tobytes()
+        if "standard_errors" in more:
+            assert str(found.coefficients()) == str(expected.coefficients())
+
+
 def test_dask_arrays_and_data_frames(client: Any) -> None:
     X, y = records(2)
     array = pytest.importorskip("dask.array")

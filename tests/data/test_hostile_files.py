@@ -17,7 +17,7 @@ from sottovoce.data import dataset, opening, parts_in_file, room, sources
 from sottovoce.data.bounds import Bounds
 from sottovoce.data.parts_in_file import in_memory_or_file
 from sottovoce.data.preparation import Preparation
-from sottovoce.errors import InputError
+from sottovoce.errors import InputError, LeakError
 
 
 @pytest.fixture(autouse=True)
@@ -268,3 +268,92 @@ def test_a_file_and_a_link_to_it_are_one(tmp_path: Path) -> None:
     data = sv.Dataset(again, label="y")
     assert data.shape == (4, 1)
     assert [source.place for source in data.sources] == [tmp_path / "a.csv", tmp_path / "b.csv"]
+
+
+def test_a_hard_link_to_a_file_is_that_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,y\n1,0\n2,1\n")
+    os.link(tmp_path / "a.csv", tmp_path / "b.csv")
+    assert sv.Dataset(tmp_path, label="y").shape == (2, 1)
+
+
+def shifted(path: Path, rows: int) -> None:
+    """Every record so many places further down: who reads on meets records that were read before."""
+    np.save(path, np.roll(np.load(path), rows, axis=0))
+
+
+@pytest.mark.parametrize("name", ["X.npy", "y.npy"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_rows_and_labels_that_move_while_they_are_read_are_refused(name: str, mapped: bool, tmp_path: Path) -> None:
+    saved(tmp_path)
+    if mapped:
+        data = sv.Dataset.from_arrays(*(np.load(tmp_path / each, mmap_mode="r") for each in ("X.npy", "y.npy")))
+    else:
+        data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"))
+    pieces = data.pieces()
+    next(pieces)
+    shifted(tmp_path / name, 10)
+    with pytest.raises(InputError, match=f"{name} was changed after it was opened"):
+        list(pieces)
+
+
+def test_a_file_whose_time_was_set_back_was_changed(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,y\n" + "1,0\n2,1\n" * 40)
+    data, times = sv.Dataset(path, label="y"), (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+    path.write_text("a,y\n" + "2,1\n1,0\n" * 40)
+    os.utime(path, ns=times)
+    with pytest.raises(InputError, match="was changed"):
+        list(data.pieces())
+
+
+def test_the_labels_that_occur_are_those_of_the_files(tmp_path: Path) -> None:
+    """Else a fit would be charged for classes that nobody has any more."""
+    _, y = saved(tmp_path)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"))
+    assert data.distinct_labels(5).tolist() == [0, 1]
+    held = sv.Dataset.from_arrays(np.zeros((200, 4)), y)
+    assert held.distinct_labels(5).tolist() == [0, 1]
+    y += 7
+    assert held.distinct_labels(5).tolist() == [7, 8]
+    np.save(tmp_path / "y.npy", y)
+    with pytest.raises(InputError, match=r"y\.npy was changed"):
+        data.distinct_labels(6)
+
+
+def test_raw_rows_of_several_types_are_alike_in_memory_and_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a half-precision file, and of another with numbers that it could not hold."""
+    small, large = np.ones((30, 4)), np.full((30, 4), 1e39)
+    np.save(tmp_path / "a.npy", small.astype(np.float16))
+    np.save(tmp_path / "b.npy", large)
+    raw = Preparation(Bounds(), 4, False, 60, None, layout="raw", labelled=False)
+    found = []
+    for share in (0, 1 << 60):
+        monkeypatch.setattr(room, "SHARE", share)
+        held = in_memory_or_file(sv.Dataset([tmp_path / "a.npy", tmp_path / "b.npy"], folder=tmp_path), raw, None)
+        found.append(np.concatenate(list(held.cells([0, 3]))))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], np.concatenate([small, large])[:, :2])
+
+
+def test_a_kept_file_that_is_written_to_releases_nothing(tmp_path: Path) -> None:
+    saved(tmp_path)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
+    held = in_memory_or_file(data, recipe(), None)
+    held.gram()
+    kept = next(tmp_path.glob("*.rows"))
+    with kept.open("r+b") as file:
+        file.seek(1000)
+        file.write(b"\x7f" * 8)
+    with pytest.raises(LeakError, match="was written to while it was used"):
+        held.gram()
+
+
+def test_a_kept_file_may_be_removed_while_it_is_used(tmp_path: Path) -> None:
+    saved(tmp_path)
+    data = sv.Dataset(tmp_path / "X.npy", label=str(tmp_path / "y.npy"), folder=tmp_path, keep=True)
+    held = in_memory_or_file(data, recipe(), None)
+    first = held.gram()
+    next(tmp_path.glob("*.rows")).unlink()
+    np.testing.assert_array_equal(held.gram(), first)

@@ -32,7 +32,7 @@ from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, Re
 from sottovoce.federation import party as party_module
 from sottovoce.federation.answering import FAILED
 from sottovoce.federation.coordinator import Coordinator
-from sottovoce.federation.party import Party
+from sottovoce.federation.party import MOST_PREPARED, Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.records import check_rows, label_values
 from sottovoce.plan.plan import Plan
@@ -736,6 +736,23 @@ def test_what_cannot_be_paid_makes_nobody_prepare_the_rows_of_a_data_set(
     party = Party("anna", data, None, account=account_of(tmp_path, epsilon=epsilon), randomness=SeededRandomness(1))
     answer = propose(party, small_plan(split="central", parties=(("anna", 100),)))
     assert (answer.kind, len(read)) == (("refuse", 0) if epsilon < 1 else ("accept", 1))
+
+
+def test_a_plan_that_is_proposed_again_and_again_makes_no_one_prepare_for_ever(
+    small_plan: MakePlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is charged once, and a coordinator that ends it and proposes it again asks for nothing that is paid for."""
+    read, pieces = list[int](), Dataset.pieces
+    monkeypatch.setattr(Dataset, "pieces", lambda *told: read.append(1) or pieces(*told))
+    account, plan = account_of(tmp_path), small_plan(split="central", parties=(("anna", 100),))
+    party = Party("anna", Dataset.from_arrays(*rows(100)), None, account=account, randomness=SeededRandomness(1))
+    answers = []
+    for _ in range(MOST_PREPARED + 3):
+        answers.append(propose(party, plan).kind)
+        send(party, "done", plan=plan.digest)
+    assert answers == ["accept"] * MOST_PREPARED + ["refuse"] * 3
+    assert len(read) == MOST_PREPARED
+    assert account.balance().plans == 1
 
 
 def test_an_unusable_ledger_is_told_to_the_holder_alone(

@@ -118,7 +118,10 @@ class Dataset:
             shape = None if labels is None else labels.shape
             raise InputError(f"X has shape {rows.shape} and y {shape}; give rows, and one label for each.")
         names = tuple(str(name) for name in getattr(X, "columns", ()))
-        return cls._of([ArraySource(rows, labels)], int(rows.shape[1]), names, labelled=y is not None)._at(folder, keep)
+        made = cls._of([ArraySource(rows, labels)], int(rows.shape[1]), names, labelled=y is not None)
+        files = [getattr(array, "filename", None) for array in (rows, labels)]  # of memory maps
+        made._before = {Path(file): as_it_is(Path(file)) for file in files if file is not None}
+        return made._at(folder, keep)
 
     @classmethod
     def from_dask(
@@ -213,9 +216,13 @@ class Dataset:
 
         In files labels are numbers if each of them is one, or is missing, and else texts, whichever piece they are in.
         """
-        if self._distinct is None or self._distinct[0] < most:
-            self._distinct = most, self._occurring(most + len(readers.MISSING))
-        return self._distinct[1]
+        if self._distinct is not None and self._distinct[0] >= most:
+            return self._distinct[1]
+        found = self._occurring(most + len(readers.MISSING))
+        self._check_unchanged()
+        if not any(isinstance(source, ArraySource) for source in self.sources):  # arrays may change
+            self._distinct = most, found
+        return found
 
     def _occurring(self, most: int) -> NDArray[Any]:
         found: dict[Any, None] = {}

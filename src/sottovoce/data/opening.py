@@ -63,10 +63,19 @@ def listed(files: Any) -> list[Path]:
     """The files of a path, a folder, a pattern or a list of them, in the order of their names, each once."""
     given = [files] if isinstance(files, str | Path) or hasattr(files, "__fspath__") else list(files)
     named = [path for one in given for path in _expanded(Path(one).expanduser())]
-    found = list({path.resolve(): path for path in reversed(named)}.values())[::-1]  # a link to one of them is that one
+    found = list({_itself(path): path for path in reversed(named)}.values())[::-1]  # a link to one of them is that one
     if not found:
         raise InputError(f"files={files!r} names no file; give a path, a folder, a pattern or a list of them.")
     return found
+
+
+def _itself(path: Path) -> Any:
+    """What two names of one file have in common, links of both kinds and mounts included."""
+    try:
+        found = path.stat()
+    except OSError:
+        return path.resolve()
+    return (found.st_dev, found.st_ino) if found.st_ino else path.resolve()
 
 
 def is_pattern(path: Path) -> bool:
@@ -93,7 +102,8 @@ def opened(files: Any, asked: Asked) -> Found:
     """The sources of files: their shapes are read, and lines are counted; no value is parsed."""
     paths = listed(files)
     before = {path: as_it_is(path) for path in paths}
-    return replace(_opened(paths, asked), before=before)
+    found = _opened(paths, asked)
+    return replace(found, before=found.before | before)
 
 
 def _opened(paths: list[Path], asked: Asked) -> Found:
@@ -339,6 +349,7 @@ def _arrays(paths: Sequence[Path], asked: Asked) -> Found:
     if isinstance(asked.label, int):
         raise InputError(f"label={asked.label!r}: labels of .npy files are in another, label='y.npy'.")
     labels: Sequence[Path | None] = [None] * len(paths) if asked.label is None else listed(asked.label)
+    before = {path: as_it_is(path) for path in labels if path is not None}
     paths = [path for path in paths if path not in labels]
     if len(labels) != len(paths):
         raise InputError(f"label={asked.label!r} names {len(labels)} files for {len(paths)}; give one for each.")
@@ -354,4 +365,4 @@ def _arrays(paths: Sequence[Path], asked: Asked) -> Found:
         sources += [NumpySource(path, own, at, min(at + step, rows)) for at in range(0, rows, step)]
     if not sources:
         raise InputError(f"{paths[0]} has no rows.")
-    return Found(tuple(sources), width, (), labelled=asked.label is not None)
+    return Found(tuple(sources), width, (), asked.label is not None, before)

@@ -243,6 +243,7 @@ class PartsInFile(Parts):
                 submit()
                 yield place, found
                 del found
+            self._file.check_unchanged()
         finally:
             for _, future in waiting:
                 if future is not None and not future.cancel():

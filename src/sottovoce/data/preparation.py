@@ -311,7 +311,7 @@ class Preparation:
 def _as_they_are(X: Matrix) -> Matrix:
     if is_sparse(X):
         raise InputError("ranges of a sparse matrix are not bought, since they would shift its zeros; declare them.")
-    return np.asarray(X)
+    return np.asarray(X, dtype=np.float64)
 
 
 def _clipped(raw: Matrix, usable: NDArray[np.bool_], recipe: Preparation) -> Matrix:

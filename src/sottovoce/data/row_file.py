@@ -107,12 +107,19 @@ class Read:
         return self._raw.pop()
 
 
+def _state(handle: int) -> tuple[int, ...]:
+    """Size and times of an open file; names that it gets or loses do not count."""
+    found = os.fstat(handle)
+    return found.st_size, found.st_mtime_ns
+
+
 class RowFile:
     """An open file of prepared rows, of which pieces are read."""
 
     def __init__(self, handle: int, folder: Path, form: _Form, pieces: Sequence[_Piece]) -> None:
         self.handle, self.folder, self.form, self.pieces = handle, folder, form, tuple(pieces)
         self._free: list[mmap.mmap] = []
+        self._state = _state(handle)
         self._most = max(map(form.size, pieces), default=0)
         weakref.finalize(self, os.close, handle)
         if hasattr(os, "posix_fadvise"):
@@ -125,6 +132,11 @@ class RowFile:
         with memoryview(buffer) as whole, whole[:size] as part:
             self._fill(part, piece.offset)
         return Read(buffer, np.frombuffer(buffer, np.uint8))
+
+    def check_unchanged(self) -> None:
+        """Refuse what was read of a file that somebody wrote to: a kept one has a name."""
+        if _state(self.handle) != self._state:
+            raise LeakError("a file of prepared rows was written to while it was used; nothing was released.")
 
     def give_back(self, read: Read, held: Callable[[], Any]) -> None:
         """Use a buffer again, unless somebody still has arrays of it."""

@@ -401,9 +401,12 @@ def _stat(path: Path) -> Mark:
 
 
 def as_it_is(path: Path) -> Mark | None:
-    """What tells that a file was written again, or another put in its place; None where there is none."""
+    """What tells that a file was written again, or another put in its place; None where there is none.
+
+    The time of its last change nobody can set back.
+    """
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -62,6 +62,8 @@ from sottovoce.transports.identity import PLAN, Identity
 
 _log = logging.getLogger("sottovoce.holder")
 
+MOST_PREPARED = 8  # times that the rows of a data set are prepared for one plan
+
 
 @dataclass
 class _Run:
@@ -133,6 +135,7 @@ class Party(Answering):
         self._identity: Identity | None = None
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
+        self._prepared: Counter[bytes] = Counter()  # by plan, of a data set
         self._keys = RunKeys(None if account is None else account.path, name)
         self.aligner.file.check(known, id_rule)
         if (kept := self.aligner.file.kept) is not None:
@@ -560,6 +563,7 @@ class Party(Answering):
             return acknowledged(True)
         if isinstance(self._rows, Dataset):
             self._check_charge(form, plan)  # to prepare its rows may take an hour
+            self._count_preparing(plan)
         beside = None if self._account is None else self._account.path.parent
         rows = devices.prepared(self._rows_of(plan), self._labels, recipe, plan.algorithm, beside)
         memory, kept = self._remembered(form, plan, rows)
@@ -582,6 +586,15 @@ class Party(Answering):
         cost, _ = charge_of(form, plan, self.name, self._account.book())
         self._account.check(plan.digest.hex(), cost, delta=plan.delta, within=part_of_fit(plan))
         check_samplers(self._account, form, plan, self.name, cost)
+
+    def _count_preparing(self, plan: Plan) -> None:
+        """Refuse a plan that is proposed again and again after its end: it is charged once, and may take hours."""
+        if self._prepared[plan.digest] == MOST_PREPARED:
+            raise RefusedError(
+                f"{self.name} has prepared its rows {MOST_PREPARED} times for this plan; it does so again once it is "
+                "started anew."
+            )
+        self._prepared[plan.digest] += 1
 
     def _charge(self, form: Algorithm, plan: Plan) -> None:
         """Reserve the plan's whole cost, durably, if this party has a ledger; what cannot go on is refused first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, Integers, ends_of, equal_places, power_places
+from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Reals, Round, Told, Turn, Wholes
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.relation import Relation, either
@@ -54,10 +56,13 @@ class _Counts(Query):
 
     def value(self, round: Round) -> Array:
         """One pass over the rows; counts are whole numbers, so their sums are exact."""
+        return round.rows.over(functools.partial(self._counted, dict(round.told)))
+
+    def _counted(self, told: Told, rows: Block) -> Array:
         counts, first = np.zeros(self.length), self.cells * np.arange(len(self.columns))
-        for values in round.rows.cells(self.columns):
+        for values in rows.cells(self.columns):
             known = np.isfinite(values)
-            places = first + self.places(np.where(known, values, 0.0), round.told)
+            places = first + self.places(np.where(known, values, 0.0), told)
             counts += np.bincount(places[known], minlength=self.length)
         return counts
 

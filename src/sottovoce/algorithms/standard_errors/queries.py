@@ -6,6 +6,7 @@ c^2 in all three sums, which are so those of one weighted problem.
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
@@ -13,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import toward_zero
+from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.projection import short_rows
 from sottovoce.data.slopes import slopes_of
 from sottovoce.door.query import Query, Reals, Round
@@ -36,10 +37,20 @@ class ShortRows(Query):
         """P and G."""
         return {**self.shape.takes, "slope": POSITIVE}
 
-    def pieces(self, round: Round) -> Iterator[tuple[Array, Array]]:
+    def value(self, round: Round) -> Array:
+        """One pass over the rows."""
+        return round.rows.over(
+            functools.partial(self.summed, self.shape.matrix(round.told), float(round.told["slope"][0]))
+        )
+
+    @abstractmethod
+    def summed(self, matrix: Array, slope: float, block: Block) -> Array:
+        """The sum over the rows of a block: exact, in any order."""
+
+    def pieces(self, matrix: Array, slope: float, block: Block) -> Iterator[tuple[Array, Array]]:
         """Cut rows, and a factor for each, a function of its own record; with privacy within [-1, 1], a NaN as 1."""
-        slope, exact = float(round.told["slope"][0]), round.rows.bits is not None
-        for rows, shares, scores, labels in short_rows(round.rows, self.shape.matrix(round.told), self.weights):
+        exact = block.bits is not None
+        for rows, shares, scores, labels in short_rows(block, matrix, self.weights):
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 factors = self.factors(scores, labels, slope)
             # fmin takes the bound where a factor is NaN, which clip would let through
@@ -61,13 +72,13 @@ class FactorGram(ShortRows, GramMatrix):
         GramMatrix.__init__(self, len(weights))
         self.about(weights, loss)
 
-    def value(self, round: Round) -> Array:
+    def summed(self, matrix: Array, slope: float, block: Block) -> Array:
         """The upper triangle, row by row."""
         total = np.zeros((self.dimension, self.dimension))
-        for rows, factors in self.pieces(round):
+        for rows, factors in self.pieces(matrix, slope, block):
             scaled = rows * factors[:, None]
-            if round.rows.bits is not None:
-                toward_zero(scaled, round.rows.bits)
+            if block.bits is not None:
+                toward_zero(scaled, block.bits)
             total += scaled.T @ scaled
         return np.asarray(total[self.places])
 
@@ -117,9 +128,9 @@ class Slopes(ShortRows):
         """Slopes in units of G."""
         return slopes_of(self.loss, scores, labels) / slope
 
-    def value(self, round: Round) -> Array:
-        """One pass over the rows."""
+    def summed(self, matrix: Array, slope: float, block: Block) -> Array:
+        """Slopes times rows."""
         total = np.zeros(self.length)
-        for rows, factors in self.pieces(round):
-            total += rows.T @ (factors if round.rows.bits is None else toward_zero(factors, round.rows.bits))
+        for rows, factors in self.pieces(matrix, slope, block):
+            total += rows.T @ (factors if block.bits is None else toward_zero(factors, block.bits))
         return total
