@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.app.jobs import SourceTable
-from sottovoce.data import readers, room
+from sottovoce.data import progress, readers, room
 from sottovoce.data.opening import NUMPY, is_pattern, listed, table_size
 from sottovoce.errors import InputError
 
@@ -109,3 +109,4 @@ def scored(fitted: Any, path: Path) -> Iterator[tuple[Any, Any]]:
             piece = Dataset.from_arrays(rows)
             shares = fitted.predict_proba(piece) if hasattr(fitted, "predict_proba") else None
             yield fitted.predict(piece), shares
+        progress.say(progress.PREDICTING, done, data.shape[0])
