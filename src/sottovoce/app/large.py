@@ -80,7 +80,10 @@ def first_cells(path: Path) -> dict[str, Any]:
     """The columns of the first records of the first file, as they are written."""
     from sottovoce.data.opening import first_records
 
-    return first_records(listed(path)[0])
+    first = listed(path)[0]
+    if first.suffix.lower() in NUMPY:
+        raise InputError(f"{first.name}: a schema is for CSV and Parquet files, whose columns have names.")
+    return first_records(first)
 
 
 def scored(fitted: Any, path: Path) -> Iterator[tuple[Any, Any]]:
