@@ -11,7 +11,9 @@ import pytest
 
 from interrupting import keyed
 from sottovoce.app import runs
+from sottovoce.data import devices
 from sottovoce.door.frames import peek
+from sottovoce.door.gate import Gate
 from sottovoce.federation.journal import Journal
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.in_process import InProcess
@@ -151,3 +153,42 @@ def test_without_ledgers_there_is_no_state(write_job, folder: Path, invoke) -> N
     job = write_job(solver=SOLVER, model={"alpha": "0.1"})
     killed(invoke, "fit", job, "--quiet", question=1)
     assert not (folder / "job.run").exists()
+
+
+GOES_ON = "the same command goes on where it was, and is charged once"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [(KeyboardInterrupt, 130, "stopped; {}\n"), (MemoryError, 2, "Raise them, or stop other programs. {}.\n")],
+)
+def test_a_fit_that_stops_says_what_it_has_cost(
+    error: type[BaseException], code: int, said: str, job: Path, folder: Path, invoke: Any
+) -> None:
+    def stops(*_: object, **__: object) -> None:
+        raise error
+
+    def words(text: str) -> str:
+        return said.format(text if code == 130 else text.capitalize())
+
+    for place, name in ((devices, "prepared"), (runs, "preview")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place, name, stops)
+            told = invoke("fit", job, "--quiet", code=code).stderr
+        assert told.endswith(words("nothing was charged"))
+        assert entries(folder) == {"opening": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Gate, "release", stops)
+        told = invoke("fit", job, "--quiet", code=code).stderr
+    assert told.endswith(words(GOES_ON))
+    assert entries(folder)["reservation"] == 1
+    invoke("fit", job, "--quiet")
+    assert entries(folder)["reservation"] == 1
+
+
+def test_memory_that_runs_out_elsewhere_is_one_line(job: Path, invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stops(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(runs, "planned", stops)
+    assert invoke("plan", job, code=2).stderr.startswith("error: out of memory: ")

@@ -85,6 +85,23 @@ def test_a_file_that_does_not_fit_is_read_in_pieces(
     assert "preparing rows" not in told
 
 
+def test_predictions_to_a_file_show_how_far_they_are(
+    pieces: Path, folder: Path, write_job: Any, invoke: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke("fit", write_job(model=SEEDED), "-q")
+    model, output = folder / "job.json", folder / "scores.csv"
+    for data in (pieces, folder / "all.csv"):
+        told = invoke("predict", model, data, "--output", output, "--overwrite").stderr
+        assert told.endswith(f"600 predictions written to {output}\n")
+    assert invoke("predict", model, pieces, "--output", output, "--overwrite", "--json").stderr == ""
+    assert "600 predictions" not in invoke("predict", model, pieces).stderr
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, to Rich
+    told = invoke("predict", model, pieces, "--output", output, "--overwrite").stderr
+    assert "predicting" in told
+    assert "600/600" in told
+    assert "predicting" not in invoke("predict", model, pieces).stderr
+
+
 def test_predictions_are_written_piece_by_piece(pieces: Path, folder: Path, write_job: Any, invoke: Any) -> None:
     invoke("fit", write_job(model=SEEDED), "-q")
     model = folder / "job.json"

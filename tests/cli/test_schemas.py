@@ -242,3 +242,10 @@ class TestJobs:
         assert "follow from the schema" in both.stderr
         wrong = job(people, SCHEMA + '[data]\nfile = "all.csv"\nrecords = 3\n')
         assert "records=3 is declared" in invoke("fit", wrong, code=2).stderr
+
+
+def test_a_schema_is_for_columns_with_names(folder: Path, invoke: Invoke) -> None:
+    np.save(folder / "X.npy", np.ones((3, 2)))
+    (folder / "t.svm").write_text("1 1:2\n")
+    for name in ("X.npy", "t.svm"):
+        assert "a schema is for" in invoke("schema", folder / name, code=2).stderr

@@ -25,7 +25,7 @@ def test_a_device_that_is_none_is_refused() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is here")
 def test_without_cupy_the_extra_is_named() -> None:
-    with pytest.raises(InputError, match=r"needs CuPy: install sottovoce\[gpu\]"):
+    with pytest.raises(InputError, match=r"needs CuPy \(pip install sottovoce\[gpu\]\) and an NVIDIA"):
         devices.check_device("cuda")
 
 

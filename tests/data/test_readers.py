@@ -205,7 +205,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
         ("t.csv", b"a,b\xff\n1,2\n", None, "not UTF-8"),
         ("t.svm", "", None, "no rows"),
         ("t.svm", "1 1:1\n", "y", "Leave label out"),
-        ("t.tsv", "a\tb\n1\t2\n", None, r"unknown suffix. Known are .csv, .parquet, .*\.svm.*\.gz"),
+        ("t.tsv", "a\tb\n1\t2\n", None, r"unknown suffix. Known are .csv, .parquet, .*\.svm.*\.gz.* a job take \.npy"),
         ("t", "a,b\n1,2\n", None, "unknown suffix"),
         ("t.parquet.gz", b"", None, "unknown suffix"),
     ],
@@ -391,3 +391,16 @@ def test_one_label_does_not_decide_whether_others_are_missing(last: str, tmp_pat
     assert y is not None
     np.testing.assert_array_equal(equal(y, "NA")[:3], [True, False, True])
     np.testing.assert_array_equal(equal(y, "?")[:3], [False, True, False])
+
+
+def test_a_file_of_which_nothing_can_be_read_is_told_of_schemas(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hint = "; a column of texts needs a schema: `sottovoce schema FILE` drafts one"
+    told = []
+    for name, text in (("all.csv", "a,b\n1,x\n2,y\n"), ("one.csv", "a,b\n1,x\n2,3\n"), ("all.svm", "1 x\n0 y\n")):
+        caplog.clear()
+        (tmp_path / name).write_text(text)
+        read_table(tmp_path / name, features=2)
+        told.append(caplog.text.rstrip().endswith(hint))
+    assert told == [True, False, False]

@@ -415,3 +415,40 @@ def test_rows_of_several_times_the_memory_that_is_left(tmp_path: Path) -> None:
     common: dict[str, Any] = {"delta": 1e-7, "row_norm": 1.0, "classes": (0, 1), "insecure_seed": 1, "solver": "newton"}
     expected = sv.PrivateLogisticRegression(**common).fit(X.astype(np.float32), y).coef_
     assert bytes.fromhex(found["coef"]) == expected.tobytes()
+
+
+FIRST = """
+import resource, sys
+import numpy as np
+import scipy.linalg, sklearn.linear_model
+import sottovoce as sv
+from sottovoce.data import dataset, parts_in_file
+rows, labels, folder, more = sys.argv[1:]
+dataset.ENTRIES, parts_in_file.PIECE = 1 << 18, 1 << 20
+model = sv.PrivateLogisticRegression(delta=1e-7, row_norm=1.0, classes=(0, 1), insecure_seed=1, solver="whitened")
+limit = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize() + int(more)
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+try:
+    model.fit(sv.Dataset(rows, label=labels, folder=folder))
+    print("fitted")
+except sv.errors.InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA is not enforced elsewhere")
+@pytest.mark.parametrize("more", [60, 90, 130, 200])
+def test_a_first_fit_within_a_limit_ends(more: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    np.save(tmp_path / "X.npy", rng.integers(-100, 100, (20_000, 40), dtype=np.int8))
+    np.save(tmp_path / "y.npy", rng.integers(0, 2, 20_000, dtype=np.int8))
+    arguments = [str(tmp_path / "X.npy"), str(tmp_path / "y.npy"), str(tmp_path), str(more * 10**6)]
+    called = [sys.executable, "-W", "ignore", "-c", FIRST, *arguments]
+    told = subprocess.run(called, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout
+    if more < 96:
+        assert "of memory, and a fit needs about 96 MB beside its rows" in told
+        assert "Nothing was charged" in told
+    else:
+        assert "fitted" in told or "Nothing was charged" in told
+    if more == 200:
+        assert told == "fitted\n"

@@ -3,6 +3,7 @@
 import gzip
 import lzma
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -315,3 +316,22 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     path.write_text(csv_text(X[:5], y[:5]))
     with pytest.raises(InputError, match="20 records"):
         list(data.pieces())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS is not enforced elsewhere")
+def test_a_sound_file_that_cannot_be_mapped_is_not_called_damaged(tmp_path: Path) -> None:
+    import resource
+
+    np.lib.format.open_memmap(tmp_path / "X.npy", "w+", np.float32, (3_000_000, 40))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = (taken + (200 << 20)) // 1024
+    resource.setrlimit(resource.RLIMIT_AS, (1024 * limit, before[1]))
+    try:
+        with pytest.raises(
+            InputError, match=rf"0\.48 GB cannot be mapped.*ulimit -v {limit}\); raise it, or limit data"
+        ):
+            sources.mapped(tmp_path / "X.npy", 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert sources.mapped(tmp_path / "X.npy", 2).shape == (3_000_000, 40)

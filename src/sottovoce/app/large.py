@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.app.jobs import SourceTable
-from sottovoce.data import readers, room
+from sottovoce.data import progress, readers, room
 from sottovoce.data.opening import NUMPY, is_pattern, listed, table_size
 from sottovoce.errors import InputError
 
@@ -80,7 +80,10 @@ def first_cells(path: Path) -> dict[str, Any]:
     """The columns of the first records of the first file, as they are written."""
     from sottovoce.data.opening import first_records
 
-    return first_records(listed(path)[0])
+    first = listed(path)[0]
+    if first.suffix.lower() in NUMPY:
+        raise InputError(f"{first.name}: a schema is for CSV and Parquet files, whose columns have names.")
+    return first_records(first)
 
 
 def scored(fitted: Any, path: Path) -> Iterator[tuple[Any, Any]]:
@@ -109,3 +112,4 @@ def scored(fitted: Any, path: Path) -> Iterator[tuple[Any, Any]]:
             piece = Dataset.from_arrays(rows)
             shares = fitted.predict_proba(piece) if hasattr(fitted, "predict_proba") else None
             yield fitted.predict(piece), shares
+        progress.say(progress.PREDICTING, done, data.shape[0])

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from numpy.typing import ArrayLike
 
+from sottovoce.data.blas import take_buffers
 from sottovoce.data.block import Block
 from sottovoce.data.context import holding
 from sottovoce.data.dataset import Dataset
@@ -59,6 +60,7 @@ def refusal(X: Any, solver: str, *, private: bool) -> str | None:
 
 def prepared(X: Matrix, y: ArrayLike, recipe: Preparation, solver: str, beside: Path | None = None) -> Any:
     """The block of a holder's rows, where it was chosen to be; a file of rows is in the folder `beside` unless told."""
+    take_buffers()
     if isinstance(X, Dataset) and X.cluster is not None:
         from sottovoce.data.cluster.parts import on_cluster
 

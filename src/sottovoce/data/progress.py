@@ -14,6 +14,7 @@ Hear = Callable[[str, int, int], None]  # what is done, records done, records in
 PREPARING: Final = "preparing rows"
 CHECKING: Final = "checking kept rows"
 READING: Final = "reading rows"
+PREDICTING: Final = "predicting"
 
 _HEARD: Final[ContextVar[Hear | None]] = ContextVar("heard", default=None)
 

@@ -46,6 +46,7 @@ MISSING = frozenset({"", "na", "nan", "?"})
 _MOST_FEATURES = 2**31 - 2  # a larger index does not fit the matrix
 _ROWS_AT_ONCE = 20_000  # strings are ten times the size of the numbers they become
 LINES_NAMED = 5  # of those that became null rows, in the log
+_NEEDS_SCHEMA = "; a column of texts needs a schema: `sottovoce schema FILE` drafts one"
 _log = logging.getLogger("sottovoce.readers")
 SPACES = b" \t\r\n\x0b\x0c"  # a line of these alone is empty
 _NOT_DATA = ("@", "%", "|")  # what opens a comment or a declaration in an ARFF or a UCI file
@@ -261,7 +262,7 @@ def kind_of(path: Path) -> str:
     if kind not in CSV + LIBSVM + (() if compressed else PARQUET):
         raise InputError(
             f"{path.name}: unknown suffix. Known are {', '.join(CSV + PARQUET + LIBSVM)}, and after "
-            f"{', '.join(CSV + LIBSVM)} one of {', '.join(COMPRESSED)}."
+            f"{', '.join(CSV + LIBSVM)} one of {', '.join(COMPRESSED)}; a Dataset and a job take .npy too."
         )
     return kind
 
@@ -436,14 +437,16 @@ def tell_spoilt(path: PathLike, records: int, spoilt: Sequence[int], count: int 
         count = len(spoilt) if count is None else count
         first = ", ".join(map(str, spoilt[:LINES_NAMED]))
         more = ", ..." if count > LINES_NAMED else ""
+        texts = count == records and any(suffix.lower() in CSV for suffix in Path(path).suffixes)
         _log.warning(
             "%s: %d of %d records cannot be read (a cell that is no number, or too few or too many cells); they count "
-            "as null rows, which contribute nothing. Lines: %s%s",
+            "as null rows, which contribute nothing. Lines: %s%s%s",
             path,
             count,
             records,
             first,
             more,
+            _NEEDS_SCHEMA if texts else "",
         )
 
 

@@ -27,6 +27,11 @@ def available() -> int:
     return max(0, min([*_of_machine(), *_of_groups(), *_of_process()], default=UNKNOWN))
 
 
+def within_limits() -> int | None:
+    """Bytes that this process's own limits leave it; None where it has none."""
+    return min(_of_process(), default=None)
+
+
 def _of_machine() -> Iterator[int]:
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -89,8 +94,8 @@ def check_free(folder: Path, needed: int) -> None:
     stats = os.statvfs(folder) if hasattr(os, "statvfs") else None
     if stats is not None and (free := stats.f_bavail * stats.f_frsize) < needed:
         raise InputError(
-            f"prepared rows need {_size(needed)} in {folder}, which has {_size(free)} free. Make room, or name another "
-            "folder with folder=. Nothing was charged."
+            f"prepared rows need {in_words(needed)} in {folder}, which has {in_words(free)} free. Make room, or name "
+            "another folder with folder=. Nothing was charged."
         )
 
 
@@ -149,5 +154,6 @@ class Scratch:
             self._name.unlink(missing_ok=True)
 
 
-def _size(count: int) -> str:
+def in_words(count: int) -> str:
+    """A number of bytes."""
     return f"{count / 1e9:.3g} GB" if count >= 1e8 else f"{count / 1e6:.3g} MB"

@@ -6,6 +6,8 @@ decides what becomes of it. A source can be pickled, and holds no rows of a file
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import mmap
 from abc import ABC, abstractmethod
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data import readers
 from sottovoce.data.matrix import Matrix, is_sparse
+from sottovoce.data.room import in_words
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
 
@@ -385,13 +388,29 @@ def mapped(path: Path, dimensions: int) -> NDArray[Any]:
         found = np.load(path, mmap_mode="r")
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file.") from None
-    except (OSError, ValueError, EOFError):
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            raise InputError(
+                f"{path} of {in_words(path.stat().st_size)} cannot be mapped within this process's limit (ulimit -v"
+                f"{_addresses()}); raise it, or limit data (ulimit -d) instead."
+            ) from None
         raise InputError(f"{path} is damaged, or not a file of np.save with numbers or texts. Save it again.") from None
     kinds = "fiub" if dimensions == 2 else "fiubU"
     if not isinstance(found, np.ndarray) or found.ndim != dimensions or found.dtype.kind not in kinds:
         what = "rows, an array of numbers with two dimensions" if dimensions == 2 else "labels, with one dimension"
         raise InputError(f"{path} has not {what}; save such an array there.")
     return found
+
+
+def _addresses() -> str:
+    """The limit of addresses, in the unit of ulimit; "" where there is none."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if soft != resource.RLIM_INFINITY:
+            return f" {soft // 1024}"
+    return ""
 
 
 def _stat(path: Path) -> Mark:

@@ -29,7 +29,7 @@ from sottovoce.app.cli import (
     solving,
     training,
 )
-from sottovoce.app.cli.console import complain, exit_code, show_log
+from sottovoce.app.cli.console import OUT_OF_MEMORY, complain, exit_code, show_log
 from sottovoce.errors import SottovoceError
 
 _EPILOG = """**Exit codes:** 0 done; 1 unexpected error; 2 bad input or usage; 3 refused by a budget or by a
@@ -47,6 +47,9 @@ class _Group(TyperGroup):
         except SottovoceError as error:
             complain(str(error))
             raise typer.Exit(exit_code(error)) from None
+        except MemoryError:
+            complain(OUT_OF_MEMORY)
+            raise typer.Exit(2) from None
 
 
 app = typer.Typer(

@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that are there already.")]
+
+OUT_OF_MEMORY: Final = (
+    "out of memory: the machine, the control group or the limits of this process (ulimit -d, ulimit -v) leave it too "
+    "little. Raise them, or stop other programs."
+)
 
 _CODES: Mapping[type[SottovoceError], int] = {
     InputError: 2,

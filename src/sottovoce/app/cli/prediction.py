@@ -7,6 +7,7 @@ import csv
 import io
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,8 +71,7 @@ def predict(
         if as_json and output is None:
             raise InputError(f"--json: {data} is read in pieces, and its predictions are lines; give --output.")
         count = _by_pieces(fitted, data, output, proba=proba, overwrite=overwrite)
-        if as_json:
-            print_json({"records": count, "written": str(output)})
+        _tell_written(count, output, as_json=as_json)
         return
     else:
         columns = _central(fitted, data, proba=proba)
@@ -83,8 +83,32 @@ def predict(
         sys.stdout.write(text)
     else:
         write_text(output, text, "--output", overwrite=overwrite)
-        if as_json:
-            print_json({"records": len(columns["prediction"]), "written": str(output)})
+        _tell_written(len(columns["prediction"]), output, as_json=as_json)
+
+
+def _tell_written(count: int, output: Path | None, *, as_json: bool) -> None:
+    """How many predictions went to which file; nothing where they are on the standard output."""
+    if as_json:
+        print_json({"records": count, "written": str(output)})
+    elif output is not None:
+        aside().print(f"{count:,} predictions written to {output}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress(output: Path | None) -> Iterator[None]:
+    """A line with the time left, where predictions go to a file and somebody looks."""
+    from sottovoce.data.progress import PREDICTING, heard_by
+    from sottovoce.estimators.progress import progress_bar
+
+    console = aside()
+    if output is None or not console.is_terminal:
+        yield
+        return
+    with (
+        progress_bar(PREDICTING, console) as advance,
+        heard_by(lambda what, done, total: advance(done, total) if what == PREDICTING else None),
+    ):
+        yield
 
 
 def _central(fitted: PrivateLinearModel, data: Path, *, proba: bool) -> dict[str, list[Any]]:
@@ -122,10 +146,11 @@ def _by_pieces(fitted: PrivateLinearModel, data: Path, output: Path | None, *, p
     with contextlib.nullcontext(sys.stdout) if output is None else written(output, "--output", overwrite) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(map(cell, names))
-        for labels, shares in scored(fitted, data):
-            columns = [labels.tolist(), *(shares.T.tolist() if proba else ())]
-            writer.writerows([_text(value) for value in row] for row in zip(*columns, strict=True))
-            count += len(labels)
+        with _progress(output):
+            for labels, shares in scored(fitted, data):
+                columns = [labels.tolist(), *(shares.T.tolist() if proba else ())]
+                writer.writerows([_text(value) for value in row] for row in zip(*columns, strict=True))
+                count += len(labels)
     return count
 
 

@@ -6,12 +6,14 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from sottovoce.app.cli.console import (
+    OUT_OF_MEMORY,
     AsJson,
     Overwrite,
     aside,
@@ -136,6 +138,7 @@ def fit(
     for said in filter(None, (loaded.set_elsewhere, begun.said())):
         beside.print(said, soft_wrap=True)
     with (
+        _told_when_stopped(loaded, begun),
         watched_fit(loaded, seen, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,
         runs.opened(loaded, watched.hear, begun, watched.over) as run,
     ):
@@ -173,6 +176,31 @@ def fit(
         )
     elif not quiet:
         show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
+
+
+@contextmanager
+def _told_when_stopped(job: Job, begun: Begun) -> Iterator[None]:
+    """Of a fit that is interrupted, or that memory is too small for, say what it has cost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        aside().print(f"stopped; {_standing(job, begun)}", soft_wrap=True)
+        raise
+    except MemoryError:
+        raise InputError(f"{OUT_OF_MEMORY} {_standing(job, begun).capitalize()}.") from None
+
+
+def _standing(job: Job, begun: Begun) -> str:
+    """Whether a fit that stops now was charged: by the ledgers that are here, of parties elsewhere by its state."""
+    from sottovoce.app import interrupted, runs
+
+    now = {party: account.balance().plans for party, account in runs.accounts_of(job).items()}
+    charged = job.federation is not None or now != {party: each.plans for party, each in begun.before.items()}
+    if charged and interrupted.state_path(job).exists():
+        return "the same command goes on where it was, and is charged once"
+    if job.federation is not None:
+        return "the ledgers of its parties tell whether it was charged"
+    return "what was charged stays charged" if charged else "nothing was charged"
 
 
 def trained(run: Run, console: Console, watched: WatchedWire, *, quiet: bool) -> PrivateLinearModel:

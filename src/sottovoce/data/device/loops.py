@@ -42,7 +42,7 @@ def cupy() -> Any:
     try:
         import cupy as found
     except ImportError:
-        raise InputError('device="cuda" needs CuPy: install sottovoce[gpu].') from None
+        raise InputError('device="cuda" needs CuPy (pip install sottovoce[gpu]) and an NVIDIA GPU.') from None
     try:
         count = found.cuda.runtime.getDeviceCount()
     except found.cuda.runtime.CUDARuntimeError:
