@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sottovoce.app import runs, sources
+from sottovoce.app.estimates import Prepared
 from sottovoce.app.interrupted import state_path
 from sottovoce.app.jobs import (
     EvaluationJob,
@@ -85,6 +86,7 @@ class _Visit:
     time_there: datetime | None = None
     schema: Schema | None = None
     shape: tuple[int, int] | None = None  # records, features
+    prepared: tuple[Prepared, ...] = ()  # rows of a job's plan
 
     def do(self, check: str, findings: Findings) -> None:
         """Make a check; an error that the package raises on purpose is its last finding."""
@@ -171,10 +173,12 @@ def _examine_job(job: Job, visit: _Visit) -> None:
         if source.ledger is not None:
             visit.do(f"ledger{at}", _ledger(f"ledger{at}", source, job.resolve, job.privacy.epsilon))
             folders.append(job.resolve(source.ledger).parent)
-    visit.do("plan", _plan(job))
+    visit.do("plan", _plan(job, visit))
     visit.do("outputs", _outputs(job))
     for folder in dict.fromkeys(folders):
         visit.do("disk", _disk(folder, visit.shape))
+    for prepared in visit.prepared:
+        visit.do("disk", _disk_for_rows(prepared))
 
 
 def _examine_coordinator(job: Job | PeopleJob | EvaluationJob, visit: _Visit) -> None:
@@ -417,6 +421,15 @@ def _disk(folder: Path, shape: tuple[int, int] | None) -> Findings:
     yield Finding("disk", "ok" if free >= needed else "warning", said + ("" if free >= needed else "; free some space"))
 
 
+def _disk_for_rows(prepared: Prepared) -> Findings:
+    """Room for prepared rows that go to a file."""
+    if prepared.folder is not None:
+        prepared.check()
+        free = shutil.disk_usage(prepared.folder).free
+        said = f"{prepared.folder}: {_size(free)} free, prepared rows take {_size(prepared.size)}"
+        yield Finding("disk", "ok", f"{said} while a fit runs")
+
+
 def _size(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / _MEGABYTE:.0f} MiB"
 
@@ -488,7 +501,7 @@ def _listening(listen: str, folder: Path) -> Findings:
         yield Finding("network", "ok", f"{listen} is free; parties reach it as {named}, through any firewall")
 
 
-def _plan(job: Job) -> Findings:
+def _plan(job: Job, visit: _Visit) -> Findings:
     """The job has a plan, if its public numbers are known."""
     table = job.federation
     if table is not None and (table.records is None or table.features is None):
@@ -500,6 +513,7 @@ def _plan(job: Job) -> Findings:
         )
         return
     shown = runs.planned(job)
+    visit.prepared = shown.prepared
     yield Finding("plan", "ok", f"{shown.plan.algorithm}, epsilon {job.privacy.epsilon:g}; `sottovoce plan` says more")
 
 
