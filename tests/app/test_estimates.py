@@ -204,6 +204,18 @@ def test_rows_of_files_that_stay_in_memory_are_counted(
     assert 0.5 < told.memory_bytes / took < 2.0
 
 
+def test_what_the_first_rehearsal_loads_does_not_hide_prepared_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process: the first allocates more than all rows of the next ones do."""
+    monkeypatch.setattr(estimates, "_resident", lambda: 0)
+    monkeypatch.setattr(estimates, "PATIENCE", 0.05)
+    plan = plan_of("newton", [20_000]).model_copy(update={"parties": (("data", 10_000_000),)})
+    loading = iter([24_000_000.0])
+    monkeypatch.setattr(InFiles, "_peak", lambda _self, _plan, _form, count: 50.0 * count + next(loading, 0.0))
+    rows = InFiles(10_000_000, 8, kind=".npy")
+    (lying,) = rows.prepared(plan)
+    assert lying.size < rows.estimate(plan, algorithms.of(plan)).memory_bytes < 1.5 * lying.size
+
+
 def test_prepared_rows_lie_where_a_fit_puts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second party finds less memory; one that keeps its rows has them in a file though they fit."""
     plan = plan_of("newton", [1000, 1000])
@@ -213,6 +225,8 @@ def test_prepared_rows_lie_where_a_fit_puts_them(tmp_path: Path, monkeypatch: py
     first, second = InFiles(2000, 8, places=places).prepared(plan)
     assert (first.size, first.where, first.folder) == (size, "memory", None)
     assert (second.size, second.where, second.folder) == (size, "file", tmp_path)
+    read_whole = InFiles(2000, 8, places=(places[0], Place(whole=True))).prepared(plan)
+    assert [(each.size, each.where) for each in read_whole] == [(2 * size, "memory")]
     monkeypatch.setattr(room, "available", lambda: 1 << 40)
     assert [each.where for each in InFiles(2000, 8, places=places).prepared(plan)] == ["memory"]
     kept = InFiles(2000, 8, places=(Place(tmp_path, keep=True),) * 2).prepared(plan)

@@ -159,7 +159,7 @@ def test_files_of_numpy_are_named_in_a_job(folder: Path, write_job: Any, invoke:
     assert coefficients(job) == coefficients(folder / "whole.toml")
 
 
-def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any) -> None:
+def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any, invoke: Any) -> None:
     assert pieces.is_dir()
     open_ledger("north.ledger", 5.0)
     (folder / "north.toml").write_text(
@@ -170,6 +170,12 @@ def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any) 
     facts = {fact.name: fact.value for fact in holder_of(job, policy_of(job)).facts(classes=False)}
     assert facts["records"] == 600
     assert facts["solvers"] == ("newton", "gradient", "sgd", "whitened")
+    assert "prepared rows" not in invoke("doctor", "--job", job.path, code=1).stdout  # they stay in memory
+    text = job.path.read_text().replace("label =", "keep = true\nlabel =")
+    job.path.write_text(text)
+    assert "prepared rows take" in invoke("doctor", "--job", job.path, code=1).stdout
+    job.path.write_text(text.replace("keep =", 'folder = "gone"\nkeep ='))
+    assert "for prepared rows is no folder" in invoke("doctor", "--job", job.path, code=1).stdout
 
 
 def test_a_party_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

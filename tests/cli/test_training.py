@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sottovoce
 from sottovoce.app import estimates, runs
-from sottovoce.app.estimates import Estimate
+from sottovoce.app.cli import training
+from sottovoce.app.estimates import Estimate, Prepared
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load
 from sottovoce.errors import InputError
@@ -117,6 +119,20 @@ def test_a_fit_tells_the_time_of_a_rehearsal_or_none(write_job, invoke, monkeypa
         shown = result.stdout + result.stderr
         assert f"about 47 s of {work} and about 5 MB of memory on this machine" in shown
         assert "prepared rows: 15 kB in memory" in shown
+
+
+@pytest.mark.parametrize(
+    ("prepared", "text"),
+    [
+        (Prepared(492_000_000, "memory"), "492 MB in memory"),
+        (Prepared(2_000_000_000, "file", Path("rows"), 100), "2 GB in a file in rows"),
+        (Prepared(80_000_000, "cluster", workers=2), "at 2 workers of the cluster, 40 MB each"),
+        (Prepared(80_000_000, "device"), "80 MB on the device"),
+    ],
+    ids=lambda given: getattr(given, "where", ""),
+)
+def test_where_prepared_rows_will_lie_is_said(prepared, text):
+    assert training._lying(prepared) == text
 
 
 def test_quiet_is_quiet(write_job, invoke):

@@ -38,7 +38,10 @@ from sottovoce.app.jobs import (
     tables_of,
 )
 from sottovoce.app.large import goes_by_pieces
+from sottovoce.data import room
 from sottovoce.data.identifiers import identifiers
+from sottovoce.data.opening import listed as files_of
+from sottovoce.data.readers import LIBSVM
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError, SottovoceError, WireError
 from sottovoce.federation.policy import Policy
@@ -64,6 +67,7 @@ Findings = Iterator["Finding"]
 _SECONDS: Final = 5.0  # to reach a coordinator
 _MEGABYTE: Final = 2**20
 _LEAST_FREE: Final = 100 * _MEGABYTE
+_ENTRY, _BESIDE = 4, 9  # bytes of an entry of a prepared row, and of its label and mark
 _ANSWERS: Final = 1_000  # that a ledger keeps of one run at most, each a number for every feature; generously
 _UNKNOWN_HOSTS: Final = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
 
@@ -145,6 +149,7 @@ def _examine_party(job: PartyJob, visit: _Visit) -> None:
     wanted = job.policy.max_epsilon if sources.policy_trains(job) else 0.0
     visit.do("ledger", _ledger("ledger", source, job.resolve, wanted))
     visit.do("disk", _disk(_ledger_folder(job, source), visit.shape))
+    visit.do("disk", _disk_of_party(job, visit))
     visit.do("policy", _policy(job, visit))
 
 
@@ -419,6 +424,21 @@ def _disk(folder: Path, shape: tuple[int, int] | None) -> Findings:
     if free < _LEAST_FREE:
         raise InputError(f"{said}; free some space: a ledger that cannot be written answers nothing.")
     yield Finding("disk", "ok" if free >= needed else "warning", said + ("" if free >= needed else "; free some space"))
+
+
+def _disk_of_party(job: PartyJob, visit: _Visit) -> Findings:
+    """The same before there is a plan: dense rows that are read in pieces, as most plans have them."""
+    source, path = job.party, job.resolve(job.party.file)
+    if visit.shape is None or not goes_by_pieces(source, path, visit.schema) or source.cluster is not None:
+        return
+    if {suffix.lower() for suffix in files_of(path)[0].suffixes} & set(LIBSVM):
+        return
+    records, features = visit.shape
+    size = records * (_ENTRY * (features + 1) + _BESIDE)
+    if source.keep or not room.fits(size):
+        folder = None if source.folder is None else job.resolve(source.folder)
+        place = room.named_place(folder, None if source.ledger is None else _ledger_folder(job, source))
+        yield from _disk_for_rows(Prepared(size, "file", place, records))
 
 
 def _disk_for_rows(prepared: Prepared) -> Findings:
