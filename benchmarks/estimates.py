@@ -32,7 +32,7 @@ from files import made as written
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.app.estimates import Estimate, InFiles, InMemory
+from sottovoce.app.estimates import Estimate, InFiles, InMemory, Place
 from sottovoce.data.parts import SERVED
 from sottovoce.errors import RepeatedFitWarning
 
@@ -44,6 +44,7 @@ SHAPES: dict[str, tuple[int, int, int | None]] = {
     "sparse 100,000 x 120, 14 a row": (100_000, 120, 14),
     "sparse 400,000 x 300, 20 a row": (400_000, 300, 20),
     "files 1,500,000 x 40": (1_500_000, 40, None),
+    "files in memory 3,000,000 x 40": (3_000_000, 40, None),
 }
 
 
@@ -69,17 +70,18 @@ def model(solver: str) -> sv.PrivateLogisticRegression:
 
 
 def in_files(solver: str, shape: str) -> dict[str, float]:
-    """Of a Parquet file, within a limit under which prepared rows lie in a file, by the clock on the wall."""
+    """Of a Parquet file, prepared rows in memory or, by a limit under which they do not fit, in a file; by the wall."""
     warnings.simplefilter("ignore", RepeatedFitWarning)
     records, features, _ = SHAPES[shape]
     with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder), records, features)
-        resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, resource.RLIM_INFINITY))
+        if "in memory" not in shape:
+            resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, resource.RLIM_INFINITY))
         made = sv.PrivateLogisticRegression(1.0, delta=1e-9, row_norm=2 * features**0.5, classes=(0, 1), solver=solver)
         federation = sv.Federation.central(sv.Dataset(path, label="y", folder=folder))
         plan = made.plan(federation)
         start = time.perf_counter()
-        told = InFiles(records, features, folder=Path(folder)).estimate(plan, algorithms.of(plan))
+        told = InFiles(records, features, places=(Place(Path(folder)),)).estimate(plan, algorithms.of(plan))
         spent = time.perf_counter() - start
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         start = time.perf_counter()

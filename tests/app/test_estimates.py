@@ -18,8 +18,8 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.app import estimates
 from sottovoce.app.costs import Cost, cost_of
-from sottovoce.app.estimates import InFiles, InMemory, Line, Rehearsal, can_be_rehearsed
-from sottovoce.data import parts_in_file
+from sottovoce.app.estimates import InFiles, InMemory, Line, Place, Rehearsal, can_be_rehearsed
+from sottovoce.data import parts_in_file, room
 from sottovoce.plan.plan import Plan
 
 OPTIONS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "entry_bound": 1.0, "classes": (-1, 1), "insecure_seed": 3}
@@ -139,7 +139,7 @@ def test_rows_in_files_are_rehearsed_where_they_would_lie(
     monkeypatch.setattr(parts_in_file, "PartsInFile", lambda *told: files.append(told) or real(*told))
     plan, many = plan_of("newton", [20_000]), 2_000_000_000
     form, entries = algorithms.of(plan), 8.0 if kind == ".svm" else None
-    small, large = (InFiles(count, 8, entries, kind=kind, folder=tmp_path) for count in (20_000, many))
+    small, large = (InFiles(count, 8, entries, kind=kind, places=(Place(tmp_path),)) for count in (20_000, many))
     fits, held = small.estimate(plan, form), len(files)
     wide = plan.model_copy(update={"parties": (("data", many),)})
     found = large.estimate(wide, form)
@@ -147,7 +147,7 @@ def test_rows_in_files_are_rehearsed_where_they_would_lie(
     assert files  # and these do not
     assert found.seconds > 100 * fits.seconds > 0.0
     assert not list(tmp_path.iterdir())
-    assert large._reading(plan) > 0.0
+    assert (large.reading(plan) or 0.0) > 0.0
 
 
 def test_what_is_short_is_not_rehearsed_and_what_cannot_be_is_told_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,3 +178,72 @@ def test_fits_by_columns_and_without_privacy_are_not_rehearsed() -> None:
     free = OPTIONS | {"epsilon": math.inf, "insecure_seed": None, "alpha": 0.1}
     assert not can_be_rehearsed(sv.PrivateLogisticRegression(**free).plan(sv.Federation.central(X, y)))
     assert can_be_rehearsed(plan_of("newton", [100]))
+
+
+@pytest.mark.parametrize(("kind", "features"), [(".npy", 40), (".parquet", 8)])
+def test_rows_of_files_that_stay_in_memory_are_counted(
+    kind: str, features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of a fit on a `Dataset` whose prepared rows fit: by far more than one piece."""
+    monkeypatch.setattr(estimates, "_resident", lambda: 0)
+    monkeypatch.setattr(estimates, "PATIENCE", 0.05)
+    X, y = data(24_000_000 // features // 4, features)
+    model = sv.PrivateLogisticRegression(**OPTIONS, solver=sv.solvers.Newton(rounds=3))
+    federation = sv.Federation.central(sv.Dataset.from_arrays(X, y))
+    plan = model.plan(federation)
+    rows = InFiles(*X.shape, kind=kind)
+    told = rows.estimate(plan, algorithms.of(plan))
+    (lying,) = rows.prepared(plan)
+    assert (lying.size, lying.where) == (X.shape[0] * (4 * (features + 1) + 9), "memory")
+    tracemalloc.start(1)
+    before = tracemalloc.get_traced_memory()[0]
+    model.fit(federation)
+    took = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    assert lying.size < told.memory_bytes
+    assert 0.5 < told.memory_bytes / took < 2.0
+
+
+def test_what_the_first_rehearsal_loads_does_not_hide_prepared_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process: the first allocates more than all rows of the next ones do."""
+    monkeypatch.setattr(estimates, "_resident", lambda: 0)
+    monkeypatch.setattr(estimates, "PATIENCE", 0.05)
+    plan = plan_of("newton", [20_000]).model_copy(update={"parties": (("data", 10_000_000),)})
+    loading = iter([24_000_000.0])
+    monkeypatch.setattr(InFiles, "_peak", lambda _self, _plan, _form, count: 50.0 * count + next(loading, 0.0))
+    rows = InFiles(10_000_000, 8, kind=".npy")
+    (lying,) = rows.prepared(plan)
+    assert lying.size < rows.estimate(plan, algorithms.of(plan)).memory_bytes < 1.5 * lying.size
+
+
+def test_prepared_rows_lie_where_a_fit_puts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second party finds less memory; one that keeps its rows has them in a file though they fit."""
+    plan = plan_of("newton", [1000, 1000])
+    size = 1000 * (4 * 9 + 9)
+    monkeypatch.setattr(room, "available", lambda: 4 * size)
+    places = (Place(tmp_path), Place(None, tmp_path))
+    first, second = InFiles(2000, 8, places=places).prepared(plan)
+    assert (first.size, first.where, first.folder) == (size, "memory", None)
+    assert (second.size, second.where, second.folder) == (size, "file", tmp_path)
+    read_whole = InFiles(2000, 8, places=(places[0], Place(whole=True))).prepared(plan)
+    assert [(each.size, each.where) for each in read_whole] == [(2 * size, "memory")]
+    monkeypatch.setattr(room, "available", lambda: 1 << 40)
+    assert [each.where for each in InFiles(2000, 8, places=places).prepared(plan)] == ["memory"]
+    kept = InFiles(2000, 8, places=(Place(tmp_path, keep=True),) * 2).prepared(plan)
+    assert [each.where for each in kept] == ["file", "file"]
+    with pytest.raises(sv.errors.InputError, match="is no folder"):
+        kept[0]._replace(folder=tmp_path / "gone").check()
+
+
+def test_reading_a_file_is_in_the_time_until_it_is_read() -> None:
+    plan = plan_of("newton", [60_000])
+    plan = plan.model_copy(update={"parties": (("data", 1_000_000),)})
+    to_read = InMemory(1_000_000, 8, kind=".csv")
+    assert (to_read.reading(plan) or 0.0) > 0.01
+    assert InMemory(1_000_000, 8, kind=".csv", here=True).reading(plan) == 0.0
+    assert InMemory(1_000_000, 8, kind=".csv", schema=True).reading(plan) is None
+    form = algorithms.of(plan)
+    assert cost_of(plan, form, rows=to_read).reading == "counted"
+    assert cost_of(plan, form, rows=InMemory(1_000_000, 8, kind=".csv", schema=True)).reading == "not counted"
+    assert cost_of(plan, form, rows=InMemory(1_000_000, 8, here=True)).reading == ""
+    assert (Cost(1, 1, 1, 1.0, reading="counted") + Cost(1, 1, 1, 1.0, reading="not counted")).reading == "not counted"

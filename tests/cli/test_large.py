@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,35 @@ def test_a_plan_says_which_solvers_serve(pieces: Path, write_job: Any, invoke: A
     refused = write_job("cd.toml", data=file, solver={"name": '"cd"'})
     told = invoke("fit", refused, code=3).stderr
     assert "a Dataset serves newton, gradient, sgd, whitened" in told
+    assert invoke("plan", refused, code=3).stderr == told.splitlines(keepends=True)[-1]  # before it shows anything
+    examined = invoke("doctor", "--job", refused, code=1).stdout
+    assert "a Dataset serves newton, gradient, sgd, whitened" in examined
+
+
+def test_a_plan_says_where_prepared_rows_will_lie(
+    pieces: Path, folder: Path, write_job: Any, invoke: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And whether the folder has room for them, which the doctor looks at too."""
+    assert pieces.is_dir()
+    where = {"file": '"people/*.csv"', "folder": '"rows"'}
+    job, (memory,) = write_job(data=where), [{"bytes": 600 * (4 * 4 + 9), "where": "memory"}]
+    assert json.loads(invoke("plan", job, "--json").stdout)["prepared_rows"] == [memory]
+    assert "prepared rows" not in invoke("plan", job).stdout
+    kept = write_job("kept.toml", data={**where, "keep": "true"})
+    told = json.loads(invoke("plan", kept, "--json").stdout)
+    assert told["prepared_rows"] == [{**memory, "where": "file", "folder": str(folder / "rows")}]
+    assert f"folder='{folder / 'rows'}' for prepared rows is no folder" in " ".join(told["notes"])
+    assert "is no folder" in invoke("doctor", "--job", kept, code=1).stdout
+    (folder / "rows").mkdir()
+    shown = invoke("plan", kept).stdout
+    assert f"prepared rows: 15 kB in a file in {folder / 'rows'}" in shown
+    assert "note: prepared rows" not in shown
+    assert f"{folder / 'rows'}:" in invoke("doctor", "--job", kept).stdout
+    full = os.statvfs_result((4096, 4096, 10, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(room.os, "statvfs", lambda _: full)
+    noted = " ".join(invoke("plan", kept).stdout.split())
+    assert f"note: prepared rows need 0.0249 MB in {folder / 'rows'}, which has 0 MB free" in noted
+    assert "which has 0 MB free" in invoke("doctor", "--job", kept, code=1).stdout
 
 
 def test_a_file_that_does_not_fit_is_read_in_pieces(
@@ -146,7 +176,7 @@ def test_files_of_numpy_are_named_in_a_job(folder: Path, write_job: Any, invoke:
     assert coefficients(job) == coefficients(folder / "whole.toml")
 
 
-def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any) -> None:
+def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any, invoke: Any) -> None:
     assert pieces.is_dir()
     open_ledger("north.ledger", 5.0)
     (folder / "north.toml").write_text(
@@ -157,6 +187,12 @@ def test_a_party_serves_a_pattern(pieces: Path, folder: Path, open_ledger: Any) 
     facts = {fact.name: fact.value for fact in holder_of(job, policy_of(job)).facts(classes=False)}
     assert facts["records"] == 600
     assert facts["solvers"] == ("newton", "gradient", "sgd", "whitened")
+    assert "prepared rows" not in invoke("doctor", "--job", job.path, code=1).stdout  # they stay in memory
+    text = job.path.read_text().replace("label =", "keep = true\nlabel =")
+    job.path.write_text(text)
+    assert "prepared rows take" in invoke("doctor", "--job", job.path, code=1).stdout
+    job.path.write_text(text.replace("keep =", 'folder = "gone"\nkeep ='))
+    assert "for prepared rows is no folder" in invoke("doctor", "--job", job.path, code=1).stdout
 
 
 def test_a_party_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sottovoce
-from sottovoce.app import runs
+from sottovoce.app import estimates, runs
+from sottovoce.app.cli import training
+from sottovoce.app.estimates import Estimate, Prepared
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load
 from sottovoce.errors import InputError
@@ -100,6 +103,36 @@ def test_a_fit_writes_model_report_and_page(write_job, invoke, folder):
     assert report["feature_names"] == list(model.feature_names_in_)
     assert report["against"]["world"]["trade_off"]["0.05"] < 0.95
     assert model.privacy_.world.detected(0.05) == 1 - report["against"]["world"]["trade_off"]["0.05"]
+
+
+def test_a_fit_tells_the_time_of_a_rehearsal_or_none(write_job, invoke, monkeypatch):
+    """What is short is told roughly by a plan, and not at all by a fit; of what is rehearsed both tell it."""
+    assert "less than a second of computing" in invoke("plan", write_job()).stdout
+    told = invoke("fit", write_job()).stderr
+    (line,) = (line for line in told.splitlines() if line.startswith("Cost:"))
+    assert line.endswith("to them")
+    monkeypatch.setattr(runs, "LONGER", 0.0)
+    monkeypatch.setattr(runs, "LONG", 0.0)
+    monkeypatch.setattr(estimates.Rows, "estimate", lambda *_told, **_more: Estimate(47.0, 5_000_000))
+    for command, work in (("plan", "reading and computing"), ("fit", "computing")):  # the fit has read the file
+        result = invoke(command, write_job(), *(["--overwrite"] if command == "fit" else []))
+        shown = result.stdout + result.stderr
+        assert f"about 47 s of {work} and about 5 MB of memory on this machine" in shown
+        assert "prepared rows: 15 kB in memory" in shown
+
+
+@pytest.mark.parametrize(
+    ("prepared", "text"),
+    [
+        (Prepared(492_000_000, "memory"), "492 MB in memory"),
+        (Prepared(2_000_000_000, "file", Path("rows"), 100), "2 GB in a file in rows"),
+        (Prepared(80_000_000, "cluster", workers=2), "at 2 workers of the cluster, 40 MB each"),
+        (Prepared(80_000_000, "device"), "80 MB on the device"),
+    ],
+    ids=lambda given: getattr(given, "where", ""),
+)
+def test_where_prepared_rows_will_lie_is_said(prepared, text):
+    assert training._lying(prepared) == text
 
 
 def test_quiet_is_quiet(write_job, invoke):

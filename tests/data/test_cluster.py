@@ -221,6 +221,10 @@ def test_what_a_fit_takes_is_rehearsed_at_the_workers(client: Any, monkeypatch: 
     )
     assert 0.0 < short.seconds < long.seconds
     assert long.memory_bytes < 2 * short.memory_bytes  # this process has none of the rows
+    assert not long.reading
+    (lying,) = estimates.OnCluster(plan.records, 5, cluster=client).prepared(plan)
+    assert (lying.where, lying.workers) == ("cluster", len(client.scheduler_info()["workers"]))
+    assert lying.size == plan.records * (4 * 6 + 9)
 
 
 def test_jobs_name_a_scheduler(client: Any, tmp_path: Path) -> None:

@@ -30,16 +30,15 @@ def test_without_cupy_the_extra_is_named() -> None:
 
 
 def test_what_rows_do_not_serve_where_they_lie_is_refused() -> None:
-    X = np.eye(3)
-    assert devices.refusal(X, "scd", private=True) is None
+    arrays, data = {"by_pieces": False, "clustered": False}, {"by_pieces": True, "clustered": False}
+    assert devices.refusal("scd", private=True, **arrays) is None
     with devices.on("cuda"):
-        assert "newton, gradient, sgd, whitened" in str(devices.refusal(X, "scd", private=True))
-        assert "with privacy" in str(devices.refusal(X, "newton", private=False))
-        assert devices.refusal(X, "newton", private=True) is None
-    assert devices.refusal(X, "scd", private=True) is None
-    data = sv.Dataset.from_arrays(X, np.ones(3))
-    assert "a Dataset serves newton, gradient, sgd, whitened" in str(devices.refusal(data, "scd", private=True))
-    assert devices.refusal(data, "whitened", private=False) is None
+        assert "newton, gradient, sgd, whitened" in str(devices.refusal("scd", private=True, **arrays))
+        assert "with privacy" in str(devices.refusal("newton", private=False, **arrays))
+        assert devices.refusal("newton", private=True, **arrays) is None
+    assert devices.refusal("scd", private=True, **arrays) is None
+    assert "a Dataset serves newton, gradient, sgd, whitened" in str(devices.refusal("scd", private=True, **data))
+    assert devices.refusal("whitened", private=False, **data) is None
 
 
 def test_auto_takes_a_solver_that_the_rows_serve() -> None:

@@ -46,7 +46,8 @@ class Cost:
 
     Rounds and bytes are exact or, where the data decide what is sent, what the run takes at most; of sealed columns
     bytes are by formula. Of the downlink `dealt_bytes` are a dealer's random numbers. `memory_bytes` are those of the
-    process at its peak; None where they are not worth a rehearsal, or cannot be told.
+    process at its peak; None where they are not worth a rehearsal, or cannot be told. Seconds are those of the
+    rehearsal if there are such bytes. `reading` says of files that are still to be read whether that is in the seconds.
     """
 
     rounds: int | None
@@ -55,13 +56,17 @@ class Cost:
     seconds: float | None
     dealt_bytes: int | None = None
     memory_bytes: int | None = None
+    reading: str = ""  # "counted" or "not counted"
 
     def __add__(self, other: Cost) -> Cost:
         """Of two plans, one after the other; what is asked between them is not in it."""
         pairs = list(zip(astuple(self), astuple(other), strict=True))
-        dealt, memory = ([each for each in pair if each is not None] for pair in pairs[4:])
+        dealt, memory = ([each for each in pair if each is not None] for pair in pairs[4:6])
         sums: list[Any] = [None if None in pair else sum(pair) for pair in pairs[:4]]
-        return Cost(sums[0], sums[1], sums[2], sums[3], sum(dealt) if dealt else None, max(memory, default=None))
+        reading = max(self.reading, other.reading)  # what is not counted of one is not counted of both
+        return Cost(
+            sums[0], sums[1], sums[2], sums[3], sum(dealt) if dealt else None, max(memory, default=None), reading
+        )
 
 
 def cost_of(  # noqa: PLR0913
@@ -79,7 +84,8 @@ def cost_of(  # noqa: PLR0913
 
     Bytes are those of all parties' frames, from the proposal of the plan on, as `communication_` counts them, with the
     signatures of parties in one process; from `remote` ones each signature brings its certificate, about 1 kB.
-    Seconds are for computing and for ledgers in `ledger_folders`; reading files and a network's delay are not in it.
+    Seconds are for computing and for ledgers in `ledger_folders`, and a network's delay is not in it. Reading files is
+    in those of a rehearsal alone.
     A fit on one machine or by rows that takes longer than is `worth` it is rehearsed for its seconds and its memory, if
     it is said where `rows` lie.
     """
@@ -112,9 +118,9 @@ def cost_of(  # noqa: PLR0913
             call = "" if plan.sealing is None else Call(plan.names, said=tuple(each.told)).text
             downlink += each.count * len(encode(Frame("ask", 0, plan.digest, 0, query, each.told, call)))
             uplink += each.count * len(encode(Frame("answer", 0, plan.digest, 0, query, each.answer)))
-    seconds, memory = _computing(plan) + messages * _MESSAGE, None
+    seconds, memory, reading = _computing(plan) + messages * _MESSAGE, None, ""
     if rows is not None and max(seconds, plan.records * plan.dimension * _EACH) >= worth:
-        seconds, memory = _estimated(plan, form, rows, seconds, remote=remote)
+        seconds, memory, reading = _estimated(plan, form, rows, seconds, remote=remote)
     dealt = None
     if plan.sealing is not None and plan.split == "columns":
         words = sealed_columns(plan, form)
@@ -122,17 +128,21 @@ def cost_of(  # noqa: PLR0913
         seconds += words.seconds
     if ledger_folders:
         seconds += messages / parties * sum(_SYNCS * _sync_seconds(folder) for folder in ledger_folders)
-    return Cost(rounds_of(plan, form), uplink, downlink, seconds, dealt, memory)
+    return Cost(rounds_of(plan, form), uplink, downlink, seconds, dealt, memory, reading)
 
 
-def _estimated(plan: Plan, form: Algorithm, rows: Rows, roughly: float, *, remote: bool) -> tuple[float, int | None]:
-    """(seconds, bytes) by a rehearsal if the plan can have one, else roughly."""
+def _estimated(
+    plan: Plan, form: Algorithm, rows: Rows, roughly: float, *, remote: bool
+) -> tuple[float, int | None, str]:
+    """(seconds, bytes, of which reading) by a rehearsal if the plan can have one, else roughly."""
+    unread = "not counted" if rows.unread else ""
     if not can_be_rehearsed(plan):
-        return roughly, None
+        return roughly, None, unread
     try:
-        return rows.estimate(plan, form, remote=remote)
+        found = rows.estimate(plan, form, remote=remote)
     except SottovoceError:
-        return roughly, None  # made-up rows are not what the plan is for; it is shown all the same
+        return roughly, None, unread  # made-up rows are not what the plan is for; it is shown all the same
+    return found.seconds, found.memory_bytes, "counted" if rows.unread and found.reading else unread
 
 
 class SealedColumns(NamedTuple):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sottovoce.app import runs, sources
+from sottovoce.app.estimates import Prepared
 from sottovoce.app.interrupted import state_path
 from sottovoce.app.jobs import (
     EvaluationJob,
@@ -37,7 +38,10 @@ from sottovoce.app.jobs import (
     tables_of,
 )
 from sottovoce.app.large import goes_by_pieces
+from sottovoce.data import room
 from sottovoce.data.identifiers import identifiers
+from sottovoce.data.opening import listed as files_of
+from sottovoce.data.readers import LIBSVM
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError, SottovoceError, WireError
 from sottovoce.federation.policy import Policy
@@ -63,6 +67,7 @@ Findings = Iterator["Finding"]
 _SECONDS: Final = 5.0  # to reach a coordinator
 _MEGABYTE: Final = 2**20
 _LEAST_FREE: Final = 100 * _MEGABYTE
+_ENTRY, _BESIDE = 4, 9  # bytes of an entry of a prepared row, and of its label and mark
 _ANSWERS: Final = 1_000  # that a ledger keeps of one run at most, each a number for every feature; generously
 _UNKNOWN_HOSTS: Final = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
 
@@ -85,6 +90,7 @@ class _Visit:
     time_there: datetime | None = None
     schema: Schema | None = None
     shape: tuple[int, int] | None = None  # records, features
+    prepared: tuple[Prepared, ...] = ()  # rows of a job's plan
 
     def do(self, check: str, findings: Findings) -> None:
         """Make a check; an error that the package raises on purpose is its last finding."""
@@ -143,6 +149,7 @@ def _examine_party(job: PartyJob, visit: _Visit) -> None:
     wanted = job.policy.max_epsilon if sources.policy_trains(job) else 0.0
     visit.do("ledger", _ledger("ledger", source, job.resolve, wanted))
     visit.do("disk", _disk(_ledger_folder(job, source), visit.shape))
+    visit.do("disk", _disk_of_party(job, visit))
     visit.do("policy", _policy(job, visit))
 
 
@@ -171,10 +178,12 @@ def _examine_job(job: Job, visit: _Visit) -> None:
         if source.ledger is not None:
             visit.do(f"ledger{at}", _ledger(f"ledger{at}", source, job.resolve, job.privacy.epsilon))
             folders.append(job.resolve(source.ledger).parent)
-    visit.do("plan", _plan(job))
+    visit.do("plan", _plan(job, visit))
     visit.do("outputs", _outputs(job))
     for folder in dict.fromkeys(folders):
         visit.do("disk", _disk(folder, visit.shape))
+    for prepared in visit.prepared:
+        visit.do("disk", _disk_for_rows(prepared))
 
 
 def _examine_coordinator(job: Job | PeopleJob | EvaluationJob, visit: _Visit) -> None:
@@ -417,6 +426,30 @@ def _disk(folder: Path, shape: tuple[int, int] | None) -> Findings:
     yield Finding("disk", "ok" if free >= needed else "warning", said + ("" if free >= needed else "; free some space"))
 
 
+def _disk_of_party(job: PartyJob, visit: _Visit) -> Findings:
+    """The same before there is a plan: dense rows that are read in pieces, as most plans have them."""
+    source, path = job.party, job.resolve(job.party.file)
+    if visit.shape is None or not goes_by_pieces(source, path, visit.schema) or source.cluster is not None:
+        return
+    if {suffix.lower() for suffix in files_of(path)[0].suffixes} & set(LIBSVM):
+        return
+    records, features = visit.shape
+    size = records * (_ENTRY * (features + 1) + _BESIDE)
+    if source.keep or not room.fits(size):
+        folder = None if source.folder is None else job.resolve(source.folder)
+        place = room.named_place(folder, None if source.ledger is None else _ledger_folder(job, source))
+        yield from _disk_for_rows(Prepared(size, "file", place, records))
+
+
+def _disk_for_rows(prepared: Prepared) -> Findings:
+    """Room for prepared rows that go to a file."""
+    if prepared.folder is not None:
+        prepared.check()
+        free = shutil.disk_usage(prepared.folder).free
+        said = f"{prepared.folder}: {_size(free)} free, prepared rows take {_size(prepared.size)}"
+        yield Finding("disk", "ok", f"{said} while a fit runs")
+
+
 def _size(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / _MEGABYTE:.0f} MiB"
 
@@ -488,7 +521,7 @@ def _listening(listen: str, folder: Path) -> Findings:
         yield Finding("network", "ok", f"{listen} is free; parties reach it as {named}, through any firewall")
 
 
-def _plan(job: Job) -> Findings:
+def _plan(job: Job, visit: _Visit) -> Findings:
     """The job has a plan, if its public numbers are known."""
     table = job.federation
     if table is not None and (table.records is None or table.features is None):
@@ -500,6 +533,7 @@ def _plan(job: Job) -> Findings:
         )
         return
     shown = runs.planned(job)
+    visit.prepared = shown.prepared
     yield Finding("plan", "ok", f"{shown.plan.algorithm}, epsilon {job.privacy.epsilon:g}; `sottovoce plan` says more")
 
 

@@ -30,13 +30,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm
-from sottovoce.data import room
+from sottovoce.data import dataset, room
 from sottovoce.data.block import SPARSE
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.kernels.compiling import compiled
 from sottovoce.data.matrix import Matrix, dense
-from sottovoce.data.parts_in_file import PIECE
-from sottovoce.data.readers import CSV, LIBSVM, PARQUET
+from sottovoce.data.parts_in_file import PIECE, check_room, size_of
+from sottovoce.data.readers import CSV, LIBSVM, PARQUET, read_table
 from sottovoce.data.threads import LEAST, even, using
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
@@ -52,15 +52,42 @@ WARMING: Final = 3.0  # seconds of the first, in which loops are loaded
 TRIES: Final = 16  # of a rehearsal in which loops are compiled
 FEWEST: Final = 64  # records
 TO_READ: Final = 1 << 17  # entries of a made-up file
+READINGS: Final = 3  # of it; the fastest counts, since the first loads what reads it
+PIECES: Final = 3, 6  # of rows that are read piece by piece, in the rehearsals whose memory is counted
 
 Told = TypeVar("Told")
 
 
 class Estimate(NamedTuple):
-    """Seconds of computing, and the bytes that the process has at its peak."""
+    """Seconds of computing, the bytes that the process has at its peak, and whether reading files is in the seconds."""
 
     seconds: float
     memory_bytes: int
+    reading: bool = True
+
+
+class Place(NamedTuple):
+    """Where a job wants the prepared rows of a party that do not fit in memory: a folder, else beside the ledger."""
+
+    folder: Path | None = None
+    beside: Path | None = None
+    keep: bool = False  # also those that fit
+    whole: bool = False  # whether its rows are read whole, and so stay in memory
+
+
+class Prepared(NamedTuple):
+    """Where prepared rows lie: so many bytes in "memory", in a "file" of a folder, on a "device" or a "cluster"."""
+
+    size: int
+    where: str
+    folder: Path | None = None
+    records: int = 0  # in that file
+    workers: int = 0  # of that cluster
+
+    def check(self) -> None:
+        """Refuse a folder that is none, or has no room for the file, as the fit would."""
+        if self.folder is not None:
+            check_room(room.place_for(self.folder, None), self.size, self.records)
 
 
 class Line(NamedTuple):
@@ -151,6 +178,19 @@ class Rows(ABC):
     elsewhere: ClassVar[bool] = False  # whether more than a thread of this process works on them
 
     @abstractmethod
+    def prepared(self, plan: Plan) -> list[Prepared]:
+        """Where the prepared rows will lie, and how large they are."""
+
+    @property
+    @abstractmethod
+    def unread(self) -> bool:
+        """Whether files are still to be read."""
+
+    @abstractmethod
+    def reading(self, plan: Plan) -> float | None:
+        """Seconds in which files are read that are not read yet; None where that cannot be told."""
+
+    @abstractmethod
     def made_up(self, plan: Plan, count: int) -> Matrix:
         """So many rows within the plan's bounds."""
 
@@ -174,12 +214,17 @@ class Rows(ABC):
         most = max(ENTRIES, 2 * LEAST * _threads(self.n_jobs)) // self.entries
         many = int(max(FEWEST, min(held, most)))
         few = max(many // SMALLER, 2)
-        memory = Line.through((few // 2, self._peak(plan, form, few // 2)), (few, self._peak(plan, form, few)))
+        memory = self._memory(plan, form, few)
         both = self._rehearsed(plan, form, few), self._rehearsed(plan, form, many)
         seconds = _seconds(plan, form, *both, remote=remote)
         fixed = memory.fixed * (1 if remote else len(plan.parties))
         raw = self.raw_bytes * held / max(self.records, 1)
-        return Estimate(seconds, int(_resident() + raw + fixed + memory.each * held))
+        memory_bytes, read = int(_resident() + raw + fixed + memory.each * held), self.reading(plan)
+        return Estimate(seconds + (read or 0.0), memory_bytes, read is not None)
+
+    def _memory(self, plan: Plan, form: Algorithm, few: int) -> Line:
+        """What a rehearsal allocates at its peak, by the number of records."""
+        return Line.through((few // 2, self._peak(plan, form, few // 2)), (few, self._peak(plan, form, few)))
 
     def _peak(self, plan: Plan, form: Algorithm, count: int) -> float:
         """Bytes that a rehearsal allocates at its peak; before the clock runs it has asked and compiled everything."""
@@ -214,6 +259,44 @@ class InMemory(Rows):
     sparse_entries: float | None = None
     n_jobs: int | None = None
     here: bool = False  # whether the process has them already, and counts them itself
+    kind: str | None = None  # of the files that are read, by the ends of their names
+    schema: bool = False  # whether one reads them
+
+    def prepared(self, plan: Plan) -> list[Prepared]:
+        """In memory."""
+        return [Prepared(sum(self._prepared_size(plan, name, count) for name, count in plan.parties), "memory")]
+
+    def _prepared_size(self, plan: Plan, party: str, count: int) -> int:
+        """Bytes of so many prepared rows."""
+        recipe = plan.part(party).preparation
+        if self.sparse_entries is None:
+            return size_of(recipe, count)
+        return size_of(recipe, 0, count, int(self.sparse_entries * count))
+
+    @property
+    def unread(self) -> bool:
+        """Of a kind that is known, and not here."""
+        return self.kind is not None and not self.here
+
+    def reading(self, plan: Plan) -> float | None:
+        """Of a made-up file of the kind, as much longer as there are more records. What a schema takes is not known."""
+        if self.kind is None or not self.unread:
+            return 0.0
+        if self.schema:
+            return None
+        count = max(FEWEST, TO_READ // self.features)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"rows{self.kind}"
+            label, taken = _written(path, self.made_up(plan, count)), list[float]()
+            for _ in range(READINGS):
+                start = time.perf_counter()
+                self._read(path, label)
+                taken.append(time.perf_counter() - start)
+            return min(taken) * self.records / count
+
+    def _read(self, path: Path, label: str | None) -> None:
+        """Read a file as the job reads its own."""
+        read_table(path, label=label, features=self.features)
 
     @property
     def entries(self) -> float:
@@ -245,8 +328,8 @@ class InMemory(Rows):
 class InFiles(InMemory):
     """Rows that are read piece by piece from files of a kind; prepared ones lie in a file where they do not fit."""
 
-    kind: str = ".parquet"
-    folder: Path | None = None
+    kind: str | None = ".parquet"
+    places: tuple[Place, ...] = ()  # of the parties, in their order
     elsewhere: ClassVar[bool] = True
 
     @property
@@ -254,29 +337,41 @@ class InFiles(InMemory):
         """Nobody has them all; a few pieces of prepared ones are in buffers."""
         return 4 * PIECE
 
+    def prepared(self, plan: Plan) -> list[Prepared]:
+        """Of each party in memory, if they fit by the time that it prepares them, else in a file."""
+        found, taken = [], 0
+        for (name, count), place in zip(plan.parties, self.places or (Place(),) * len(plan.parties), strict=True):
+            size = self._prepared_size(plan, name, count)
+            if not place.whole and (place.keep or not room.fits(size, after=taken)):
+                found.append(Prepared(size, "file", room.named_place(place.folder, place.beside), count))
+            else:
+                taken += size
+        return [Prepared(taken, "memory"), *found] if taken else found
+
     def held(self, plan: Plan, count: int) -> tuple[Any, Any]:
         """A data set, in a file if that with all records is."""
-        data = Dataset.from_arrays(*super().held(plan, count), folder=self.folder)
-        row = plan.dimension * 4.0 if self.sparse_entries is None else 12.0 * self.sparse_entries
-        data.in_file = not room.fits(int(row * self.records))
+        filed = [each.folder for each in self.prepared(plan) if each.folder is not None]
+        data = Dataset.from_arrays(*super().held(plan, count), folder=filed[0] if filed else None)
+        data.in_file = bool(filed)
         return data, None
 
-    def estimate(self, plan: Plan, form: Algorithm, *, remote: bool = False) -> Estimate:
-        """And the time in which the files are read."""
-        found = super().estimate(plan, form, remote=remote)
-        return Estimate(found.seconds + self.records * self._reading(plan), found.memory_bytes)
+    def _memory(self, plan: Plan, form: Algorithm, few: int) -> Line:  # noqa: ARG002
+        """Of several pieces: while few are prepared, what is held of one hides how much all of them take.
 
-    def _reading(self, plan: Plan) -> float:
-        """Seconds a record, from a made-up file."""
-        count = max(FEWEST, TO_READ // self.features)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / f"rows{self.kind}"
-            label = _written(path, self.made_up(plan, count))
-            data = Dataset(path, label=label, features=self.features)
-            start = time.thread_time()
-            for _ in data.pieces():
-                pass
-            return (time.thread_time() - start) / count
+        Prepared rows in memory are counted as large as they are, at least. The first rehearsal loads what reads pieces.
+        """
+        inside = sum(each.size for each in self.prepared(plan) if each.where == "memory") / max(plan.records, 1)
+        row = self._prepared_size(plan, plan.names[0], FEWEST) / FEWEST
+        piece = max(PIECE / row, dataset.ENTRIES / max(1.0, self.sparse_entries or self.features))
+        one, two = (max(FEWEST, int(min(many * piece, self.records * many / PIECES[1]))) for many in PIECES)
+        self._peak(plan, form, FEWEST)
+        found = Line.through((one, self._peak(plan, form, one)), (two, self._peak(plan, form, two)))
+        return found if found.each >= inside else Line(found.fixed, inside)
+
+    def _read(self, path: Path, label: str | None) -> None:
+        """Piece by piece."""
+        for _ in Dataset(path, label=label, features=self.features).pieces():
+            pass
 
 
 @dataclass(frozen=True)
@@ -286,6 +381,10 @@ class OnDevice(InMemory):
     device: ClassVar[str | None] = "cuda"
     elsewhere: ClassVar[bool] = True
 
+    def prepared(self, plan: Plan) -> list[Prepared]:
+        """On the device."""
+        return [each._replace(where="device") for each in super().prepared(plan)]
+
 
 @dataclass(frozen=True)
 class OnCluster(InMemory):
@@ -293,6 +392,17 @@ class OnCluster(InMemory):
 
     cluster: Any = None
     elsewhere: ClassVar[bool] = True
+
+    def prepared(self, plan: Plan) -> list[Prepared]:
+        """At its workers."""
+        from sottovoce.data.cluster.connection import Cluster
+
+        workers = len(Cluster.of(self.cluster).workers())
+        return [each._replace(where="cluster", workers=workers) for each in super().prepared(plan)]
+
+    def reading(self, plan: Plan) -> float | None:  # noqa: ARG002
+        """The workers do, side by side, from where the files are there."""
+        return None
 
     @property
     def raw_bytes(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import LONG, Cost, cost_of
-from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Rows
+from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Place, Prepared, Rows
 from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.large import goes_by_pieces
@@ -32,12 +32,13 @@ from sottovoce.app.sources import (
     source_shape,
     table_shape,
 )
+from sottovoce.data import devices
 from sottovoce.data.opening import NUMPY, is_pattern, listed
 from sottovoce.data.parts import SERVED
 from sottovoce.data.readers import LIBSVM, kind_of, read_table
-from sottovoce.errors import BudgetError, InputError, WireError
+from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
-from sottovoce.estimators.base import Prepared
+from sottovoce.estimators.base import Prepared as PreparedFit
 from sottovoce.estimators.ranges import Purchase
 from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.declared import Declared
@@ -45,7 +46,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
-from sottovoce.federation.plan_checks import charge_of, part_of_fit
+from sottovoce.federation.plan_checks import charge_of, check_place, part_of_fit
 from sottovoce.files import check_writable, sync_folder, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
@@ -79,7 +80,7 @@ class Run:
 
     job: Job
     model: PrivateLinearModel
-    prepared: Prepared
+    prepared: PreparedFit
     notes: tuple[str, ...]
 
     @property
@@ -113,6 +114,7 @@ class Preview:
     sums: str = ""  # by columns, where it was left open: whether sums are sealed, and why
     first: Purchase | None = None  # of ranges, which the plan waits for
     after: tuple[Plan, ...] = ()  # what follows the fit, on the same people
+    prepared: tuple[Prepared, ...] = ()  # where prepared rows will lie, if that is known
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -138,9 +140,18 @@ class Preview:
             "releases": [release.model_dump() for plan in self.plans for release in plan.releases],
             **({} if self.first is None else {"ranges": _bought(self.first)}),
             "cost": asdict(self.cost),
+            "prepared_rows": [_lying(each) for each in self.prepared],
             "ledgers": [asdict(charge) for charge in self.charges],
             "notes": list(self.notes),
         }
+
+
+def _lying(prepared: Prepared) -> dict[str, Any]:
+    """Where prepared rows will lie, in plain numbers and texts."""
+    told = {"bytes": prepared.size, "where": prepared.where}
+    if prepared.folder is not None:
+        told["folder"] = str(prepared.folder)
+    return told | ({"workers": prepared.workers} if prepared.workers else {})
 
 
 def _bought(first: Purchase) -> dict[str, Any]:
@@ -224,6 +235,7 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
         ]
     seeded = model.insecure_seed is not None
     run = _prepared(job, model.set_params(insecure_seed=None), federation, facts)
+    _check_places(run)
     run = replace(run, notes=(*notes, *run.notes))
     if federation.undecided and job.federation is not None:
         note = (
@@ -237,15 +249,26 @@ def planned(job: Job, known: tuple[list[Facts], list[str]] | None = None) -> Pre
     return preview(run, seeded=seeded, ahead=True)
 
 
+def _check_places(run: Run) -> None:
+    """Refuse what a party of this process will refuse, since its rows do not serve the solver where they will lie."""
+    job, schema = run.job, run.job.known_schema
+    with devices.on(run.model.device):
+        for name, source in job.sources.items():
+            by_pieces = goes_by_pieces(source, job.resolve(source.file), schema)
+            for plan in run.prepared.plans:
+                check_place(plan, name, by_pieces=by_pieces, clustered=source.cluster is not None)
+
+
 def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahead: bool = False) -> Preview:
     """The guarantee and the cost of a run; `seeded` says whether its noise will come from a known seed.
 
     One that was `charged`, before it was stopped, does no more to a ledger. One that is looked at `ahead` is rehearsed
-    for what it takes also if that is not long.
+    for what it takes also if that is not long; of another that is not rehearsed no time is told.
     """
     plan, after, accounts = run.plan, run.model._plans_after(run.prepared), accounts_of(run.job)
     seeded = run.model.insecure_seed is not None if seeded is None else seeded
     plans = (*run.prepared.plans, *after)
+    rows = [_rows_of(run, each, unread=ahead and not place) for place, each in enumerate(plans)]
     costs = [
         cost_of(
             each,
@@ -254,26 +277,56 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
             receipts=len(plan.names) if run.job.federation is not None else len(accounts),
             shown=len(kept_receipts(run.job).keys() & set(plan.names)),
             remote=run.job.federation is not None,
-            rows=_rows_of(run, each),
+            rows=held,
             worth=LONG if ahead else LONGER,
         )
-        for each in plans
+        for each, held in zip(plans, rows, strict=True)
     ]
+    if not ahead:
+        costs = [each if each.memory_bytes is not None else replace(each, seconds=None) for each in costs]
+    place = plans.index(plan)
+    lying = _prepared_rows(run, rows[place], rehearsed=costs[place].memory_bytes is not None)
+    notes = (*run.notes, *(_full(lying) if ahead else ()))
     return Preview(
         plan=plan,
         report=privacy_report(plan, seeded=seeded, beside=[each for each in plans if each is not plan]),
         cost=sum(costs[1:], costs[0]),
         charges=() if charged else tuple(_charge(plans, party, account) for party, account in accounts.items()),
-        notes=run.notes,
+        notes=notes,
         why=f'by "auto": {WHY[plan.algorithm]}' if run.model._solver_name == "auto" else "as the job says",
         sums=run.prepared.federation.why,
         first=run.prepared.purchase,
         after=after,
+        prepared=lying,
     )
 
 
-def _rows_of(run: Run, plan: Plan) -> Rows | None:
-    """Where the rows of a plan lie, if that is known here.
+def _prepared_rows(run: Run, rows: Rows | None, *, rehearsed: bool) -> tuple[Prepared, ...]:
+    """Where the prepared rows of a fit will lie, if they are of this process or its cluster.
+
+    A cluster is asked for its workers after a rehearsal there alone.
+    """
+    if rows is None or run.job.federation is not None or run.plan.split == "columns":
+        return ()
+    if isinstance(rows, OnCluster) and not rehearsed:
+        return ()
+    try:
+        return tuple(rows.prepared(run.plan))
+    except SottovoceError:
+        return ()  # of a cluster that does not answer the fit tells
+
+
+def _full(lying: Sequence[Prepared]) -> Iterator[str]:
+    """What a fit would say of folders without room for its prepared rows."""
+    for each in lying:
+        try:
+            each.check()
+        except InputError as error:
+            yield str(error)
+
+
+def _rows_of(run: Run, plan: Plan, *, unread: bool) -> Rows | None:
+    """Where the rows of a plan lie, if that is known here; `unread` says that files are still to be read.
 
     How many entries a LIBSVM file has is guessed from its size: 8 bytes for each.
     """
@@ -286,15 +339,22 @@ def _rows_of(run: Run, plan: Plan) -> Rows | None:
     size = sum(path.stat().st_size for path in sparse if path.is_file())
     entries = min(size / 8 / plan.records, plan.features) if size else None
     told = (plan.records, plan.features, entries, run.model.n_jobs)
+    read: dict[str, Any] = {"kind": kinds[0] if kinds else None, "schema": schema is not None}
     clusters = {source.cluster for source in sources}
     if clusters - {None}:
-        return OnCluster(*told, cluster=clusters.pop()) if len(clusters) == 1 else None
+        return OnCluster(*told, **read, cluster=clusters.pop()) if len(clusters) == 1 else None
     if run.model.device not in (None, "cpu"):
-        return OnDevice(*told)
+        return OnDevice(*told, **read, here=not unread and bool(sources))
     if any(goes_by_pieces(source, path, schema) for source, path in zip(sources, paths, strict=True)):
-        folder = sources[0].folder
-        return InFiles(*told, kind=kinds[0], folder=None if folder is None else job.resolve(folder))
-    return InMemory(*told)
+        return InFiles(*told, **read, places=tuple(_place(job, source) for source in sources))
+    return InMemory(*told, **read, here=not unread and bool(sources))
+
+
+def _place(job: Job, source: SourceTable) -> Place:
+    """Where a source wants its prepared rows that go to a file."""
+    folder, beside = (None if path is None else job.resolve(path) for path in (source.folder, source.ledger))
+    whole = not goes_by_pieces(source, job.resolve(source.file), job.known_schema)
+    return Place(folder, None if beside is None else beside.parent, source.keep, whole)
 
 
 @contextmanager

@@ -43,15 +43,14 @@ def served(X: Any) -> tuple[str, ...] | None:
     return SERVED if isinstance(X, Dataset) or _CHOSEN.get() != "cpu" else None
 
 
-def refusal(X: Any, solver: str, *, private: bool) -> str | None:
-    """Why rows do not serve a solver where they lie, or None."""
-    known = served(X)
-    if known is None:
+def refusal(solver: str, *, private: bool, by_pieces: bool, clustered: bool) -> str | None:
+    """Why rows do not serve a solver where they lie, or None: whether they are a `Dataset`, and one on a cluster."""
+    if not by_pieces and _CHOSEN.get() == "cpu":
         return None
-    if solver not in known:
-        where, other = ("a Dataset", "arrays") if isinstance(X, Dataset) else ('device="cuda"', 'device="cpu"')
-        return f"{where} serves {', '.join(known)}, and not {solver}; take one of them, or {other}"
-    if _CHOSEN.get() != "cpu" and isinstance(X, Dataset) and X.cluster is not None:
+    if solver not in SERVED:
+        where, other = ("a Dataset", "arrays") if by_pieces else ('device="cuda"', 'device="cpu"')
+        return f"{where} serves {', '.join(SERVED)}, and not {solver}; take one of them, or {other}"
+    if _CHOSEN.get() != "cpu" and clustered:
         return 'device="cuda" is for rows of this process, and those of the Dataset are on a cluster; take device="cpu"'
     if _CHOSEN.get() != "cpu" and not private:
         return 'device="cuda" is for runs with privacy; take device="cpu"'

@@ -48,11 +48,20 @@ def in_memory_or_file(data: Dataset, recipe: Preparation, beside: Path | None) -
 
 def prepared_size(data: Dataset, recipe: Preparation) -> int:
     """Bytes of the prepared rows, with labels and marks of null rows; of sparse ones at most."""
-    records, width = data.shape[0], recipe.arrangement.kind(recipe.bits if recipe.exact else None)(0).nbytes
-    sparse = sum(source.entries or 0 for source in data.sources)
+    entries = sum(source.entries or 0 for source in data.sources)
     dense = sum(source.records for source in data.sources if source.entries is None)
-    wide = 8 if recipe.layout == "raw" else width
-    return dense * recipe.dimension * wide + 12 * sparse + (records - dense) * (4 + 12) + 9 * records
+    return size_of(recipe, dense, data.shape[0] - dense, entries)
+
+
+def size_of(recipe: Preparation, dense: int, sparse: int = 0, entries: int = 0) -> int:
+    """The same of so many dense rows, and so many sparse ones with these entries in all."""
+    width = 8 if recipe.layout == "raw" else recipe.arrangement.kind(recipe.bits if recipe.exact else None)(0).nbytes
+    return dense * recipe.dimension * width + 12 * entries + sparse * (4 + 12) + 9 * (dense + sparse)
+
+
+def check_room(folder: Path, size: int, records: int) -> None:
+    """Refuse a folder without room for so many bytes of rows, with marks of pieces and what is known of rows."""
+    room.check_free(folder, size + size // 50 + VIEWS * 8 * records)
 
 
 def _blocks(data: Dataset, recipe: Preparation, size: int) -> Iterator[Block]:
@@ -104,8 +113,7 @@ def _file(data: Dataset, recipe: Preparation, folder: Path) -> RowFile:
         found = kept(path, mark)
         if found is not None and sum(piece.rows for piece in found.pieces) == data.shape[0]:
             return found
-    needed = prepared_size(data, recipe)
-    room.check_free(folder, needed + needed // 50 + VIEWS * 8 * data.shape[0])
+    check_room(folder, prepared_size(data, recipe), data.shape[0])
     scratch = room.Scratch(folder, to_keep=data.keep)
     try:
         form, pieces, end = written(scratch.handle, _blocks(data, recipe, PIECE), digests=data.keep)

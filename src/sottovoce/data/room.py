@@ -17,9 +17,9 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 _UNLIMITED: Final = 1 << 60
 
 
-def fits(size: int) -> bool:
-    """Whether so many bytes are at most a quarter of the memory that this process may still take."""
-    return SHARE * size <= available()
+def fits(size: int, *, after: int = 0) -> bool:
+    """Whether so many bytes are at most a quarter of the memory that this process may still take, `after` others."""
+    return SHARE * size <= available() - after
 
 
 def available() -> int:
@@ -77,13 +77,17 @@ def _of_group(root: Path, path: str, limit: str, usage: str, given_back: str) ->
                 yield most - int((folder / usage).read_text()) + int(lines.get(given_back, 0))
 
 
-def place_for(folder: Path | None, beside: Path | None) -> Path:
+def named_place(folder: Path | None, beside: Path | None) -> Path:
     """Where a file of rows goes: as told, beside the ledger, or where the system has large temporary files."""
     if folder is not None or beside is not None:
-        found = folder or beside or Path()
-    else:
-        large = Path("/var/tmp")  # noqa: S108
-        found = large if "TMPDIR" not in os.environ and large.is_dir() else Path(tempfile.gettempdir())
+        return folder or beside or Path()
+    large = Path("/var/tmp")  # noqa: S108
+    return large if "TMPDIR" not in os.environ and large.is_dir() else Path(tempfile.gettempdir())
+
+
+def place_for(folder: Path | None, beside: Path | None) -> Path:
+    """Where a file of rows goes, which is a folder."""
+    found = named_place(folder, beside)
     if not found.is_dir():
         raise InputError(f"folder={str(found)!r} for prepared rows is no folder; make it, or name another.")
     return found

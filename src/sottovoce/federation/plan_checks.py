@@ -37,7 +37,8 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy) -> tuple[Algori
     try:
         form = algorithms.of(plan)
         form.check_loss(plan.scaled_loss)
-        _check_place(plan, name, rows)
+        by_pieces = isinstance(rows, Dataset)
+        check_place(plan, name, by_pieces=by_pieces, clustered=by_pieces and rows.cluster is not None)
         if plan.layout != form.layout or not form.serves(plan.split, sealed=plan.sealing is not None):
             raise RefusedError(f"{plan.algorithm} does not take rows as {plan.layout!r} split as {plan.split!r}.")
         queries = queries_of(form, plan, name)
@@ -61,11 +62,11 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy) -> tuple[Algori
     return form, queries
 
 
-def _check_place(plan: Plan, name: str, rows: Matrix) -> None:
-    """Refuse a fit by a solver that the rows do not serve where they lie."""
-    if isinstance(rows, Dataset) and plan.split == "columns":
+def check_place(plan: Plan, name: str, *, by_pieces: bool, clustered: bool) -> None:
+    """Refuse a fit by a solver that the rows do not serve where they lie: in a `Dataset`, which may be on a cluster."""
+    if by_pieces and plan.split == "columns":
         raise RefusedError(f"{name} refuses: a Dataset serves data in one place and by rows; give arrays.")
-    reason = devices.refusal(rows, plan.algorithm, private=plan.private)
+    reason = devices.refusal(plan.algorithm, private=plan.private, by_pieces=by_pieces, clustered=clustered)
     if plan.algorithm in FAMILIES and reason is not None:
         raise RefusedError(f"{name} refuses: {reason}.")
 

@@ -30,6 +30,7 @@ from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sottovoce.app.estimates import Prepared
     from sottovoce.app.interrupted import Begun
     from sottovoce.app.jobs import Job
     from sottovoce.app.runs import Preview, Run
@@ -274,21 +275,40 @@ def show_preview(shown: Preview, console: Console, *, remarks: bool = True) -> N
 
 
 def _show_cost(shown: Preview, console: Console) -> None:
-    """Rounds, bytes and time."""
+    """Rounds, bytes and time, and where prepared rows will lie."""
     from sottovoce.app.costs import readable_size
 
     cost = shown.cost
     if cost.rounds is None:
         console.print("Cost: without privacy the run stops when it has converged, which no plan can tell.")
         return
-    memory = "" if cost.memory_bytes is None else f" and about {readable_size(cost.memory_bytes)} of memory"
-    console.print(
-        f"Cost: {cost.rounds} rounds, {readable_size(cost.uplink_bytes or 0)} from the parties, "
-        f"{readable_size(cost.downlink_bytes or 0)} to them, {seconds_text(cost.seconds or 0.0)} of computing"
-        f"{memory} on this machine"
-    )
+    up, down = readable_size(cost.uplink_bytes or 0), readable_size(cost.downlink_bytes or 0)
+    said = f"{up} from the parties, {down} to them"
+    if cost.seconds is not None:
+        work = "reading and computing" if cost.reading == "counted" else "computing"
+        said += f", {seconds_text(cost.seconds)} of {work}"
+        said += "" if cost.memory_bytes is None else f" and about {readable_size(cost.memory_bytes)} of memory"
+        said += " on this machine"
+        said += "; reading the files is not counted" if cost.reading == "not counted" else ""
+    console.print(f"Cost: {cost.rounds} rounds, {said}")
+    if cost.memory_bytes is not None or any(each.where != "memory" for each in shown.prepared):
+        for each in shown.prepared:
+            console.print(f"prepared rows: {_lying(each)}", soft_wrap=True)
     if shown.plan.sealing is not None:
         console.print(_sealed_bytes(shown), soft_wrap=True)
+
+
+def _lying(prepared: Prepared) -> str:
+    """How large prepared rows are, and where they will lie."""
+    from sottovoce.app.costs import readable_size
+
+    size = readable_size(prepared.size)
+    if prepared.where == "file":
+        return f"{size} in a file in {prepared.folder}"
+    if prepared.workers:
+        each = readable_size(round(prepared.size / prepared.workers))
+        return f"at {prepared.workers} workers of the cluster, {each} each"
+    return f"{size} {'on the device' if prepared.where == 'device' else 'in memory'}"
 
 
 def _sealed_bytes(shown: Preview) -> str:
