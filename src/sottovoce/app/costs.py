@@ -140,8 +140,9 @@ def _estimated(
         return roughly, None, unread
     try:
         found = rows.estimate(plan, form, remote=remote)
-    except SottovoceError:
-        return roughly, None, unread  # made-up rows are not what the plan is for; it is shown all the same
+    except (SottovoceError, MemoryError):
+        # Made-up rows are not what the plan is for, or they do not fit beside the others; it is shown all the same.
+        return roughly, None, unread
     return found.seconds, found.memory_bytes, "counted" if rows.unread and found.reading else unread
 
 
