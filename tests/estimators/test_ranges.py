@@ -104,7 +104,8 @@ class TestOnEverySplit:
         joint = parties.people(
             [some(OTHERS, slice(None), "age"), some(OTHERS, slice(None), "income", "height", "diet")]
         )
-        np.testing.assert_allclose(model.decision_function(joint), model.decision_function(OTHERS), rtol=1e-9)
+        found, expected = model.decision_function(joint), model.decision_function(OTHERS)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)  # pads round, and a score may be near 0
 
     def test_arrays_without_a_schema_and_a_label(self) -> None:
         X = np.column_stack([PEOPLE["age"], PEOPLE["height"]])
