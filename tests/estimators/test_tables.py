@@ -165,7 +165,8 @@ class TestColumns:
         np.testing.assert_allclose(np.square(model.plan_.norms), [1.0, 3.0])
         assert model.plan_.bounds.feature_low == (-1, -1, -1, -1, 18, -1, 0, -1)
         joint = federation.people([some(OTHERS, slice(None), *part) for part in self.parts])
-        np.testing.assert_allclose(model.decision_function(joint), model.decision_function(OTHERS), rtol=1e-9)
+        found, expected = model.decision_function(joint), model.decision_function(OTHERS)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)  # pads round, and a score may be near 0
         assert np.mean(model.predict(OTHERS) == OTHERS["ill"]) > 0.7
 
     def test_held_labels(self) -> None:
