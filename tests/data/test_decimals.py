@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.data import readers
+from sottovoce.data.kernels import decimals
 from sottovoce.data.kernels.decimals import decimal
 from sottovoce.data.readers import numeric_lines
 
@@ -21,7 +22,7 @@ def by_texts(monkeypatch: pytest.MonkeyPatch, *arguments: Any) -> Any:
         told[-1][:] = False
 
     with monkeypatch.context() as patched:
-        patched.setattr(readers, "fill_numbers", none_is_plain)
+        patched.setattr(decimals, "fill_numbers", none_is_plain)
         return numeric_lines(*arguments)
 
 

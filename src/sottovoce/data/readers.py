@@ -30,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sottovoce.data.kernels.decimals import fill_numbers
 from sottovoce.errors import InputError
 
 Matrix = NDArray[np.float64] | sparse.csr_matrix
@@ -399,12 +398,14 @@ def numeric_lines(
     A line with a cell that is no number is all NaN. Lines of plain numbers are read by a compiled loop, all others cell
     by cell; both find the same numbers.
     """
+    from sottovoce.data.kernels import decimals  # slow to import, and who reads texts does without
+
     starts, places = np.cumsum([0, *map(len, lines)]), np.full(width, -1)
     places[list(kept)] = np.arange(len(kept))
     block, whole = np.empty((len(lines), len(kept))), np.empty(len(lines), dtype=np.bool_)
     spans, text = np.zeros((len(lines), 2), dtype=np.int64), b"".join(lines)
     at = -1 if label is None else label
-    fill_numbers(np.frombuffer(text, np.uint8), starts, places, block, at, spans, whole)
+    decimals.fill_numbers(np.frombuffer(text, np.uint8), starts, places, block, at, spans, whole)
     others = np.flatnonzero(~whole).tolist()
     rows = rows_of((lines[place] for place in others), width)
     cells = cells_by_column(rows, width)
