@@ -13,7 +13,7 @@ import pytest
 import sottovoce
 from sottovoce.app import estimates, runs
 from sottovoce.app.cli import training
-from sottovoce.app.estimates import Estimate, Prepared
+from sottovoce.app.estimates import Estimate, PreparedRows
 from sottovoce.app.jobs import load_job
 from sottovoce.app.model_file import load
 from sottovoce.errors import InputError
@@ -124,10 +124,10 @@ def test_a_fit_tells_the_time_of_a_rehearsal_or_none(write_job, invoke, monkeypa
 @pytest.mark.parametrize(
     ("prepared", "text"),
     [
-        (Prepared(492_000_000, "memory"), "492 MB in memory"),
-        (Prepared(2_000_000_000, "file", Path("rows"), 100), "2 GB in a file in rows"),
-        (Prepared(80_000_000, "cluster", workers=2), "at 2 workers of the cluster, 40 MB each"),
-        (Prepared(80_000_000, "device"), "80 MB on the device"),
+        (PreparedRows(492_000_000, "memory"), "492 MB in memory"),
+        (PreparedRows(2_000_000_000, "file", Path("rows"), 100), "2 GB in a file in rows"),
+        (PreparedRows(80_000_000, "cluster", workers=2), "at 2 workers of the cluster, 40 MB each"),
+        (PreparedRows(80_000_000, "device"), "80 MB on the device"),
     ],
     ids=lambda given: getattr(given, "where", ""),
 )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sottovoce.app import runs, sources
-from sottovoce.app.estimates import Prepared
+from sottovoce.app.estimates import PreparedRows
 from sottovoce.app.interrupted import state_path
 from sottovoce.app.jobs import (
     EvaluationJob,
@@ -41,6 +41,7 @@ from sottovoce.app.large import goes_by_pieces
 from sottovoce.data import room
 from sottovoce.data.identifiers import identifiers
 from sottovoce.data.opening import listed as files_of
+from sottovoce.data.parts_in_file import BESIDE
 from sottovoce.data.readers import LIBSVM
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError, SottovoceError, WireError
@@ -67,7 +68,7 @@ Findings = Iterator["Finding"]
 _SECONDS: Final = 5.0  # to reach a coordinator
 _MEGABYTE: Final = 2**20
 _LEAST_FREE: Final = 100 * _MEGABYTE
-_ENTRY, _BESIDE = 4, 9  # bytes of an entry of a prepared row, and of its label and mark
+_ENTRY: Final = 4  # bytes of an entry of a prepared row
 _ANSWERS: Final = 1_000  # that a ledger keeps of one run at most, each a number for every feature; generously
 _UNKNOWN_HOSTS: Final = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not listened on
 
@@ -90,7 +91,7 @@ class _Visit:
     time_there: datetime | None = None
     schema: Schema | None = None
     shape: tuple[int, int] | None = None  # records, features
-    prepared: tuple[Prepared, ...] = ()  # rows of a job's plan
+    prepared: tuple[PreparedRows, ...] = ()  # rows of a job's plan
 
     def do(self, check: str, findings: Findings) -> None:
         """Make a check; an error that the package raises on purpose is its last finding."""
@@ -434,14 +435,14 @@ def _disk_of_party(job: PartyJob, visit: _Visit) -> Findings:
     if {suffix.lower() for suffix in files_of(path)[0].suffixes} & set(LIBSVM):
         return
     records, features = visit.shape
-    size = records * (_ENTRY * (features + 1) + _BESIDE)
+    size = records * (_ENTRY * (features + 1) + BESIDE)
     if source.keep or not room.fits(size):
         folder = None if source.folder is None else job.resolve(source.folder)
         place = room.named_place(folder, None if source.ledger is None else _ledger_folder(job, source))
-        yield from _disk_for_rows(Prepared(size, "file", place, records))
+        yield from _disk_for_rows(PreparedRows(size, "file", place, records))
 
 
-def _disk_for_rows(prepared: Prepared) -> Findings:
+def _disk_for_rows(prepared: PreparedRows) -> Findings:
     """Room for prepared rows that go to a file."""
     if prepared.folder is not None:
         prepared.check()

@@ -75,7 +75,7 @@ class Place(NamedTuple):
     whole: bool = False  # whether its rows are read whole, and so stay in memory
 
 
-class Prepared(NamedTuple):
+class PreparedRows(NamedTuple):
     """Where prepared rows lie: so many bytes in "memory", in a "file" of a folder, on a "device" or a "cluster"."""
 
     size: int
@@ -178,7 +178,7 @@ class Rows(ABC):
     elsewhere: ClassVar[bool] = False  # whether more than a thread of this process works on them
 
     @abstractmethod
-    def prepared(self, plan: Plan) -> list[Prepared]:
+    def prepared(self, plan: Plan) -> list[PreparedRows]:
         """Where the prepared rows will lie, and how large they are."""
 
     @property
@@ -262,9 +262,9 @@ class InMemory(Rows):
     kind: str | None = None  # of the files that are read, by the ends of their names
     schema: bool = False  # whether one reads them
 
-    def prepared(self, plan: Plan) -> list[Prepared]:
+    def prepared(self, plan: Plan) -> list[PreparedRows]:
         """In memory."""
-        return [Prepared(sum(self._prepared_size(plan, name, count) for name, count in plan.parties), "memory")]
+        return [PreparedRows(sum(self._prepared_size(plan, name, count) for name, count in plan.parties), "memory")]
 
     def _prepared_size(self, plan: Plan, party: str, count: int) -> int:
         """Bytes of so many prepared rows."""
@@ -337,16 +337,16 @@ class InFiles(InMemory):
         """Nobody has them all; a few pieces of prepared ones are in buffers."""
         return 4 * PIECE
 
-    def prepared(self, plan: Plan) -> list[Prepared]:
+    def prepared(self, plan: Plan) -> list[PreparedRows]:
         """Of each party in memory, if they fit by the time that it prepares them, else in a file."""
         found, taken = [], 0
         for (name, count), place in zip(plan.parties, self.places or (Place(),) * len(plan.parties), strict=True):
             size = self._prepared_size(plan, name, count)
             if not place.whole and (place.keep or not room.fits(size, after=taken)):
-                found.append(Prepared(size, "file", room.named_place(place.folder, place.beside), count))
+                found.append(PreparedRows(size, "file", room.named_place(place.folder, place.beside), count))
             else:
                 taken += size
-        return [Prepared(taken, "memory"), *found] if taken else found
+        return [PreparedRows(taken, "memory"), *found] if taken else found
 
     def held(self, plan: Plan, count: int) -> tuple[Any, Any]:
         """A data set, in a file if that with all records is."""
@@ -381,7 +381,7 @@ class OnDevice(InMemory):
     device: ClassVar[str | None] = "cuda"
     elsewhere: ClassVar[bool] = True
 
-    def prepared(self, plan: Plan) -> list[Prepared]:
+    def prepared(self, plan: Plan) -> list[PreparedRows]:
         """On the device."""
         return [each._replace(where="device") for each in super().prepared(plan)]
 
@@ -393,7 +393,7 @@ class OnCluster(InMemory):
     cluster: Any = None
     elsewhere: ClassVar[bool] = True
 
-    def prepared(self, plan: Plan) -> list[Prepared]:
+    def prepared(self, plan: Plan) -> list[PreparedRows]:
         """At its workers."""
         from sottovoce.data.cluster.connection import Cluster
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import LONG, Cost, cost_of
-from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Place, Prepared, Rows
+from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Place, PreparedRows, Rows
 from sottovoce.app.interrupted import Begun, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.large import goes_by_pieces
@@ -38,7 +38,7 @@ from sottovoce.data.parts import SERVED
 from sottovoce.data.readers import LIBSVM, kind_of, read_table
 from sottovoce.errors import BudgetError, InputError, SottovoceError, WireError
 from sottovoce.estimators import PrivateLinearModel, privacy_report
-from sottovoce.estimators.base import Prepared as PreparedFit
+from sottovoce.estimators.base import Prepared
 from sottovoce.estimators.ranges import Purchase
 from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.declared import Declared
@@ -80,7 +80,7 @@ class Run:
 
     job: Job
     model: PrivateLinearModel
-    prepared: PreparedFit
+    prepared: Prepared
     notes: tuple[str, ...]
 
     @property
@@ -114,7 +114,7 @@ class Preview:
     sums: str = ""  # by columns, where it was left open: whether sums are sealed, and why
     first: Purchase | None = None  # of ranges, which the plan waits for
     after: tuple[Plan, ...] = ()  # what follows the fit, on the same people
-    prepared: tuple[Prepared, ...] = ()  # where prepared rows will lie, if that is known
+    prepared: tuple[PreparedRows, ...] = ()  # where prepared rows will lie, if that is known
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -146,7 +146,7 @@ class Preview:
         }
 
 
-def _lying(prepared: Prepared) -> dict[str, Any]:
+def _lying(prepared: PreparedRows) -> dict[str, Any]:
     """Where prepared rows will lie, in plain numbers and texts."""
     told = {"bytes": prepared.size, "where": prepared.where}
     if prepared.folder is not None:
@@ -301,7 +301,7 @@ def preview(run: Run, *, seeded: bool | None = None, charged: bool = False, ahea
     )
 
 
-def _prepared_rows(run: Run, rows: Rows | None, *, rehearsed: bool) -> tuple[Prepared, ...]:
+def _prepared_rows(run: Run, rows: Rows | None, *, rehearsed: bool) -> tuple[PreparedRows, ...]:
     """Where the prepared rows of a fit will lie, if they are of this process or its cluster.
 
     A cluster is asked for its workers after a rehearsal there alone.
@@ -316,7 +316,7 @@ def _prepared_rows(run: Run, rows: Rows | None, *, rehearsed: bool) -> tuple[Pre
         return ()  # of a cluster that does not answer the fit tells
 
 
-def _full(lying: Sequence[Prepared]) -> Iterator[str]:
+def _full(lying: Sequence[PreparedRows]) -> Iterator[str]:
     """What a fit would say of folders without room for its prepared rows."""
     for each in lying:
         try:

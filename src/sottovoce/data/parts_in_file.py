@@ -33,6 +33,7 @@ from sottovoce.data.row_file import AHEAD, FORMAT, Read, RowFile, finish, kept, 
 from sottovoce.errors import InputError, LeakError
 
 PIECE = 1 << 22  # bytes of a piece, about
+BESIDE: Final = 9  # bytes of a row's label and of its mark, if it is a null row
 FEW: Final = 32  # of so many rows of a piece one is chosen, or fewer: they are read alone
 
 _log = logging.getLogger("sottovoce.holder")
@@ -56,7 +57,7 @@ def prepared_size(data: Dataset, recipe: Preparation) -> int:
 def size_of(recipe: Preparation, dense: int, sparse: int = 0, entries: int = 0) -> int:
     """The same of so many dense rows, and so many sparse ones with these entries in all."""
     width = 8 if recipe.layout == "raw" else recipe.arrangement.kind(recipe.bits if recipe.exact else None)(0).nbytes
-    return dense * recipe.dimension * width + 12 * entries + sparse * (4 + 12) + 9 * (dense + sparse)
+    return dense * recipe.dimension * width + 12 * entries + sparse * (4 + 12) + BESIDE * (dense + sparse)
 
 
 def check_room(folder: Path, size: int, records: int) -> None:

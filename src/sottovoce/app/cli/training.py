@@ -30,7 +30,7 @@ from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.app.estimates import Prepared
+    from sottovoce.app.estimates import PreparedRows
     from sottovoce.app.interrupted import Begun
     from sottovoce.app.jobs import Job
     from sottovoce.app.runs import Preview, Run
@@ -298,7 +298,7 @@ def _show_cost(shown: Preview, console: Console) -> None:
         console.print(_sealed_bytes(shown), soft_wrap=True)
 
 
-def _lying(prepared: Prepared) -> str:
+def _lying(prepared: PreparedRows) -> str:
     """How large prepared rows are, and where they will lie."""
     from sottovoce.app.costs import readable_size
 
