@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "sottovoce"
 
 # From the bottom up; packages of one line may import one another.
 LAYERS = (
-    ("errors", "files", "arguments"),
+    ("errors", "files", "formats", "arguments"),
     ("losses", "penalties"),
     ("data",),
     ("privacy",),

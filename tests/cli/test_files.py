@@ -19,6 +19,7 @@ from sottovoce.app.model_file import load, save
 from sottovoce.app.page import Occasion, page
 from sottovoce.data.block import Block
 from sottovoce.errors import InputError
+from sottovoce.formats import MODEL
 from sottovoce.privacy.guarantee import FALSE_ALARMS, percent
 from sottovoce.privacy.ledger import Balance
 from sottovoce.privacy.trade_off import gaussian_missed
@@ -118,7 +119,6 @@ def test_an_unfitted_model_is_not_saved(tmp_path):
 DAMAGE = {
     "a missing key": lambda c: c.pop("coef"),
     "an unknown key": lambda c: c.update(extra=1),
-    "another version": lambda c: c.update(version=2),
     "an unknown estimator": lambda c: c.update(estimator="os.system"),
     "a NaN": lambda c: c["coef"].__setitem__(0, float("nan")),
     "too few coefficients": lambda c: c["coef"].pop(),
@@ -137,6 +137,19 @@ def test_a_damaged_file_is_refused(tmp_path, case):
     DAMAGE[case](content)
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match="is not a model file of this version"):
+        load(path)
+
+
+@pytest.mark.parametrize(("number", "said"), [(1, "format 1"), (99, "format 99"), (None, "no format number")])
+def test_a_model_of_another_version_is_refused_by_both_numbers(tmp_path, number, said):
+    path = tmp_path / "model.json"
+    save(fitted(), path)
+    content = json.loads(path.read_text())
+    content["plan"]["numbers"] = []  # whatever else it has: the number is looked at first
+    content["version"] = number
+    path.write_text(json.dumps(content))
+    both = f"{said}, and this version of sottovoce reads models of format {MODEL.number}.*fit the model again"
+    with pytest.raises(InputError, match=both):
         load(path)
 
 

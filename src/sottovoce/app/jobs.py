@@ -168,6 +168,7 @@ class SchemaTable(_Table):
     file: str | None = Field(None, min_length=1, description="a TOML file with a table [schema], instead of the keys")
     label: str | None = Field(None, min_length=1, description="the name of the label column")
     identifiers: tuple[str, ...] = Field((), description='columns that are no features, such as ["id"]')
+    format: int | None = Field(None, description="the number of the schema's format, as drafts have it")
     columns: dict[str, Any] | None = Field(
         None,
         description='for each column { range = [low, high] }, { range = "private" }, { levels = [...] } or '

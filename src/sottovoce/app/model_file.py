@@ -24,6 +24,7 @@ from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
 from sottovoce.files import write_text
+from sottovoce.formats import MODEL
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Receipt
@@ -42,7 +43,7 @@ class ModelFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: Literal["sottovoce model"] = FORMAT
-    version: Literal[1] = 1
+    version: int = MODEL.number  # checked before the rest
     estimator: Literal["logistic", "ridge", "lasso", "elastic-net", "svm"]
     parameters: dict[str, Any]
     coef: list[FiniteFloat] | list[list[FiniteFloat]] | None  # None: the parties keep those of their columns
@@ -77,7 +78,7 @@ def to_json(model: PrivateLinearModel) -> str:
     beside = [json.loads(each.to_json()) for each in model.plans_ if each is not model.plan_]
     content = {
         "format": FORMAT,
-        "version": 1,
+        "version": MODEL.number,
         "estimator": names[type(model).__name__],
         "parameters": {k: _solver_table(v) for k, v in model.get_params(deep=False).items() if k not in _NOT_KEPT},
         "coef": None if kept else _one_or_several(np.atleast_2d(model.coef_)),
@@ -116,8 +117,12 @@ def load(path: str | Path) -> PrivateLinearModel:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a model file: it is not text.") from None
     try:
-        content = ModelFile.model_validate(json.loads(text))
-        return _restore(content)
+        found = json.loads(text)
+        if type(found) is dict and found.get("format") == FORMAT and not MODEL.read(number := found.get("version")):
+            raise InputError(MODEL.refusal(str(path), number))
+        return _restore(ModelFile.model_validate(found))
+    except InputError:
+        raise
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(map(str, fault["loc"]))

@@ -43,6 +43,7 @@ from sottovoce.data.labels import label_key
 from sottovoce.data.readers import MISSING, read_cells
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import write_text
+from sottovoce.formats import SCHEMA
 
 _log = logging.getLogger("sottovoce.holder")
 
@@ -469,9 +470,11 @@ class Schema:
     def from_table(cls, table: Mapping[str, Any]) -> Schema:
         """The schema of plain values."""
         for key in table:
-            if key not in ("columns", "label", "identifiers"):
+            if key not in ("columns", "label", "identifiers", "format"):
                 meant = did_you_mean(key, ("columns", "label", "identifiers"))
                 raise InputError(f"[schema] has no key {key!r}{meant} Allowed are: columns, label, identifiers.")
+        if not SCHEMA.read(number := table.get("format", SCHEMA.number)):
+            raise InputError(SCHEMA.refusal("[schema]", number))
         if "columns" not in table:
             raise InputError("[schema] lacks columns: a table by column names, { age = { range = [18, 99] }, ... }.")
         return cls(table["columns"], label=table.get("label"), identifiers=table.get("identifiers", ()))
@@ -546,7 +549,7 @@ def columns_of(table: Any) -> dict[str, Cells]:
 def toml_text(table: Mapping[str, Any], comments: Mapping[str, str] | None = None, *, head: str = "") -> str:
     """The table [schema] as TOML, a line for each column, with a comment behind it where there is one."""
     remarks = comments or {}
-    lines = [*(f"# {line}" for line in head.splitlines()), "[schema]"]
+    lines = [*(f"# {line}" for line in head.splitlines()), "[schema]", f"format = {SCHEMA.number}"]
     lines += [f"{key} = {_toml(value)}{_remark(remarks, key)}" for key, value in table.items() if key != "columns"]
     lines += ["", "[schema.columns]"]
     lines += [

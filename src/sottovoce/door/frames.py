@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import WireError
+from sottovoce.formats import FRAME
 
 MAX_BYTES: Final = 256 * 1024 * 1024
 KINDS: Final = (
@@ -38,7 +39,6 @@ KINDS: Final = (
 )
 
 _MAGIC: Final = b"sotv"
-_VERSION: Final = 2
 # magic, version, kind, plan bytes, arrays, serial, round, query bytes, text bytes
 _HEADER: Final = struct.Struct("<4sBBBBQiHI")
 # name bytes, type, dimensions; the name and the dimensions (8 bytes each) follow
@@ -82,7 +82,7 @@ def encode(frame: Frame) -> bytes:
     try:
         header = _HEADER.pack(
             _MAGIC,
-            _VERSION,
+            FRAME.number,
             code,
             len(frame.plan),
             len(frame.arrays),
@@ -214,8 +214,8 @@ def _header(data: bytes) -> tuple[str, int, int, int, int, int, int]:
     magic, version, code, plan, arrays, serial, round_, query, text = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise WireError("the message is not a sottovoce frame: its first four bytes (magic) are wrong.")
-    if version != _VERSION:
-        raise WireError(f"the message has version {version}; this side speaks version {_VERSION}.")
+    if not FRAME.read(version):
+        raise WireError(FRAME.refusal("the message", version))
     if code >= len(KINDS):
         raise WireError(f"kind code {code} is unknown; the codes are 0 to {len(KINDS) - 1}.")
     return KINDS[code], plan, arrays, serial, round_, query, text

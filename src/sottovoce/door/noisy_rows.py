@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Matrix, Preparation, is_sparse
 from sottovoce.errors import LedgerError, RefusedError
 from sottovoce.files import sync_folder, write_durably
+from sottovoce.formats import KEPT_ROWS
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.mechanisms import rounded_gaussian
 from sottovoce.privacy.randomness import Randomness
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Digests = NDArray[np.uint8]
 
-FORMAT: Final = 1
 DIGEST: Final = 16  # bytes for each record
 NONE: Final = ("", 0.0)  # what a party says that keeps no rows
 NEAR: Final = 1e-6  # a precision that is short by so little, relatively, is not worth a draw
@@ -224,8 +224,8 @@ def name_of(plan: bytes, party: str) -> str:
 def recipe_of(recipe: Preparation, query: object, *, secure: bool) -> str:
     """A fingerprint of everything public that decides what becomes of a raw row, and of the kind of randomness."""
     bounds = recipe.bounds.model_dump(mode="json", exclude={"label_low", "label_high"})
-    facts = [FORMAT, bounds, recipe.features, recipe.fit_intercept, recipe.bits, recipe.classes, recipe.layout]
-    facts += [recipe.unit, recipe.labelled, type(query).__name__, secure]
+    facts = [KEPT_ROWS.number, bounds, recipe.features, recipe.fit_intercept, recipe.bits, recipe.classes]
+    facts += [recipe.layout, recipe.unit, recipe.labelled, type(query).__name__, secure]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
@@ -391,7 +391,8 @@ def read(account: Account, entry: Entry) -> Stock:
                 tuple(Copy(std, step, arrays[f"{kind}{k}"]) for k, (std, step) in enumerate(header[kind]))
                 for kind in ("copies", "sets")
             ]
-            if header["format"] == FORMAT and header["id"] == entry.details["id"] and header["recipe"] == entry.query:
+            named = header["id"] == entry.details["id"] and header["recipe"] == entry.query
+            if named and KEPT_ROWS.read(header["format"]):
                 return Stock(header["id"], arrays["digests"], *parts)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         pass
@@ -416,7 +417,7 @@ def _lost(account: Account, entry: Entry, path: Path, what: str) -> LedgerError:
 
 def _write(folder: Path, prefix: str, current: str, stock: Stock, about: Mapping[str, str]) -> dict[str, str]:
     """Make the file of a stock durable, readable by its owner alone; files that no entry names any more go."""
-    header: dict[str, Any] = {"format": FORMAT, "id": stock.name, **about}
+    header: dict[str, Any] = {"format": KEPT_ROWS.number, "id": stock.name, **about}
     arrays: dict[str, Any] = {"digests": stock.digests}
     for kind, copies in (("copies", stock.copies), ("sets", stock.sets)):
         header[kind] = [[copy.std, copy.step] for copy in copies]

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 import struct
 from collections import deque
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from sottovoce.errors import InputError
 from sottovoce.files import sync_folder
+from sottovoce.formats import JOURNAL
 from sottovoce.plan.plan import Plan
 
 try:
@@ -35,7 +37,8 @@ except ImportError:  # pragma: no cover  # not on every system
 
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)  # somebody else's file is not written to
 _NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)  # for somebody at the other end of a pipe
-_MAGIC: Final = b"sottovoce run 1\n"
+_MAGIC: Final = b"sottovoce run %d\n" % JOURNAL.number
+_OTHER: Final = re.compile(rb"sottovoce run ([0-9]{1,9})\n")
 _HEAD: Final = struct.Struct("<Q32s8s")
 _OF_THE_RUN: Final = ("run", "coin", "keys", "kept")  # what two plans of one fit differ in
 Arrays = Mapping[str, NDArray[Any]]
@@ -230,8 +233,10 @@ class Journal:
             for entry, end in self._entries(data, self._end):
                 self._take(entry)
                 self._end = end
+        elif other := _OTHER.match(data):
+            raise self.unusable(JOURNAL.refusal("it", int(other[1])).removesuffix("."))
         elif not _MAGIC.startswith(data.rstrip(b"\0")):
-            raise self.unusable("it is no state of a run of this version")
+            raise self.unusable("it is no state of a run")
         self.begun = self._end > len(_MAGIC)
         if not self.begun:  # it is being made, or was stopped in that: nothing was charged
             self._end = 0

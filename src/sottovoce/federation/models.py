@@ -24,6 +24,7 @@ from sottovoce.data.block import Matrix
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.files import sync_folder, write_durably
+from sottovoce.formats import PARTIAL_MODEL
 from sottovoce.plan.plan import Plan
 
 Array = NDArray[np.float64]
@@ -187,6 +188,7 @@ class Models:
 
     def _write(self, path: Path, model: PartialModel) -> None:
         content = {
+            "format": PARTIAL_MODEL.number,
             "plan": json.loads(model.plan.model_copy(update={"coin": "withheld"}).to_json()),
             "party": model.party,
             "coef": model.coef.tolist(),
@@ -225,9 +227,13 @@ def _folder(ledger: Path) -> Path:
 def _read(path: Path) -> PartialModel:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if type(found) is dict and not PARTIAL_MODEL.read(number := found.get("format")):
+            raise InputError(PARTIAL_MODEL.refusal(str(path), number))
         plan = Plan.model_validate(found["plan"])
         coef = np.array(found["coef"], dtype=np.float64)
         names = tuple(map(str, found["feature_names"]))
         return PartialModel(plan, found["party"], coef, float(found["intercept"]), names)
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RefusedError):
-        raise InputError(f"{path} is not a partial model of this version; train again to have a new one.") from None
+        raise InputError(f"{path} is no partial model, or damaged; train again to have a new one.") from None

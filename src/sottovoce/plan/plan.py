@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
 
 from sottovoce.data.bounds import party_norms
 from sottovoce.errors import RefusedError
+from sottovoce.formats import PLAN
 from sottovoce.plan.about import About
 from sottovoce.plan.families import family
 from sottovoce.plan.frozen import Count, Frozen
@@ -90,7 +91,7 @@ class Whole(Frozen):
 class Plan(Problem, Design):
     """A run, before it happens: a problem and its design. Public, hashable, serialisable."""
 
-    format: Literal[2] = 2
+    format: int = PLAN.number
     run: str  # unique, so that a second fit is a second charge
     coin: str  # public randomness, for schedules that everybody derives alike
     algorithm: str
@@ -109,6 +110,8 @@ class Plan(Problem, Design):
     @classmethod
     def _read_numbers(cls, fields: Any) -> Any:
         """Numbers that come as plain text, or not at all, are read by the form that the plan names."""
+        if isinstance(fields, Mapping) and not PLAN.read(number := fields.get("format", PLAN.number)):
+            raise RefusedError(PLAN.refusal("the plan", number))
         if not isinstance(fields, Mapping) or not isinstance(numbers := fields.get("numbers", {}), Mapping):
             return fields
         return {**fields, "numbers": Numbers.read(fields.get("algorithm"), fields.get("form"), numbers)}

@@ -31,9 +31,9 @@ from typing import Any, Final, NamedTuple
 
 from sottovoce.errors import LedgerError
 from sottovoce.files import write_durably
+from sottovoce.formats import LEDGER
 
 APPLICATION: Final = 0x736F7474  # "sott": tells a ledger from other SQLite files
-VERSION: Final = 2  # 1: no accounts under others, no periods, nothing said about a plan; read, and 2 after a write
 BUSY_SECONDS: Final = 60.0
 GENESIS: Final = "0" * 64
 
@@ -46,7 +46,7 @@ CREATE UNIQUE INDEX entry_key ON entries (kind, dataset, plan, round, query);
 CREATE TRIGGER no_update BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END;
 CREATE TRIGGER no_delete BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END;
 PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {VERSION};
+PRAGMA user_version = {LEDGER.number};
 """
 
 
@@ -281,7 +281,7 @@ def writing(path: Path, *, structure: bool = False) -> Iterator[Entries]:
             entries = Entries(path, connection, known)
             yield entries
             if entries._new:
-                connection.execute(f"PRAGMA user_version = {VERSION}")
+                connection.execute(f"PRAGMA user_version = {LEDGER.number}")
             connection.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):
@@ -334,11 +334,8 @@ def _check_header(path: Path, connection: sqlite3.Connection) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION:
         raise LedgerError(f"ledger {path}: a SQLite file, but not a ledger. Give the path of a ledger.")
-    if version not in (1, VERSION):
-        raise LedgerError(
-            f"ledger {path}: written in format {version}, and this version reads formats 1 and {VERSION}. "
-            "Use the version of sottovoce that wrote it."
-        )
+    if not LEDGER.read(version):
+        raise LedgerError(LEDGER.refusal(f"ledger {path}", version))
     tables = connection.execute("SELECT sql FROM sqlite_master WHERE type IN ('table', 'index')").fetchall()
     if len(tables) != 2 or not all(text and f"{text};\n" in _SCHEMA for (text,) in tables):
         raise _damaged(path, "the file is damaged (its table is described otherwise)")

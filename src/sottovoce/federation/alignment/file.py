@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from sottovoce.data.identifiers import fingerprint
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.files import write_durably
+from sottovoce.formats import ALIGNMENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,7 @@ class AlignmentFile:
         if self.kept is not None:
             places = base64.b64encode(self.kept.places.astype("<i8").tobytes()).decode()
             told = {**asdict(self.kept), "places": places}
-        text = json.dumps({"format": 1, "dates": self.dates, "aligned": told})
+        text = json.dumps({"format": ALIGNMENT.number, "dates": self.dates, "aligned": told})
         try:
             write_durably(self.path, text.encode(), mode=0o600)
         except OSError as error:
@@ -96,10 +97,14 @@ class AlignmentFile:
     def _read(self, path: Path) -> None:
         try:
             found = json.loads(path.read_bytes())
+            if type(found) is dict and not ALIGNMENT.read(number := found.get("format")):
+                raise InputError(ALIGNMENT.refusal(str(path), number))
             self.dates = [str(date) for date in found["dates"]]
             if (told := found["aligned"]) is not None:
                 places = np.frombuffer(base64.b64decode(told["places"]), dtype="<i8").astype(np.int64)
                 self.kept = KeptAlignment(**{**told, "parties": tuple(told["parties"]), "places": places})
+        except InputError:
+            raise
         except (OSError, ValueError, KeyError, TypeError):
             raise InputError(f"{path} is no file of an alignment, or damaged; delete it and align again.") from None
 
