@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
@@ -16,6 +17,7 @@ import pytest
 
 from sottovoce.app import doctor, provisioning
 from sottovoce.app.doctor import examine
+from sottovoce.federation.journal import Journal
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports import certificates
@@ -310,7 +312,11 @@ def test_a_coordinator_is_looked_at_too(coordinator: Path) -> None:
     ]  # fmt: skip
     assert {finding.state for finding in findings} == {"ok"}, findings
     assert "reach it as localhost, trials.example.org" in findings[3].text
-    (coordinator / "job.run").touch()
+    with contextlib.closing(Journal(coordinator / "job.run")) as state:
+        said = [f.text for f in examine(coordinator / "job.toml") if f.state != "ok"]
+        assert len(said) == 1
+        assert "another process is at this run now (process" in said[0]
+        state.begin()
     assert "a fit was stopped" in next(f.text for f in examine(coordinator / "job.toml") if f.state == "warning")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         path = coordinator / "job.toml"

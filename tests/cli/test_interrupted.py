@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sottovoce.app import runs
 from sottovoce.data import devices
 from sottovoce.door.frames import peek
 from sottovoce.door.gate import Gate
-from sottovoce.federation.journal import Journal
+from sottovoce.federation.journal import _MAGIC, Journal
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.in_process import InProcess
 
@@ -147,6 +148,39 @@ def test_a_state_that_is_damaged_is_told_and_a_torn_one_is_not(job: Path, folder
     state.write_bytes(whole[:-1])
     assert "from round 2" in invoke("fit", job).stderr
     assert entries(folder) == {"opening": 1, "reservation": 1, "release": 6}
+
+
+@pytest.mark.parametrize("more", [(), ("--resume",), ("--restart",), ("--overwrite",)])
+def test_a_second_start_is_refused_by_name_at_every_message_of_the_first(
+    more: tuple[str, ...], job: Path, folder: Path, invoke: Any
+) -> None:
+    """Before the first charge and after the last answer; what it had charged would be charged again."""
+    said, plain = list[str](), InProcess.exchange
+
+    def exchange(self: InProcess, messages: Any) -> dict[str, bytes]:
+        said.append(invoke("fit", job, "--quiet", *more, code=2).stderr)
+        replies = plain(self, messages)
+        said.append(invoke("fit", job, "--quiet", *more, code=2).stderr)
+        return replies
+
+    for again in (False, True):  # and of a run that goes on
+        if again:
+            killed(invoke, "fit", job, "--quiet", "--overwrite")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(InProcess, "exchange", exchange)
+            invoke("fit", job, "--quiet")
+    assert len(said) > 30
+    assert {f"(process {os.getpid()} on " in each and "This one has charged nothing" in each for each in said} == {True}
+    assert entries(folder) == {"opening": 1, "reservation": 2, "release": 12}
+
+
+@pytest.mark.parametrize("written", [b"", _MAGIC])
+def test_resuming_makes_no_first_plan(written: bytes, job: Path, folder: Path, invoke: Any) -> None:
+    """Of a run that was stopped before it was charged there is nothing to go on with, whatever file it left."""
+    (folder / "job.run").write_bytes(written)
+    assert "no interrupted run of" in invoke("fit", job, "--resume", code=2).stderr
+    assert entries(folder) == {"opening": 1}
+    assert not (folder / "job.run").exists()
 
 
 def test_without_ledgers_there_is_no_state(write_job, folder: Path, invoke) -> None:

@@ -13,7 +13,7 @@ import pytest
 import sottovoce as sv
 from interrupting import keyed
 from sottovoce.door.frames import peek
-from sottovoce.errors import WireError
+from sottovoce.errors import InputError, WireError
 from sottovoce.federation.journal import Journal
 from sottovoce.privacy.ledger import Account
 from sottovoce.solvers import by_name
@@ -231,8 +231,32 @@ def test_a_torn_entry_is_dropped_and_the_file_can_be_opened_again(tmp_path: Path
     journal.close()
     whole = (tmp_path / "fit.run").read_bytes()
     (tmp_path / "fit.run").write_bytes(whole + whole[-40:-8])
-    torn = Journal(tmp_path / "fit.run")
     for _ in range(2):
+        torn = Journal(tmp_path / "fit.run")
         torn.begin()
         torn.close()
-    assert (tmp_path / "fit.run").read_bytes() == whole
+    assert (tmp_path / "fit.run").read_bytes().startswith(whole)
+    assert Journal(tmp_path / "fit.run").about == {"job": "x"}
+
+
+def test_two_fits_at_once_of_one_journal_are_one(stopped_at: list[float], tmp_path: Path) -> None:
+    """Whichever message the first has come to, the second is told; one that fails leaves the file to the next."""
+    asked, plain = [0], InProcess.exchange
+
+    def exchange(self: InProcess, messages: Any) -> dict[str, bytes]:
+        asked[0] += 1
+        with pytest.raises(InputError, match="another process is at this run now"):
+            logistic("gradient", rounds=3).fit(by_rows(tmp_path))
+        return plain(self, messages)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InProcess, "exchange", exchange)
+        logistic("gradient", rounds=3).fit(by_rows(tmp_path))
+    assert asked[0] > 4
+    assert [plans for _, plans, _ in state(tmp_path)] == [1, 1]
+    (tmp_path / "fit.run").unlink()
+    with pytest.raises(InputError) as refused:  # while it is prepared; whoever keeps the error keeps no lock
+        sv.PrivateLogisticRegression(epsilon=1.0, classes=(0, 1)).fit(by_rows(tmp_path))
+    assert "another process" not in str(refused.value)
+    assert not (tmp_path / "fit.run").exists()
+    logistic("gradient", rounds=3).fit(by_rows(tmp_path))

@@ -7,6 +7,7 @@ finding holds no value of the data: names of columns, the number of records, and
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -45,6 +46,7 @@ from sottovoce.data.parts_in_file import BESIDE
 from sottovoce.data.readers import LIBSVM
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError, SottovoceError, WireError
+from sottovoce.federation.journal import Journal
 from sottovoce.federation.policy import Policy
 from sottovoce.files import check_writable
 from sottovoce.privacy.ledger import Ledger
@@ -540,10 +542,11 @@ def _plan(job: Job, visit: _Visit) -> Findings:
 
 def _outputs(job: Job) -> Findings:
     runs.check_outputs(job, overwrite=True)
-    if (state := state_path(job)).exists():
-        yield Finding(
-            "outputs", "warning", f"{state.name}: a fit was stopped; `sottovoce fit --resume` goes on with it"
-        )
+    if (path := state_path(job)).exists():
+        with contextlib.closing(Journal(path)) as state:  # which says who has it, if somebody does
+            if state.begun:
+                said = f"{path.name}: a fit was stopped; `sottovoce fit` goes on with it"
+                yield Finding("outputs", "warning", said)
     if there := [path.name for path in job.outputs().values() if path.exists()]:
         yield Finding("outputs", "warning", f"{', '.join(there)} are there; a fit replaces them with --overwrite alone")
     else:

@@ -79,21 +79,21 @@ def _kept(site: Site, file: str) -> Job:
 def train(job: Job, wire: Transport, folder: Path, say: Callable[[str], None], *, restart: bool = False) -> None:
     """Run a job over a wire that is there already; its results go into the folder, whatever its [output] says."""
     placed = job.model_copy(update={"output": OutputTable(model=str(folder.resolve() / f"{job.path.stem}.json"))})
-    begun = interrupted.begun(job, {}, resume=False, restart=restart, overwrite=False)
-    runs.check_outputs(placed)
-    say(begun.said() or "a new fit")
-    state, texts = begun.journal, begun.journal.outputs
-    if not texts:
-        with runs.opened(job, say, begun, wire=wire) as run:
-            for note in runs.preview(run).notes:
-                say(f"note: {note}")
-            start = time.perf_counter()
-            model = runs.fit(run)
-            seconds = time.perf_counter() - start
-        state, texts = run.prepared.coordinator.journal, runs.texts_of(model, runs.occasion_of(model, {}, {}, seconds))
-        state.keep_outputs(texts)
-    runs.write_texts(placed, texts)
-    state.remove()
+    with interrupted.begun(job, {}, resume=False, restart=restart, overwrite=False) as begun:
+        runs.check_outputs(placed)
+        say(begun.said() or "a new fit")
+        state, texts = begun.journal, begun.journal.outputs
+        if not texts:
+            with runs.opened(job, say, begun, wire=wire) as run:
+                for note in runs.preview(run).notes:
+                    say(f"note: {note}")
+                start = time.perf_counter()
+                model = runs.fit(run)
+                seconds = time.perf_counter() - start
+            texts = runs.texts_of(model, runs.occasion_of(model, {}, {}, seconds))
+            state.keep_outputs(texts)
+        runs.write_texts(placed, texts)
+        state.remove()
 
 
 class Party(PartyEnd):

@@ -1,17 +1,21 @@
-"""A fit that was stopped goes on: where its state is, whether it is of the same job, and what it has spent."""
+"""A fit that was stopped goes on: where its state is, whether it is of the same job, and what it has spent.
+
+Whatever charges has the state of its job to itself, from its first look at it until its results are written.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sottovoce.app.jobs import Job
+from sottovoce.app.jobs import EvaluationJob, Job
 from sottovoce.errors import InputError
 from sottovoce.federation.journal import Journal
 from sottovoce.plan.plan import Plan
@@ -28,9 +32,25 @@ _MEANWHILE = {
 }
 
 
-def state_path(job: Job) -> Path:
+def state_path(job: Job | EvaluationJob) -> Path:
     """Where a job keeps the state of its fit while that lasts."""
     return job.path.with_suffix(".run")
+
+
+def state_of(job: Job | EvaluationJob, *, restart: bool = False) -> Journal:
+    """The state of a job that charges, for this process alone until it is closed; of another job there is none."""
+    path = state_path(job)
+    charges = job.federation is not None or any(source.ledger is not None for source in job.sources.values())
+    return Journal(path if charges or path.exists() or path.is_symlink() else None, restart=restart)
+
+
+@contextmanager
+def alone(job: EvaluationJob) -> Iterator[None]:
+    """Let one process at a time evaluate by a job; what stops meanwhile begins anew."""
+    with closing(state_of(job)) as state:
+        if state.begun:
+            raise state.unusable(f"it is of a fit, and {job.path} evaluates")
+        yield
 
 
 def meaning_of(job: Job) -> str:
@@ -43,10 +63,9 @@ def meaning_of(job: Job) -> str:
 class Begun:
     """A fit of a job from its start on, in however many processes: its state, and how things were when it began."""
 
-    journal: Journal  # as it is read; the fit itself opens it anew
+    journal: Journal
     before: Mapping[str, Balance]  # the ledgers of this process
     overwrite: bool
-    given_up: tuple[Plan, ...] = ()  # plans of a run that was given up: they stay charged
 
     @property
     def facts(self) -> list[dict[str, Any]]:
@@ -72,39 +91,29 @@ class Begun:
         return f"going on with the run in {state.path}, begun {state.about['begun']}, from round {state.answered}{done}"
 
 
-def begun(job: Job, accounts: Mapping[str, Account], *, resume: bool, restart: bool, overwrite: bool) -> Begun:
+@contextmanager
+def begun(
+    job: Job, accounts: Mapping[str, Account], *, resume: bool, restart: bool, overwrite: bool
+) -> Iterator[Begun]:
     """The fit of a job, begun before or not; `resume` demands that it was, `restart` gives that run up.
 
-    `accounts` are the ledgers of this process.
+    Guarantee: until the block ends no other process begins this fit or goes on with it; with `resume` the first plan is
+    the one that is stored. `accounts` are the ledgers of this process.
     """
-    path, given_up = state_path(job), tuple[Plan, ...]()
     if resume and restart:
         raise InputError("--resume goes on with a run and --restart gives it up; give one of them.")
-    if resume and not path.exists():
-        raise InputError(f"--resume: there is no interrupted run of {job.path}; {path} would have its state.")
-    if restart and path.exists():
-        given_up = _given_up(path)
-    state = Journal(path)
-    if not state.begun:
-        before = {party: account.balance() for party, account in accounts.items()}
-        return Begun(state, before, overwrite, given_up)
-    if state.about.get("job") != meaning_of(job):
-        raise state.unusable(f"{job.path} asks for something else now than when that run began")
-    kept = {party: Balance(**fields) for party, fields in state.about["before"].items()}
-    return Begun(state, kept, overwrite or state.about["overwrite"])
-
-
-def _given_up(path: Path) -> tuple[Plan, ...]:
-    """Remove the state of a run, also one that cannot be read; the plans that may be charged, where it can."""
-    try:
-        state = Journal(path)
-    except InputError:
-        path.unlink(missing_ok=True)
-        return ()
-    state.begin()  # nobody else is at it
-    plans = tuple(plan for plan in state.plans if state.charged(plan))
-    state.remove()
-    return plans
+    with closing(state_of(job, restart=restart)) as state:
+        if resume and not state.plans:
+            path = state_path(job)
+            raise InputError(f"--resume: there is no interrupted run of {job.path}; {path} would have its state.")
+        if not state.begun:
+            before = {party: account.balance() for party, account in accounts.items()}
+            yield Begun(state, before, overwrite)
+            return
+        if state.about.get("job") != meaning_of(job):
+            raise state.unusable(f"{job.path} asks for something else now than when that run began")
+        kept = {party: Balance(**fields) for party, fields in state.about["before"].items()}
+        yield Begun(state, kept, overwrite or state.about["overwrite"])
 
 
 def cost_in_words(plan: Plan) -> str:

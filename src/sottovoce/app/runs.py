@@ -384,7 +384,9 @@ def opened(
         _check_facts(job, facts)
         federation.receipts |= kept_receipts(job)
         if begun is not None and federation.counted:
-            federation.journal, federation.beginning = state.path, begun.beginning(job, facts)
+            federation.journal = state
+            if not state.begun:
+                state.about = begun.beginning(job, facts)
         if job.federation is not None:
             _check_declared(job.federation, facts)
         elif job.split == "columns":

@@ -213,10 +213,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 raise InputError(
                     "ledger goes to the federation, one for each party: Federation.by_rows(..., ledgers=[...])."
                 )
-            return self._train(self._prepare(X, frames=4, runs=True))
-        federation = self._central(X, y)
-        names = tuple(map(str, getattr(self, "feature_names_in_", ())))
-        return self._train(self._prepare(federation, frames=4, runs=True, own_names=names))
+            prepared = self._prepare(X, frames=4, runs=True)
+        else:
+            federation = self._central(X, y)
+            names = tuple(map(str, getattr(self, "feature_names_in_", ())))
+            prepared = self._prepare(federation, frames=4, runs=True, own_names=names)
+        with contextlib.closing(prepared.coordinator.journal):
+            return self._train(prepared)
 
     def _note(self, X: Any) -> None:
         """Say what fits without a ledger, of this estimator and of those cloned from one with it, add up to."""
@@ -439,7 +442,8 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             without_privacy=runs and self._without_privacy(),
             fits=runs and self.epsilon != math.inf,
         )
-        with failures_of(federation):
+        with failures_of(federation), contextlib.ExitStack() as unless_made:
+            unless_made.callback(coordinator.journal.close)
             if facts is None:
                 with on(self.device):
                     facts = coordinator.facts(classes=self._asks_for_classes)
@@ -464,6 +468,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 first = planned(ranges.FORM, ranged, tuple(columns), federation, self.insecure_seed, plan.within)
                 first = coordinator.stored_plan(first) or coordinator.settled(first)
                 purchase = ranges.Purchase(columns, first, problem, solver)
+            unless_made.pop_all()
         return Prepared(federation, coordinator, form, plan, names if own_names is None else None, (), purchase)
 
     def _unsealed(self, problem: Problem) -> str | None:
@@ -664,10 +669,6 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
 
     def _train(self, prepared: Prepared, progress: Progress | None = None) -> Solution:
         """Run the plan and keep what it gave. Every party charges its ledger before its first release."""
-        with contextlib.closing(prepared.coordinator.journal):
-            return self._trained(prepared, progress)
-
-    def _trained(self, prepared: Prepared, progress: Progress | None) -> Solution:
         coordinator = prepared.coordinator
         coordinator.count_anew()
         self.__dict__.pop("ranges_", None)
@@ -715,7 +716,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 "the model is here, but not every party has its part of it, so that joint predictions over columns are "
                 f"not possible: {each}. Predict where all columns are, or fit again.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return solution
 

@@ -66,10 +66,10 @@ class Federation:
         self.undecided = False  # whether it was left open
         self._sealing: dict[str, Any] = {}
         self.schema: Schema | None = None  # what made the features of parties of this process
-        self.journal = None if journal is None else Path(journal)  # where fits keep what they need to go on
+        # Where fits keep what they need to go on: a file that each has while it lasts, or what the caller has of one.
+        self.journal: Path | Journal | None = None if journal is None else Path(journal)
         if journal is not None and not self.counted:
             raise InputError(f"journal={str(journal)!r}: a fit goes on where every party has a ledger; give ledgers.")
-        self.beginning: dict[str, Any] = {}  # what the first entry of that file says
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
@@ -369,14 +369,14 @@ class Federation:
         for party in self._parties:
             party.permit(without_privacy=without_privacy, predict_for=everyone)
         own = SystemRandomness() if insecure_seed is None else SeededRandomness(insecure_seed, COORDINATOR)
-        lasts = fits and insecure_seed is None
+        journal = self.journal if fits and insecure_seed is None else None
         return Coordinator(
             self.transport,
             record=self.record,
             receipts=self.receipts,
             randomness=own,
             helper=self.helper,
-            journal=Journal(self.journal, self.beginning) if lasts else None,
+            journal=journal if isinstance(journal, Journal) else Journal(journal),
             remote=self.remote,
         )
 

@@ -3,8 +3,9 @@
     entry   length of the body | SHA-256 of (hash before, body) | check of these two | body
 
 A body is a line of JSON and the bytes of its arrays. The file is only appended to, and is synced before an answer is
-used. It holds public texts and released values; where the coordinator deals for sealed columns, also the key of that
-run and the noise that it dealt, which it has in memory anyway. It is readable by its owner alone.
+used. Whoever reads it has locked it before, and keeps it until the fit is over. It holds public texts and released
+values; where the coordinator deals for sealed columns, also the key of that run and the noise that it dealt, which it
+has in memory anyway. It is readable by its owner alone.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import hashlib
 import json
 import os
 import re
+import socket
 import stat
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,28 +73,41 @@ class Stored:
 class Journal:
     """The state of one fit in the file `path`; without a path nothing is kept.
 
-    Guarantee: what `note` was given with `sync` is on disk when it returns. A last entry that was torn by a crash is
-    dropped; any other damage is an `InputError`. The file is made when a fit is about to be charged, never before.
-    One process at a time has it.
+    Guarantee: from here to `close` no other process has the file, so what was read is what there is. What `note` was
+    given with `sync` is on disk when it returns. A last entry that was torn by a crash is dropped; any other damage is
+    an `InputError`. Edges: the lock of a process that died is gone with it. Until a fit is about to be charged the file
+    says whose it is and no more, and `close` removes it. With `restart` what the file has is given up.
     """
 
-    def __init__(self, path: Path | None = None, about: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: Path | None = None, about: Mapping[str, Any] | None = None, *, restart: bool = False
+    ) -> None:
         self.path = path
-        self.about = dict(about or {})  # what the first entry says; of a file that is there, what it said
+        self._file: int | None = None
+        self._reset(about or {})
+        self.given_up: tuple[Plan, ...] = ()  # by `restart`: plans that may be charged
+        if path is not None:
+            self._have(path)
+            try:
+                self._read(about or {}, restart=restart)
+            except BaseException:
+                self._let_go()
+                raise
+
+    def _reset(self, about: Mapping[str, Any]) -> None:
+        """As of a file that has nothing."""
+        self.about = dict(about)  # what the first entry says; of a file that is there, what it said
         self.outputs: dict[str, str] = {}
         self.solved = self.ended = False  # of the last plan: all is answered; every party was told that it is over
         self.answered = 0
-        self.begun = False  # whether the file has an entry: something may have been charged
-        self._made = False  # whether there is a file
-        self._file: int | None = None
-        self._end = self._size = 0  # of what is whole in the file, and of all of it
+        self.begun = False  # whether the file has a beginning: something may have been charged
+        self._writes = False  # whether this process has begun, or gone on
+        self._end = 0  # of what is whole in the file
         self._hash = b""
-        self._pending: list[bytes] = []  # plans that were made, before the file is
+        self._pending: list[bytes] = []  # plans that were made, before the file is written to
         self._plans: deque[Plan] = deque()
         self._runs: dict[str, Stored] = {}
         self.plans: list[Plan] = []
-        if path is not None and (path.exists() or path.is_symlink()):
-            self._read(path)
 
     def next_plan(self, made: Plan) -> Plan | None:
         """The plan that an interrupted run had in this place, if any; it asks the same as the one `made` now."""
@@ -126,42 +142,29 @@ class Journal:
         return {name for run in self._runs.values() if run.left is not None for name in run.left["left"]}
 
     def begin(self) -> None:
-        """Have the file, alone, and durable: the next thing that is done may be to charge."""
+        """All that is known so far is durable: the next thing that is done may be to charge."""
         if self.path is None:
             return
-        if self._file is not None:
-            os.fsync(self._file)
-            return
-        flags = os.O_RDWR | os.O_APPEND | _NO_LINK | (0 if self._made else os.O_CREAT | os.O_EXCL)
         try:
-            self._file = os.open(self.path, flags, 0o600)
-            self._lock()
-            found = os.fstat(self._file)
-            if found.st_size != self._size or not found.st_nlink:
-                self.close()
-                raise self.unusable("another process was at it just now; start again")
-            os.truncate(self._file, self._end)  # less an entry that was torn
-            self._size = self._end
+            if self._writes:
+                os.fsync(self._handle)
+                return
+            if not self._is_ours():
+                raise self.unusable("it was removed or replaced meanwhile; start again")
             if not self.begun:
-                self._end = os.write(self._file, _MAGIC)
                 self._write(_packed("begun", "", self.about, {}))
-            pending, self._pending, self.begun, self._made = self._pending, [], True, True
+            pending, self._pending, self.begun, self._writes = self._pending, [], True, True
             for body in pending:
                 self._write(body)
-            os.fsync(self._file)
+            os.fsync(self._handle)
             sync_folder(self.path.parent)
-        except FileExistsError:
-            raise self.unusable("another process began it just now") from None
         except OSError as error:
-            self.close()
-            raise InputError(
-                f"the state of the run cannot be written to {self.path} ({error.strerror}), and nothing is charged "
-                "without it; give a folder that this user may write."
-            ) from None
+            self._let_go()
+            raise self._unwritable(error) from None
 
     def note(self, kind: str, plan: Plan, said: Mapping[str, Any], arrays: Arrays | None = None, *, sync: bool) -> None:
         """Append an entry of a plan; with `sync` it is on disk when this returns."""
-        if self._file is not None:
+        if self._writes:
             self._append(_packed(kind, plan.digest.hex(), said, arrays or {}), sync=sync)
 
     def keep_outputs(self, texts: Mapping[str, str]) -> None:
@@ -171,31 +174,41 @@ class Journal:
             self._append(_packed("outputs", "", dict(texts), {}), sync=True)
 
     def remove(self) -> None:
-        """The fit has ended and its results are durable, or it was given up."""
-        if self.begun and self.path is not None:
-            self.path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                sync_folder(self.path.parent)
-        self.begun = self._made = False
-        self._end = self._size = 0
+        """The fit has ended and its results are durable."""
+        self.begun = False
         self.close()
 
     def close(self) -> None:
-        """Let go of the file, which stays."""
+        """Let go of the file, which stays if a fit has begun."""
+        if self._file is not None and self.path is not None and not self.begun:
+            with contextlib.suppress(OSError):
+                if self._is_ours():
+                    self.path.unlink()
+                    sync_folder(self.path.parent)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._writes = False
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
-    def _append(self, body: bytes, *, sync: bool) -> None:
+    @property
+    def _handle(self) -> int:
         if self._file is None:
+            raise self.unusable("it was closed; start again")
+        return self._file
+
+    def _append(self, body: bytes, *, sync: bool) -> None:
+        if not self._writes:
             self._pending.append(body)
             return
         try:
             self._write(body)
             if sync:
-                os.fsync(self._file)
+                os.fsync(self._handle)
         except OSError as error:
-            self.close()  # what was torn is dropped when the run goes on
+            self._let_go()  # what was torn is dropped when the run goes on
             raise InputError(
                 f"the state of the run cannot be written to {self.path} ({error.strerror}), and the run stops. What "
                 "was charged stays charged; free some space and start the same fit again: it goes on from here."
@@ -205,31 +218,85 @@ class Journal:
         hash_ = hashlib.sha256(self._hash + body).digest()
         data = memoryview(_head(len(body), hash_) + body)
         self._hash, self._end = hash_, self._end + len(data)
-        self._size = self._end
-        while data and self._file is not None:
-            data = data[os.write(self._file, data) :]
+        while data:
+            data = data[os.write(self._handle, data) :]
+
+    def _have(self, path: Path) -> None:
+        """Open and lock the file, made if there is none; one that was removed or replaced until then is not the one."""
+        while True:
+            try:
+                self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NO_LINK | _NO_WAIT, 0o600)
+            except OSError as error:
+                if path.exists() or path.is_symlink():
+                    raise self.unusable(f"it cannot be read ({error.strerror})") from None
+                raise self._unwritable(error) from None
+            try:
+                if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                    raise self.unusable("it is no plain file")
+                self._lock()
+                if self._is_ours():
+                    return
+            except BaseException:
+                self._let_go()
+                raise
+            self._let_go()
 
     def _lock(self) -> None:
-        if fcntl is not None and self._file is not None:
-            os.fchmod(self._file, 0o600)  # a copy that was put back may have another
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self.close()
-                raise InputError(
-                    f"{self.path}: another process is at this run now; let it end, or stop it first."
-                ) from None
-
-    def _read(self, path: Path) -> None:
+        if fcntl is None:  # pragma: no cover  # not on every system
+            return
         try:
-            with os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK | _NO_WAIT), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise self.unusable("it is no plain file")
-                data = file.read()
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fchmod(self._handle, 0o600)  # a copy that was put back may have another
+        except BlockingIOError:
+            raise InputError(
+                f"{self.path}: another process is at this run now{self._whose()}; let it end, or stop it first. This "
+                "one has charged nothing."
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"{self.path} cannot be locked ({error.strerror}), and two starts of one job would be charged twice; "
+                "put the job on a disk of this machine."
+            ) from None
+
+    def _is_ours(self) -> bool:
+        """Whether the file that is open is still the one of that name."""
+        try:
+            return self.path is not None and os.path.samestat(os.fstat(self._handle), os.lstat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _whose(self) -> str:
+        """Which process has the file, as far as one can read that without having it."""
+        found = ""
+        with contextlib.suppress(OSError, InputError, ValueError, KeyError, TypeError):
+            for entry, _ in self._entries(self._data(), len(_MAGIC)):
+                if entry.kind == "process":
+                    found = f" (process {entry.said['id']} on {entry.said['host']}, since {entry.said['since']})"
+        return found
+
+    def _data(self) -> bytes:
+        with os.fdopen(os.dup(self._handle), "rb") as file:
+            file.seek(0)
+            return file.read()
+
+    def _read(self, about: Mapping[str, Any], *, restart: bool) -> None:
+        try:
+            self._take_all(self._data())
+        except InputError:
+            if not restart:
+                raise
+            self._reset(about)
         except OSError as error:
             raise self.unusable(f"it cannot be read ({error.strerror})") from None
-        self._made, self._end, self._size = True, len(_MAGIC), len(data)
+        if restart:
+            self.given_up = tuple(plan for plan in self.plans if self.charged(plan))
+        if restart or not self.begun:  # what has no beginning was stopped before anything was charged
+            self._reset(about)
+        self._sign()
+
+    def _take_all(self, data: bytes) -> None:
         if data.startswith(_MAGIC):
+            self._end = len(_MAGIC)
             for entry, end in self._entries(data, self._end):
                 self._take(entry)
                 self._end = end
@@ -237,9 +304,25 @@ class Journal:
             raise self.unusable(JOURNAL.refusal("it", int(other[1])).removesuffix("."))
         elif not _MAGIC.startswith(data.rstrip(b"\0")):
             raise self.unusable("it is no state of a run")
-        self.begun = self._end > len(_MAGIC)
-        if not self.begun:  # it is being made, or was stopped in that: nothing was charged
-            self._end = 0
+
+    def _sign(self) -> None:
+        """Say whose the file is now, for who comes second; without room for that a run goes on, and none begins."""
+        whose = {"id": os.getpid(), "host": socket.gethostname(), "since": _now()}
+        try:
+            os.truncate(self._handle, self._end)  # less an entry that was torn
+            if not self._end:
+                self._end = os.write(self._handle, _MAGIC)
+            before = self._end, self._hash
+            try:
+                self._write(_packed("process", "", whose, {}))
+            except OSError:
+                if not self.begun:
+                    raise
+                self._end, self._hash = before
+                os.truncate(self._handle, self._end)
+        except OSError as error:
+            self.close()
+            raise self._unwritable(error) from None
 
     def _entries(self, data: bytes, start: int) -> Iterator[tuple[Entry, int]]:
         """The entries and where each ends, up to one that was torn."""
@@ -264,8 +347,10 @@ class Journal:
 
     def _take(self, entry: Entry) -> None:
         run = self._runs.setdefault(entry.plan, Stored())
+        if entry.kind == "process":
+            return
         if entry.kind == "begun":
-            self.about = dict(entry.said)
+            self.begun, self.about = True, dict(entry.said)
         elif entry.kind == "plan":
             self.plans.append(Plan.from_json(entry.said["text"]))
             self._plans.append(self.plans[-1])
@@ -286,6 +371,12 @@ class Journal:
             setattr(run, entry.kind, entry.said)
             self.ended = self.ended or entry.kind == "ended"
 
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(
+            f"the state of the run cannot be written to {self.path} ({error.strerror}), and nothing is charged "
+            "without it; give a folder that this user may write."
+        )
+
     def unusable(self, why: str) -> InputError:
         """Why the state of an interrupted run cannot be used, and what to do."""
         return InputError(
@@ -293,6 +384,10 @@ class Journal:
             "the file; or give the run up, with `sottovoce fit --restart` or by removing the file: what it was charged "
             "stays spent."
         )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _head(length: int, hash_: bytes) -> bytes:

@@ -36,7 +36,7 @@ def evaluate(
     - `sottovoce evaluate job.json test.toml --output evaluation.json`
     - `sottovoce evaluate job.json test.toml --plot evaluation.png`
     """
-    from sottovoce.app import runs
+    from sottovoce.app import interrupted, runs
     from sottovoce.app.jobs import load_evaluation_job
     from sottovoce.app.model_file import load, plain
     from sottovoce.errors import InputError
@@ -45,19 +45,20 @@ def evaluate(
     from sottovoce.files import check_writable, write_text
 
     fitted, test = load(model), load_evaluation_job(job)
-    for path, what in ((output, "--output"), (plot, "--plot")):
-        if path is not None:
-            check_writable(path, what, overwrite=overwrite)
     if plot is not None and plot.suffix.lower() not in SUFFIXES:
         raise InputError(f"--plot {plot} must end in {', '.join(SUFFIXES)}.")
-    figure = None if plot is None else new_figure()  # before anything is charged
-    with runs.tested(test, fitted, lambda text: aside().print(text, soft_wrap=True)) as federation:
-        found = evaluated(fitted, federation, **test.privacy.model_dump(exclude_unset=True), people=test.people)
-    told = plain(found.to_dict())
-    if output is not None:
-        write_text(output, json.dumps(told, indent=2) + "\n", "--output", overwrite=overwrite)
-    if plot is not None:
-        found.plot(figure).savefig(plot)
+    with interrupted.alone(test):
+        for path, what in ((output, "--output"), (plot, "--plot")):
+            if path is not None:
+                check_writable(path, what, overwrite=overwrite)
+        figure = None if plot is None else new_figure()  # before anything is charged
+        with runs.tested(test, fitted, lambda text: aside().print(text, soft_wrap=True)) as federation:
+            found = evaluated(fitted, federation, **test.privacy.model_dump(exclude_unset=True), people=test.people)
+        told = plain(found.to_dict())
+        if output is not None:
+            write_text(output, json.dumps(told, indent=2) + "\n", "--output", overwrite=overwrite)
+        if plot is not None:
+            found.plot(figure).savefig(plot)
     if as_json:
         print_json(told)
     else:

@@ -114,7 +114,8 @@ def fit(
 
     Where ledgers pay, the state of the fit is in NAME.run until its results are written. A fit that was stopped goes on
     from there by itself when it is started again: the same plan, the same model, charged once. `--resume` fails where
-    there is nothing to go on with; `--restart` begins anew, and what the old run was charged stays spent.
+    there is nothing to go on with; `--restart` begins anew, and what the old run was charged stays spent. A second
+    start while the first runs is refused.
 
     Where parties are elsewhere a page for operators is served at 127.0.0.1 while it runs, and its address printed;
     not with `--quiet` or `--no-view`. With the data here it is served with `--view`.
@@ -129,43 +130,28 @@ def fit(
     beside, loaded = aside(), load_job(job)
     seen = ViewOptions(view, no_view, log_json).of_fit(loaded, quiet=quiet)
     quiet = quiet or seen.log == "-"
-    begun = interrupted.begun(loaded, runs.accounts_of(loaded), resume=resume, restart=restart, overwrite=overwrite)
-    for plan in begun.given_up:
-        beside.print(f"note: given up: {interrupted.cost_in_words(plan)}", soft_wrap=True)
-    if begun.journal.outputs:
-        show_written(loaded, begun, as_json=as_json, quiet=quiet)
-        return
-    runs.check_outputs(loaded, overwrite=begun.overwrite)
-    for said in filter(None, (loaded.set_elsewhere, begun.said())):
-        beside.print(said, soft_wrap=True)
-    with (
-        _told_when_stopped(loaded, begun),
-        watched_fit(loaded, seen, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,
-        runs.opened(loaded, watched.hear, begun, watched.over) as run,
-    ):
-        shown = runs.preview(run, charged=begun.journal.begun)
-        for note in shown.notes:
-            beside.print(f"note: {note}")
-        if not quiet:
-            show_preview(shown, beside, remarks=False)
-        runs.require_budget(shown)
-        start = time.perf_counter()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model = trained(run, beside, watched, quiet=quiet)
-        seconds = time.perf_counter() - start
-        for warning in caught:
-            beside.print(f"note: {warning.message}")
-    for party, why in model.missing_parts_.items():
-        beside.print(
-            f"note: joint predictions are not possible, {party} has no part of the model: {why}", soft_wrap=True
-        )
-    after = {party: account.balance() for party, account in runs.accounts_of(loaded).items()}
-    occasion = runs.occasion_of(model, begun.before, after, seconds)
-    state, texts = run.prepared.coordinator.journal, runs.texts_of(model, occasion)
-    state.keep_outputs(texts)
-    paths = runs.write_texts(loaded, texts, overwrite=begun.overwrite)
-    state.remove()
+    accounts = runs.accounts_of(loaded)
+    with interrupted.begun(loaded, accounts, resume=resume, restart=restart, overwrite=overwrite) as begun:
+        for plan in begun.journal.given_up:
+            beside.print(f"note: given up: {interrupted.cost_in_words(plan)}", soft_wrap=True)
+        if begun.journal.outputs:
+            show_written(loaded, begun, as_json=as_json, quiet=quiet)
+            return
+        runs.check_outputs(loaded, overwrite=begun.overwrite)
+        for said in filter(None, (loaded.set_elsewhere, begun.said())):
+            beside.print(said, soft_wrap=True)
+        with (
+            _told_when_stopped(loaded, begun),
+            watched_fit(loaded, seen, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,
+            runs.opened(loaded, watched.hear, begun, watched.over) as run,
+        ):
+            model, seconds = _fitted(run, begun, watched, quiet=quiet)
+        after = {party: account.balance() for party, account in accounts.items()}
+        occasion = runs.occasion_of(model, begun.before, after, seconds)
+        texts = runs.texts_of(model, occasion)
+        begun.journal.keep_outputs(texts)
+        paths = runs.write_texts(loaded, texts, overwrite=begun.overwrite)
+        begun.journal.remove()
     if as_json:
         print_json(
             {
@@ -177,6 +163,30 @@ def fit(
         )
     elif not quiet:
         show_summary(model, paths, {party: balance.left for party, balance in after.items()}, seconds, out())
+
+
+def _fitted(run: Run, begun: Begun, watched: WatchedWire, *, quiet: bool) -> tuple[PrivateLinearModel, float]:
+    """Show what will be done, and do it; the model and the seconds that it took."""
+    from sottovoce.app import runs
+
+    beside, shown = aside(), runs.preview(run, charged=begun.journal.begun)
+    for note in shown.notes:
+        beside.print(f"note: {note}")
+    if not quiet:
+        show_preview(shown, beside, remarks=False)
+    runs.require_budget(shown)
+    start = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = trained(run, beside, watched, quiet=quiet)
+    seconds = time.perf_counter() - start
+    for warning in caught:
+        beside.print(f"note: {warning.message}")
+    for party, why in model.missing_parts_.items():
+        beside.print(
+            f"note: joint predictions are not possible, {party} has no part of the model: {why}", soft_wrap=True
+        )
+    return model, seconds
 
 
 @contextmanager
@@ -193,11 +203,11 @@ def _told_when_stopped(job: Job, begun: Begun) -> Iterator[None]:
 
 def _standing(job: Job, begun: Begun) -> str:
     """Whether a fit that stops now was charged: by the ledgers that are here, of parties elsewhere by its state."""
-    from sottovoce.app import interrupted, runs
+    from sottovoce.app import runs
 
     now = {party: account.balance().plans for party, account in runs.accounts_of(job).items()}
     charged = job.federation is not None or now != {party: each.plans for party, each in begun.before.items()}
-    if charged and interrupted.state_path(job).exists():
+    if charged and begun.journal.begun:
         return "the same command goes on where it was, and is charged once"
     if job.federation is not None:
         return "the ledgers of its parties tell whether it was charged"
