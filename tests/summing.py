@@ -12,15 +12,21 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.door.outgoing import Share
 from sottovoce.door.query import Round
 from sottovoce.door.sealed_gate import SealedGate
+from sottovoce.federation.announcements import known_keys
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.randomness import Randomness, SeededRandomness
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.streams import CHECKED, PeerKey, RunKey
 from sottovoce.sealed.sums import Call, Sealer
 from support import plan_of, query_of
 
 EACH = 40  # records of a party
+
+
+def unchecked(public: str) -> PeerKey:
+    """A key as an attacker takes it, who checks nobody."""
+    return PeerKey(public, seal=CHECKED)
 
 
 def exact(scale: Any, size: int, randomness: object) -> NDArray[np.int64]:
@@ -63,7 +69,7 @@ class Holder:
     ) -> None:
         self.plan, self.name = plan, name
         self.rows = Block.prepare(*data_of(plan.names.index(name)), plan.part(name).preparation)
-        self.sealer = Sealer(plan, name, key)
+        self.sealer = Sealer(plan, name, key, known_keys(name, plan.keys, None, pins=False))
         noise = randomness or SeededRandomness(5, name)
         self.gate = SealedGate(plan, noise, account, self.sealer)
 

@@ -15,6 +15,7 @@ from sottovoce.app.jobs import load_party_job
 from sottovoce.app.model_file import load
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.privacy.ledger import Ledger
+from sottovoce.transports.certificates import peer_line, pin_in
 
 RECORDS = 2000
 PEOPLE = 30
@@ -187,13 +188,17 @@ def test_remote_parties_train_and_then_predict_for_one_of_them_that_evaluates(tr
     assert fitted.missing_parts_ == {}
     assert np.count_nonzero(fitted.coef_) > 1
 
+    pins = {name: f"[peers]\n{peer_line(*pin_in(town / f'certificates/{name}.pem'))}\n" for name in ("clinic", "lab")}
     holders = []
-    for name, more in (
-        ("clinic", ["--label", "y", "--predictions", town / "out.csv"]),
-        ("lab", ["--predict-for", "clinic"]),
+    for name, more, policy, other in (
+        ("clinic", 'label = "y"\npredictions = "out.csv"\n', "", "lab"),
+        ("lab", "", '[policy]\npredict_for = ["clinic"]\n', "clinic"),
     ):
-        own = ["--name", name, "--file", town / f"new-{name}.csv", "--ledger", town / f"{name}.db"]
-        holders.append(start("party", *own, *more, *where))
+        (town / f"{name}.toml").write_text(
+            f'[party]\nname = "{name}"\nfile = "new-{name}.csv"\nledger = "{name}.db"\n{more}[federation]\n'
+            f'coordinator = "localhost:{port}"\ncertificates = "certificates"\n{policy}{pins[other]}'
+        )
+        holders.append(start("party", "--job", town / f"{name}.toml", "--once"))
     (town / "people.toml").write_text(REMOTE.format(port=port))
     # The training itself is refused by people who are predicted for, and so is another recipient.
     refused = invoke("predict", model, town / "people.toml", code=3)
@@ -218,13 +223,13 @@ def test_remote_parties_train_and_then_predict_for_one_of_them_that_evaluates(tr
     assert len(table) == PEOPLE
 
     holders = []
-    for name, more, most in (("clinic", 'label = "y"\n', 60.0), ("lab", "", 51.0)):
+    for name, more, most, other in (("clinic", 'label = "y"\n', 60.0, "lab"), ("lab", "", 51.0, "clinic")):
         Ledger(town / f"{name}.db").open("test people", 60.0, 1e-5)
         more += f'ledger = "{name}.db"\naccount = "test people"\n'
         (town / f"{name}.toml").write_text(
             f'[party]\nname = "{name}"\nfile = "new-{name}.csv"\n{more}[federation]\n'
             f'coordinator = "localhost:{port}"\ncertificates = "certificates"\n'
-            f'[policy]\npredict_for = ["clinic"]\npredict_training = true\nmax_epsilon = {most}\n'
+            f'[policy]\npredict_for = ["clinic"]\npredict_training = true\nmax_epsilon = {most}\n{pins[other]}'
         )
         holders.append(start("party", "--job", town / f"{name}.toml", "--once"))
     job = 'label_party = "clinic"\n[privacy]\nepsilon = {}\n' + REMOTE.format(port=port)

@@ -27,7 +27,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import COORDINATOR, Request, added, masked_of, scores_of
+from sottovoce.federation.prediction import COORDINATOR, PAIR, Request, added, masked_of, scores_of
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.queries.pricing import queries_of
@@ -35,6 +35,7 @@ from sottovoce.sealed.streams import RunKey
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, Local, local_identities
 from sottovoce.transports.in_process import InProcess
+from summing import unchecked
 from support import declared, forged, renewed
 
 NAMES = ("a", "b")
@@ -227,7 +228,8 @@ class Attack:
 
     def columns(self, answer: Frame) -> np.ndarray:
         """What the coordinator reads with the key that it put in b's place."""
-        pads = self.request.pads("b", self.key, PEOPLE)
+        pair = self.key.shared(unchecked(self.request.keys["a"]), PAIR, self.plan.digest, ("a", "b"))
+        pads = self.request.pads("b", {"a": pair}, PEOPLE)
         return spelled(scores_of(added(masked_of(answer, PEOPLE), pads)))
 
 

@@ -24,6 +24,7 @@ from sottovoce.federation import party as parties
 from sottovoce.plan.plan import Plan
 from sottovoce.sealed.streams import PAIR, RunKey, box, unbox
 from sottovoce.sealed.sums import ColumnSealer, packed_box, unpacked_box
+from summing import unchecked
 
 IDS = [f"p{place:03}" for place in range(RECORDS)]
 SWAPPED = [IDS[1], IDS[0], *IDS[2:]]
@@ -122,7 +123,7 @@ def test_a_key_of_somebody_else_gets_no_digest(monkeypatch: pytest.MonkeyPatch) 
         assert "ignature of b" in attack.digests(signatures)["refused"]
     monkeypatch.setattr(parties, "check_signatures", lambda *_: None)  # negative control: a guess is found to be right
     box = unpacked_box(attack.digests({})["arrays"]["1"])
-    pair = attack.key.shared(dict(attack.plan.keys)["a"], PAIR, attack.plan.digest, ("a", "b"))
+    pair = attack.key.shared(unchecked(dict(attack.plan.keys)["a"]), PAIR, attack.plan.digest, ("a", "b"))
     guess = hmac.digest(pair, b"ids" + list_of(IDS, RECORDS, "a"), "sha256")
     assert unbox(pair, ["ids"], "a", box) == guess
 
@@ -141,7 +142,7 @@ def guesses(attack: Substitute, ids: Any) -> dict[str, Any]:
     boxes = {}
     for place, name in enumerate(attack.plan.names):
         if name != "a":
-            pair = attack.others[name].shared(own, PAIR, attack.plan.digest, ("a", name))
+            pair = attack.others[name].shared(unchecked(own), PAIR, attack.plan.digest, ("a", name))
             digest = hmac.digest(pair, b"ids" + list_of(ids, RECORDS, "a"), "sha256")
             boxes[str(place)] = packed_box(box(pair, ["ids"], name, digest))
     return attack.told(Frame("seal", 5, attack.plan.digest, 1, "ids", boxes))

@@ -19,6 +19,7 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import Outgoing, Share, reply
 from sottovoce.door.sealed_gate import SealedGate, noise_of
 from sottovoce.errors import LeakError, RefusedError, WireError
+from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.party import Party
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import sums
@@ -218,7 +219,7 @@ class TestDoor:
         with pytest.raises(LeakError, match="seals no sums"):
             holder.share()
         with pytest.raises(RefusedError, match="another public key"):
-            sums.Sealer(plan, "p00", RunKey())
+            sums.Sealer(plan, "p00", RunKey(), known_keys("p00", plan.keys, None, pins=False))
 
     def test_noise_below_the_grid_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         plan, keys = made(2)

@@ -161,10 +161,17 @@ class TestPins:
 
     def test_who_is_pinned(self, ends: Ends, pins: dict[str, str]) -> None:
         own = Credentials.load(ends.folder, "north")
-        assert not Certified(own).pinned("south")
+        assert Certified(own).pinned == {"north"}
         some = Certified(own, {"south": pins["south"]})
-        assert [some.pinned(name) for name in NAMES] == [True, True, False]
+        assert some.pinned == {"north", "south"}
         here = local_identities(NAMES)["north"]
-        assert [here.pinned(name) for name in (*NAMES, "west")] == [True, True, True, False]
+        assert here.pinned == set(NAMES)
         with pytest.raises(InputError, match=r"peers.south='sha256:12' is no pin; `sottovoce pin south.pem`"):
             Certified(own, {"south": "sha256:12"})
+
+    def test_two_names_have_two_keys(self, ends: Ends, pins: dict[str, str]) -> None:
+        own, one = Credentials.load(ends.folder, "north"), pins["south"]
+        with pytest.raises(InputError, match=r"south and east have one key, sha256:.*: one organisation would be two"):
+            Certified(own, {"south": one, "east": one})
+        with pytest.raises(InputError, match=r"peers\.south is the key of north itself"):
+            Certified(own, {"south": pin_in(ends.folder / "north.pem")[1]})

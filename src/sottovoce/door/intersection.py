@@ -29,7 +29,7 @@ from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import SEAL, Masked
 from sottovoce.errors import RefusedError
 from sottovoce.sealed.curve import hashed, new_scalar, points_of, quotient
-from sottovoce.sealed.streams import RunKey, box, hash_of, unbox
+from sottovoce.sealed.streams import PeerKey, RunKey, box, hash_of, unbox
 from sottovoce.sealed.sums import packed_box, unpacked_box
 from sottovoce.sealed.workers import POINT, Workers
 
@@ -133,6 +133,7 @@ class Session:
         members: Mapping[str, Member],
         own: str,
         key: RunKey,
+        peers: Mapping[str, PeerKey],
         ids: Sequence[str],
         leaving: Callable[[], None] = lambda: None,
     ) -> None:
@@ -145,9 +146,7 @@ class Session:
         self._names = terms.members
         self._place = self._names.index(own)
         self._keys = {
-            name: key.shared(members[name].public, PAIR, self.digest, (own, name))
-            for name in self._names
-            if name != own
+            name: key.shared(peers[name], PAIR, self.digest, (own, name)) for name in self._names if name != own
         }
         self._ids, self._leaving = ids, leaving
         self._order = _shuffled(len(ids))

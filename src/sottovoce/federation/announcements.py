@@ -2,8 +2,10 @@
 
     signed   [run, public key], for the purpose of a sealed key
 
-By columns whoever deals and has one party of its own reads every column. So a party takes part only with ends that it
-knows by itself: those of its own process, and over a wire those whose keys it has pinned.
+By columns whoever deals and has one party of its own reads every column; whoever is taken for a party reads scores of
+joint predictions, and tests guesses in an alignment. So a party takes part only with ends that it knows by itself:
+those of its own process, and over a wire those whose keys it has pinned. `known_keys` is the one place where that is
+checked, and the only one that makes keys to share a secret with.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Final, NamedTuple
 
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.sealing import signers
+from sottovoce.plan.sealing import COORDINATOR, signers
+from sottovoce.sealed.streams import CHECKED, PeerKey
 from sottovoce.transports.identity import PLAN, SEAL_KEY, Identity
 
 IDS: Final = "ids"  # the query of messages that compare identifiers
@@ -65,14 +68,31 @@ def check_signatures(plan: Plan, party: str, identity: Identity | None, text: st
         identity.verify(name, SEAL_KEY, _message(plan.run, keys[name]), signature)
 
 
+def known_keys(
+    own: str, told: Mapping[str, str] | Iterable[tuple[str, str]], identity: Identity | None, *, pins: bool = True
+) -> dict[str, PeerKey]:
+    """The keys of the other ends, to share secrets with: the check of who they are, before any mask, pad or box.
+
+    Two names with one key are refused, and with `pins` a name whose key this end does not know by itself. A dealer, who
+    has no data, needs no pins, nor does a party by rows whose policy counts all others among those who pool. The
+    coordinator is known by the wire.
+    """
+    keys = dict(told)
+    if len(set(keys.values())) < len(keys):
+        raise RefusedError(f"two of {', '.join(keys)} have one public key, and each end has its own; start again.")
+    if pins:
+        check_pinned(own, (name for name in keys if name != COORDINATOR), identity)
+    return {name: PeerKey(public, seal=CHECKED) for name, public in keys.items() if name != own}
+
+
 def check_pinned(party: str, members: Iterable[str], identity: Identity | None) -> None:
-    """Refuse sealed columns with an end that this party does not know by itself."""
+    """Refuse an end that this party does not know by itself."""
+    known = frozenset() if identity is None else identity.pinned
     for name in members:
-        if name != party and (identity is None or not identity.pinned(name)):
+        if name != party and name not in known:
             raise RefusedError(
-                f"{party} has not pinned the key of {name}, and seals columns with nobody it has not: who deals and "
-                f"has one party of its own reads every column. Ask the holder of {name} for its pin, and put it into "
-                "[peers]."
+                f"{party} has not pinned the key of {name}, and shares no secret with anybody it has not: who makes up "
+                f"a party reads what the others send it. Ask the holder of {name} for its pin, and put it into [peers]."
             )
 
 

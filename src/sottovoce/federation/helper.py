@@ -21,7 +21,7 @@ from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.door.query import Query, Told
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
-from sottovoce.federation.announcements import Invitation, check_start, signature_of
+from sottovoce.federation.announcements import Invitation, check_start, known_keys, signature_of
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.sealed_columns.dealer import GRAM, LOOKUP, OWN, LocalDeals
@@ -144,7 +144,7 @@ class Helper(Answering):
             plan,
             queries,
             DealingGate(plan, self.randomness),
-            None if columns else Sealer(plan, self.name, key),
+            None if columns else Sealer(plan, self.name, key, known_keys(self.name, plan.keys, None, pins=False)),
             LocalDeals(plan, key, self.randomness) if columns else None,
         )
 

@@ -39,6 +39,7 @@ from sottovoce.federation.announcements import (
     check_pinned,
     check_signatures,
     check_start,
+    known_keys,
     signature_of,
 )
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
@@ -53,7 +54,6 @@ from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import assumed
-from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.queries.pricing import answers_due
@@ -549,8 +549,6 @@ class Party(Answering):
                 f"{self.name} was not told who it is, and so takes only plans of which it is the only party; serve it "
                 "over a wire (InProcess, serve_party)."
             )
-        if plan.sealing is not None and plan.split == "columns":
-            check_pinned(self.name, signers(plan), self._identity)
         form, queries = checked(plan, self.name, self._rows, self._policy)
         keeper = self._keeper(plan, queries, recipe)
         if keeper is not None:
@@ -619,7 +617,8 @@ class Party(Answering):
         if plan.sealing is None:
             return None
         kind = ColumnSealer if plan.split == "columns" else Sealer
-        return kind(plan, self.name, self._keys.of(plan))
+        pins = plan.split == "columns"
+        return kind(plan, self.name, self._keys.of(plan), known_keys(self.name, plan.keys, self._identity, pins=pins))
 
     def _signed(self, plan: Plan) -> tuple[Declared, ...]:
         """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""

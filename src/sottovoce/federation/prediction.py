@@ -12,14 +12,14 @@ passes them on: they lack the pads of the recipient, which alone can read them. 
 recipient, learn the partial scores of the one.
 
 Guarantee, whatever the coordinator does: a party answers only a request in which every other party of the plan has
-signed its own key, so that nobody else can take off a pad; a recipient that is named is the one whose certificate
-signed. No request carries weights: a party scores with the model that it kept at the end of a run in which it answered
-everything the plan has it answer, once for each plan, and only after its holder approved those coefficients
-(`models.py`). Rows that may be trained on are predicted for only where the policy says so by name. Edges: a coordinator
-that is the recipient, together with all parties but one, has the scores of the one. Scores are exact: whoever knows the
-coefficients may read columns of few values from them, and no epsilon covers that. They are rounded to 2^-44 and cut at
-2^62. Where a party cannot use a record the recipient learns that, and of how many parties; a random number in the place
-of the score hides the scores of the others, but for a share of |sum| 2^-71.
+signed its own key, by the certificate that it has pinned for it, so that nobody else takes off a pad; a recipient that
+is named is the one whose certificate signed. No request carries weights: a party scores with the model that it kept at
+the end of a run in which it answered everything the plan has it answer, once for each plan, and only after its holder
+approved those coefficients (`models.py`). Rows that may be trained on are predicted for only where the policy says so
+by name. Edges: a coordinator that is the recipient, together with all parties but one, has the scores of the one.
+Scores are exact: whoever knows the coefficients may read columns of few values from them, and no epsilon covers that.
+They are rounded to 2^-44 and cut at 2^62. Where a party cannot use a record the recipient learns that, and of how many
+parties; a random number in the place of the score hides the scores of the others, but for a share of |sum| 2^-71.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from sottovoce.data.block import Matrix
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import Disclosed, check_recipient, disclose
 from sottovoce.errors import RefusedError, WireError
+from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.federation.policy import Policy
 from sottovoce.plan.plan import Plan
@@ -140,10 +141,10 @@ class Predictor:
         if names and self._feature_names and names != self._feature_names:
             raise RefusedError(f"{self._party} has other columns, or in another order, than the model has of its own.")
         request, people = Request.read(frame, model.plan), int(rows.shape[0])
-        request.check_signatures(self._party, self.identity)
+        pairs = request.pair_keys(self._party, self._key, self.identity)
         with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
             scores = words_of(model.scores(rows), request.blur(self._blur, people))
-            own = added(scores, request.pads(self._party, self._key, people, self._aligned))
+            own = added(scores, request.pads(self._party, pairs, people, self._aligned))
         if request.recipient != self._party:
             return disclose(MASKED, own.view(np.int64), recipient=request.recipient, allowed=policy.predict_for)
         total = added(own, masked_of(frame, people))
@@ -229,8 +230,19 @@ class Request:
             raise RefusedError("the recipient of a prediction is the coordinator or a party of the plan.")
         return cls(frame.plan, frame.query, number, keys, signatures)
 
+    def pair_keys(self, party: str, key: RunKey, identity: Identity | None) -> dict[str, bytes]:
+        """What a party shares with each other one; refused for keys that these have not signed, or are not pinned.
+
+        Pads would be open to whoever has the key.
+        """
+        if self.keys[party] != key.public:
+            raise RefusedError("the request has another public key for this party than its own; ask for it again.")
+        peers = known_keys(party, self.keys, identity)
+        self.check_signatures(party, identity)
+        return {other: key.shared(public, PAIR, self.digest, (party, other)) for other, public in peers.items()}
+
     def check_signatures(self, party: str, identity: Identity | None) -> None:
-        """Refuse keys that the other parties have not signed themselves: pads would be open to whoever has the key."""
+        """Refuse keys that the other parties have not signed themselves."""
         for other, public in self.keys.items():
             if other == party:
                 continue
@@ -241,18 +253,14 @@ class Request:
                 )
             identity.verify(other, PREDICTION_KEY, bytes.fromhex(public), signature)
 
-    def pads(self, party: str, key: RunKey, people: int, aligned: str = "") -> Words:
+    def pads(self, party: str, pairs: Mapping[str, bytes], people: int, aligned: str = "") -> Words:
         """What a party adds to its scores: the sum of its pads with all others, each with its sign.
 
         Pads of parties with records of different alignments do not cancel: nobody reads a sum over two people.
         """
-        if self.keys[party] != key.public:
-            raise RefusedError("the request has another public key for this party than its own; ask for it again.")
         total = np.zeros((people, 2), dtype=np.uint64)
-        for other, public in self.keys.items():
-            if other == party:
-                continue
-            pad = self._pad(key.shared(public, PAIR, self.digest, (party, other)), people, aligned)
+        for other, pair in pairs.items():
+            pad = self._pad(pair, people, aligned)
             total = added(total, pad if party < other else negated(pad))
         return total
 

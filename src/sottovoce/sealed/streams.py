@@ -28,14 +28,30 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from sottovoce.errors import RefusedError
+from sottovoce.errors import LeakError, RefusedError
 
 Words = NDArray[np.uint64]
 Label = Sequence[Any]
 
 PAIR: Final = "sottovoce sealed pair"  # between two parties
 DEALT: Final = "sottovoce dealt"  # between the dealer and a party
+CHECKED: Final = object()  # `known_keys` of `federation/announcements.py` takes it; nothing else may
 _ZEROS: Final = memoryview(bytes(2**18))
+
+
+class PeerKey(str):
+    """The public key of another end that was found to be one to share secrets with: `known_keys` makes it, alone.
+
+    Guarantee: no mask, pad or box is made for an end whose key did not pass that check.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, public: str, *, seal: object = None) -> PeerKey:
+        """Refuse whoever has not made the check."""
+        if seal is not CHECKED:
+            raise LeakError("a key to share secrets with is made by the check of its owner alone (known_keys).")
+        return super().__new__(cls, public)
 
 
 class RunKey:
@@ -52,8 +68,10 @@ class RunKey:
         """For the holder's own disk alone."""
         return self._key.private_bytes_raw()
 
-    def shared(self, public: str, purpose: str, digest: bytes, names: tuple[str, str]) -> bytes:
+    def shared(self, public: PeerKey, purpose: str, digest: bytes, names: tuple[str, str]) -> bytes:
         """What this end shares with the one of that public key, for one purpose, plan and pair of names."""
+        if type(public) is not PeerKey:
+            raise LeakError("secrets are shared with an end whose key was checked (known_keys), and with no other.")
         try:
             secret = self._key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
         except ValueError:

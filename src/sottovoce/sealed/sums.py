@@ -23,7 +23,7 @@ from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed.streams import DEALT, PAIR, Label, RunKey, box, hash_of, masks, stream, unbox
+from sottovoce.sealed.streams import DEALT, PAIR, Label, PeerKey, RunKey, box, hash_of, masks, stream, unbox
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
@@ -77,16 +77,16 @@ def label_of(query: str, number: int, call: Call, told: Mapping[str, NDArray[Any
 class Sealer:
     """A party's side of the sealed sums of one plan: its keys with the others, and which rosters it has answered."""
 
-    def __init__(self, plan: Plan, name: str, key: RunKey) -> None:
+    def __init__(self, plan: Plan, name: str, key: RunKey, peers: Mapping[str, PeerKey]) -> None:
         if plan.sealing is None or dict(plan.keys).get(name) != key.public:
             raise RefusedError(f"the plan has another public key for {name} than its own; start a new fit.")
         self.name, self.sealing, self._parties = name, plan.sealing, plan.names
         helper = plan.sealing.dealer != COORDINATOR and plan.split == "rows"
         self._members = (*plan.names, plan.sealing.dealer) if helper else plan.names
         self._keys = {
-            other: key.shared(public, PAIR, plan.digest, (name, other))
-            for other, public in plan.keys
-            if other != name and other in self._members
+            other: key.shared(peers[other], PAIR, plan.digest, (name, other))
+            for other in self._members
+            if other != name
         }
         self._roster = frozenset(self._members)
         self._tops_up = name not in plan.names
@@ -125,10 +125,10 @@ class Sealer:
 class ColumnSealer(Sealer):
     """The same by columns, with what pads and boxes are made of: the seed shared with the dealer, the group's key."""
 
-    def __init__(self, plan: Plan, name: str, key: RunKey) -> None:
-        super().__init__(plan, name, key)
+    def __init__(self, plan: Plan, name: str, key: RunKey, peers: Mapping[str, PeerKey]) -> None:
+        super().__init__(plan, name, key, peers)
         dealer = self.sealing.dealer
-        self.seed = key.shared(dict(plan.keys)[dealer], DEALT, plan.digest, (name, dealer))
+        self.seed = key.shared(peers[dealer], DEALT, plan.digest, (name, dealer))
         self.holder = name == plan.label_party_name
         self.group = secrets.token_bytes(32) if self.holder else b""  # the others are sent it
 

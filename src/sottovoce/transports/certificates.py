@@ -249,11 +249,17 @@ def pin_in(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def check_pins(pins: Mapping[str, str]) -> None:
-    """Refuse pins that can be those of no key."""
+    """Refuse pins that can be those of no key, and two names with one: an organisation would be two parties."""
+    names: dict[str, str] = {}
     for name, pin in pins.items():
         check_name(name)
         if not _PIN.fullmatch(pin):
             raise InputError(f"peers.{name}={pin!r} is no pin; `sottovoce pin {name}.pem` prints it: sha256:...")
+        if (other := names.setdefault(pin, name)) != name:
+            raise InputError(
+                f"{other} and {name} have one key, {pin}: one organisation would be two parties. Each end has a key of "
+                "its own; ask their holders for the pins."
+            )
 
 
 def check_name(name: str) -> None:

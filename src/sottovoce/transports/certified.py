@@ -38,11 +38,14 @@ class Certified:
 
     def __init__(self, credentials: Credentials, pins: Mapping[str, str] | None = None) -> None:
         self._pins = dict(pins or {})
-        check_pins(self._pins)
         self._credentials = credentials
         self._name = credentials.name
+        check_pins(self._pins)
         self._key = private_key(credentials)
         _signed(self._key, b"")  # a key that cannot sign is told before anything is charged
+        own = pin_of(self._key.public_key())
+        if other := next((name for name, pin in self._pins.items() if pin == own and name != self._name), None):
+            raise InputError(f"peers.{other} is the key of {self._name} itself; ask the holder of {other} for its pin.")
 
     def sign(self, purpose: str, message: bytes) -> str:
         """Signature and certificate."""
@@ -65,9 +68,10 @@ class Certified:
             )
         _check(key, name, said["signature"], signed_bytes(name, purpose, message))
 
-    def pinned(self, name: str) -> bool:
-        """Whether the key of that name is pinned; the own one is known."""
-        return name in self._pins or name == self._name
+    @property
+    def pinned(self) -> frozenset[str]:
+        """The names whose keys are pinned; the own one is known."""
+        return frozenset((*self._pins, self._name))
 
 
 def _signed(key: PrivateKeyTypes, data: bytes) -> bytes:

@@ -37,8 +37,9 @@ class Identity(Protocol):
         """Raise `RefusedError` unless `text` is what `name` signed for that purpose and that message."""
         ...
 
-    def pinned(self, name: str) -> bool:
-        """Whether this end knows the key of `name` by itself, and not by the word of an authority."""
+    @property
+    def pinned(self) -> frozenset[str]:
+        """The names whose keys this end knows by itself, and not by the word of an authority."""
         ...
 
 
@@ -79,9 +80,10 @@ class Local:
         """By the table."""
         self._known.check(name, purpose, message, text)
 
-    def pinned(self, name: str) -> bool:
+    @property
+    def pinned(self) -> frozenset[str]:
         """Whoever is on the wire: the table is this process's own."""
-        return name in self._known.keys
+        return frozenset(self._known.keys)
 
 
 def local_identities(names: Iterable[str]) -> dict[str, Local]:

@@ -37,13 +37,6 @@ def party(
     coordinator: Annotated[str | None, typer.Option(help="host:port of the coordinator.")] = None,
     certificates: Annotated[str | None, typer.Option(help="The folder with this party's certificate.")] = None,
     max_epsilon: Annotated[float | None, typer.Option(help="Refuse a plan that costs more.")] = None,
-    predict_for: Annotated[
-        list[str] | None,
-        typer.Option(help="Serve joint predictions, and no training, for this recipient; repeat it for more."),
-    ] = None,
-    predictions: Annotated[
-        str | None, typer.Option(help="Serve joint predictions, and write here those that this party is to learn.")
-    ] = None,
     n_jobs: Annotated[
         int | None, typer.Option(help="Threads for sums over its records; -1 is all processors, the default 1.")
     ] = None,
@@ -68,8 +61,8 @@ def party(
     or a pattern, or larger than memory. Without a label every column is a feature:
     that is for data split by columns where another party holds the labels.
 
-    With `--predict-for` or `--predictions` (policy.predict_for, party.predictions) the file has the people of a joint
-    prediction, and the ledger tells where the party's part of the model is; you approve it with
+    A party file with policy.predict_for or party.predictions has the people of a joint prediction, with parties whose
+    keys [peers] has; the ledger tells where the party's part of the model is, and you approve it with
     `sottovoce models approve`. No plan is then served, unless policy.predict_training says that these people may be
     both trained on and predicted for.
     """
@@ -83,11 +76,10 @@ def party(
             "label": label,
             "ledger": ledger,
             "account": account,
-            "predictions": predictions,
             "n_jobs": n_jobs,
         },
         "federation": {"coordinator": coordinator, "certificates": certificates},
-        "policy": {"max_epsilon": max_epsilon, "predict_for": predict_for},
+        "policy": {"max_epsilon": max_epsilon},
     }
     given = {table: {key: value for key, value in keys.items() if value is not None} for table, keys in tables.items()}
     if job is not None and any(given.values()):

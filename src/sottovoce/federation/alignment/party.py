@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from sottovoce.data.identifiers import fingerprint
 from sottovoce.door.frames import Frame
@@ -14,6 +15,7 @@ from sottovoce.door.intersection import COUNT, Member, Session, Terms
 from sottovoce.door.outgoing import Declared, Masked, declare_public
 from sottovoce.errors import RefusedError
 from sottovoce.federation.alignment.file import AlignmentFile, KeptAlignment
+from sottovoce.federation.announcements import check_pinned, known_keys
 from sottovoce.federation.policy import Policy
 from sottovoce.sealed.streams import RunKey
 from sottovoce.transports.identity import ALIGN_KEY, Identity
@@ -54,12 +56,7 @@ class Aligner:
         if self.ids is None or len(others) == len(terms.members):
             raise RefusedError(f"{self.party} has no identifiers (`id` names their column), or is no member.")
         self._check_allowed(terms, others, policy)
-        for name in others:
-            if not identity.pinned(name):
-                raise RefusedError(
-                    f"{self.party} has not pinned the key of {name}, and aligns with nobody it has not: who makes up "
-                    f"parties could test guesses of identifiers. Ask the holder of {name} for its pin, for [peers]."
-                )
+        check_pinned(self.party, others, identity)
         key = RunKey()
         own = Member(key.public, len(self.ids), self.rule)
         self._end()
@@ -132,7 +129,9 @@ class Aligner:
                     f"{name} has {member.records} identifiers, more than policy.align_ratio = {policy.align_ratio:g} "
                     f"times those of {self.party}."
                 )
-        session = Session(terms, members, self.party, key, self.ids, lambda: self.file.leaving(policy.align_times))
+        peers = known_keys(self.party, {name: member.public for name, member in members.items()}, identity)
+        leaving = partial(self.file.leaving, policy.align_times)
+        session = Session(terms, members, self.party, key, peers, self.ids, leaving)
         if session.digest != frame.plan:
             raise RefusedError("the name of the alignment is not that of its terms; start it again.")
         self._invited, self._session = None, session

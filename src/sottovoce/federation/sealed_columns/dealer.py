@@ -14,6 +14,7 @@ from sottovoce.door.frames import Frame
 from sottovoce.door.query import Query, Told
 from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import RefusedError, WireError
+from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.boxes import Exchange, box_of
 from sottovoce.federation.sealed_columns.messages import (
     DEALT_WORDS,
@@ -74,7 +75,7 @@ class LocalDeals:
         if plan.sealing is None:
             raise RefusedError("the plan seals nothing, and nothing is dealt.")
         self._plan, self._sealing, self._name, self._randomness = plan, plan.sealing, plan.sealing.dealer, randomness
-        keys = dict(plan.keys)
+        keys = known_keys(self._name, plan.keys, None, pins=False)
         seeds = {n: key.shared(keys[n], DEALT, plan.digest, (self._name, n)) for n in plan.names}
         self._seeds = seeds
         self._dealer = Dealer(seeds, widths_of(plan), plan.records, plan.label_party_name)

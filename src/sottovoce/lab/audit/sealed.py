@@ -28,6 +28,7 @@ from sottovoce.door.outgoing import SEAL, Released
 from sottovoce.door.query import Query, Round, Told
 from sottovoce.door.sealed_gate import SealedGate, noise_of
 from sottovoce.errors import InputError
+from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.replies import Reply
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
@@ -136,7 +137,10 @@ class SealedRows(Side):
 
     def sealed_play(self, plan: Plan, keys: Mapping[str, RunKey], sources: Mapping[str, Randomness]) -> Transcript:
         """A run, as `Coordinator.run` has it; the first party's messages are what is left of the sums."""
-        sealers = {name: _SeenRows(plan, name, keys[name]) for name in plan.names}
+        sealers = {
+            name: _SeenRows(plan, name, keys[name], known_keys(name, plan.keys, None, pins=False))
+            for name in plan.names
+        }
         gates = {name: SealedGate(plan, sources[name], None, sealers[name]) for name in plan.names}
         opener, memories = Opener(plan, sources[COORDINATOR]), self.memories()
         text, messages, number = self.form.coordinate(plan), list[Message](), 0
@@ -270,7 +274,10 @@ class _Protocol:
         self, side: SealedColumns, plan: Plan, keys: Mapping[str, RunKey], sources: Mapping[str, Randomness]
     ) -> None:
         self.side, self.plan = side, plan
-        self.sealers = {name: _SeenColumns(plan, name, keys[name]) for name in plan.names}
+        self.sealers = {
+            name: _SeenColumns(plan, name, keys[name], known_keys(name, plan.keys, None, pins=False))
+            for name in plan.names
+        }
         self.gates = {name: SealedGate(plan, sources[name], None, sealer) for name, sealer in self.sealers.items()}
         self.memories = {name: side.form.remember(plan, block) for name, block in side.blocks.items()}
         self.runs = {
@@ -324,4 +331,5 @@ class _Protocol:
 def seeds_of(plan: Plan, keys: Mapping[str, RunKey]) -> dict[str, bytes]:
     """What the dealer shares with each party."""
     own = keys[COORDINATOR]
-    return {n: own.shared(keys[n].public, DEALT, plan.digest, (COORDINATOR, n)) for n in plan.names}
+    known = known_keys(COORDINATOR, plan.keys, None, pins=False)
+    return {n: own.shared(known[n], DEALT, plan.digest, (COORDINATOR, n)) for n in plan.names}
