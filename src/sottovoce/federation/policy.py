@@ -12,7 +12,8 @@ from sottovoce.plan.sealed_words import dealer_of
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Gaussian, Unbounded
 from sottovoce.privacy.relation import Relation, distance, inside
-from sottovoce.queries.pooling import Pool, pooled_epsilon
+from sottovoce.queries.noise_left import Pool
+from sottovoce.queries.pooling import pooled_epsilon
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Policy:
     """What a party demands of each plan before it touches its rows; what all plans together may cost is a ledger's.
 
     A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
-    The cost is taken under `relation`; None leaves the choice to the plan. `tell_classes` lets a coordinator ask which
+    The cost is taken under `relation`; None leaves the choice to the plan. Of sealed sums it is that against the worst
+    of those whom the plan declares. `tell_classes` lets a coordinator ask which
     labels occur, without noise. `predict_for` names who may learn joint predictions about the people here: parties, or
     "coordinator"; no epsilon covers them, and counts of them leave under a plan alone. `trains=False`: these people are
     predicted for and never trained or evaluated on. Rows that may be trained on are predicted for only with

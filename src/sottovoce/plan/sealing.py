@@ -47,16 +47,11 @@ class Sealing(Frozen):
 
     def share(self, parties: int) -> float:
         """a: the variance of one party's noise."""
-        honest = parties - self.pooling - self.absent
-        if honest < 1:
-            raise RefusedError(
-                f"pooling={self.pooling} and absent={self.absent} leave no honest party of {parties}; lower one."
-            )
-        return 1.0 / honest
+        return 1.0 / self._sharers(parties)
 
     def top_up(self, parties: int, known: float = 1.0) -> float:
         """tau: the variance that the dealer adds."""
-        return max(0.0, known - max(1, parties - self.curious - self.absent) * self.share(parties))
+        return max(0.0, known - self._honest(parties) * self.share(parties))
 
     def variance(self, parties: int, known: float = 1.0) -> float:
         """Of an opened sum with every party in it."""
@@ -66,10 +61,27 @@ class Sealing(Frozen):
         """The variance that is left to whoever knows so many shares, and the top-up too if the `dealer` is with them.
 
         0 where no honest party is left. `known` is the K that the top-up was made for, `gone` who is not in the sum.
+        Edges: exactly 1 for the dealer with as many as may pool with it, exactly `known` for as many as may without it
+        where their own share is less.
         """
-        honest = parties - gone - shares
-        top_up = 0.0 if dealer else self.top_up(parties, known)
-        return honest * self.share(parties) + top_up if honest > 0 else 0.0
+        honest, sharers = parties - gone - shares, self._sharers(parties)
+        if honest < 1:
+            return 0.0
+        topped_up = 0.0 if dealer else known + (honest - self._honest(parties)) / sharers
+        return max(honest / sharers, topped_up)
+
+    def _sharers(self, parties: int) -> int:
+        """M - pooling - absent: whose shares add to sigma^2."""
+        honest = parties - self.pooling - self.absent
+        if honest < 1:
+            raise RefusedError(
+                f"pooling={self.pooling} and absent={self.absent} leave no honest party of {parties}; lower one."
+            )
+        return honest
+
+    def _honest(self, parties: int) -> int:
+        """How many shares of honest parties a top-up counts on."""
+        return max(1, parties - self.curious - self.absent)
 
 
 def signers(plan: Plan) -> tuple[str, ...]:

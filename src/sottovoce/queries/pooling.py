@@ -1,16 +1,12 @@
 """What a plan of sealed sums promises against parties that pool, with the dealer or without: a curve.
 
-The variance that is left is that of `Sealing.left`; the epsilon is that of the same releases with so much noise. By
-columns a dealer with one party has every column, so nothing is left.
+The variance that is left is that of `noise_left`; the epsilon is that of the same releases with so much noise.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
-
-import numpy as np
 
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Plan
@@ -19,17 +15,10 @@ from sottovoce.plan.sealing import COORDINATOR, Sealing
 from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
 from sottovoce.privacy.events import Event
 from sottovoce.privacy.relation import Relation, inside
-from sottovoce.queries.joint import known_part
-from sottovoce.queries.pricing import Form, Pricing, queries_of, spare_events
+from sottovoce.queries.noise_left import Pool, left_to, most_known
+from sottovoce.queries.pricing import Form, Pricing, queries_of, sealed_events
 
 Run = tuple[Form, Plan, Pricing]
-
-
-class Pool(NamedTuple):
-    """Who pools: so many parties, and whether the dealer is with them."""
-
-    parties: int
-    dealer: bool
 
 
 def pools(sealing: Sealing, parties: int, counts: Sequence[int]) -> Iterator[tuple[str, Pool]]:
@@ -46,36 +35,6 @@ def pools(sealing: Sealing, parties: int, counts: Sequence[int]) -> Iterator[tup
             yield f"coordinator and {pool_name(sealing, count, dealer=False)[4:]}", Pool(count, False)
 
 
-def left_to(plan: Plan, query: Query, pool: Pool, relation: Relation) -> float:
-    """The variance of a sealed sum that is left to a pool, in that of the plan's release."""
-    sealing, parties = plan.sealing, len(plan.parties)
-    if sealing is None:
-        return 1.0
-    if plan.split == "columns" and pool.dealer and pool.parties:
-        return 0.0
-    made_for, own = (1.0, 1.0) if plan.split != "columns" or not pool.parties else _known(plan, query, pool, relation)
-    gone = min(sealing.absent, parties - 1 - pool.parties)
-    return sealing.left(parties, pool.parties, dealer=pool.dealer, known=made_for, gone=gone) / own
-
-
-def _known(plan: Plan, query: Query, pool: Pool, relation: Relation) -> tuple[float, float]:
-    """The K that the top-up was made for, and that of the pool, where the parties know a part of each record.
-
-    Where K is by numbers that are told in the run, those that leave the least: `most` for as many parties as the plan
-    has curious, or fewer; with more, 1 + (most - 1) curious / parties is the least that the top-up was made for.
-    """
-    sealing = plan.sealing
-    assert sealing is not None, "a sealed plan"  # noqa: S101
-    pooled = plan.model_copy(update={"sealing": sealing.changed(curious=pool.parties), "relation": relation})
-    more = max(sealing.curious, pool.parties)
-    try:
-        made_for, own = query.known_part(plan, {}), query.known_part(pooled, {})
-    except KeyError:
-        most = known_part(pooled, np.ones(len(plan.parties) + 1))
-        made_for, own = 1.0 + (most - 1.0) * sealing.curious / more, most
-    return made_for, own
-
-
 def pooled_events(run: Run, relation: Relation, pool: Pool, party: str) -> tuple[Event, ...]:
     """What a record of a party pays against a pool; of a plan that seals nothing what it pays against everybody."""
     form, plan, pricing = run
@@ -83,11 +42,7 @@ def pooled_events(run: Run, relation: Relation, pool: Pool, party: str) -> tuple
         return pricing.events(form, plan, relation, party)
     queries = queries_of(form, plan, party)
     left = {release.query: left_to(plan, queries[release.query], pool, relation) for release in plan.releases}
-    found = tuple(
-        release.event(relation, count=queries[release.query].uses(plan, release.count), noises=left[release.query])
-        for release in plan.releases
-    )
-    return found + spare_events(plan, relation, noises=min(left.values()))
+    return sealed_events(plan, queries, relation, left)
 
 
 def pooled_epsilon(runs: Sequence[Run], relation: Relation, pool: Pool, delta: float) -> float:
@@ -129,7 +84,7 @@ def noises(form: Form, plan: Plan) -> dict[str, float]:
         try:
             return query.known_part(plan, {})
         except KeyError:
-            return known_part(plan, np.ones(len(plan.parties) + 1))
+            return most_known(plan)
 
     return {release.query: plan.noises(known(queries[release.query])) ** 0.5 for release in plan.releases}
 

@@ -2,7 +2,8 @@
 
 A release under one name costs what the plan charged, times how often one record takes part in it. Who answers, how
 often, and what the world sees are the query's own words, and a party serves a round by the same words: what is served
-is what is priced. By rows a record is with one party. By columns it is with all of them, so their answers add.
+is what is priced. By rows a record is with one party. By columns it is with all of them, so their answers add. A sealed
+sum costs what it tells the worst pool that its plan declares, under the relation that is asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.mechanisms import selection_error
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, inside
 from sottovoce.privacy.trade_off import Array, Profile, profile_of, strongest, weakest, with_errors
+from sottovoce.queries.noise_left import least_left
 
 RECOUNTED = 4096  # rounds up to which a party counts one by one what it would serve
 
@@ -54,7 +56,7 @@ class Pricing:
     """The price of a plan against each adversary. A published form with a price of its own has a subclass."""
 
     def events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
-        """What a record of `party` pays against whoever sees each message."""
+        """What a record of `party` pays against whoever sees each message; of sealed sums against all declared pools."""
         precisions = {release.std**-2 if release.std > 0.0 else math.inf for release in _kept(plan)}
         return self.charge(form, plan, relation, party, dict.fromkeys(plan.names, max(precisions, default=0.0)))
 
@@ -66,8 +68,12 @@ class Pricing:
         `owed` has for each party the precision 1 / std^2 of its kept rows that this ledger has not paid for yet.
         """
         queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
+        if plan.sealing is not None:
+            own = queries[party]
+            left = {release.query: least_left(plan, own[release.query], relation) for release in plan.releases}
+            return sealed_events(plan, own, relation, left)
         found = (self._event(plan, release, relation, queries, owed) for release in plan.releases)
-        return (*(event for event in found if event is not None), *spare_events(plan, relation))
+        return tuple(event for event in found if event is not None)
 
     def world_events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
         """What a record of `party` pays against the world, who sees the model alone.
@@ -189,7 +195,18 @@ def missed_at(profiles: Mapping[str, Profile], delta: float, false_alarms: Seque
     return {name: found[profile] for name, profile in profiles.items()}
 
 
-def spare_events(plan: Plan, relation: Relation, *, noises: float = 1.0) -> tuple[Event, ...]:
+def sealed_events(
+    plan: Plan, queries: Mapping[str, Query], relation: Relation, left: Mapping[str, float]
+) -> tuple[Event, ...]:
+    """What sealed sums cost whoever is `left` with so much of the variance of each, by query, spare releases included."""
+    found = (
+        release.event(relation, count=queries[release.query].uses(plan, release.count), noises=left[release.query])
+        for release in plan.releases
+    )
+    return (*found, *spare_events(plan, relation, noises=min(left.values())))
+
+
+def spare_events(plan: Plan, relation: Relation, *, noises: float) -> tuple[Event, ...]:
     """What the spare releases of sealed sums cost: each as much as the dearest, since it is not known which it will be.
 
     Where all are Gaussian that is one of them; else each of them is counted. `noises` as of `Release.event`.

@@ -1,0 +1,347 @@
+"""What ledgers charge, policies limit and reports say of sealed plans, against what each declared pool is left with.
+
+Every form that seals sums, losses, relations of plan and of account, numbers of parties, and knobs. What is true is
+written out here from the proofs: the noise that parties and dealer draw, all pools one by one, and how much further a
+record moves a sum for parties that know a part of it. Nothing here asks `noise_left` or `Sealing.left`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce import algorithms
+from sottovoce.data.bounds import Bounds
+from sottovoce.door.query import Query
+from sottovoce.estimators.report import privacy_report
+from sottovoce.federation.plan_checks import charge_of
+from sottovoce.federation.policy import Policy
+from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.plan.plan import Plan, Whole
+from sottovoce.plan.problem import Named
+from sottovoce.plan.sealing import Sealing
+from sottovoce.privacy.accounting import epsilon_of
+from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian
+from sottovoce.privacy.ledger import Part
+from sottovoce.privacy.relation import RELATIONS, Relation, inside
+from sottovoce.privacy.spending import Book, open_terms
+from sottovoce.queries import noise_left, pricing
+from sottovoce.queries.joint import known_part
+from sottovoce.queries.pricing import queries_of
+from tests.plans import OPTIONS, SEALED, SEVERAL
+
+NEAR = 1 + 1e-9
+LOSSES: dict[str, dict[str, Any]] = {
+    "squared": {},
+    "logistic": {"loss": Named(name="logistic"), "classes": (-1, 1)},
+    "hinge": {"loss": Named(name="hinge"), "classes": (-1, 1)},
+    "softmax": SEVERAL,
+}
+KNOBS = ({}, {"curious": 1}, {"pooling": 1}, {"absent": 1}, {"absent": 1, "spare": 2}, {"pooling": 1, "absent": 1})
+
+
+FORMS = tuple((form, split) for form, split, _ in SEALED.values())
+
+
+class Cell(NamedTuple):
+    """A plan by its name."""
+
+    name: str
+    plan: Plan
+
+
+@functools.cache
+def cells() -> tuple[Cell, ...]:
+    """All plans that can be made; a loss that a form does not take has none."""
+    return tuple(_cells())
+
+
+def _cells() -> Iterator[Cell]:
+    every = itertools.product(FORMS, LOSSES, RELATIONS, (2, 3, 8), KNOBS)
+    for (form, split), loss, relation, parties, knobs in every:
+        by_columns = split == "columns"
+        if form.several != (loss == "softmax") or (by_columns and not set(knobs) <= {"curious"}):
+            continue
+        if sum({**{"pooling": 0, "absent": 0}, **knobs}[each] for each in ("pooling", "absent")) >= parties:
+            continue
+        fields = {**OPTIONS[form.name], **LOSSES[loss], "relation": relation}
+        fields["sealing"] = Sealing(**{"curious": parties - 1, **knobs})
+        if by_columns:  # unequal parts of a row, and the labels with the last of the parties
+            squares = np.arange(1.0, parties + 1)
+            fields |= {"labels": "held", "label_party": parties - 1, "fit_intercept": True}
+            fields |= {"norms": tuple(np.sqrt(squares / squares.sum())), "bounds": bounds_of(loss)}
+        try:
+            plan = audit_plan(form.name, split, parties, 1 if by_columns else 2, **fields)
+        except sv.SottovoceError:
+            continue
+        said = ", ".join(f"{name}={value}" for name, value in knobs.items())
+        yield Cell(f"{form.name} ({form.form}) by {split}, {loss}, {relation}, {parties} parties, {said}", plan)
+
+
+def bounds_of(loss: str) -> Bounds:
+    return Bounds.declare(row_norm=1.0, **({"label_bound": 1.0} if loss == "squared" else {}))
+
+
+# What is true, by the proofs
+
+
+class Seen(NamedTuple):
+    """Those who pool, by place, with the dealer or without, where so many parties are not in the sum."""
+
+    parties: tuple[int, ...]
+    dealer: bool
+    gone: int
+
+
+@functools.cache
+def declared(parties: int, sealing: Sealing, by_columns: bool) -> tuple[Seen, ...]:
+    """Every pool that a plan promises something against. By rows parties are alike: only how many there are counts."""
+    found = []
+    for dealer, most in ((True, sealing.pooling), (False, sealing.curious)):
+        for size, gone in itertools.product(range(most + 1), range(sealing.absent + 1)):
+            if size + gone < parties:
+                pools = itertools.combinations(range(parties), size) if by_columns else [tuple(range(size))]
+                found += [Seen(pool, dealer, gone) for pool in pools]
+    return tuple(found)
+
+
+def told(plan: Plan, query: Query) -> list[dict[str, Any]]:
+    """What a run may tell, as far as K is by it: equal parts, a party with nearly all of a row, and some between."""
+    if (plan.algorithm, plan.split, query.name) != ("whitened", "columns", "gradient"):
+        return [{}]
+    blocks = len(plan.parties) + plan.fit_intercept
+    some = np.random.default_rng(5).dirichlet(np.ones(blocks), 3) ** 0.5
+    nearly = np.full((blocks, blocks), 1e-6) + np.eye(blocks)
+    return [{"cuts": cuts} for cuts in (np.ones(blocks), *nearly, *some)]
+
+
+def shares(plan: Plan, numbers: dict[str, Any]) -> np.ndarray[Any, Any]:
+    """What each party's part has of the square of a row, the constant with the labels'."""
+    squares, constant = np.array(plan.norms or np.sqrt(plan.columns)) ** 2, plan.preparation.intercept_entry**2
+    if "cuts" in numbers:
+        squares, constant = numbers["cuts"][: len(plan.parties)] ** 2, numbers["cuts"][len(plan.parties) :] ** 2
+        constant = float(constant.sum() / (constant.sum() + squares.sum()))
+    found = (1 - constant) * squares / squares.sum()
+    found[plan.label_party] += constant
+    return np.asarray(found)
+
+
+def further(plan: Plan, query: str, relation: Relation, seen: Seen, parts: Any) -> float:
+    """K: how much further, squared, the rest of a record moves a sum for those who know a part of it."""
+    if plan.split != "columns" or not seen.parties or relation == "replace-one":
+        return 1.0
+    if query in ("score", "rescale"):  # any |r| <= 1 may become any other
+        return 4.0
+    if query != "gradient":  # products, and sums of numbers between 0 and 1 or of labels that others hold
+        assert query in ("gram", "label", "residual", "length", "square"), query
+        return 1.0
+    squared = 4.0  # of residuals, |r - r'| <= 2 G
+    if plan.classes is not None:  # |r - r'| <= G for who has the label, else 3/2 G
+        squared = 1.0 if plan.label_party in seen.parties else 2.25
+    return float(1 + (squared - 1) * sum(parts[place] for place in seen.parties))
+
+
+def truth(plan: Plan, relation: Relation) -> dict[str, float]:
+    """By query the largest square of what one release moves over the noise left, of all pools and told numbers."""
+    sealing, parties, by_columns = plan.sealing, len(plan.parties), plan.split == "columns"
+    assert sealing is not None
+    queries, found = queries_of(algorithms.of(plan), plan, plan.names[0]), {}
+    for release in plan.releases:
+        moved = release.charged_zero_out if release.rate is not None else release.charged(relation)
+        worst = 0.0
+        for numbers in told(plan, queries[release.query]):
+            top_up = sealing.top_up(parties, queries[release.query].known_part(plan, numbers))  # as it is drawn
+            parts = shares(plan, numbers) if by_columns else ()
+            for seen in declared(parties, sealing, by_columns):
+                left = (parties - seen.gone - len(seen.parties)) * sealing.share(parties)
+                left += 0.0 if seen.dealer else top_up
+                worst = max(worst, further(plan, release.query, relation, seen, parts) / left)
+        found[release.query] = worst * (moved / release.std) ** 2
+    return found
+
+
+def square(event: Event) -> float:
+    """Of what a release moves over its noise, all times together."""
+    if isinstance(event, PoissonGaussian):
+        return event.rounds / event.noise_multiplier**2
+    assert isinstance(event, Gaussian)
+    return event.mu**2
+
+
+def charged(plan: Plan, relation: Relation) -> tuple[Event, ...]:
+    """What the first party's ledger is charged for a plan, its account being under a relation."""
+    book = Book(open_terms(100.0, 1e-3, relation, "renyi"))
+    cost, _ = charge_of(algorithms.of(plan), plan, plan.names[0], book)
+    return tuple(cost(relation))
+
+
+def too_little() -> Iterator[tuple[str, str, Relation, float]]:
+    """Each cell, query and relation of an account where less is charged than is true, and how much of it."""
+    for (name, plan), relation in itertools.product(cells(), RELATIONS):
+        assert plan.sealing is not None
+        events, true = charged(plan, relation), truth(plan, relation)
+        for release, event in zip(plan.releases, events, strict=False):
+            part = square(event) / (release.count * true[release.query])
+            if part * NEAR < 1:
+                yield name, release.query, relation, part
+        spare = plan.sealing.spare * max(true.values())
+        if max(map(square, events[len(plan.releases) :]), default=0.0) * NEAR < spare:
+            yield name, "spare", relation, 0.0
+
+
+def test_every_form_that_seals_is_swept() -> None:
+    found = {(algorithms.of(plan), plan.split) for _, plan in cells()}
+    assert found == set(FORMS)
+    made = {(plan.split, len(plan.parties), plan.relation) for _, plan in cells()}
+    assert made == set(itertools.product(("rows", "columns"), (2, 3, 8), RELATIONS))
+
+
+def test_no_account_is_charged_less_than_a_declared_pool_learns() -> None:
+    assert list(too_little()) == []
+
+
+def test_what_is_charged_is_what_the_worst_pool_learns() -> None:
+    """And no more, but for numbers that a run tells: these may be the worst there are."""
+    for (name, plan), relation in itertools.product(cells(), RELATIONS):
+        true = truth(plan, relation)
+        for release, event in zip(plan.releases, charged(plan, relation), strict=False):
+            slack = 1e-4 if (plan.algorithm, plan.split) == ("whitened", "columns") else 1e-9
+            assert square(event) <= release.count * true[release.query] * (1 + slack), (name, release.query, relation)
+
+
+# Faults that were planted
+
+
+def test_the_charge_of_the_noise_of_the_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pricing, "least_left", lambda plan, query, relation: 1.0)  # noqa: ARG005
+    found = list(too_little())
+    assert {(relation, query) for _, query, relation, _ in found} >= {("zero-out", "gradient"), ("zero-out", "rescale")}
+    assert all("by columns" in name and ", replace-one," in name for name, _, _, _ in found)
+    assert min(part for _, _, _, part in found) < 0.26
+
+
+def test_a_top_up_that_is_taken_to_be_made_for_the_relation_of_the_account_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(noise_left, "most_known", lambda plan: known_zero_out(plan))
+    found = list(too_little())
+    assert {query for _, query, _, _ in found} == {"gradient"}
+    assert all("whitened" in name and ", replace-one," in name for name, _, _, _ in found)
+
+
+def known_zero_out(plan: Plan) -> float:
+    return known_part(plan.model_copy(update={"relation": "zero-out"}), np.ones(len(plan.parties) + 1))
+
+
+@pytest.mark.parametrize("forgotten", [0, 1])
+def test_a_pool_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch, forgotten: int) -> None:
+    real = noise_left.declared
+    monkeypatch.setattr(noise_left, "declared", lambda sealing: (real(sealing)[1 - forgotten],))
+    assert list(too_little())
+
+
+# Who asks what a plan costs
+
+
+def gaussian_cells() -> list[tuple[Plan, Relation, float]]:
+    """Plan, relation, and the mu that is true; spare releases as they are promised."""
+    found = []
+    for (_, plan), relation in itertools.product(cells(), RELATIONS):
+        assert plan.sealing is not None
+        if all(release.rate is None for release in plan.releases):
+            true = truth(plan, relation)
+            squares = math.fsum(release.count * true[release.query] for release in plan.releases)
+            found.append((plan, relation, math.sqrt(squares + plan.sealing.spare * max(true.values()))))
+    return found
+
+
+def epsilon_at(mu: float, delta: float, relation: Relation) -> float:
+    return epsilon_of((Gaussian(mu),), inside(delta), relation)
+
+
+def test_a_policy_refuses_what_a_declared_pool_learns_more_than_it_allows() -> None:
+    for plan, relation, mu in gaussian_cells():
+        form, epsilon = algorithms.of(plan), epsilon_at(mu, plan.delta, relation)
+        for limit, refused in ((0.999 * epsilon, True), (1.001 * epsilon, False)):
+            policy = Policy(max_epsilon=limit, max_delta=0.1, relation=relation, sealed=True)
+            reason = policy.refuse(plan, form, plan.names[0])
+            assert (reason is not None) == refused, (plan, relation)
+            assert reason is None or "above this party's limit" in reason
+
+
+def test_reports_say_what_a_declared_pool_learns() -> None:
+    for plan, relation, mu in gaussian_cells():
+        true = epsilon_at(mu, plan.delta, relation)
+        found = algorithms.epsilons(plan, relation)
+        assert min(found["parties"], found["coordinator"]) >= true * (1 - 1e-6)
+    plan = next(plan for plan, _, _ in gaussian_cells() if plan.split == "columns")
+    assert privacy_report(plan, seeded=False).parties.epsilon == algorithms.epsilons(plan)["parties"]
+
+
+# In a ledger
+
+
+def fitted(tmp_path: Path, **terms: Any) -> tuple[Any, Any]:
+    """A model of a fit under replace-one, and the account of the first of three parties."""
+    generator = np.random.default_rng(1)
+    X = generator.uniform(-1, 1, (60, 3))
+    accounts = [
+        sv.Ledger.create(tmp_path / f"{place}.db").open("people", epsilon=50.0, delta=1e-6, **terms)
+        for place in range(3)
+    ]
+    federation = sv.Federation.by_columns(
+        [X[:, place : place + 1] for place in range(3)], X.mean(axis=1), products="secure", ledgers=accounts
+    )
+    solver = sv.solvers.Gradient(rounds=2)
+    model = sv.PrivateRidge(
+        epsilon=1.0, delta=1e-6, entry_bound=1.0, label_bound=1.0, relation="replace-one", solver=solver
+    )
+    return model.fit(federation), accounts[0]
+
+
+@pytest.mark.parametrize("composition", ["renyi", "gaussian", "basic"])
+def test_a_ledger_of_zero_out_is_charged_what_the_other_parties_learn(tmp_path: Path, composition: Any) -> None:
+    model, account = fitted(tmp_path, composition=composition)
+    (release,) = model.plan_.releases
+    mu = math.sqrt(release.count * truth(model.plan_, "zero-out")["gradient"])
+    spent = account.balance().spent
+    assert spent == pytest.approx(epsilon_at(mu, 1e-6, "zero-out"), rel=1e-6)
+    alone = release.charged_zero_out * math.sqrt(release.count) / release.std  # to whom nothing of a record is known
+    assert spent > 1.5 * epsilon_at(alone, 1e-6, "zero-out")
+
+
+def test_a_ledger_of_replace_one_is_charged_the_plan(tmp_path: Path) -> None:
+    _, account = fitted(tmp_path, relation="replace-one")
+    assert account.balance().spent == pytest.approx(1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("solver", ["gradient", "newton", "whitened"])
+def test_plans_of_one_fit_are_charged_what_the_pools_learn_of_all_of_them(tmp_path: Path, solver: str) -> None:
+    """Two plans that share the mu of one fit, under replace-one, on an account under zero-out that has room for it."""
+    account = sv.Ledger.create(tmp_path / "one.db").open("people", epsilon=50.0, delta=1e-3)
+    parts, whole = [], 0.0
+    for number, epsilon in enumerate((3.0, 2.0)):
+        fields = {"relation": "replace-one", "labels": "held", "sealing": Sealing(curious=1), "epsilon": epsilon}
+        parts.append(audit_plan(solver, "columns", 2, 1, coin=f"coin {number}", **OPTIONS[solver], **fields))
+        whole += parts[-1].mu ** 2
+    known = []
+    for plan in parts:
+        made = plan.model_copy(update={"within": Whole(name="ab" * 16, mu=math.sqrt(whole))})
+        cost, _ = charge_of(algorithms.of(made), made, made.names[0], account.book())
+        assert made.within is not None
+        part = Part(made.within.name, made.within.mu, made.relation)
+        account.reserve(made.digest.hex(), cost, delta=made.delta, within=part)
+        true = truth(made, "zero-out")
+        known.append(math.fsum(release.count * true[release.query] for release in made.releases))
+        assert account.book().reservations[-1].part == pytest.approx(math.sqrt(known[-1]), rel=1e-4)
+    paid = math.fsum(square(event) for each in account.book().reservations for event in each.events)
+    assert paid >= math.fsum(known) * (1 - 1e-4)
+    assert len(account.book().of_fit("ab" * 16)) == 2
