@@ -29,7 +29,6 @@ from sottovoce.app.cli import main
 from sottovoce.door.frames import Frame, decode
 from sottovoce.door.gate import Gate
 from sottovoce.door.memory import Memory
-from sottovoce.federation.announcements import IDS
 from sottovoce.federation.answering import Answering
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.party import Party
@@ -146,7 +145,7 @@ class History:
             plan=asked.plan.hex(),
             round=asked.round,
             query=asked.query,
-            stage=asked.text if asked.kind == "seal" and asked.query != IDS else "",
+            stage=asked.text if asked.kind == "seal" else "",
             words=words_of(reply) if reply.kind == "answer" else "",
             derived=derived_in(asked),
             **more,

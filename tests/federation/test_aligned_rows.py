@@ -154,15 +154,15 @@ def test_aligned_records_are_compared_also_where_the_coordinator_would_not(
     align(parties, wire)
     with pytest.raises(WireError):
         align(parties, Withheld(parties, "c"))
-    with pytest.raises(RefusedError, match="does not compare them"):
+    with pytest.raises(RefusedError, match="about records that were not aligned"):
         fitted_on(parties, Silent(parties))
-    monkeypatch.setattr(Party, "_check_aligned", lambda *_, **__: None)  # planted fault: orders that differ, silently
+    monkeypatch.setattr(Party, "_check_aligned", lambda *_: None)  # planted fault: orders that differ, silently
     fitted, _ = fitted_on(parties, Silent(parties))
-    assert not fitted.plan_.sealing.ids
+    assert not fitted.plan_.sealing.aligned
 
 
 class Silent(Tapped):
-    """A wire that says of no party that it has identifiers, or of which alignment its records are."""
+    """A wire that says of no party of which alignment its records are."""
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
         return {name: _silent(data) for name, data in super().exchange(messages).items()}
@@ -173,7 +173,6 @@ def _silent(data: bytes) -> bytes:
     if frame.kind != "facts":
         return data
     told = {name: value for name, value in json.loads(frame.text).items() if name != "aligned"}
-    told |= {"ids": False} if "ids" in told else {}
     return encode(Frame(frame.kind, frame.serial, frame.plan, frame.round, frame.query, frame.arrays, json.dumps(told)))
 
 

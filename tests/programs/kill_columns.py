@@ -26,7 +26,6 @@ import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.door.frames import Frame, decode
 from sottovoce.errors import SottovoceError
-from sottovoce.federation.announcements import IDS
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.plan.plan import Plan
 from sottovoce.transports.certificates import Credentials
@@ -72,7 +71,7 @@ class Recorded(GrpcCoordinator):
         for name, data in replies.items():
             said, frame = decode(messages[name]), decode(data)
             if frame.kind == "answer":
-                label = [name, frame.plan.hex(), frame.round, frame.query, said.kind, _stage(said)]
+                label = [name, frame.plan.hex(), frame.round, frame.query, said.kind, said.text]
                 share = hashed(frame.arrays["sealed"].tobytes()) if "sealed" in frame.arrays else ""
                 self.log.write(json.dumps([label, _words(frame), share]) + "\n")
         self.log.flush()
@@ -87,11 +86,6 @@ class Recorded(GrpcCoordinator):
 
 def hashed(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _stage(said: Frame) -> str:
-    """What was asked; the signatures that come with the comparison of identifiers are no part of it."""
-    return "" if said.query == IDS else said.text
 
 
 def _words(frame: Frame) -> str:
@@ -127,7 +121,7 @@ def fit(folder: Path, wire: Recorded) -> None:
 
     def run(prepared: Any, progress: Any) -> Any:
         draft = folder / "plan.draft"
-        draft.write_text(json.dumps([prepared.plan.to_json(), prepared.coordinator._announced]), encoding="utf-8")
+        draft.write_text(prepared.plan.to_json(), encoding="utf-8")
         draft.replace(folder / "plan")
         return whole(prepared, progress)
 
@@ -136,11 +130,9 @@ def fit(folder: Path, wire: Recorded) -> None:
 
 
 def ask_again(folder: Path, wire: Recorded, *, check: bool) -> None:
-    """The last plan, by a coordinator that remembers what the parties announced, and may leave the check out."""
-    text, announced = json.loads((folder / "plan").read_text(encoding="utf-8"))
-    plan = Plan.from_json(text)
+    """The last plan, by a coordinator that may leave the check out."""
+    plan = Plan.from_json((folder / "plan").read_text(encoding="utf-8"))
     coordinator = Coordinator(wire, helper=NOTARY)
-    coordinator._announced = announced
     if not check:
         coordinator.check = lambda _: None  # type: ignore[method-assign]
     coordinator.run(plan, algorithms.of(plan))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import sottovoce as sv
+from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.transports.certificates import Credentials, pin_in
 from sottovoce.transports.grpc_wire import serve_party
 
@@ -19,7 +20,7 @@ if __name__ == "__main__":
     end: sv.Party | sv.Helper = sv.Helper(name)
     if own:
         rows, account = np.load(own[0]), sv.Ledger(Path(own[1])).account()
-        policy = sv.Policy(sealed=True)
-        end = sv.Party(name, rows["X"], rows.get("y"), account=account, policy=policy, ids=rows["ids"])
+        policy, aligned = sv.Policy(sealed=True), AlignmentFile(Path(own[0]).with_suffix(".aligned"))
+        end = sv.Party(name, rows["X"], rows.get("y"), account=account, policy=policy, ids=rows["ids"], aligned=aligned)
     pins = dict(pin_in(path) for path in Path(certificates).glob("[!c]*.pem") if path.stem != "authority")
     serve_party(end, address, Credentials.load(certificates, name), give_up_after=20.0, pins=pins)

@@ -57,7 +57,7 @@ class Hostile:
         self.queries = {name: queries_of(algorithms.of(plan), self.plan, name) for name in plan.names}
 
     def keyed(self, plan: Plan) -> Plan:
-        invited = Invitation(plan.run, plan.names if plan.columns else ())
+        invited = Invitation(plan.names if plan.columns else ())
         keys = [(name, self.fact(name, Frame("hello", 0, query="seal", text=invited.text))) for name in plan.names]
         if plan.split == "columns":
             keys.append((COORDINATOR, self.deal_key.public))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import threading
 import time
@@ -17,9 +18,11 @@ import pytest
 import sottovoce as sv
 from processes import Program
 from sealed_fits import NOTARY, RECORDS, Watched, by_columns, by_rows, data, doubled, model
+from sottovoce.data.identifiers import fingerprint, identifiers
 from sottovoce.door.frames import decode, encode
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation import party as parties
+from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.announcements import check_pinned
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.sealed_columns.party import ColumnRun
@@ -175,14 +178,17 @@ def test_who_does_not_come_back_ends_the_run(who: str, at: int) -> None:
 
 
 def laid_out(folder: Path, **terms: Any) -> list[sv.Account]:
-    """Certificates of all ends, the columns and the accounts of two holders."""
+    """Certificates of all ends, the columns, the alignment and the accounts of two holders."""
     X, y = data()
     create_authority(folder)
     for name in ("coordinator", *Sites.names):
         issue(folder, name)
-    ids = np.arange(RECORDS)
+    ids, digest = np.arange(RECORDS), secrets.token_bytes(32)
     np.savez(folder / "a.npz", X=X[:, :2], y=y, ids=ids)
     np.savez(folder / "b.npz", X=X[:, 2:], ids=ids.astype(float))
+    for name in ("a", "b"):
+        listed = fingerprint(identifiers(ids, RECORDS, name), "usual")
+        AlignmentFile(folder / f"{name}.aligned").keep(("a", "b"), digest, ids, listed)
     return [sv.Ledger.create(folder / f"{name}.db").open(name, **terms) for name in ("a", "b")]
 
 
@@ -243,7 +249,7 @@ def sites(tmp_path: Path) -> Iterator[Sites]:
 def test_every_role_a_process(sites: Sites) -> None:
     fitted = model().fit(sites.federation())
     assert fitted.plan_.sealing.dealer == NOTARY
-    assert fitted.plan_.sealing.ids
+    assert fitted.plan_.sealing.aligned
     assert np.isfinite(fitted.coef_).all()
     assert [account.balance().plans for account in sites.accounts] == [1, 1]
     assert fitted.missing_parts_ == {}

@@ -29,14 +29,12 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "classes": "the class labels are schema",
     "accepted": "an acknowledgement",
     "kept_rows": "a name that follows from an earlier plan; whether a holder's data changed since counts as public",
-    "refused": "made from the plan, the party's policy and its ledger, and from whether identifiers agree with another "
-    "party's; never from rows",
+    "refused": "made from the plan, the party's policy, its ledger and its alignment; never from rows",
     "error": "one of a fixed list of texts",
     "public_key": "random, and made to be told",
     "receipt": "a number that follows from plans alone, and a hash by a key that stays in the ledger",
     "budget": "what plans cost on an account, before this one and after it; told where the policy says so",
     "signature": "over a plan's digest or a public key, by a key that has no part in the data",
-    "ids": "whether there are identifiers to compare is schema",
     "id_rule": "by which rule identifiers are written is schema",
     "aligned": "a hash of the common order by keys of all parties, which they have forgotten",
     "solvers": "where a holder keeps its rows, in memory or elsewhere, is its configuration",
@@ -63,7 +61,6 @@ _SHAPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "receipt": _is(str),
     "budget": _is(float, most=16),
     "signature": _is(str),
-    "ids": _is(bool),
     "id_rule": _is(str),
     "aligned": _is(str),
     "solvers": _is(str, most=100),
@@ -135,7 +132,6 @@ MASKED_NAMES: Final[Mapping[str, str]] = {
     "whitened": "whole numbers less a stream that no reader has, once a plan",
     "scores": "whole numbers less a stream that no reader has, once a round",
     "slopes": "whole numbers less a stream that no reader has, once a round",
-    "ids": "a hash of the list of identifiers by the key of two parties, in a box for the other one",
     "salt": "random bytes of the sender, in a box for each other party",
     "list": "identifiers hashed to points and multiplied by fresh scalars, in a box for the next party",
     "words": "hashes of such points under scalars of all parties, sorted, for who matches them",
@@ -224,7 +220,7 @@ def declare_public(name: str, value: Any, *, reason: str) -> Declared:
     if not _SHAPES[name](value):
         raise LeakError(
             f"declare_public({name!r}) got a value of another kind than this name has: records and features are int, "
-            "feature_names and solvers lists of str, classes a few plain values, accepted and ids a bool, the others "
+            "feature_names and solvers lists of str, classes a few plain values, accepted a bool, the others "
             "a str."
         )
     return Declared(name, tuple(value) if isinstance(value, list) else value, reason, seal=SEAL)

@@ -1,71 +1,45 @@
-"""Who an end of sealed sums is, before there is a plan: it tells a key for the run, signed, to whom it knows.
+"""Who an end of sealed sums is, before there is a plan: it tells a key for the run to whom it knows.
 
-    signed   [run, public key], for the purpose of a sealed key
-
-By columns whoever deals and has one party of its own reads every column; whoever is taken for a party reads scores of
-joint predictions, and tests guesses in an alignment. So a party takes part only with ends that it knows by itself:
-those of its own process, and over a wire those whose keys it has pinned. `known_keys` is the one place where that is
-checked, and the only one that makes keys to share a secret with.
+The keys are in the plan, and nobody uses one before every end has signed the plan. By columns whoever deals and has one
+party of its own reads every column; whoever is taken for a party reads scores of joint predictions, and tests guesses
+in an alignment. So a party takes part only with ends that it knows by itself: those of its own process, and over a wire
+those whose keys it has pinned. `known_keys` is the one place where that is checked, and the only one that makes keys to
+share a secret with.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR, signers
 from sottovoce.sealed.streams import CHECKED, PeerKey
-from sottovoce.transports.identity import PLAN, SEAL_KEY, Identity
-
-IDS: Final = "ids"  # the query of messages that compare identifiers
+from sottovoce.transports.identity import PLAN, Identity
 
 
 class Invitation(NamedTuple):
-    """What a key is asked for: the run, and by columns all parties and the helper, who have to be known."""
+    """For whom a key is asked: by columns all parties and the helper, who have to be known."""
 
-    run: str = ""
     members: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """As a message carries it."""
-        return json.dumps({"run": self.run, "members": self.members})
+        return json.dumps({"members": self.members})
 
     @classmethod
     def read(cls, text: str) -> Invitation:
         """The invitation of a message, or a refusal."""
         try:
-            found = json.loads(text)
-            run, members = found["run"], tuple(found["members"])
+            members = tuple(json.loads(text)["members"])
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise RefusedError("a key of sealed sums is asked for with the run and its members.") from None
-        if not all(type(one) is str for one in (run, *members)):
-            raise RefusedError("a key of sealed sums is asked for with the run and its members.")
-        return cls(run, members)
-
-
-def signature_of(identity: Identity | None, run: str, public: str) -> str:
-    """The key of a run, signed in the name of the end; "" if no wire has told it who it is."""
-    return "" if identity is None else identity.sign(SEAL_KEY, _message(run, public))
-
-
-def check_signatures(plan: Plan, party: str, identity: Identity | None, text: str) -> None:
-    """Refuse keys of a plan that the other parties have not signed themselves."""
-    try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
-        told = None
-    keys = dict(plan.keys)
-    for name in plan.names:
-        signature = told.get(name) if isinstance(told, Mapping) else None
-        if name == party:
-            continue
-        if identity is None or type(signature) is not str:
-            raise RefusedError(f"{party} cannot check the key of {name}: a signature of {name} is missing.")
-        identity.verify(name, SEAL_KEY, _message(plan.run, keys[name]), signature)
+            raise RefusedError("a key of sealed sums is asked for with the members of the run.") from None
+        if not all(type(one) is str for one in members):
+            raise RefusedError("a key of sealed sums is asked for with the members of the run.")
+        return cls(members)
 
 
 def known_keys(
@@ -107,7 +81,3 @@ def check_start(plan: Plan, own: str, identity: Identity | None, text: str) -> N
         if identity is None or type(signature) is not str:
             raise RefusedError(f"the plan cannot start at {own}: the signature of {name} on it is missing.")
         identity.verify(name, PLAN, plan.digest, signature)
-
-
-def _message(run: str, public: str) -> bytes:
-    return json.dumps([run, public]).encode()

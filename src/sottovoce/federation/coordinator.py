@@ -24,8 +24,7 @@ from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.federation import replies as checks
 from sottovoce.federation.alignment.coordinator import AlignmentResult, AlignmentRun
-from sottovoce.federation.announcements import IDS, Invitation
-from sottovoce.federation.boxes import crossed
+from sottovoce.federation.announcements import Invitation
 from sottovoce.federation.journal import Journal, Stored
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
@@ -97,7 +96,6 @@ class Coordinator:
         self.left: dict[str, int] = {}  # of sealed sums: who left, and in which round
         self._away: set[str] = set()
         self._signatures: dict[str, str] = {}
-        self._announced: dict[str, str] = {}  # signatures of the keys of the next run
         self._deal_keys: dict[str, RunKey] = {}  # by public key, where this end deals
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
@@ -116,7 +114,6 @@ class Coordinator:
         found = self.journal.next_plan(made)
         if found is not None:
             known = self.journal.of(found).made
-            self._announced = dict(known["announced"])
             if "deal_key" in known:
                 key = RunKey(bytes.fromhex(known["deal_key"]))
                 self._deal_keys[key.public] = key
@@ -126,7 +123,7 @@ class Coordinator:
         """A plan that is about to be shown, proposed and run: kept, so that it comes back if the fit is interrupted."""
         key = self._deal_keys.get(dict(plan.keys).get(COORDINATOR, ""))
         own = {} if key is None else {"deal_key": key.private_bytes().hex()}
-        self.journal.add_plan(plan, announced=self._announced if plan.keys else {}, **own)
+        self.journal.add_plan(plan, **own)
         return plan
 
     @property
@@ -136,26 +133,28 @@ class Coordinator:
         return plans[0].sealing is not None if plans else None
 
     def with_keys(self, plan: Plan) -> Plan:
-        """The plan with the public keys that its parties made for it; it compares identifiers if all have some."""
+        """The plan with the public keys that its parties made for it, and the alignment whose records they serve."""
         sealing, members, columns = plan.sealing, signers(plan), plan.split == "columns"
         if sealing is None:
             return plan
-        invited = Invitation(plan.run, members if columns else ())
+        invited = Invitation(members if columns else ())
         replies = self._exchange(members, Frame("hello", 0, query="seal", text=invited.text))
         keys = [(name, replies[name].facts["public_key"]) for name in members]
-        self._announced = {name: replies[name].facts["signature"] for name in members}
         own = RunKey() if columns and sealing.helper is None else None
         if own is not None:
             keys.append((sealing.dealer, own.public))
             self._deal_keys[own.public] = own
-        ids = columns and all(replies[name].facts["ids"] for name in plan.names)
-        return plan.model_copy(update={"keys": tuple(keys), "sealing": sealing.changed(ids=ids)})
+        if columns:
+            facts = {name: replies[name].facts for name in plan.names}
+            check_aligned(facts)
+            sealing = sealing.changed(aligned=facts[plan.names[0]].get("aligned", ""))
+        return plan.model_copy(update={"keys": tuple(keys), "sealing": sealing})
 
     def refusal_to_seal(self) -> str | None:
         """Why a party takes no part in sealed sums, or None; nothing is charged."""
         ends = self._parties if self._helper is None else (*self._parties, self._helper)
         try:
-            self._exchange(self._parties, Frame("hello", 0, query="seal", text=Invitation("", ends).text))
+            self._exchange(self._parties, Frame("hello", 0, query="seal", text=Invitation(ends).text))
         except RefusedError as error:
             return str(error)
         return None
@@ -163,16 +162,6 @@ class Coordinator:
     def check(self, plan: Plan) -> None:
         """Raise what a party would answer to a plan; nothing is charged."""
         self._propose(plan, signers(plan), "check")
-        if plan.sealing is not None and plan.sealing.ids:
-            self._align(plan)
-
-    def _align(self, plan: Plan) -> None:
-        """Have the parties compare digests of their identifiers, which nobody else can read."""
-        keys = json.dumps({name: self._announced.get(name, "") for name in plan.names})
-        said = Frame("seal", 0, plan.digest, 0, IDS, text=keys)
-        replies = self._exchange(plan.names, said)
-        each = crossed(plan.names, {name: reply.frame.arrays for name, reply in replies.items()})
-        self._exchange(plan.names, Frame("seal", 0, plan.digest, 1, IDS), each)
 
     def run(
         self, plan: Plan, form: Algorithm, progress: Progress | None = None, *, last: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -180,8 +181,7 @@ class Federation:
         `products="secure"`: only sums over the whole table are opened (`sealing`). `"none"`: each party adds noise to
         all that it says, which costs far more accuracy. "auto" takes the first where every party's policy and the model
         allow it. A `helper` deals what the products need, in the place of the coordinator. `ids` has for each party a
-        list that identifies its records: sealed, they are compared before anything is charged. `journal` as in
-        `connect`.
+        list that identifies its records: lists that differ are refused. `journal` as in `connect`.
         """
         names = _names(names, len(parts))
         accounts = _accounts(ledgers, len(parts))
@@ -203,6 +203,8 @@ class Federation:
             Party(name, X, known, account=account, policy=policy, feature_names=given, ids=own_ids)
             for name, X, known, account, given, own_ids in zip(names, rows, own, accounts, features, lists, strict=True)
         ]
+        if ids is not None:
+            _align(parties)
         made = cls("columns", _wire(parties, helper), parties=parties, record=record, helper=helper, journal=journal)
         return made._by(schema).declare_columns(labels, label_party, norms)._seal("products", products, "none", "auto")
 
@@ -453,6 +455,19 @@ def _wire(parties: Sequence[Party], helper: Helper | None) -> InProcess:
     if helper is not None and any(party.name == helper.name for party in parties):
         raise InputError(f"helper={helper.name!r} has the name of a party; it holds no data, and has its own name.")
     return InProcess(parties if helper is None else [*parties, helper])
+
+
+def _align(parties: Sequence[Party]) -> None:
+    """Refuse lists of identifiers that differ; all are in this process. Parties with one list count as aligned."""
+    for party in parties[1:]:
+        if party.ids is None or party.ids != parties[0].ids:
+            raise InputError(
+                f"ids: the lists of {parties[0].name} and {party.name} differ, in people or in their order; give every "
+                "party the same people in the same order."
+            )
+    digest = secrets.token_hex(32)
+    for party in parties:
+        party.use(np.arange(len(parties[0].ids or ())), digest)
 
 
 def _accounts(ledgers: Sequence[Any] | None, count: int) -> list[Account | None]:

@@ -21,7 +21,7 @@ from sottovoce.door.outgoing import Declared, Outgoing, declare_public, reply
 from sottovoce.door.query import Query, Told
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
-from sottovoce.federation.announcements import Invitation, check_start, known_keys, signature_of
+from sottovoce.federation.announcements import check_start, known_keys
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.sealed_columns.dealer import GRAM, LOOKUP, OWN, LocalDeals
@@ -76,7 +76,8 @@ class Helper(Answering):
     def _answer(self, frame: Frame) -> Outgoing:
         limits.check_text(frame.text, 0)
         if frame.kind == "hello" and frame.query == "seal":
-            return reply("facts", frame, self._introduced(frame))
+            key = declare_public("public_key", self._keys.new(), reason="random, made to be told")
+            return reply("facts", frame, (key,))
         if frame.kind == "plan" and frame.query != "start":
             return reply("accept", frame, self._accept(frame))
         if frame.kind == "done":
@@ -92,17 +93,6 @@ class Helper(Answering):
         if not run.started:
             raise RefusedError(f"{self.name} deals nothing under this plan before every party of it has signed it.")
         return self._asked(run, frame) if frame.kind == "ask" else self._dealt(run, frame)
-
-    def _introduced(self, frame: Frame) -> tuple[Declared, ...]:
-        public = self._keys.new()
-        return (
-            declare_public("public_key", public, reason="random, made to be told"),
-            declare_public(
-                "signature",
-                signature_of(self._identity, Invitation.read(frame.text).run, public),
-                reason="over the public key",
-            ),
-        )
 
     def _accept(self, frame: Frame) -> tuple[Declared, ...]:
         """Sign a plan that names it as the dealer and has its key; with the query "check" only say what it would."""

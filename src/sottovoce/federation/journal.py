@@ -423,5 +423,5 @@ def _meaning(plan: Plan) -> dict[str, Any]:
     if found.get("within"):
         found["within"] = found["within"]["mu"]
     if found.get("sealing"):
-        found["sealing"].pop("ids", None)
+        found["sealing"].pop("aligned", None)
     return found

@@ -18,12 +18,11 @@ from sottovoce.algorithms.evaluation import Evaluated, score_recipe
 from sottovoce.data import devices
 from sottovoce.data.block import Block, Matrix, Preparation, is_sparse
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.identifiers import identifiers, written
+from sottovoce.data.identifiers import identifiers
 from sottovoce.data.progress import Hear, heard_by
 from sottovoce.data.threads import check_jobs, using
 from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate
-from sottovoce.door.id_comparison import IdComparison
 from sottovoce.door.memory import Memory, digest_of
 from sottovoce.door.noisy_rows import NONE, RowKeeper, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
@@ -33,15 +32,7 @@ from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.alignment.party import Aligner
-from sottovoce.federation.announcements import (
-    IDS,
-    Invitation,
-    check_pinned,
-    check_signatures,
-    check_start,
-    known_keys,
-    signature_of,
-)
+from sottovoce.federation.announcements import Invitation, check_pinned, check_start, known_keys
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.plan_checks import charge_of, check_samplers, checked, part_of_fit
@@ -86,8 +77,8 @@ class Party(Answering):
     an unknown plan is asked for again; a party that no wire has told who it is takes only plans of its own alone.
     `y=None`: a holder of columns that does not know the labels. `models` has the partial models that runs over columns
     leave here; by default they are in a folder beside the ledger, or in memory. `ids` identify the records, one each:
-    by columns parties that all have some compare them, sealed, before a plan is charged. An alignment with other
-    parties is kept in `aligned`; the party then serves the common records alone, in the common order. `n_jobs` is how
+    by sealed columns they are aligned with those of the other parties before a plan is taken. The alignment is kept in
+    `aligned`; the party then serves the common records alone, in the common order. `n_jobs` is how
     many threads sum over its rows: None is 1, or what the estimator says that runs in the same process; no answer
     depends on it. `device` likewise says where: "cpu", or "cuda".
     """
@@ -120,7 +111,6 @@ class Party(Answering):
         self._whole = self._rows, self._labels  # also those that an alignment leaves out
         known = None if ids is None else identifiers(ids, int(self._rows.shape[0]), name, id_rule)
         self.aligner = Aligner(name, known, id_rule, aligned or AlignmentFile())
-        self._comparison: IdComparison | None = None
         self._places: NDArray[np.int64] | None = None  # of the records that it serves, if not all
         self._aligned = ""  # the digest of the alignment whose records it serves
         self._account = account
@@ -147,13 +137,17 @@ class Party(Answering):
         return int(self._rows.shape[1])
 
     def use(self, places: NDArray[np.int64], digest: str) -> None:
-        """Serve these records alone, in this order, from now on: an alignment of that digest has found them."""
+        """Serve these records alone, in this order, from now on: an alignment of that digest has found them.
+
+        The digest is random to all who lack the scalars of a single party: it goes into plans, and no other function of
+        identifiers does.
+        """
         rows, labels = self._whole
         if isinstance(rows, Dataset):
             raise InputError(f"{self.name}: a Dataset cannot be aligned, whose rows are not in memory; give arrays.")
         self._places = places
         self._rows, self._labels, self._aligned = rows[places], labels[places], digest
-        self._run = self._comparison = None
+        self._run = None
         self.predictor.renew(digest)
 
     @property
@@ -161,12 +155,6 @@ class Party(Answering):
         """The identifiers of the records that it serves, in their order; for the holder's eyes."""
         known = self.aligner.ids
         return known if known is None or self._places is None else tuple(known[place] for place in self._places)
-
-    def _list(self) -> bytes | None:
-        """What is compared with other parties: the digest of an alignment, else the identifiers as they are."""
-        if self._aligned:
-            return b"aligned" + bytes.fromhex(self._aligned)
-        return None if self.aligner.ids is None else written(self.aligner.ids)
 
     @property
     def labelled(self) -> bool:
@@ -238,7 +226,7 @@ class Party(Answering):
         masked = self.aligner.answer(frame, self._policy, self._identity)
         if (found := self.aligner.finished()) is not None:
             self.use(found.places, found.digest)
-            self._keys.forget()  # of a plan whose lists were compared
+            self._keys.forget()  # of a plan that is about other records
         return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
 
     def _receipt(self, frame: Frame) -> tuple[Declared, ...]:
@@ -294,15 +282,9 @@ class Party(Answering):
         return facts
 
     def _announced(self, invited: Invitation) -> tuple[Declared, ...]:
-        """A key for a run of sealed sums, signed; by columns only with ends that this party knows by itself."""
+        """A key for a run of sealed sums; by columns only with ends that this party knows by itself."""
         check_pinned(self.name, invited.members, self._identity)
-        public = self._keys.new()
-        signature = signature_of(self._identity, invited.run, public)
-        return (
-            declare_public("public_key", public, reason="random, made to be told"),
-            declare_public("signature", signature, reason="over the public key"),
-            declare_public("ids", self.aligner.ids is not None, reason="the schema is public"),
-        )
+        return (declare_public("public_key", self._keys.new(), reason="random, made to be told"), *self._alignment())
 
     def _end(self, frame: Frame) -> Outgoing:
         """The run of the frame's plan is over; by columns the party keeps its part of the model, or asks for the plan.
@@ -317,7 +299,7 @@ class Party(Answering):
             if kept.plan.models == "shared":
                 self._keep_told(frame, kept.plan)
         else:
-            self._run = self._comparison = None
+            self._run = None
             self._keys.forget()
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
             if frame.plan and run is not None and fitted:
@@ -410,8 +392,6 @@ class Party(Answering):
 
     def _stage(self, frame: Frame) -> Outgoing:
         """A message between the parties of a plan over sealed columns, as it passes the coordinator."""
-        if frame.query == IDS:
-            return self._compare(frame)
         run = self._run
         if run is None or run.plan.digest != frame.plan:
             return reply("unknown-plan", frame, acknowledged(False))
@@ -424,41 +404,27 @@ class Party(Answering):
         masked = run.columns.stage(frame, query, round)
         return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
 
-    def _compare(self, frame: Frame) -> Outgoing:
-        """Before a plan is charged: digests of the identifiers for the others, then theirs with the own."""
-        comparison = self._comparison
-        if comparison is None or comparison.plan.digest != frame.plan:
-            raise RefusedError(
-                f"{self.name} compares the identifiers of a plan once it has checked it; it may have been restarted "
-                "meanwhile. Nothing was charged; start a new fit."
-            )
-        if frame.round == 0:
-            check_signatures(comparison.plan, self.name, self._identity, frame.text)
-            comparison.known = True
-            return reply("answer", frame, comparison.digests())
-        comparison.compare(frame.arrays)
-        return reply("accept", frame, acknowledged(True))
+    def _check_aligned(self, plan: Plan) -> None:
+        """Refuse a plan over sealed columns that is not of the alignment whose records this party serves.
 
-    def _check_aligned(self, plan: Plan, sealer: Sealer | None, *, charged: bool) -> None:
-        """Refuse a plan that compares identifiers where there are none, or before they were compared.
-
-        And over sealed columns one that does not, where this party was aligned: then all have what is compared.
+        All parties sign the plan, with the digest of the alignment in it: so all serve the same people, in one order.
+        Identifiers themselves are compared with nobody: whoever could test a list could test guesses.
         """
-        if plan.sealed_columns and self._aligned and not (plan.sealing is not None and plan.sealing.ids):
-            raise RefusedError(
-                f"{self.name} serves the records of an alignment, and the plan does not compare them with those of the "
-                "other parties: each needs `id`. Align all of them again (`sottovoce align`)."
-            )
-        if plan.sealing is None or not plan.sealing.ids:
+        if plan.sealing is None or not plan.sealed_columns:
             return
-        own = self._list()
-        if own is None or not isinstance(sealer, ColumnSealer):
-            raise RefusedError(f"the plan compares identifiers, and {self.name} has none.")
-        known = self._comparison
-        if known is None or known.plan.digest != plan.digest:
-            known = self._comparison = IdComparison(plan, sealer, own)
-        if charged and not known.agreed:
-            raise RefusedError(f"{self.name} charges the plan once its identifiers were compared, as the plan says.")
+        if plan.sealing.aligned != self._aligned:
+            own = "the records of an alignment" if self._aligned else "no aligned records"
+            other = "records of another one" if plan.sealing.aligned else "records that were not aligned"
+            raise RefusedError(
+                f"{self.name} serves {own}, and the plan is about {other}. Align all parties again, each with `id` "
+                "(`sottovoce align`); nothing was charged."
+            )
+        if self.aligner.ids is not None and not self._aligned:
+            raise RefusedError(
+                f"{self.name} has identifiers, and they were not aligned with those of the other parties. Align them "
+                "first, each with `id` (`sottovoce align`); or leave `id` out here, and nothing shows whether the "
+                "records belong together. Nothing was charged."
+            )
 
     def _turn(self, plan: Plan, query: Query, number: int) -> bool:
         """Whether the plan has this party answer the query in that round."""
@@ -509,8 +475,7 @@ class Party(Answering):
             declare_public("features", int(self._rows.shape[1]), reason="the schema is public"),
             declare_public("feature_names", [str(name) for name in self._feature_names], reason="the schema is public"),
         ]
-        if self._aligned:
-            facts.append(declare_public("aligned", self._aligned, reason="a keyed hash, the same at all parties"))
+        facts += self._alignment()
         if (solvers := devices.served(self._rows)) is not None:
             facts.append(declare_public("solvers", list(solvers), reason="where the rows lie is the holder's choice"))
         if classes and self._labelled and not self._policy.tell_classes:
@@ -521,6 +486,11 @@ class Party(Answering):
             found = label_values(self._known_labels()) if self._labelled else []
             facts.append(declare_public("classes", found, reason="not declared, so read and made public"))
         return tuple(facts)
+
+    def _alignment(self) -> tuple[Declared, ...]:
+        """Of which alignment its records are, if of one."""
+        reason = "a hash by keys that are forgotten, the same at all parties"
+        return (declare_public("aligned", self._aligned, reason=reason),) if self._aligned else ()
 
     def _known_labels(self) -> NDArray[Any]:
         """The labels, of a data set each once."""
@@ -553,8 +523,8 @@ class Party(Answering):
         keeper = self._keeper(plan, queries, recipe)
         if keeper is not None:
             keeper.check()
+        self._check_aligned(plan)
         sealer = self._sealer(plan)
-        self._check_aligned(plan, sealer, charged=frame.query != "check")
         if frame.query == "check":
             self._keys.hold(plan)
             self._check_charge(form, plan)

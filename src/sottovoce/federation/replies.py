@@ -32,6 +32,7 @@ from sottovoce.transports.identity import LONGEST
 Array = NDArray[np.float64]
 Text = Annotated[str, Field(max_length=10_000)]  # what a party says for people to read
 Signature = Annotated[str, Field(max_length=LONGEST)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Facts(BaseModel):
@@ -46,7 +47,7 @@ class Introduced(Facts):
     records: Count
     features: Annotated[Count, Field(le=MOST_COLUMNS)]
     feature_names: list[str]
-    aligned: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    aligned: Digest | None = None
     solvers: Annotated[list[Text], Field(max_length=100)] | None = None  # that its rows serve, where not all
 
 
@@ -97,11 +98,10 @@ class Failed(Facts):
 
 
 class RunKeyed(Facts):
-    """The public key of its sealed sums, signed, and whether it has identifiers to compare."""
+    """The public key of its sealed sums, and of which alignment its records are."""
 
     public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    signature: Signature = ""
-    ids: bool = False
+    aligned: Digest | None = None
 
 
 class Announced(Facts):

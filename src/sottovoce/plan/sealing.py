@@ -38,7 +38,7 @@ class Sealing(Frozen):
     spare: int = Field(default=0, ge=0, le=64)  # releases more, for rosters without them
     reserve: float = Field(default=0.0, ge=0.0, lt=1.0)  # share of mu^2 that is kept for the spare ones
     bits: int | None = Field(default=None, ge=1, le=30)  # by columns: of the grid of rows and slopes, if fewer than fit
-    ids: bool = False  # by columns: whether lists of identifiers are compared
+    aligned: str = Field(default="", pattern="^([0-9a-f]{64})?$")  # by columns: the digest of the parties' alignment
 
     @property
     def helper(self) -> str | None:

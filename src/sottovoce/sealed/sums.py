@@ -9,11 +9,10 @@ cancel only where all parties of the roster were asked the same, and no other su
 
 from __future__ import annotations
 
-import hmac
 import json
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -134,27 +133,13 @@ class ColumnSealer(Sealer):
 
     def group_boxes(self) -> dict[str, NDArray[np.int64]]:
         """The key of the group for each other party, by its place."""
-        return self._to_each("group", lambda _: self.group)
+        places = {name: str(place) for place, name in enumerate(self._parties)}
+        boxes = {name: box(key, ["group"], self.name, self.group) for name, key in self._keys.items()}
+        return {places[name]: packed_box(data) for name, data in boxes.items()}
 
     def open_group(self, sender: str, words: NDArray[Any]) -> None:
         """Take the key of the group from the box of the holder."""
         self.group = unbox(self._keys[sender], ["group"], sender, unpacked_box(words))
-
-    def digest_boxes(self, data: bytes) -> dict[str, NDArray[np.int64]]:
-        """For each other party, by its place, HMAC-SHA256(pair key, data): who lacks the key can test no guess."""
-        return self._to_each("ids", lambda key: hmac.digest(key, b"ids" + data, "sha256"))
-
-    def same_digest(self, sender: str, words: NDArray[Any], data: bytes) -> bool:
-        """Whether another party sent the digest of the same data."""
-        key = self._keys[sender]
-        sent = unbox(key, ["ids"], sender, unpacked_box(words))
-        return hmac.compare_digest(sent, hmac.digest(key, b"ids" + data, "sha256"))
-
-    def _to_each(self, what: str, of: Callable[[bytes], bytes]) -> dict[str, NDArray[np.int64]]:
-        """A box for each other party, by its place, of what `of` makes of the key of the pair."""
-        places = {name: str(place) for place, name in enumerate(self._parties)}
-        boxes = {name: box(key, [what], self.name, of(key)) for name, key in self._keys.items()}
-        return {places[name]: packed_box(data) for name, data in boxes.items()}
 
     def masked(self, label: Label, words: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """(words less their pad, the box of them for the group)."""

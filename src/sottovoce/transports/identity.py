@@ -21,7 +21,6 @@ from sottovoce.errors import InputError, RefusedError
 
 PLAN: Final = "plan"  # over the digest of a plan: the signer has charged it
 PREDICTION_KEY: Final = "prediction key"  # over an X25519 public key: the signer has the private one
-SEAL_KEY: Final = "sealed key"  # over a run and an X25519 public key: the signer has the private one, for that run
 ALIGN_KEY: Final = "alignment key"  # over the terms of an alignment, an X25519 public key and the length of a list
 LONGEST: Final = 2**16  # characters of a signature and its certificate
 

@@ -4,6 +4,6 @@
     party         with whom its holder allows it, and who signed what
     file          what a party keeps of it: the places of the common records
 
-What leaves a party is made in `door/intersection.py`. Before a plan is charged parties compare what they kept
-(`door/id_comparison.py`). Proof: `sealed/proofs/alignment.md`.
+What leaves a party is made in `door/intersection.py`. A plan over sealed columns has the digest of the alignment, and a
+party refuses another. Proof: `sealed/proofs/alignment.md`.
 """
