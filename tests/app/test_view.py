@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
 import http.client
 import io
 import json
 import logging
+import math
 import re
+import socket
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import sottovoce as sv
 from browser import PROGRAM, browser
 from sottovoce.app.view import events as happened
-from sottovoce.app.view import metrics, page
+from sottovoce.app.view import metrics, page, server
 from sottovoce.app.view.logs import Forwarded, written_to
 from sottovoce.app.view.server import HOST, new_token, served, token_in
 from sottovoce.app.view.state import State
@@ -325,6 +329,63 @@ def test_health_and_readiness_say_that_and_nothing_more(run: Run, port: int) -> 
     assert ask(port, "/readyz")[:2] == (200, "ok\n")
     run.coordinator.changed(Change("lost", "north", "north was lost"))
     assert ask(port, "/readyz")[0] == 503
+
+
+@pytest.fixture
+def slow(port: int) -> Iterator[list[socket.socket]]:
+    """Clients that begin a request and do not end it: more than there are places."""
+    with contextlib.ExitStack() as sockets:
+        clients = [sockets.enter_context(socket.create_connection((HOST, port), timeout=60)) for _ in range(64)]
+        for client in clients:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        yield clients
+
+
+def test_slow_clients_keep_nobody_from_the_page_and_its_health(port: int, slow: list[socket.socket]) -> None:
+    assert len(slow) > server._MOST
+    for path in ("/healthz", f"/{TOKEN}/", f"/{TOKEN}/metrics", "/healthz"):
+        assert ask(port, path)[0] == 200
+
+
+@pytest.fixture
+def waiting_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted fault: the server of before, at which a place is taken until its owner gives it up."""
+
+    def process_request(self: Any, request: Any, client_address: Any) -> None:
+        if len(self._open) >= server._MOST:
+            self.shutdown_request(request)
+            return
+        self._open[request] = math.inf
+        ThreadingHTTPServer.process_request(self, request, client_address)
+
+    monkeypatch.setattr(server._Server, "process_request", process_request)
+
+
+def test_a_server_at_which_slow_clients_stay_is_found_out(
+    waiting_room: None, port: int, slow: list[socket.socket]
+) -> None:
+    with pytest.raises((http.client.HTTPException, OSError)):
+        ask(port, "/healthz")
+
+
+def test_a_request_has_one_deadline_for_all_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, run: Run, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(server, "_PATIENCE", 0.5)
+    port = request.getfixturevalue("port")
+    with socket.create_connection((HOST, port), timeout=0.1) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\n")
+        for _ in range(600):  # a line each tenth of a second, for a minute
+            try:
+                client.sendall(b"X-Slow: 1\r\n")
+                if client.recv(100) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        else:
+            pytest.fail("a request that never ends was never ended")
 
 
 def test_a_port_that_is_taken_is_said(run: Run, port: int) -> None:

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 import flare
+from sottovoce.door import frames
 from sottovoce.door.frames import MAX_BYTES, Frame, decode, encode
 from sottovoce.errors import InputError, LeakError, WireError
+from sottovoce.formats import FRAME
+from sottovoce.transports import grpc_wire
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import GrpcCoordinator
@@ -40,6 +43,8 @@ class TransportContract:
 
     # What the coordinator sees of a party that tried to send something else than Outgoing.
     leak_error: type[Exception]
+    # Whether parties are processes of their own, and so may be of another version.
+    apart = False
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -120,6 +125,22 @@ class TransportContract:
         assert party_module.SECRET not in str(error.value)
         assert wire.communication.uplink_bytes == 0
 
+    def test_a_frame_of_another_version_is_refused_by_both_numbers(
+        self, opened: Callable[..., Transport], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if not self.apart:
+            pytest.skip("one process has one version")
+        wire = opened(("anna",))
+        wire.exchange({"anna": request("echo")})
+        monkeypatch.setattr(frames, "FRAME", FRAME._replace(number=FRAME.number + 1))  # of this process alone
+        both = rf"'anna' has another version .* format {FRAME.number + 1}, .* format {FRAME.number}\..*same version"
+        with pytest.raises(WireError, match=both) as error:
+            wire.exchange({"anna": request("echo")})
+        assert not error.value.parties  # nobody goes on without it
+        monkeypatch.undo()
+        message = request("echo")
+        assert wire.exchange({"anna": message}) == {"anna": echo_of(message)}
+
     def test_close_is_idempotent_and_final(self, opened: Callable[..., Transport]) -> None:
         wire = opened(("anna",))
         wire.exchange({"anna": request("echo")})
@@ -165,6 +186,17 @@ class TestGrpc(TransportContract):
     """Real TLS, and every party a process of its own."""
 
     leak_error = WireError
+    apart = True
+
+    def test_a_wire_that_does_not_know_a_refusal_is_found_out(
+        self, opened: Callable[..., Transport], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A planted fault: the coordinator of before, which takes a refusal for nothing and waits."""
+        wire = opened(("anna",), timeout=1.0)
+        monkeypatch.setattr(frames, "FRAME", FRAME._replace(number=FRAME.number + 1))
+        monkeypatch.setattr(grpc_wire, "refused", lambda reply: None)
+        with pytest.raises(WireError, match="waited 1 s"):
+            wire.exchange({"anna": request("echo")})
 
     @pytest.fixture(scope="class")
     @classmethod

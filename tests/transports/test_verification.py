@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -200,7 +201,7 @@ def test_the_coordinator_says_who_is_there_who_is_missing_and_who_came_back(
 # ----- Bad frames and silence -----
 
 
-@pytest.mark.parametrize("bad", [b"", b"garbage", b"sotv\x01\xff" + bytes(40), bytes(300)])
+@pytest.mark.parametrize("bad", [b"", b"garbage", b"sotv\x02\xff" + bytes(40), bytes(300)])
 def test_a_party_outlives_a_message_that_is_no_frame(
     folder: Path, endpoint: Callable[[str], Any], caplog: pytest.LogCaptureFixture, bad: bytes
 ) -> None:
@@ -211,6 +212,20 @@ def test_a_party_outlives_a_message_that_is_no_frame(
         asked(wire, "anna", 1)
         assert wire._connections["anna"] is connection
         assert "dropped a message that is no frame" in caplog.text
+
+
+@pytest.mark.parametrize("bad", [b"sotv\x01", b"sotv\x01\xff" + bytes(40), b"sotv\xff" + bytes(300)])
+def test_a_party_outlives_a_frame_of_another_version(
+    folder: Path, endpoint: Callable[[str], Any], caplog: pytest.LogCaptureFixture, bad: bytes
+) -> None:
+    with listening(folder) as wire, serving(endpoint("anna"), wire, Credentials.load(folder, "anna")):
+        wire.wait_for_parties()
+        wire._connections["anna"].outbox.put(bad)
+        deadline = time.monotonic() + PATIENCE
+        while "dropped a stale" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.01)  # the refusal is there: it is not taken for the answer to what is asked next
+        asked(wire, "anna", 1)
+        assert f"refused a message: the message has format {bad[4]}, and this version" in caplog.text
 
 
 @pytest.mark.parametrize("silent", [100, 600])

@@ -63,6 +63,7 @@ from sottovoce.transports.certificates import (
 )
 from sottovoce.transports.certified import Certified
 from sottovoce.transports.grpc_wire import greet
+from sottovoce.transports.proxies import Proxy, proxy_for
 
 State = Literal["ok", "warning", "fails"]
 Findings = Iterator["Finding"]
@@ -239,6 +240,9 @@ def _network(address: str, visit: _Visit) -> Findings:
     host = host.strip("[]")
     if not host or not port.isdecimal():
         raise InputError(f"federation.coordinator = {address!r} must be host:port, such as trials.example.org:7443.")
+    if (proxy := proxy_for(host)) is not None:
+        yield from _by_proxy(address, proxy, visit)
+        return
     try:
         socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     except (OSError, OverflowError):
@@ -258,6 +262,24 @@ def _network(address: str, visit: _Visit) -> Findings:
             f"{host} does not answer on port {port} ({error.strerror or error}); a firewall must let this site connect "
             "to it. No port of this site need be open."
         ) from None
+    yield from _greeted(address, visit)
+
+
+def _by_proxy(address: str, proxy: Proxy, visit: _Visit) -> Findings:
+    """The proxy looks up the name and connects; that nobody listens there yet is no fault of the site."""
+    yield Finding("network", "ok", f"{address} is connected to by {proxy}; no_proxy names hosts that are not")
+    host, _, port = address.rpartition(":")
+    try:
+        proxy.connect(host.strip("[]"), int(port), _SECONDS).close()
+    except WireError as error:
+        if "it answers 5" not in str(error):
+            raise
+        yield Finding("network", "warning", f"{error} It is also so while no run waits for parties.")
+        return
+    yield from _greeted(address, visit)
+
+
+def _greeted(address: str, visit: _Visit) -> Findings:
     if visit.credentials is None:
         yield Finding("network", "warning", f"{address} answers; who it is can be told with a certificate alone")
         return

@@ -163,6 +163,13 @@ def peek(data: bytes) -> tuple[str, int]:
     return kind, serial
 
 
+def other_version(data: bytes) -> str | None:
+    """What to say of a frame of another version: magic and version come first in every one of them."""
+    if len(data) <= len(_MAGIC) or not data.startswith(_MAGIC) or FRAME.read(number := data[len(_MAGIC)]):
+        return None
+    return FRAME.refusal("the message", number)
+
+
 def heading(data: bytes) -> Frame:
     """A frame without its arrays, which are not looked at."""
     kind, plan_bytes, _, serial, round_, query_bytes, text_bytes = _header(data)

@@ -10,13 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
-from sottovoce.door.frames import peek
+from sottovoce.door.frames import other_version, peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, LeakError, WireError
 from sottovoce.transports.certificates import check_name
 from sottovoce.transports.identity import Identity
 
 MOST_NAMED: Final = 20  # parties that a text for people names
+# Said in the place of an answer to a frame of another version: no frame, so that every version understands it.
+_REFUSED: Final = b"refused: "
+_LONGEST_REFUSAL: Final = 400  # bytes
 
 
 class Change(str):
@@ -117,6 +120,25 @@ def answer(endpoint: Endpoint, request: bytes, limit: int) -> bytes:
             f" at most {limit} are allowed."
         )
     return outgoing.data
+
+
+def refusal_of(request: bytes) -> bytes | None:
+    """What a party says to a frame of another version; None if it is none."""
+    why = other_version(request)
+    return None if why is None else _REFUSED + why.encode()
+
+
+def refused(reply: bytes) -> str | None:
+    """Why a party refuses the version of what it was asked; None of all other replies."""
+    if not reply.startswith(_REFUSED):
+        return None
+    said = reply[len(_REFUSED) : _LONGEST_REFUSAL].decode(errors="replace")
+    return "".join(letter for letter in said if letter.isprintable())
+
+
+def refusal_error(party: str, why: str) -> WireError:
+    """What the coordinator ends with; nobody is named as missing, since nothing goes on without that party."""
+    return WireError(f"{quoted([party])} has another version of sottovoce, and says: {why}")
 
 
 def check_wire(parties: tuple[str, ...], timeout: float) -> None:

@@ -44,10 +44,14 @@ from sottovoce.transports.base import (
     check_wire,
     listed,
     quoted,
+    refusal_error,
+    refusal_of,
+    refused,
 )
 from sottovoce.transports.certificates import Credentials, check_other_end
 from sottovoce.transports.certified import Certified
 from sottovoce.transports.probe import coordinator_at
+from sottovoce.transports.proxies import grpc_options, proxy_for
 
 _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "sottovoce.Wire"
@@ -132,6 +136,7 @@ class _Pending:
         self.serial = serial
         self.reply: bytes | None = None
         self.party_left = False
+        self.refusal: str | None = None  # of a party that has another version
 
 
 class _DaemonThreads(futures.ThreadPoolExecutor):
@@ -286,8 +291,8 @@ class GrpcCoordinator:
         return [name for name in self.parties if name not in self._connections]
 
     def _settled(self) -> bool:
-        left = any(request.party_left for request in self._pending.values())
-        return self._closed or left or not self._unanswered
+        over = any(request.party_left or request.refusal for request in self._pending.values())
+        return self._closed or over or not self._unanswered
 
     def _replies(self, pending: Mapping[str, _Pending]) -> dict[str, bytes]:
         replies = {name: request.reply for name, request in pending.items() if request.reply is not None}
@@ -295,6 +300,9 @@ class GrpcCoordinator:
         if not missing:
             return replies
         self._require_open()
+        for name in missing:
+            if why := pending[name].refusal:
+                raise refusal_error(name, why)
         if left := [name for name in missing if pending[name].party_left]:
             ended = f"{quoted(left)} ended the connection instead of answering; its own log says why."
             raise WireError(ended, left)
@@ -390,11 +398,16 @@ class GrpcCoordinator:
             self._detach(connection, left=left)
 
     def _accept(self, connection: _Connection, reply: bytes) -> None:
-        _, serial = peek(reply)
+        why = refused(reply)
+        serial = peek(reply)[1] if why is None else None
         with self._changed:
             if self._connections.get(connection.name) is not connection:
                 return
             request = self._pending.get(connection.name)
+            if request is not None and why is not None:
+                request.refusal = why
+                self._changed.notify_all()
+                return
             if request is None or request.serial != serial or request.reply is not None:
                 _LOG.warning("dropped a stale or repeated reply of party %r", connection.name)
                 return
@@ -441,17 +454,19 @@ def serve_party(  # noqa: PLR0913
     learns that the party left, and nothing of the error.
 
     `on_change` is told, in words and once each, that there is a connection, that it was lost, and why there is none;
-    so is the log. A message that is no frame is dropped, and the party goes on.
+    so is the log. A message that is no frame is dropped, one of another version refused, and the party goes on.
 
     Guarantee: the coordinator showed a certificate that `check_other_end` takes, and the connection trusts that one
-    alone. Only `Outgoing`, which the gate makes, is sent. A request may arrive twice (its answer may have
+    alone. Only `Outgoing`, which the gate makes, is sent, and that a frame is of another version. A request may arrive
+    twice (its answer may have
     been lost with a connection); the wire passes on both, and it is the endpoint that answers the second
     with the stored bytes of the first.
     """
     endpoint.identify(Certified(credentials, pins))
     lost_at, pause, tell = time.monotonic(), _FIRST_PAUSE, _Telling(endpoint.name, on_change)
     while True:
-        there = f"connected to {address}, waiting for what it asks"
+        by = f" by {proxy}" if (proxy := proxy_for(_host(address))) else ""
+        there = f"connected to {address}{by}, waiting for what it asks"
         session = _Session(endpoint, limit, functools.partial(tell, "connected", there))
         try:
             fault = _connected(session, address, credentials, stop)
@@ -463,13 +478,13 @@ def serve_party(  # noqa: PLR0913
             return
         if session.connected:
             lost_at, pause = time.monotonic(), _FIRST_PAUSE
-            tell("lost", f"lost the connection to {address}: {fault}; connecting again")
+            tell("lost", f"lost the connection to {address}{by}: {fault}; connecting again")
         else:
             tell("absent", f"no connection: {fault}; trying again for at most {give_up_after:g} s")
         waited = time.monotonic() - lost_at
         if not reconnect or waited >= give_up_after:
             raise WireError(
-                f"party {endpoint.name!r} had no connection to the coordinator at {address}"
+                f"party {endpoint.name!r} had no connection to the coordinator at {address}{by}"
                 f" for {waited:.1f} s: {fault}; see that it runs, and that both certificates are of one authority."
             )
         if stop is None:
@@ -477,6 +492,10 @@ def serve_party(  # noqa: PLR0913
         elif stop.wait(pause):
             return
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
 
 
 def _connected(session: _Session, address: str, credentials: Credentials, stop: threading.Event | None) -> str:
@@ -497,6 +516,7 @@ def _channel(address: str, credentials: Credentials, limit: int) -> Iterator[grp
             # Each attempt stands alone: gRPC's own waiting between attempts starts at a second.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.min_reconnect_backoff_ms", 5_000),
+            *grpc_options(_host(address)),
         ],
     )
     try:
@@ -570,7 +590,7 @@ class _Session:
             while self.connected and (request := self._next(stop)) is not None:
                 kind = _kind(request)
                 if kind is None:
-                    _LOG.warning("party %r dropped a message that is no frame", self._endpoint.name)
+                    self._refuse(request)
                     continue
                 reply = answer(self._endpoint, request, self.limit)
                 self._outbox.put(reply)
@@ -594,6 +614,14 @@ class _Session:
                 f"the coordinator refused party {self._endpoint.name!r}: {call.details()} ({call.code().name})."
             )
         return str(call.details() or "the coordinator closed the connection")
+
+    def _refuse(self, request: bytes) -> None:
+        """Say that a frame is of another version; what is none at all is dropped."""
+        if (said := refusal_of(request)) is None:
+            _LOG.warning("party %r dropped a message that is no frame", self._endpoint.name)
+            return
+        _LOG.warning("party %r refused a message: %s", self._endpoint.name, refused(said))
+        self._outbox.put(said)
 
     def _read(self, call: Any) -> None:
         with contextlib.suppress(grpc.RpcError):

@@ -23,7 +23,17 @@ from typing import Any, Final
 
 from sottovoce.door.frames import MAX_BYTES, peek
 from sottovoce.errors import SottovoceError, WireError
-from sottovoce.transports.base import Communication, Endpoint, answer, check_requests, check_wire, quoted
+from sottovoce.transports.base import (
+    Communication,
+    Endpoint,
+    answer,
+    check_requests,
+    check_wire,
+    quoted,
+    refusal_error,
+    refusal_of,
+    refused,
+)
 from sottovoce.transports.identity import Identity
 
 try:
@@ -119,6 +129,9 @@ class NvflareCoordinator:
             found, left = self._asked(messages, self._timeout)
             if left:
                 raise WireError(f"{quoted(left)} failed instead of answering; its own log says why.", left)
+            for name, reply in found.items():
+                if (why := refused(reply)) is not None:
+                    raise refusal_error(name, why)
             replies = {name: found[name] for name in messages if _answers(found.get(name), serials[name], self._limit)}
             self.communication.uplink_bytes += sum(map(len, replies.values()))
             if missing := [name for name in messages if name not in replies]:
@@ -299,11 +312,11 @@ class PartyEnd(Executor):  # type: ignore[misc]
 def answering(endpoint: Endpoint, identity: Identity) -> Callable[[bytes], bytes]:
     """What answers for an endpoint of this process.
 
-    Guarantee: only `Outgoing`, which the gate makes, is sent. A request may arrive twice; the endpoint answers the
-    second with the stored bytes of the first.
+    Guarantee: only `Outgoing`, which the gate makes, is sent, and that a frame is of another version. A request may
+    arrive twice; the endpoint answers the second with the stored bytes of the first.
     """
     endpoint.identify(identity)
-    return lambda frame: answer(endpoint, frame, MAX_BYTES)
+    return lambda frame: refusal_of(frame) or answer(endpoint, frame, MAX_BYTES)
 
 
 def _answers(reply: bytes | None, serial: int, limit: int) -> bool:

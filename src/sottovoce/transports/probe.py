@@ -19,6 +19,7 @@ from typing import Final
 
 from sottovoce.errors import InputError, WireError
 from sottovoce.transports.certificates import COORDINATOR, Credentials, check_other_end
+from sottovoce.transports.proxies import connect, proxy_for
 
 _SECONDS: Final = 5.0  # for a connection and its handshake
 _LISTENING: Final = 1.0  # for what a coordinator says of our certificate; one that takes it speaks at once
@@ -27,9 +28,13 @@ _LISTENING: Final = 1.0  # for what a coordinator says of our certificate; one t
 def coordinator_at(address: str, credentials: Credentials) -> bytes:
     """The certificate (PEM) of the coordinator at `host:port`; a `WireError` says why there is none to trust."""
     host, _, port = address.rpartition(":")
-    host, shown = host.strip("[]"), b""
+    host, shown, reached = host.strip("[]"), b"", False
+    proxy = proxy_for(host)
+    by = "" if proxy is None else f" by {proxy}"
     try:
-        with socket.create_connection((host, int(port)), timeout=_SECONDS) as plain:
+        with connect(host, int(port), _SECONDS) as plain:
+            reached = True
+            plain.settimeout(_SECONDS)
             stream = _Stream(plain, _context(credentials), host)
             stream.do(stream.tls.do_handshake)
             shown = ssl.DER_cert_to_PEM_cert(stream.tls.getpeercert(binary_form=True) or b"").encode()
@@ -39,7 +44,10 @@ def coordinator_at(address: str, credentials: Credentials) -> bytes:
                 stream.do(lambda: stream.tls.read(1))  # where our certificate is refused, TLS 1.3 says so only now
             return shown
     except ssl.SSLCertVerificationError as error:
-        raise WireError(f"the coordinator at {address} cannot be verified: {error.verify_message}") from None
+        raise WireError(
+            f"the coordinator at {address}{by} cannot be verified: {error.verify_message}"
+            + (by and "; a proxy that reads TLS must let this address pass")
+        ) from None
     except InputError as error:
         raise WireError(f"the coordinator at {address} cannot be verified: {error}") from None
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError, BrokenPipeError):
@@ -48,11 +56,19 @@ def coordinator_at(address: str, credentials: Credentials) -> bytes:
                 f"the coordinator at {address} ended the connection when it had seen this party's certificate: it does "
                 "not take it (another authority, expired?), or is closing"
             ) from None
-        raise WireError(f"{address} ended the connection before it showed a certificate") from None
+        raise WireError(f"{address}{by} ended the connection before it showed a certificate") from None
     except ssl.SSLError as error:
         reason = (error.reason or str(error)).lower().replace("_", " ")
         who = "refuses this party's certificate" if "alert" in reason else "cannot be spoken to"
-        raise WireError(f"the coordinator at {address} {who}: {reason}") from None
+        raise WireError(f"the coordinator at {address}{by} {who}: {reason}") from None
+    except TimeoutError as error:
+        if not reached:
+            raise WireError(f"nobody answers at {address}: {error}") from None
+        raise WireError(
+            f"{address}{by} is reached, and the TLS handshake takes too long (over {_SECONDS:g} s). The machine hangs, "
+            "something else is at that port, or a path drops large packets, as tunnels do that have a small MTU and "
+            "let no ICMP through; try a smaller MTU on this machine"
+        ) from None
     except (OSError, ValueError) as error:
         raise WireError(f"nobody answers at {address}: {getattr(error, 'strerror', None) or error}") from None
 
@@ -74,7 +90,7 @@ class _Stream:
             except ssl.SSLWantReadError:
                 self._send()
                 if time.monotonic() > self._until:
-                    raise OSError("the handshake takes too long") from None
+                    raise TimeoutError("the handshake takes too long") from None
                 received = self._plain.recv(2**16)
                 self._in.write(received) if received else self._in.write_eof()
             finally:

@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,8 +21,8 @@ from sottovoce.errors import InputError
 
 HOST: Final = "127.0.0.1"
 _HOSTS: Final = (HOST, "localhost")
-_MOST: Final = 32  # requests at a time
-_PATIENCE: Final = 10.0  # seconds for a request
+_MOST: Final = 32  # connections at a time; for a new one the oldest has to go
+_PATIENCE: Final = 10.0  # seconds for a request, from its connection to the end of its answer
 _ATTENTION: Final = 3.0  # seconds after which a page counts as closed
 _LINGERING: Final = 1.5  # seconds for an open page to ask once more
 _TEXTS: Final = {403: "forbidden: the address has the token", 404: "not found", 405: "GET is all that is answered"}
@@ -34,20 +35,37 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, port: int, watch: Watch, token: str) -> None:
         self.watch, self.token = watch, token
         self.looked = -_ATTENTION  # when a page was last shown anew
-        self._free = threading.BoundedSemaphore(_MOST)
+        self._open: dict[Any, float] = {}  # by connection, the oldest first: when it has to be over
+        self._one_at_a_time = threading.Lock()
         super().__init__((HOST, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Whoever is slow gives way: a new connection is always served."""
+        with self._one_at_a_time:
+            for oldest in list(self._open)[: len(self._open) + 1 - _MOST]:
+                self._end(oldest)
+            self._open[request] = time.monotonic() + _PATIENCE
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            with self._one_at_a_time:
+                self._open.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Called between requests, several times a second: those that take too long are ended."""
+        with self._one_at_a_time:
+            for request, until in list(self._open.items()):
+                if until < time.monotonic():
+                    self._end(request)
+
+    def _end(self, request: Any) -> None:
+        """Its thread, which reads or writes, finds that nobody is there."""
+        del self._open[request]
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
     def linger(self) -> None:
         """Let a page that is open, if there is one, see how it ended."""
@@ -60,7 +78,6 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _PATIENCE
     server_version = "sottovoce"
     sys_version = ""
 
