@@ -51,9 +51,8 @@ def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, 
         self._randomness = SeededRandomness(seed, "top-up", str(label))
         return opened(self, shares, noise, label)
 
-    def on_deal(self: Any, query: Any, told: Any) -> Any:
-        self._randomness = SeededRandomness(seed, "dealt", query.name, str(sorted(told)))
-        return noise(self, query, told)
+    def on_deal(self: Any, query: Any, told: Any, _: Any) -> Any:
+        return noise(self, query, told, SeededRandomness(seed, "dealt", query.name, str(sorted(told))))
 
     def on_plan(*arguments: Any) -> Any:
         return planned(*arguments).model_copy(update={"coin": "known"} | ({"run": "known"} if sealed else {}))

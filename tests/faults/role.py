@@ -78,6 +78,20 @@ class Keyed:
         return self._stream.bytes(count)
 
 
+class Labelled:
+    """The same in sealed sums, whose noise else follows from the key of the run, which differs in every run."""
+
+    secure = False
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def bytes(self, count: int) -> bytes:
+        """The next of the message."""
+        found: bytes = self._source.bytes(count)
+        return found
+
+
 class Points:
     """Counts the instants of a process, and waits at the one that is due."""
 
@@ -173,9 +187,8 @@ def add_noise_by_key() -> None:
         self._randomness = SeededRandomness(17, "top-up", str(label[1]), str(label[2]))
         return opened(self, shares, wanted, label)
 
-    def dealt(self: Any, query: Any, told: Any) -> Any:
-        self._randomness = SeededRandomness(17, "dealt", query.name, hash_of(told))
-        return noise(self, query, told)
+    def dealt(self: Any, query: Any, told: Any, _: Any) -> Any:
+        return noise(self, query, told, SeededRandomness(17, "dealt", query.name, hash_of(told)))
 
     def agreed(self: Any, public: str, purpose: str, digest: bytes, names: tuple[str, str]) -> bytes:
         if purpose == DEALT:  # a look-up rounds by its pads, which so are the same in every run
@@ -183,6 +196,7 @@ def add_noise_by_key() -> None:
         return shared(self, public, purpose, digest, names)
 
     Opener.open, LocalDeals._noise, RunKey.shared = open_, dealt, agreed  # type: ignore[method-assign]
+    RunKey.noise = lambda self, digest, source: Labelled(source)  # type: ignore[method-assign]
     plan_by = algorithms.plan_by
 
     def planned(*own: Any, **more: Any) -> Any:

@@ -19,6 +19,7 @@ from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import Randomness
+from sottovoce.sealed.streams import labelled
 from sottovoce.sealed.sums import Call, Sealer, label_of
 
 Boxes = Mapping[str, NDArray[np.int64]]
@@ -50,7 +51,7 @@ class DealingGate:
             if call.attempt > spare:
                 raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and no more.")
             noise, nothing = noise_of(query, self._plan, told), np.zeros(query.length, dtype=np.int64)
-            words = sealer.sealed(nothing, noise, label, self._randomness)
+            words = sealer.sealed(nothing, noise, label, labelled(sealer.noise(self._randomness), label))
             sealer.keep(call.roster)
             return Share(query.name, number, words, json.dumps(label), seal=SEAL)
 

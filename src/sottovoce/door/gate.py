@@ -111,7 +111,7 @@ class Gate:
             return self._walk(query, release, round)
         grids: list[NDArray[np.int64]] = []
         noise: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
-        for rows in self._drawn(release, round.rows):
+        for rows in self._drawn(release, round):
             if grids:
                 following = query.follow(np.asarray(grids[-1] * release.step, dtype=np.float64), round)
                 if following is None:
@@ -134,7 +134,7 @@ class Gate:
         The noise of all of them is drawn here, first; `query` adds it to one number after another. A sequence of
         adaptive Gaussian releases costs what one release of all of them costs.
         """
-        (rows,) = self._drawn(release, round.rows)
+        (rows,) = self._drawn(release, round)
         round = round._replace(rows=rows)
         if release.std == 0.0:
             return {"value": query.walk(round, None, 0.0)}
@@ -211,15 +211,16 @@ class Gate:
         drawn = rounded_gaussian(scales, release.batches * size, self._randomness)
         return drawn.reshape(release.batches, size)
 
-    def _drawn(self, release: Release, block: Block) -> Iterator[Block]:
+    def _drawn(self, release: Release, round: Round) -> Iterator[Block]:
         """The records of each batch: those whose secret coins came up, where the plan samples.
 
         The coins of all batches are one row of coins: who has coin i in batch k has coin k len(block) + i in the row.
         """
+        block = round.rows
         if release.rate is None or release.rate == 1.0:
             yield from (block for _ in range(release.batches))
             return
-        sample = poisson_sample(release.batches * len(block), release.rate, self._randomness)
+        sample = poisson_sample(release.batches * len(block), release.rate, round.randomness)
         if release.batches == 1:
             yield block.take(sample)
             return

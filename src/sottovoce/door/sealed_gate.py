@@ -16,7 +16,7 @@ from sottovoce.door.outgoing import SEAL, Masked, Share
 from sottovoce.door.query import Query, Round, Told, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed.streams import Label
+from sottovoce.sealed.streams import Label, labelled
 from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Sealer, label_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class SealedGate(Gate):
     """
 
     def __init__(self, plan: Plan, randomness: Randomness, account: Account | None, sealer: Sealer) -> None:
-        super().__init__(plan, randomness, account)
+        super().__init__(plan, sealer.noise(randomness), account)
         self._public = plan
         self._sealer = sealer
         self._shares: dict[str, Share] = {}  # the last of each query, without a ledger
@@ -111,14 +111,15 @@ class SealedGate(Gate):
             sealer.check(call)
             self._check_attempt(query.name, round.number, call.attempt)
             self.unreleased = True
-            round = round._replace(randomness=self._randomness)
+            drawn = labelled(self._randomness, label)
+            round = round._replace(randomness=drawn)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 values = (
                     self._whole_numbers(query, release, round)
                     if product is None
                     else self._product(query, release, round, product)
                 )
-                words = sealer.sealed(values, noise_of(query, self._public, round.told), label, self._randomness)
+                words = sealer.sealed(values, noise_of(query, self._public, round.told), label, drawn)
             share = Share(query.name, round.number, words, json.dumps(label), seal=SEAL)
             return self._store_share(share, sealer, call)
 
@@ -139,7 +140,7 @@ class SealedGate(Gate):
         """The exact value on the grid of the release: what noise is added to."""
         if release.std == 0.0 or release.mechanism != "gaussian" or query.world_sees != "sum":
             raise LeakError(f"query {query.name!r} is no sum with noise, and cannot be sealed; nothing was released.")
-        (rows,) = self._drawn(release, round.rows)
+        (rows,) = self._drawn(release, round)
         round = round._replace(rows=rows)
         if isinstance(query, Walk):
             values: NDArray[Any] = query.walk(round, np.zeros(query.length, dtype=np.int64), release.step)

@@ -46,6 +46,7 @@ from sottovoce.transports.base import Transport
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 Each = Mapping[str, Mapping[str, NDArray[Any]]]
+Keys = tuple[tuple[str, str], ...]
 Answers = Callable[[int, Ask, Mapping[str, Query]], dict[str, Array]]
 Recall = Callable[[Mapping[str, Query], Mapping[str, Array]], None]
 
@@ -96,7 +97,7 @@ class Coordinator:
         self.left: dict[str, int] = {}  # of sealed sums: who left, and in which round
         self._away: set[str] = set()
         self._signatures: dict[str, str] = {}
-        self._deal_keys: dict[str, RunKey] = {}  # by public key, where this end deals
+        self._run_keys: dict[Keys, RunKey] = {}  # by the keys of a plan, where this end tops up or deals
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
@@ -114,15 +115,14 @@ class Coordinator:
         found = self.journal.next_plan(made)
         if found is not None:
             known = self.journal.of(found).made
-            if "deal_key" in known:
-                key = RunKey(bytes.fromhex(known["deal_key"]))
-                self._deal_keys[key.public] = key
+            if "run_key" in known:
+                self._run_keys[found.keys] = RunKey(bytes.fromhex(known["run_key"]))
         return found
 
     def settled(self, plan: Plan) -> Plan:
         """A plan that is about to be shown, proposed and run: kept, so that it comes back if the fit is interrupted."""
-        key = self._deal_keys.get(dict(plan.keys).get(COORDINATOR, ""))
-        own = {} if key is None else {"deal_key": key.private_bytes().hex()}
+        key = self._run_keys.get(plan.keys)
+        own = {} if key is None else {"run_key": key.private_bytes().hex()}
         self.journal.add_plan(plan, **own)
         return plan
 
@@ -140,10 +140,11 @@ class Coordinator:
         invited = Invitation(members if columns else ())
         replies = self._exchange(members, Frame("hello", 0, query="seal", text=invited.text))
         keys = [(name, replies[name].facts["public_key"]) for name in members]
-        own = RunKey() if columns and sealing.helper is None else None
-        if own is not None:
+        own = RunKey()
+        if columns and sealing.helper is None:
             keys.append((sealing.dealer, own.public))
-            self._deal_keys[own.public] = own
+        if sealing.helper is None:
+            self._run_keys[tuple(keys)] = own
         if columns:
             facts = {name: replies[name].facts for name in plan.names}
             check_aligned(facts)
@@ -218,7 +219,8 @@ class Coordinator:
         """How the answers of a round are got, of each party or as a sealed sum, and what is made of stored ones."""
         if plan.sealing is None:
             return functools.partial(self._ask, plan), _nothing_to_recall
-        opener, left = Opener(plan, self._randomness), self._stored.left
+        key, left = self._run_keys.get(plan.keys), self._stored.left
+        opener = Opener(plan, self._randomness if key is None else key.noise(plan.digest, self._randomness))
         if self.journal.path is not None:
             opener.roster.advice = ""  # it can go on (`_stopped`)
         if left is not None:
@@ -464,23 +466,19 @@ class Coordinator:
 
         deals: Deals
         if plan.sealing is None or plan.sealing.helper is None:
-            key = self._deal_keys[dict(plan.keys)[COORDINATOR]]
-            deals = LocalDeals(plan, key, self._randomness, functools.partial(self._drawn, plan))
+            deals = LocalDeals(plan, self._run_keys[plan.keys], self._randomness, functools.partial(self._dealt, plan))
         else:
             deals = RemoteDeals(plan, plan.sealing.helper, exchange)
         steps = Steps(self._stored.passed, lambda step: self.journal.note("passed", plan, {"step": step}, sync=False))
         return ColumnSums(plan, exchange, deals, opener, steps)
 
-    def _drawn(self, plan: Plan, label: str, by: str, draw: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """The noise that this end deals under a label: kept before anybody gets it, so that it is drawn once."""
+    def _dealt(self, plan: Plan, label: str, by: str) -> None:
+        """By which numbers this end deals under a label: kept before anybody gets words, so that no others follow."""
         known = self._stored.dealt.get(label)
-        if known is not None and known.said["by"] != by:
+        if known is None:
+            self.journal.note("dealt", plan, {"label": label, "by": by}, sync=True)
+        elif known != by:
             raise self.journal.unusable("words were dealt for other numbers than this version asks by")
-        if known is not None:
-            return np.array(known.arrays["noise"])
-        noise = draw()
-        self.journal.note("dealt", plan, {"label": label, "by": by}, {"noise": noise}, sync=True)
-        return noise
 
     def _sum(self, opener: Opener, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """A sealed sum over the parties of the roster, the only value that a round of such a plan has."""

@@ -4,8 +4,8 @@
 
 A body is a line of JSON and the bytes of its arrays. The file is only appended to, and is synced before an answer is
 used. Whoever reads it has locked it before, and keeps it until the fit is over. It holds public texts and released
-values; where the coordinator deals for sealed columns, also the key of that run and the noise that it dealt, which it
-has in memory anyway. It is readable by its owner alone.
+values; where the coordinator tops up sealed sums, or deals for sealed columns, also its key of that run, in one entry
+with the plan. It is readable by its owner alone.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Stored:
     ended: Mapping[str, Any] | None = None
     rounds: deque[Entry] = field(default_factory=deque)
     passed: set[str] = field(default_factory=set)  # over sealed columns: what all parties have gone through
-    dealt: dict[str, Entry] = field(default_factory=dict)
+    dealt: dict[str, str] = field(default_factory=dict)  # labels of what was dealt, and what they were asked by
 
 
 class Journal:
@@ -362,7 +362,7 @@ class Journal:
         elif entry.kind == "passed":
             run.passed.add(entry.said["step"])
         elif entry.kind == "dealt":
-            run.dealt[entry.said["label"]] = entry
+            run.dealt[entry.said["label"]] = entry.said["by"]
         elif entry.kind == "outputs":
             self.outputs = dict(entry.said)
         elif entry.kind == "solved":

@@ -3,6 +3,7 @@
     pair key     HKDF-SHA256(X25519(i, j), purpose, digest of the plan, smaller name, larger name)
     stream       AES-256 in counter mode under HMAC-SHA256(key, "stream", label): uniform words, one AES key a label
     box          AES-256-GCM under HMAC-SHA256(key, "box", label, sender): unreadable, and unchanged or refused
+    noise        AES-256 in counter mode under HMAC-SHA256(own key, "noise", label), own key by HKDF of the private key
 
 A label is a list that says all about the one use of a stream or a box; it is written as JSON, so that two different
 lists are two different labels. Both uses of a key start at the counter 0, under different AES keys. A box is made once
@@ -29,12 +30,15 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError
+from sottovoce.privacy.randomness import Randomness
 
 Words = NDArray[np.uint64]
 Label = Sequence[Any]
 
 PAIR: Final = "sottovoce sealed pair"  # between two parties
 DEALT: Final = "sottovoce dealt"  # between the dealer and a party
+NOISE: Final = "sottovoce noise"  # of one end alone
+GROUP: Final = "sottovoce group"  # made by one end, which sends it to others
 CHECKED: Final = object()  # `known_keys` of `federation/announcements.py` takes it; nothing else may
 _ZEROS: Final = memoryview(bytes(2**18))
 
@@ -76,8 +80,49 @@ class RunKey:
             secret = self._key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
         except ValueError:
             raise RefusedError("a public key of the plan is none.") from None
-        info = _written([purpose, digest.hex(), *sorted(names)])
-        return HKDF(hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
+        return _derived(secret, [purpose, digest.hex(), *sorted(names)])
+
+    def own(self, purpose: str, digest: bytes) -> bytes:
+        """What nobody but this end can make, for one purpose and plan."""
+        return _derived(self.private_bytes(), [purpose, digest.hex()])
+
+    def noise(self, digest: bytes, source: Randomness) -> Randomness:
+        """Where this end draws what enters opened values of a plan: by label. A seeded run has its own source."""
+        return KeyedRandomness(self.own(NOISE, digest)) if source.secure else source
+
+
+class KeyedRandomness:
+    """Random bits that are a function of a key and a label: the same in every process, copy and backup with that key.
+
+    Guarantee: `of` gives bits that look uniform to whoever lacks the key, and independent for different labels; without
+    a label nothing is drawn.
+    """
+
+    secure = True
+
+    def __init__(self, key: bytes, label: Label | None = None) -> None:
+        self._key = key
+        own = b"" if label is None else hmac.digest(key, b"noise" + _written(label), "sha256")
+        self._stream = None if label is None else Cipher(AES256(own), CTR(bytes(16))).encryptor()
+
+    def of(self, label: Label) -> KeyedRandomness:
+        """The bits of a label, from the first on."""
+        return KeyedRandomness(self._key, label)
+
+    def bytes(self, count: int) -> bytes:
+        """The next bytes of the label."""
+        if self._stream is None:
+            raise LeakError("what enters an opened value is drawn by its label; nothing was released.")
+        return self._stream.update(bytes(count))
+
+
+def labelled(source: Randomness, label: Label) -> Randomness:
+    """Where what enters an opened value is drawn; of a seeded run the source itself. No other source is taken."""
+    if isinstance(source, KeyedRandomness):
+        return source.of(label)
+    if source.secure:
+        raise LeakError("what enters an opened value is drawn by a key and a label; nothing was released.")
+    return source
 
 
 def stream(
@@ -143,6 +188,10 @@ def hash_of(arrays: Mapping[str, NDArray[Any]]) -> str:
         array = np.ascontiguousarray(arrays[name])
         said.update(_written([name, array.dtype.str, array.shape]) + array.tobytes())
     return said.hexdigest()
+
+
+def _derived(secret: bytes, info: Label) -> bytes:
+    return HKDF(hashes.SHA256(), length=32, salt=None, info=_written(info)).derive(secret)
 
 
 def _box_key(key: bytes, label: Label, sender: str) -> bytes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +21,20 @@ from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed.streams import DEALT, PAIR, Label, PeerKey, RunKey, box, hash_of, masks, stream, unbox
+from sottovoce.sealed.streams import (
+    DEALT,
+    GROUP,
+    PAIR,
+    Label,
+    PeerKey,
+    RunKey,
+    box,
+    hash_of,
+    labelled,
+    masks,
+    stream,
+    unbox,
+)
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
@@ -89,6 +101,7 @@ class Sealer:
         }
         self._roster = frozenset(self._members)
         self._tops_up = name not in plan.names
+        self._digest, self._key = plan.digest, key
 
     def check(self, call: Call) -> None:
         """Refuse a roster that is none, that has grown again, or that is smaller than the shares of noise allow."""
@@ -102,6 +115,10 @@ class Sealer:
                 f"the roster has {len(roster & parties)} of {len(parties)} parties; the plan's noise allows for "
                 f"{self.sealing.absent} absent ones."
             )
+
+    def noise(self, source: Randomness) -> Randomness:
+        """Where this end draws what enters its shares: by label, so that a label has one content in every process."""
+        return self._key.noise(self._digest, source)
 
     def keep(self, roster: Sequence[str]) -> None:
         """From now on nobody outside this roster is summed with."""
@@ -129,7 +146,7 @@ class ColumnSealer(Sealer):
         dealer = self.sealing.dealer
         self.seed = key.shared(peers[dealer], DEALT, plan.digest, (name, dealer))
         self.holder = name == plan.label_party_name
-        self.group = secrets.token_bytes(32) if self.holder else b""  # the others are sent it
+        self.group = key.own(GROUP, plan.digest) if self.holder else b""  # the others are sent it
 
     def group_boxes(self) -> dict[str, NDArray[np.int64]]:
         """The key of the group for each other party, by its place."""
@@ -220,14 +237,14 @@ class Opener:
     """The coordinator's side: adds all shares of a label, and its own top-up, once."""
 
     def __init__(self, plan: Plan, randomness: Randomness) -> None:
-        self.plan, self.roster, self._randomness = plan, Roster(plan), randomness
+        self.plan, self.roster, self._randomness = plan, Roster(plan), randomness  # top-ups are drawn from it by label
         self._opened: set[str] = set()
 
     def open(self, shares: Mapping[str, NDArray[np.int64]], noise: Noise, label: Label) -> NDArray[np.float64]:
         """The sum of the shares with all of its noise. Neither it without the top-up nor the top-up is kept.
 
-        A coordinator that was stopped before it kept the sum opens it again, with another top-up: the first was used
-        for nothing and nobody saw it, so all others see one (`proofs/sealing.md`).
+        A coordinator that was stopped, set back or copied opens it again with the same top-up, a function of its key
+        and the label: two on one sum would average out (`proofs/sealing.md`).
         """
         sealing, said = self.plan.sealing, json.dumps(label)
         if sealing is None or set(shares) != set(label[4]) or said in self._opened:
@@ -240,7 +257,7 @@ class Opener:
         opened = total.view(np.int64)
         top_up = sealing.top_up(parties, noise.known)
         if top_up > 0.0 and sealing.dealer == COORDINATOR and self.plan.split == "rows":  # by columns it was dealt
-            opened = opened + wide_gaussian(noise.steps(top_up), size, self._randomness)
+            opened = opened + wide_gaussian(noise.steps(top_up), size, labelled(self._randomness, label))
         release, most = noise.release, float(np.max(noise.steps(sealing.variance(parties, noise.known))))
         reach = self.plan.records * release.charged_zero_out / release.step + 64 * most
         if not np.all(np.abs(opened.astype(np.float64)) <= reach):

@@ -482,8 +482,8 @@ def _() -> Iterator[None]:
 def _(drawn: Any = Gate._drawn, store: Any = Gate._store) -> Iterator[None]:
     sizes = [0]
 
-    def watched(self: Gate, release: Release, block: Any) -> Iterator[Any]:
-        for batch in drawn(self, release, block):
+    def watched(self: Gate, release: Release, round: Any) -> Iterator[Any]:
+        for batch in drawn(self, release, round):
             sizes[0] = len(batch)
             yield batch
 

@@ -35,13 +35,12 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.columns import ONE
 from sottovoce.sealed.dealer import Dealer
 from sottovoce.sealed.pads import Piece
-from sottovoce.sealed.streams import DEALT, RunKey, box, hash_of
+from sottovoce.sealed.streams import DEALT, RunKey, box, hash_of, labelled
 from sottovoce.sealed.sums import Noise, packed_box
 
 GRAM, OWN, LOOKUP = "gram", "own", "lookup"
 
-Draw = Callable[[], Wholes]
-Drawn = Callable[[str, str, Draw], Wholes]  # noise by label and what it was asked by: as drawn before, or now and kept
+Note = Callable[[str, str], None]  # of a label and what it is asked by, before words leave under it
 
 
 class Deals(Protocol):
@@ -64,17 +63,16 @@ class LocalDeals:
     """The dealer in this process: the coordinator's own, or a helper's.
 
     Guarantee: what has a label is dealt once. Asked again, the last boxes are given again and nothing is drawn; by
-    other numbers, or for an earlier label, it is refused. `drawn` keeps the noise of each label, and what it was asked
-    by, where a coordinator goes on after it was stopped: all else follows from the key, so a label has the same boxes
-    in every process.
+    other numbers, or for an earlier label, it is refused. `note` keeps what each label was asked by, for a coordinator
+    that goes on after it was stopped, and refuses other numbers. All else, noise too, follows from the key: a label has
+    the same boxes in every process, copy and backup.
     """
 
-    def __init__(
-        self, plan: Plan, key: RunKey, randomness: Randomness, drawn: Drawn = lambda *asked: asked[-1]()
-    ) -> None:
+    def __init__(self, plan: Plan, key: RunKey, randomness: Randomness, note: Note = lambda *_: None) -> None:
         if plan.sealing is None:
             raise RefusedError("the plan seals nothing, and nothing is dealt.")
-        self._plan, self._sealing, self._name, self._randomness = plan, plan.sealing, plan.sealing.dealer, randomness
+        self._plan, self._sealing, self._name = plan, plan.sealing, plan.sealing.dealer
+        self._randomness = key.noise(plan.digest, randomness)
         keys = known_keys(self._name, plan.keys, None, pins=False)
         seeds = {n: key.shared(keys[n], DEALT, plan.digest, (self._name, n)) for n in plan.names}
         self._seeds = seeds
@@ -82,7 +80,7 @@ class LocalDeals:
         self._dealer.add_matrix(WHITENED)
         self._labels: set[str] = set()
         self._last: tuple[str, str, Any] = ("", "", None)
-        self._drawn = drawn
+        self._note = note
 
     def _once(
         self, at: list[Any], query: Query, told: Told, deal: Callable[[Wholes], Any], *, noisy: bool = True
@@ -94,7 +92,10 @@ class LocalDeals:
         if said in self._labels:
             raise RefusedError(f"the words for {query.name!r} were dealt before, and are dealt once.")
         self._labels.add(said)
-        noise = self._drawn(said, by, lambda: self._noise(query, told) if noisy else np.zeros(0, dtype=np.int64))
+        self._note(said, by)
+        noise = (
+            self._noise(query, told, labelled(self._randomness, [*at, by])) if noisy else np.zeros(0, dtype=np.int64)
+        )
         self._last = (said, by, deal(noise))
         return self._last[2]
 
@@ -137,12 +138,12 @@ class LocalDeals:
             }
         }
 
-    def _noise(self, query: Query, told: Told) -> Wholes:
+    def _noise(self, query: Query, told: Told, randomness: Randomness) -> Wholes:
         noise: Noise = noise_of(query, self._plan, told)
         top_up = self._sealing.top_up(len(self._plan.names), noise.known)
         if top_up == 0.0:
             return np.zeros(query.length, dtype=np.int64)
-        return wide_gaussian(noise.steps(top_up), query.length, self._randomness)
+        return wide_gaussian(noise.steps(top_up), query.length, randomness)
 
     def _boxed(self, receiver: str, what: str, at: Any, words: NDArray[Any]) -> Wholes:
         data = np.ascontiguousarray(words).tobytes()

@@ -34,7 +34,7 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.columns import ONE, ROWS, Columns
 from sottovoce.sealed.dealer import receiver_of
 from sottovoce.sealed.pads import COLUMNS, SCORES, SLOPES, Piece, column_pieces, label
-from sottovoce.sealed.streams import hash_of, stream
+from sottovoce.sealed.streams import hash_of, labelled, stream
 from sottovoce.sealed.sums import Call, ColumnSealer
 
 Array = NDArray[np.float64]
@@ -64,7 +64,8 @@ class ColumnRun:
         integers = integers_of(rows, plan, sealer.name)
         bits = plan.preparation.bits
         self._engine = Columns(sealer.name, plan.names, widths_of(plan), integers, labels, sealer.seed, bits)
-        self._plan, self._sealer, self._gate, self._randomness = plan, sealer, gate, randomness
+        self._plan, self._sealer, self._gate = plan, sealer, gate
+        self._randomness = sealer.noise(randomness)  # of dithers
         self._lookup: _Lookup | None = None
         self._pieces = column_pieces(plan.records, widths_of(plan))
         self._received: set[tuple[str, Piece]] = set()  # a message that is repeated brings nothing new
@@ -147,11 +148,14 @@ class ColumnRun:
         check_piece(asked.piece, current.pieces[current.added : current.added + 1])
         current.table = self._dealt(TABLE, frame.round, [frame.round, *asked.piece], frame.arrays, TABLE)
         self._lookup = current
+        at, by = label(SCORES, frame.round, asked.piece), hash_of(told)
         masked, current.delta = self._gate.masked(
             SCORES,
-            label(SCORES, frame.round, asked.piece),
-            hash_of(told),
-            lambda: self._engine.scores(frame.round, weights, table, self._randomness, piece=asked.piece),
+            at,
+            by,
+            lambda: self._engine.scores(
+                frame.round, weights, table, labelled(self._randomness, ["dithers", *at, by]), piece=asked.piece
+            ),
         )
         return masked
 

@@ -81,8 +81,8 @@ class _SeenDeals(LocalDeals):
 
     drawn: Integers
 
-    def _noise(self, query: Query, told: Told) -> Integers:
-        self.drawn = super()._noise(query, told)
+    def _noise(self, query: Query, told: Told, randomness: Randomness) -> Integers:
+        self.drawn = super()._noise(query, told, randomness)
         return self.drawn
 
 
