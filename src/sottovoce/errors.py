@@ -36,7 +36,7 @@ class InputError(SottovoceError, ValueError):
 
 
 class RepeatedFitWarning(UserWarning):
-    """Several private fits without a ledger are on the same people, as far as this process can tell.
+    """Several private fits without a ledger may be on the same people: as many records and features, or clones.
 
     When: after a fit from the second on; of a cloned estimator in a worker process, whose fits no process can add up,
     from the first. What to do: give a ledger, or count the sum that the message names as the

@@ -246,16 +246,20 @@ def test_sparse_rows_of_any_form_are_read_by_slices(form: str, tmp_path: Path) -
     assert found == gram(sv.Dataset.from_arrays(sp.csr_matrix(X), y, folder=tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["text", "objects", "complex"])
-def test_rows_that_are_no_numbers_are_refused_and_not_quoted(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["text", "complex"])
+def test_arrays_of_another_type_than_numbers_are_refused_by_it(kind: str, tmp_path: Path) -> None:
     X, y = saved(tmp_path)
-    rows: Any = {"text": X.astype(str), "objects": X.astype(object), "complex": X + 1j}[kind]
-    if kind == "objects":
-        assert gram(sv.Dataset.from_arrays(rows, y)) == gram(sv.Dataset.from_arrays(X, y))
-        rows[150, 2] = "SECRET"
-    with pytest.raises(InputError, match="no real numbers") as told:
+    rows: Any = {"text": X.astype(str), "complex": X + 1j}[kind]
+    with pytest.raises(InputError, match="columns that are not numbers"):
         sv.Dataset.from_arrays(rows, y)
-    assert "SECRET" not in str(told.value)
+
+
+def test_a_cell_of_an_object_array_that_is_no_number_makes_a_null_row(tmp_path: Path) -> None:
+    X, y = saved(tmp_path)
+    rows = X.astype(object)
+    assert gram(sv.Dataset.from_arrays(rows, y)) == gram(sv.Dataset.from_arrays(X, y))
+    rows[150, 2], X[150, 2] = "SECRET", np.nan
+    assert gram(sv.Dataset.from_arrays(rows, y)) == gram(sv.Dataset.from_arrays(X, y))
 
 
 def test_a_file_and_a_link_to_it_are_one(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from sottovoce.data import preparation
 from sottovoce.data.block import Block, Preparation
 from sottovoce.data.bounds import Bounds
-from sottovoce.data.kernels.preparing import hash_rows
 from sottovoce.data.matrix import row_squares
 from sottovoce.data.threads import using
 
@@ -169,16 +168,6 @@ def test_a_row_that_is_longer_is_seen(fault: str, monkeypatch: pytest.MonkeyPatc
         real = preparation._row_factors
         monkeypatch.setattr(preparation, "_row_factors", lambda *told: real(*told) * (1.0 + 2.0**-18))
     assert max(longest(features, 400) for features in (1, 2, 5, 90)) > 1
-
-
-def test_rows_are_told_apart_by_all_of_their_bits() -> None:
-    """The sum modulo 2^64 of folded bits times odd factors, by whole numbers of Python."""
-    rng = np.random.default_rng(3)
-    bits, factors = rng.integers(2**64, size=(50, 7), dtype=np.uint64), rng.integers(2**64, size=7, dtype=np.uint64)
-    found = np.zeros(50, dtype=np.uint64)
-    hash_rows(bits, factors, found)
-    pairs = [zip(map(int, row), map(int, factors), strict=True) for row in bits]
-    assert found.tolist() == [sum((b ^ (b >> 32)) * f for b, f in row) % 2**64 for row in pairs]
 
 
 def test_the_norm_of_a_long_row_does_not_depend_on_the_rows_around_it() -> None:

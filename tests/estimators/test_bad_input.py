@@ -164,8 +164,8 @@ class TestShapes:
         X = data.X.astype(object)
         X[7, 2] = secret
         model = sv.PrivateRidge(ledger=account, **bounds(sv.PrivateRidge))
-        for rows in (X, X[:, 2], X.astype(np.complex128) if isinstance(secret, complex) else X):
-            with pytest.raises((ValueError, TypeError)) as error:
+        for rows in (X[:, 2], X.astype(type(secret))):
+            with pytest.raises(ValueError) as error:  # noqa: PT011
                 model.fit(rows, data.y)
             assert str(secret)[:5] not in str(error.value)
             assert "31337" not in str(error.value)

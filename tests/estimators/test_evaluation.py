@@ -20,6 +20,7 @@ from sottovoce.algorithms.evaluation import EvaluatedClasses
 from sottovoce.app import model_file
 from sottovoce.door.frames import decode, encode
 from sottovoce.errors import BudgetError, InputError, RefusedError, RepeatedFitWarning
+from sottovoce.estimators import repeats
 from sottovoce.federation import prediction
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.party import Party
@@ -111,13 +112,15 @@ def test_the_ledger_is_charged_before_anything_is_released(classifier: Any, tmp_
     assert account.balance().plans == 1
 
 
-def test_without_a_ledger_a_second_evaluation_of_the_same_people_is_noticed(classifier: Any) -> None:
-    people = X[TEST] + 1e-9  # which no other test has
+def test_without_a_ledger_a_second_evaluation_of_the_same_people_is_noticed(
+    classifier: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "register", repeats.Register())
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedFitWarning)
-        sv.evaluate(classifier, people, Y[TEST], epsilon=0.5)
+        sv.evaluate(classifier, X[TEST], Y[TEST], epsilon=0.5)
     with pytest.warns(RepeatedFitWarning, match="evaluation 2 .* promise epsilon=1"):
-        sv.evaluate(classifier, people, Y[TEST], epsilon=0.5)
+        sv.evaluate(classifier, X[TEST], Y[TEST], epsilon=0.5)
 
 
 def test_people_that_cannot_be_used_do_not_count(classifier: Any) -> None:

@@ -20,6 +20,7 @@ from sklearn.base import clone, is_classifier
 import sottovoce as sv
 from sottovoce.app import model_file
 from sottovoce.errors import BudgetError, InputError, LeakError, RepeatedFitWarning, SottovoceError
+from sottovoce.estimators import repeats
 from sottovoce.estimators import search as search_module
 from sottovoce.estimators.search import PrivateRandomizedSearch, _number
 from sottovoce.privacy.events import Repeated
@@ -210,13 +211,13 @@ def test_the_ledger_is_charged_once_and_first(tmp_path: Path, trials: Any) -> No
     assert strict.balance().spent > 3.5  # to replace a record is to blank it twice
 
 
-def test_a_second_search_of_the_same_people_is_noticed() -> None:
-    people = X + 1e-9  # which no other test has
+def test_a_second_search_of_the_same_people_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "register", repeats.Register())
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedFitWarning)
-        made(insecure_seed=None, mean_trials=1.0).fit(people, Y)
+        made(insecure_seed=None, mean_trials=1.0).fit(X, Y)
     with pytest.warns(RepeatedFitWarning, match="2 without a ledger .* promise epsilon=4"):
-        made(insecure_seed=None, mean_trials=1.0).fit(people, Y)
+        made(insecure_seed=None, mean_trials=1.0).fit(X, Y)
 
 
 def test_distributions_lists_of_grids_and_numbers() -> None:

@@ -94,8 +94,12 @@ class CoordinateSteps:
 def tell_null_rows(null: int, count: int) -> None:
     """Tell the holder, and nobody else, that rows cannot be used."""
     if null:
+        remedy = "" if null < count else ". Are classes and bounds those of these data? Columns of texts need a schema"
         _log.warning(
-            "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows", null, count
+            "%d of %d rows cannot be used (not finite, or label not declared); they count as null rows%s",
+            null,
+            count,
+            remedy,
         )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.data import readers, room
 from sottovoce.data.labels import label_key
 from sottovoce.data.matrix import is_sparse
+from sottovoce.data.numeric import label_array, no_numbers, number_rows
 from sottovoce.data.opening import Asked, opened
 from sottovoce.data.schema import Schema
 from sottovoce.data.sources import ArraySource, Labels, Piece, Source, as_it_is
@@ -113,7 +114,7 @@ class Dataset:
     ) -> Dataset:
         """Of arrays that may be memory maps, or of sparse rows."""
         rows = _numbers(X)
-        labels = None if y is None else np.asanyarray(y)
+        labels = None if y is None else y if isinstance(y, np.memmap) else label_array(y)
         if rows.ndim != 2 or (labels is not None and labels.shape != rows.shape[:1]):
             shape = None if labels is None else labels.shape
             raise InputError(f"X has shape {rows.shape} and y {shape}; give rows, and one label for each.")
@@ -252,15 +253,11 @@ class Dataset:
 
 def _numbers(X: Any) -> Any:
     """Rows of real numbers, of which slices can be taken; an error does not say what a cell holds."""
-    rows = X.tocsr() if is_sparse(X) else np.asanyarray(X)
-    if rows.dtype.kind in "fiub":
-        return rows
-    try:
-        if rows.dtype.kind == "O" and not is_sparse(rows):
-            return rows.astype(np.float64)
-    except (TypeError, ValueError):
-        pass
-    raise InputError("X has columns that are no real numbers; encode them first, or give files and a schema.")
+    found = number_rows(X)
+    rows = found.tocsr() if is_sparse(found) else np.asanyarray(found)
+    if rows.dtype.kind not in "fiub":
+        raise no_numbers()
+    return rows
 
 
 def too_large(X: Any) -> bool:

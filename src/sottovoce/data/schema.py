@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from sottovoce.arguments import is_number
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.data.labels import label_key
+from sottovoce.data.labels import each_number, label_key
 from sottovoce.data.readers import MISSING, read_cells
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import write_text
@@ -528,11 +528,11 @@ def columns_of(table: Any) -> dict[str, Cells]:
     if isinstance(table, str | PathLike):
         table = read_cells(Path(table))
     if isinstance(table, Mapping):
-        columns = {str(name): _cells(values) for name, values in table.items()}
+        columns = {str(name): cells_of(values) for name, values in table.items()}
     elif hasattr(table, "column_names"):  # Arrow
-        columns = {name: _cells(table.column(j)) for j, name in enumerate(_distinct(table.column_names))}
+        columns = {name: cells_of(table.column(j)) for j, name in enumerate(_distinct(table.column_names))}
     elif not hasattr(table, "collect") and hasattr(table, "columns") and hasattr(table, "__getitem__"):
-        columns = {str(name): _cells(table[name]) for name in _distinct(table.columns)}
+        columns = {str(name): cells_of(table[name]) for name in _distinct(table.columns)}
     else:
         raise InputError(
             f"X is of type {type(table).__name__}; with a schema it must be a table with named columns: a pandas or "
@@ -704,22 +704,10 @@ def numbers_of(cells: Cells) -> Array:
     if cells.dtype.kind in "fiub":
         with np.errstate(all="ignore"):  # a warning that a cell caused could be turned into an error
             return cells.astype(np.float64)
-    held = cells.tolist()
-    try:
-        return np.fromiter(map(float, held), np.float64, len(held))
-    except Exception:  # a cell that is no number; the others are read as they would have been
-        return np.fromiter(map(_number_of, held), np.float64, len(held))
+    return each_number(cells.tolist(), _key)
 
 
-def _number_of(cell: Any) -> float:
-    try:
-        return float(cell)
-    except Exception:
-        key = _key(cell)
-        return key if isinstance(key, float) else math.nan
-
-
-def _cells(values: Any) -> Cells:
+def cells_of(values: Any) -> Cells:
     """One column as an array of one dimension; what has a type of its own (Arrow, Polars, pandas) gives its cells."""
     if hasattr(values, "to_pylist"):  # Arrow
         return _arrow_cells(values)
@@ -731,7 +719,7 @@ def _cells(values: Any) -> Cells:
         cells = np.fromiter(values, dtype=object)
     if cells.ndim != 1:
         raise InputError("a column of the table has several values in a cell; give one column for each.")
-    if cells.dtype.kind in "MmcV":  # with one text among them they would be cells of any kind, and none of them known
+    if cells.dtype.kind in "MmV":  # with one text among them they would be cells of any kind, and none of them known
         return _unknown(len(cells))
     return np.asarray(cells)
 
@@ -752,7 +740,7 @@ def _arrow_cells(values: Any) -> Cells:
 
 
 def _unknown(count: int) -> Cells:
-    """Dates, durations, complex numbers and whatever else is neither a number nor a text: missing."""
+    """Dates, durations and whatever else is neither a number nor a text: missing."""
     _log.warning("a column holds dates, or cells of another kind that no schema has; all of them count as missing")
     return np.full(count, None, dtype=object)
 

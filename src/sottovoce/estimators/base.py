@@ -17,13 +17,20 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Solution
 from sottovoce.data.bounds import Bounds, in_order
 from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.data.devices import on
+from sottovoce.data.numeric import label_array, number_rows
 from sottovoce.data.schema import Encoded, Number, Schema, columns_of
 from sottovoce.data.threads import using
 from sottovoce.errors import InputError, LedgerError, WireError
@@ -39,7 +46,6 @@ from sottovoce.federation.coordinator import Coordinator, Progress
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import joined_scores, parts_of
 from sottovoce.federation.prediction import COORDINATOR
-from sottovoce.federation.records import as_labels
 from sottovoce.plan.plan import Plan, Whole
 from sottovoce.plan.problem import Calibration, Named, Problem, Split
 from sottovoce.plan.sealing import MOST_PARTIES
@@ -54,8 +60,6 @@ Array = NDArray[np.float64]
 
 _SPARSE = ("csr", "csc", "coo")
 _WITHOUT_VALUES = {
-    "could not convert": "X has columns that are not numbers; declare what they hold in a schema, "
-    "schema=sv.Schema(...), or encode them first.",
     "Expected 2D array": "Expected 2D array, one row per record. Reshape your data: X.reshape(-1, 1) if it is one "
     "feature, X.reshape(1, -1) if it is one record.",
     "Complex data": "Complex data not supported: X and y must be real numbers; split real and imaginary parts.",
@@ -165,14 +169,14 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         """
         _refuse(refused)
         X, y = self._encoded(X, y)
-        self._stopped = False
+        self._stopped: Plan | None = None
         try:
             self._solve(X, y)
         except InputError:
-            if self._stopped:
-                self._note(X)
+            if self._stopped is not None:
+                self._note(X, self._stopped)
             raise
-        self._note(X)
+        self._note(X, self.plan_)
         return self
 
     def _encoded(self, X: Any, y: ArrayLike | None) -> tuple[Any, ArrayLike | None]:
@@ -221,19 +225,13 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         with contextlib.closing(prepared.coordinator.journal):
             return self._train(prepared)
 
-    def _note(self, X: Any) -> None:
+    def _note(self, X: Any, plan: Plan) -> None:
         """Say what fits without a ledger, of this estimator and of those cloned from one with it, add up to."""
         counted = self.ledger is not None or (isinstance(X, Federation) and X.counted)
         guarantee = self.privacy_.weakest
         if counted or guarantee.void is not None or math.isinf(guarantee.epsilon):
             return
-        rows = (
-            X
-            if isinstance(X, Federation | Dataset)
-            else self._validated(X, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
-        )
-        family = {self._family} if hasattr(self, "_family") else set()
-        repeats.note(repeats.marks_of(rows) | family, guarantee, 4, cloned=bool(family))
+        repeats.note(plan, guarantee, 4, family=getattr(self, "_family", None))
 
     def __sklearn_clone__(self) -> Self:
         """A clone that counts with this estimator where fits are counted."""
@@ -369,20 +367,23 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
                 "requires y to be passed, but the target y is None; pass the labels, or a Federation that has them."
             )
         rows = self._validated(X, dtype=(np.float64, np.float32), ensure_all_finite=False)
-        labels = as_labels(y)
+        labels = label_array(y)
         if labels.ndim != 1:  # a column is a vector, with a warning; anything else is an error
             labels = column_or_1d(labels, warn=True)
         check_consistent_length(rows, labels)
         return Federation.central(rows, self._check_labels(labels), ledger=self.ledger)
 
-    def _validated(self, *arrays: Any, **options: Any) -> Any:
+    def _validated(self, X: Any, *, reset: bool = True, **options: Any) -> Any:
         """What scikit-learn accepts; its errors that would print values of the data are said without them."""
-        if isinstance(table := arrays[0], Encoded):
-            self.n_features_in_ = len(table.names)
-            self.feature_names_in_ = np.array(table.names, dtype=object)
-            return table.rows
+        if isinstance(X, Encoded):
+            self.n_features_in_ = len(X.names)
+            self.feature_names_in_ = np.array(X.names, dtype=object)
+            return X.rows
+        rows = number_rows(X)
         try:
-            return validate_data(self, *arrays, accept_sparse=_SPARSE, **options)
+            found = check_array(rows, accept_sparse=_SPARSE, estimator=self, input_name="X", **options)
+            validate_data(self, found if isinstance(X, list | tuple) else X, reset=reset, skip_check_array=True)
+            return found
         except ValueError as error:
             for text, plain in _WITHOUT_VALUES.items():
                 if text in str(error):
@@ -539,7 +540,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
         except InputError:
             coordinator.dismiss()
             self.privacy_ = privacy_report(purchase.plan, seeded=self._seeded)
-            self._stopped = True  # what was bought is spent, and is counted
+            self._stopped = purchase.plan  # what was bought is spent, and is counted
             raise
         self.ranges_ = {column.name: (column.low, column.high) for column in columns.values()}
         if (schema := self._schema) is not None:
@@ -787,6 +788,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.string = True  # among objects: a cell that is no number makes a null row
         return tags
 
 

@@ -91,14 +91,8 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         return self.classes if self.classes is not None or self._schema is None else self._schema.classes
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
-        if (found := self._declared_classes()) is not None:
-            declared = {label_key(label) for label in found}
-            if not any(label_key(label) in declared for label in labels):
-                raise InputError(
-                    f"classes={found!r} match no label of y at all; declare the labels that y has. "
-                    "(Single labels that are not declared count as null rows, silently.)"
-                )
-            return labels
+        if self._declared_classes() is not None:
+            return labels  # one that is not declared makes a null row, and so do all of them: y decides no error
         labels = np.asarray(labels.tolist()) if labels.dtype.kind == "O" else labels
         check_array(labels, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(labels)

@@ -32,6 +32,7 @@ from sottovoce.algorithms.evaluation.estimates import (
 from sottovoce.algorithms.evaluation.private import nodes_of
 from sottovoce.arguments import is_number
 from sottovoce.data.dataset import Dataset, too_large
+from sottovoce.data.numeric import label_array
 from sottovoce.errors import InputError
 from sottovoce.estimators import plots, repeats
 from sottovoce.estimators.base import PrivateLinearModel, failures_of
@@ -40,7 +41,6 @@ from sottovoce.estimators.declarations import common_names
 from sottovoce.estimators.planning import planned
 from sottovoce.estimators.report import UNPROTECTED_FIT, privacy_report
 from sottovoce.federation.federation import Federation
-from sottovoce.federation.records import as_labels
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
@@ -189,8 +189,7 @@ def evaluate(  # noqa: PLR0913
     _check_fit(model, people, epsilon)
     relation = checked(relation or model.plan_.relation)
     by_columns = model.plan_.split == "columns"
-    test = _by_columns(model, X, y, ledger) if by_columns else _by_rows(model, X, y, ledger)
-    federation = test.federation
+    federation = (_by_columns if by_columns else _by_rows)(model, X, y, ledger)
     coordinator = federation.coordinator(insecure_seed=insecure_seed, without_privacy=epsilon == math.inf)
     with failures_of(federation):
         facts = coordinator.facts(classes=False)
@@ -223,7 +222,7 @@ def evaluate(  # noqa: PLR0913
     if people == "same":
         found = replace(found, with_fit=_with_fit(model, found), fit_mark=model.privacy_.weakest.mark)
     if not (federation.counted or found.privacy_.weakest.void or epsilon == math.inf):
-        repeats.note(repeats.marks_of(test.rows), found.privacy_.weakest, 3)
+        repeats.note(plan, found.privacy_.weakest, 3)
     return found
 
 
@@ -313,14 +312,6 @@ def _noise(plan: Plan) -> float:
     return total_noise(plan, plan.release("cells"))
 
 
-@dataclass(frozen=True)
-class _Test:
-    """Who has the test records, and what marks them where they are evaluated again."""
-
-    federation: Federation
-    rows: Any
-
-
 def _check(model: Any, epsilon: Any, delta: Any) -> None:
     if not isinstance(model, PrivateLinearModel):
         raise InputError(f"model={type(model).__name__} must be a fitted estimator of this library.")
@@ -339,7 +330,7 @@ def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, A
         raise InputError("the columns of X are named or ordered otherwise than those of the fit; give the same.")
 
 
-def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> _Test:
+def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
     """Have the holder of the labels learn the scores of the test people, which it then counts."""
     if not isinstance(X, Federation) or X.split != "columns" or y is not None or ledger is not None:
         raise InputError(
@@ -349,7 +340,7 @@ def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
     if X.unlabelled:
         raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
     model.predict_for(X, X.names[X.label_party])
-    return _Test(X, X)
+    return X
 
 
 def _columns(model: PrivateLinearModel, federation: Federation) -> dict[str, Any]:
@@ -370,24 +361,19 @@ def _weights(model: PrivateLinearModel, problem: Problem) -> Array:
     return np.array(each) if problem.scaled_loss.outputs > 1 else each[0]
 
 
-def _by_rows(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> _Test:
+def _by_rows(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> Federation:
     """Test records as they are: in one place, or some with each party."""
     model._check_shared()
-    return _Test(*_federation(model, X, y, ledger))
-
-
-def _federation(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: Any) -> tuple[Federation, Any]:
-    """Who has the test records, and what marks them where they are evaluated again."""
     if isinstance(X, Federation):
         if y is not None or ledger is not None:
             raise InputError("y and ledger must be None when X is a Federation; its parties have labels and ledgers.")
         if X.split == "columns":
             raise InputError("X is split by columns and the model was not fitted over columns; give whole rows.")
-        return X, X
+        return X
     if model._schema is None and y is not None and too_large(X):
         X, y = Dataset.from_arrays(X, y), None
     if isinstance(X, Dataset):
-        return Federation.central(X, y, ledger=ledger), X
+        return Federation.central(X, y, ledger=ledger)
     if (schema := model._schema) is not None:
         rows = model._features(X)
         y = schema.labels(X) if y is None and schema.label is not None else y
@@ -395,7 +381,7 @@ def _federation(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
         rows = model._validated(X, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
     if y is None:
         raise InputError("y=None: give the labels of the test records, or a Federation that has them.")
-    labels = as_labels(y)
+    labels = label_array(y)
     labels = labels if labels.ndim == 1 else column_or_1d(labels, warn=True)
     check_consistent_length(rows, labels)
-    return Federation.central(rows, labels, ledger=ledger), rows
+    return Federation.central(rows, labels, ledger=ledger)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,7 +11,6 @@ from sklearn.base import RegressorMixin
 
 from sottovoce import losses
 from sottovoce.arguments import is_number
-from sottovoce.data.block import label_key
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
@@ -49,8 +47,8 @@ class _Regressor(RegressorMixin, PrivateLinearModel):  # type: ignore[misc]
         return Named(name="squared")
 
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Labels as they are: one that is no number makes a null row. None that is a number is a mistake."""
-        if not any(isinstance(key := label_key(label), float) and math.isfinite(key) for label in labels):
+        """Labels as they are: one that is no number makes a null row. A type of texts or dates is a mistake."""
+        if labels.dtype.kind not in "fiubcO":
             raise InputError("y must be numbers for a regression; encode the labels first.")
         return labels
 

@@ -139,8 +139,7 @@ class PrivateRandomizedSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignor
         with _Silence():
             self._keep(max(((self._score(trial), trial) for trial in trials), key=lambda pair: pair[0]))
         if account is None and self.privacy_.weakest.promises:
-            people = probe._validated(rows, reset=False, dtype=(np.float64, np.float32), ensure_all_finite=False)
-            repeats.note(repeats.marks_of(people), self.privacy_.weakest, 3)
+            repeats.note(trials[0].prepared.plan, self.privacy_.weakest, 3)
         return self
 
     def _keep(self, best: tuple[float, Trial]) -> None:

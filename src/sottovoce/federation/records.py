@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from sottovoce.data.dataset import Dataset
 from sottovoce.data.matrix import Matrix, is_sparse
+from sottovoce.data.numeric import label_array, no_numbers, number_rows
 from sottovoce.data.readers import MISSING
 from sottovoce.errors import InputError, RefusedError
 
@@ -44,11 +45,6 @@ def _present(value: Any) -> bool:
         return False
 
 
-def as_labels(y: ArrayLike) -> np.ndarray[Any, Any]:
-    """Labels as an array; a plain list keeps each label as it is, since NumPy would give all of them one type."""
-    return np.asarray(y) if hasattr(y, "dtype") or hasattr(y, "__array__") else np.array(y, dtype=object)
-
-
 def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:
     """Shapes, for the holder's eyes: two-dimensional rows, one label each, at least one of both.
 
@@ -58,8 +54,12 @@ def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.nd
         if y is not None:
             raise InputError(f"{name}: y must be None where X is a Dataset, which has its own labels.")
         return X, np.zeros(0)
-    rows = X if is_sparse(X) else np.asarray(X)
-    labels = as_labels(np.zeros(rows.shape[:1] or 1) if y is None else y)
+    try:
+        rows = number_rows(X)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    rows = rows if is_sparse(rows) else np.asarray(rows)
+    labels = label_array(np.zeros(rows.shape[:1] or 1) if y is None else y)
     if rows.ndim != 2 or labels.ndim != 1:
         raise InputError(
             f"{name}: X must be two-dimensional and y one-dimensional; they are {rows.shape} and {labels.shape}."
@@ -68,14 +68,8 @@ def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.nd
         raise InputError(f"{name}: X is empty, with shape {rows.shape}; give at least one row and one feature.")
     if rows.shape[0] != labels.shape[0]:
         raise InputError(f"{name}: X has {rows.shape[0]} rows and y {labels.shape[0]} labels; give one label per row.")
-    if not is_sparse(X) and rows.dtype.kind not in "fiub":
-        try:
-            rows = rows.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"{name}: X has columns that are not numbers; declare what they hold in a schema, "
-                "schema=sv.Schema(...), or encode them first."
-            ) from None
+    if rows.dtype.kind not in "fiub":
+        raise InputError(f"{name}: {no_numbers()}")
     return rows, labels
 
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from sottovoce.data.kernels.common import Array
 
-_HALF = np.uint64(32)  # of the bits of a number
-
 
 @njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
 def cut_rows(
@@ -42,14 +40,3 @@ def round_rows(cut: Array, factors: Array, grid: float, made: NDArray[np.float32
         entries, rounded, factor = cut[row], made[row], factors[row]
         for column in range(cut.shape[1]):
             rounded[column] = np.trunc(entries[column] * factor * grid) * fine
-
-
-@njit(cache=True, fastmath=False, error_model="numpy", nogil=True)
-def hash_rows(bits: NDArray[np.uint64], factors: NDArray[np.uint64], found: NDArray[np.uint64]) -> None:
-    """sum_j (b_j ^ b_j >> 32) factor_j modulo 2^64 of every row: the fold keeps the high bits of b_j in the product."""
-    for row in range(len(bits)):
-        entries = bits[row]
-        total = np.uint64(0)
-        for column in range(len(factors)):
-            total += (entries[column] ^ (entries[column] >> _HALF)) * factors[column]
-        found[row] = total
