@@ -19,8 +19,8 @@ from sottovoce import losses
 from sottovoce.data import matrix
 from sottovoce.data.block import Block, Preparation, exact_bits, exact_weights
 from sottovoce.data.bounds import Bounds
+from sottovoce.data.numeric import label_array
 from sottovoce.errors import InputError, LeakError
-from sottovoce.federation.records import as_labels
 from sottovoce.queries.gradient import GradientSum, clipped_derivative
 from sottovoce.queries.gram import GramMatrix
 from support import at
@@ -494,7 +494,7 @@ def test_one_odd_label_changes_no_other_record(classes: Any, labels: list[Any], 
     X = np.full((5, 1), 0.5)
     recipe = Preparation(Bounds(row_norm=1.0), 1, False, 5, classes)
     for label in [labels[0], *odd]:
-        block = Block.prepare(X, as_labels([*labels, label]), recipe)
+        block = Block.prepare(X, label_array([*labels, label]), recipe)
         np.testing.assert_array_equal(block.labels[:4], [1.0, -1.0, 1.0, -1.0])
         assert (block.rows[:4] != 0).all()
         assert (block.rows[4] != 0).all() == (label is labels[0])
@@ -508,7 +508,7 @@ def test_a_column_that_became_text_is_still_matched() -> None:
 
 def test_regression_labels_that_are_no_numbers_are_null_rows() -> None:
     recipe = Preparation(Bounds(row_norm=1.0, label_low=-1.0, label_high=1.0), 1, False, 6)
-    labels = as_labels([0.5, "0.5", "x", None, 10**400, float("inf")])
+    labels = label_array([0.5, "0.5", "x", None, 10**400, float("inf")])
     block = Block.prepare(np.full((6, 1), 0.5), labels, recipe)
     np.testing.assert_array_equal(block.rows[:, 0] != 0, [True, True, False, False, False, False])
 

@@ -22,6 +22,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.cluster.messages import Message, Reply, UnknownViewError, unpacked
 from sottovoce.data.dataset import ENTRIES
 from sottovoce.data.matrix import is_sparse
+from sottovoce.data.numeric import label_array, no_numbers, number_rows
 from sottovoce.data.parts import VIEWS, Part, View
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.readers import tell_spoilt
@@ -92,10 +93,11 @@ def as_source(value: Any) -> Source:
         return value
     if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[0], Source):
         rows, labels = value
+        rows = number_rows(rows)
         rows = rows if is_sparse(rows) else np.asarray(rows)
-        if not is_sparse(rows) and rows.dtype.kind not in "fiub":
-            raise InputError("a partition has rows that are not numbers; give Dask a table, and a schema.")
-        labels = None if labels is None else np.asarray(labels)
+        if rows.dtype.kind not in "fiub":
+            raise no_numbers()
+        labels = None if labels is None else label_array(labels)
         if labels is not None and labels.shape != rows.shape[:1]:
             raise InputError("a partition has another number of labels than of rows; give one label for each row.")
         return ArraySource(rows, labels)
