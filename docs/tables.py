@@ -15,8 +15,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from sottovoce import estimators, losses
-from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob, keys_of, types_of
+from sottovoce.app.jobs import HelperJob, Job, PartyJob, PeopleJob, PolicyTable, keys_of, types_of
 from sottovoce.app.solver_list import Entry, entries
+from sottovoce.plan.sealed_words import ASSUMPTIONS
 from sottovoce.solvers import Options
 from sottovoce.solvers.options import documented
 
@@ -114,6 +115,13 @@ def people_keys() -> str:
     return _keys(PeopleJob)
 
 
+def assumptions() -> str:
+    """By which key of a policy a holder agrees to what sealed sums assume."""
+    keys = PolicyTable.model_fields
+    lines = [(e.name, f"`{e.key}`", _left_out(keys[e.key]), keys[e.key].description or "") for e in ASSUMPTIONS]
+    return rows(("assumption", "key", "left out", "what it is"), *(map(_cell, line) for line in lines))
+
+
 def _keys(kind: type[BaseModel]) -> str:
     made = []
     for name, field in keys_of(kind).items():
@@ -146,6 +154,7 @@ def _left_out(field: Any) -> str:
 
 
 TABLES = {
+    "assumptions": assumptions,
     "solvers": solvers,
     "options": options,
     "parameters": parameters,

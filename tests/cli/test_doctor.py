@@ -21,7 +21,7 @@ from sottovoce.federation.journal import Journal
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports import certificates
-from sottovoce.transports.certificates import Credentials, create_authority, issue, revoke
+from sottovoce.transports.certificates import Credentials, create_authority, issue, peer_line, pin_in, revoke
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 
 LINES = ["id,age,dose,outcome", *(f"p{k},{k % 7 / 7},{k % 5 / 5},{k % 2}" for k in range(40))]
@@ -120,7 +120,8 @@ def not_on_the_list(north: Path, sites: Sites) -> None:
     shutil.copytree(sites.folder / "south/certificates", north / "certificates", dirs_exist_ok=True)
     (north / "certificates/north.key").unlink()
     change(north / "party.toml", 'name = "north"', 'name = "south"')
-    change(north / "party.toml", "[peers]\nsouth =", "[peers]\nnorth =")
+    own, north_pin = (pin_in(sites.folder / name / f"certificates/{name}.pem") for name in ("south", "north"))
+    change(north / "party.toml", peer_line(*own), peer_line(*north_pin))
 
 
 def an_entry_of_tomorrow(north: Path, sites: Sites) -> None:

@@ -13,12 +13,14 @@ from sottovoce import algorithms
 from sottovoce.app.card import as_markdown, sections
 from sottovoce.app.page import page
 from sottovoce.estimators import privacy_report
+from sottovoce.federation.demands import Known
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import COMPUTING, assumed
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
 from sottovoce.privacy.relation import inside
 from sottovoce.queries.noise_left import Pool, left_to
+from sottovoce.transports.identity import local_identities
 from support import events_of
 
 RNG = np.random.default_rng(3)
@@ -219,8 +221,9 @@ def test_a_policy_limits_what_is_left_against_all_others() -> None:
     form, pooled = algorithms.of(plan), privacy_report(plan, seeded=False).pooled()["coordinator and 7 parties"]
 
     def refusal(**policy: Any) -> str | None:
-        return sv.Policy(**policy).refuse(plan, form, "party-1")
+        return sv.Policy(**policy).refuse(plan, form, "party-1", known)
 
+    known = Known(local_identities(plan.names)["party-1"])
     assert "Policy(sealed=True)" in str(refusal())
     assert refusal(sealed=True) is None
     assert refusal(sealed=True, max_delta=1e-5, max_epsilon=1.0, max_epsilon_pooled=pooled * 1.001) is None
@@ -233,7 +236,8 @@ def test_a_policy_limits_what_is_left_against_all_others() -> None:
 
 def test_a_policy_that_limits_pools_refuses_sealed_columns_and_counts_plain_plans_as_they_are() -> None:
     plan = planned(columns())
-    refusal = sv.Policy(sealed=True, max_epsilon_pooled=100.0).refuse(plan, algorithms.of(plan), "party-1")
+    known = Known(local_identities(plan.names)["party-1"])
+    refusal = sv.Policy(sealed=True, max_epsilon_pooled=100.0).refuse(plan, algorithms.of(plan), "party-1", known)
     assert "against the coordinator with all other parties the plan costs everything" in str(refusal)
     plain = planned(sv.Federation.by_rows([(X[:80], Y[:80]), (X[80:], Y[80:])]))
     form = algorithms.of(plain)

@@ -207,7 +207,8 @@ def test_sealed_rows_go_on_without_a_party_that_left_also_after_a_stop(stopped_a
     parts = [(X[place::4], Y[place::4]) for place in range(4)]
     names = ("anna", "ben", "carl", "dora")
     accounts = [sv.Ledger.create(tmp_path / f"{name}.db").open(name, epsilon=50.0, delta=1e-5) for name in names]
-    local = sv.Federation.by_rows(parts, names=names, ledgers=accounts, policy=sv.Policy(sealed=True), sums="secure")
+    policy = sv.Policy(sealed=True, curious=1)
+    local = sv.Federation.by_rows(parts, names=names, ledgers=accounts, policy=policy, sums="secure")
     for question in itertools.count(4):
         stopped_at[0] = question
         wire = Without(local._ends)

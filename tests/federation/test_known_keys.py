@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sealed_fits import by_columns, data, model
+from sealed_fits import by_columns, by_rows, data, model
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import LeakError, RefusedError
-from sottovoce.federation import announcements
+from sottovoce.federation import announcements, demands
+from sottovoce.federation import party as parties
 from sottovoce.federation.alignment import party as alignment
 from sottovoce.federation.alignment.coordinator import new_terms
 from sottovoce.federation.announcements import known_keys
@@ -49,6 +50,13 @@ def fit_columns() -> None:
     model().fit(federation)
 
 
+def fit_rows() -> None:
+    """A fit with secure sums by rows, in which a has not pinned c."""
+    federation = by_rows()
+    federation._parties[0].identify(Shy(federation._parties[0]._identity))
+    model().fit(federation)
+
+
 def align() -> None:
     """An alignment, in which a has not pinned c."""
     X, _ = data()
@@ -66,7 +74,12 @@ def predict() -> None:
     fitted.predict_for(federation, "b")
 
 
-WAYS: Mapping[str, Callable[[], None]] = {"secure columns": fit_columns, "alignment": align, "predictions": predict}
+WAYS: Mapping[str, Callable[[], None]] = {
+    "secure columns": fit_columns,
+    "secure rows": fit_rows,
+    "alignment": align,
+    "predictions": predict,
+}
 
 
 def check_way(way: Callable[[], None]) -> None:
@@ -78,9 +91,8 @@ def check_way(way: Callable[[], None]) -> None:
 @pytest.mark.parametrize("name", WAYS)
 def test_no_secret_is_shared_with_whom_is_not_pinned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_way(WAYS[name])
-    for module in (announcements, alignment):  # planted fault: nobody has to be pinned
+    for module in (announcements, alignment, demands, parties):  # planted fault: nobody has to be pinned
         monkeypatch.setattr(module, "check_pinned", lambda *_: None)
-    monkeypatch.setattr("sottovoce.federation.party.check_pinned", lambda *_: None)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         check_way(WAYS[name])
 

@@ -27,7 +27,7 @@ from sottovoce.sealed import sums
 from sottovoce.sealed.pads import blocks, label
 from sottovoce.sealed.streams import stream
 from sottovoce.sealed.sums import Opener, packed_box, unpacked_box
-from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
 from sottovoce.transports.grpc_wire import GrpcCoordinator, serve_party
 from sottovoce.transports.identity import PLAN
 
@@ -317,10 +317,11 @@ def test_the_command_serves_a_helper(tmp_path: Path) -> None:
         )
         helper = Program("-m", "sottovoce", "helper", "--job", tmp_path / "notary.toml", "--once", read=True)
         X, y = data()
+        pins = dict(pin_in(tmp_path / f"{name}.pem") for name in ("a", "b", NOTARY))
         for name, rows in (("a", slice(0, 30)), ("b", slice(30, 60))):
             party = sv.Party(name, X[rows], y[rows], policy=sv.Policy(sealed=True))
             arguments = (party, address, Credentials.load(tmp_path, name))
-            threading.Thread(target=serve_party, args=arguments, daemon=True).start()
+            threading.Thread(target=serve_party, args=arguments, kwargs={"pins": pins}, daemon=True).start()
         wire.wait_for_parties(30)
         fitted = model().fit(sv.Federation.connect(wire, sums="secure", helper=NOTARY))
         assert fitted.plan_.names == ("a", "b")

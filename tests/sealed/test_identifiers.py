@@ -39,7 +39,7 @@ def test_lists_of_one_process_are_compared_by_who_has_them_all(tmp_path: Path) -
     accounts = ledgers(tmp_path)
     fitted = model().fit(by_columns(ids=[IDS, np.array(IDS), [f" {one} " for one in IDS]], ledgers=accounts))
     assert len(fitted.plan_.sealing.aligned) == 64
-    assert not any(UNALIGNED in text for text in fitted.privacy_.assumptions)
+    assert not any(UNALIGNED in text for text in fitted.privacy_.weakest.assumes)
     assert all(account.balance().plans == 1 for account in accounts)
     for lists in ([IDS, IDS, SWAPPED], [IDS, [*IDS[:-1], "x"], IDS], [IDS, None, IDS], [None, IDS, IDS]):
         with pytest.raises(InputError, match=r"^ids: the lists of a and \w differ") as refused:
@@ -50,7 +50,7 @@ def test_lists_of_one_process_are_compared_by_who_has_them_all(tmp_path: Path) -
 def test_what_was_not_aligned_is_said() -> None:
     fitted = model().fit(by_columns())
     assert not fitted.plan_.sealing.aligned
-    assert any(UNALIGNED in text for text in fitted.privacy_.assumptions)
+    assert any(UNALIGNED in text for text in fitted.privacy_.weakest.assumes)
 
 
 class Elsewhere:

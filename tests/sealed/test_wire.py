@@ -57,8 +57,9 @@ class Ends:
         return party
 
     def serve(self, pins: dict[str, dict[str, str]] | None = None) -> sv.Federation:
+        pinned = dict(pin_in(self.folder / f"{name}.pem") for name in NAMES)
         for name, party in self.parties.items():
-            arguments = {"stop": self.stop, "pins": (pins or {}).get(name)}
+            arguments = {"stop": self.stop, "pins": (pins or {}).get(name, pinned)}
             address, own = f"localhost:{self.wire.port}", Credentials.load(self.folder, name)
             thread = threading.Thread(target=serve_party, args=(party, address, own), kwargs=arguments, daemon=True)
             thread.start()

@@ -30,6 +30,7 @@ from sottovoce.app.jobs import (
     Job,
     PartyJob,
     PeopleJob,
+    PolicyTable,
     SourceTable,
     load_evaluation_job,
     load_helper_job,
@@ -49,6 +50,7 @@ from sottovoce.errors import InputError, SottovoceError, WireError
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.policy import Policy
 from sottovoce.files import check_writable
+from sottovoce.plan.sealed_words import ASSUMPTIONS
 from sottovoce.privacy.ledger import Ledger
 from sottovoce.transports.certificates import (
     CLOCK_SLACK,
@@ -489,22 +491,34 @@ def _policy(job: PartyJob, visit: _Visit) -> Findings:
     notes, trains = [], sources.policy_trains(job)
     if trains and math.isinf(policy.max_epsilon):
         notes.append("max_epsilon is not set, so that one plan may take all that the ledger has; set it")
-    if policy.sealed and not job.peers:
+    if policy.sealed and not job.peers and policy.max_epsilon_pooled is None:
         notes.append(
-            "sealed = true and [peers] is empty: by columns such plans are refused until the key of every other end is "
-            "pinned; ask each holder for the line that `sottovoce pin` prints"
+            "sealed = true and [peers] is empty: such plans are refused until the key of every other end is pinned; "
+            "ask each holder for the line that `sottovoce pin` prints"
         )
+    if policy.sealed and policy.dealer not in ("", COORDINATOR, *job.peers):
+        notes.append(f"dealer = {policy.dealer!r}, whose key [peers] lacks: pin it")
+    if job.predict_for and not job.peers:
+        notes.append("people are predicted for and [peers] is empty: pin the other parties, or no request is answered")
     if missing := [name for name in (*policy.align, *policy.count_shared) if name not in job.peers]:
         notes.append(f"the records may be compared with {', '.join(missing)}, whose keys [peers] lacks: pin them first")
     for note in notes:
         yield Finding("policy", "warning", note)
     if not notes:
         pins = f"; pinned: {', '.join(job.peers)}" if job.peers else ""
-        sealed = "sealed sums" if policy.sealed else "no sealed sums"
+        sealed = f"sealed sums{_agreed(policy)}" if policy.sealed else "no sealed sums"
         plans = f"plans up to epsilon {policy.max_epsilon:g}, {sealed}"
         if not trains:
             plans = f"no training: these people are predicted for, for {' and '.join(job.predict_for)}"
         yield Finding("policy", "ok", f"{plans}{pins}")
+
+
+def _agreed(policy: PolicyTable) -> str:
+    """What the holder agreed to assume of sealed sums beyond what is assumed where it says nothing."""
+    keys = dict.fromkeys(each.key for each in ASSUMPTIONS if each.key != "sealed")
+    given = {key: getattr(policy, key) for key in keys if getattr(policy, key) != PolicyTable.model_fields[key].default}
+    said = ", ".join(f"{key} = {value}" for key, value in given.items())
+    return f" ({said})" if said else ""
 
 
 def _names(table: FederationTable) -> Findings:

@@ -543,11 +543,23 @@ class PolicyTable(_Table):
     sealed: bool = Field(
         False, strict=True, description="true: take part in sealed sums, whose promise rests on more than noise"
     )
-    max_epsilon_pooled: float = Field(
-        math.inf,
+    dealer: str = Field(
+        "",
+        description='who deals in sealed sums, "coordinator" or the name of a helper, and nobody else; "": the '
+        "coordinator or a helper that is pinned, and no end that is pinned is left out",
+    )
+    curious: Count | None = Field(
+        None, description="so few parties may pool with one another in a plan of sealed sums; default: all others"
+    )
+    unaligned: bool = Field(
+        False, strict=True, description="true: seal columns also where records with identifiers were not aligned"
+    )
+    max_epsilon_pooled: float | None = Field(
+        None,
         strict=True,
         gt=0,
-        description="the most that a plan may cost against the coordinator with all other parties",
+        description="the most that a plan may cost against the coordinator with all other parties; default: no limit, "
+        "and by rows too sealed sums need the pins of all other ends",
     )
     align: tuple[str, ...] = Field((), description="the parties with which, all together, the records may be aligned")
     align_matched_by: str = Field(

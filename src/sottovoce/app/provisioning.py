@@ -162,6 +162,7 @@ def _party(name: str, federation: Federation, pins: dict[str, str]) -> str:
         "id": 'id = "id"                    # who they are: found in common by `sottovoce align`, and no feature',
         "address": federation.address,
         "sealed": _SEALED_COLUMNS if columns else _SEALED_ROWS,
+        "dealer": f'dealer = "{federation.helper or COORDINATOR}"',
         "align": (_ALIGN_COLUMNS if columns else _ALIGN_ROWS).format(names=_align(name, federation)),
         "peers": _peers(name, federation, pins),
     }
@@ -222,6 +223,7 @@ max_epsilon = 1.0            # the most that one plan may cost
 max_delta = 1e-5             # well below 1 / records
 tell_budget = false          # true: the coordinator may know what is left
 {sealed}
+{dealer:29}# who deals in sealed sums, and is run by no party; nobody else may
 {align}
 
 # The keys of the others. Whoever keeps the authority could make a second one in their name; a key that is pinned here

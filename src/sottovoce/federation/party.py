@@ -34,6 +34,7 @@ from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.alignment.party import Aligner
 from sottovoce.federation.announcements import Invitation, check_pinned, check_start, known_keys
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
+from sottovoce.federation.demands import Known, left_out
 from sottovoce.federation.models import Models, PartialModel, own_part
 from sottovoce.federation.plan_checks import charge_of, check_samplers, checked, part_of_fit
 from sottovoce.federation.policy import Policy
@@ -185,6 +186,7 @@ class Party(Answering):
             predict_training=True,
             approve_models=True,
             sealed=True,
+            curious=1,
         )
         if self._run is not None and not self._run.plan.private:
             self._run = None  # what an interrupted run was allowed, the next one is not
@@ -284,6 +286,8 @@ class Party(Answering):
     def _announced(self, invited: Invitation) -> tuple[Declared, ...]:
         """A key for a run of sealed sums; by columns only with ends that this party knows by itself."""
         check_pinned(self.name, invited.members, self._identity)
+        if invited.members and (reason := left_out(self._policy, invited.members, self.name, self._identity)):
+            raise RefusedError(f"{self.name} refuses: {reason}.")
         return (declare_public("public_key", self._keys.new(), reason="random, made to be told"), *self._alignment())
 
     def _end(self, frame: Frame) -> Outgoing:
@@ -404,6 +408,10 @@ class Party(Answering):
         masked = run.columns.stage(frame, query, round)
         return reply("accept", frame, acknowledged(True)) if masked is None else reply("answer", frame, masked)
 
+    def _knows(self) -> Known:
+        """What it knows by itself, for the check of a plan."""
+        return Known(self._identity, unaligned=self.aligner.ids is not None and not self._aligned)
+
     def _check_aligned(self, plan: Plan) -> None:
         """Refuse a plan over sealed columns that is not of the alignment whose records this party serves.
 
@@ -418,12 +426,6 @@ class Party(Answering):
             raise RefusedError(
                 f"{self.name} serves {own}, and the plan is about {other}. Align all parties again, each with `id` "
                 "(`sottovoce align`); nothing was charged."
-            )
-        if self.aligner.ids is not None and not self._aligned:
-            raise RefusedError(
-                f"{self.name} has identifiers, and they were not aligned with those of the other parties. Align them "
-                "first, each with `id` (`sottovoce align`); or leave `id` out here, and nothing shows whether the "
-                "records belong together. Nothing was charged."
             )
 
     def _turn(self, plan: Plan, query: Query, number: int) -> bool:
@@ -519,7 +521,7 @@ class Party(Answering):
                 f"{self.name} was not told who it is, and so takes only plans of which it is the only party; serve it "
                 "over a wire (InProcess, serve_party)."
             )
-        form, queries = checked(plan, self.name, self._rows, self._policy)
+        form, queries = checked(plan, self.name, self._rows, self._policy, self._knows())
         keeper = self._keeper(plan, queries, recipe)
         if keeper is not None:
             keeper.check()
@@ -587,7 +589,7 @@ class Party(Answering):
         if plan.sealing is None:
             return None
         kind = ColumnSealer if plan.split == "columns" else Sealer
-        pins = plan.split == "columns"
+        pins = self._policy.needs_pins(plan)
         return kind(plan, self.name, self._keys.of(plan), known_keys(self.name, plan.keys, self._identity, pins=pins))
 
     def _signed(self, plan: Plan) -> tuple[Declared, ...]:
@@ -624,7 +626,7 @@ class Party(Answering):
         plan = plan_of(text)
         self._check_trains(plan)
         recipe = self._recipe(plan)
-        _, queries = checked(plan, self.name, self._rows, self._policy)
+        _, queries = checked(plan, self.name, self._rows, self._policy, self._knows())
         keeper = self._keeper(plan, queries, recipe)
         reason = "whether the data changed since an earlier plan counts as public"
         return declare_public("kept_rows", NONE if keeper is None else keeper.offer(), reason=reason)

@@ -19,6 +19,7 @@ from sottovoce.door.noisy_rows import bill
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
+from sottovoce.federation.demands import Known
 from sottovoce.federation.policy import Policy
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
@@ -32,7 +33,7 @@ from sottovoce.queries.pricing import queries_of
 Cost = Callable[[Relation], tuple[Event, ...]]  # the events of a plan under a relation of neighbours
 
 
-def checked(plan: Plan, name: str, rows: Matrix, policy: Policy) -> tuple[Algorithm, Mapping[str, Query]]:
+def checked(plan: Plan, name: str, rows: Matrix, policy: Policy, known: Known) -> tuple[Algorithm, Mapping[str, Query]]:
     """The plan's form and queries, or a refusal; no row is looked at, so its text may say why."""
     try:
         form = algorithms.of(plan)
@@ -54,7 +55,7 @@ def checked(plan: Plan, name: str, rows: Matrix, policy: Policy) -> tuple[Algori
         form.pricing.check_served(form, plan, name)
         if plan.private:
             form.pricing.check_samplers(form, plan, policy.relation or plan.relation, plan.delta)
-        reason = policy.refuse(plan, form, name)
+        reason = policy.refuse(plan, form, name, known)
     except (InputError, LeakError) as error:
         raise RefusedError(f"{name} refuses: {error}") from None
     if reason is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sottovoce.algorithms import Algorithm
 from sottovoce.data.bounds import Bounds
+from sottovoce.federation.demands import NOTHING, Known, refusal
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import dealer_of
 from sottovoce.privacy.accounting import epsilon_of
@@ -28,8 +29,13 @@ class Policy:
     predicted for and never trained or evaluated on. Rows that may be trained on are predicted for only with
     `predict_training`. A model is used once its holder approved it (`sottovoce models approve`); with `approve_models`
     every one that a run left: for whoever trusts the coordinator.
-    `sealed` lets it take part in sealed sums, whose promise rests on more than noise; `max_epsilon_pooled` limits what
-    a plan costs against the coordinator (or the helper that tops up) with all other parties; by columns that is all.
+    `sealed` lets it take part in sealed sums, whose promise rests on more than noise. What a plan of them may assume:
+    `dealer` deals, "coordinator" or the name of a helper ("": the coordinator or a helper that is pinned, and no end
+    that is pinned is left out); as few as `curious` parties pool with one another (None: its noise holds against all
+    others); by columns records with identifiers were not aligned, only with `unaligned`; the keys of all other ends are
+    pinned. By rows `max_epsilon_pooled` does in the place of pins: it limits
+    what a plan costs against the coordinator (or the helper that tops up) with all other parties; by columns that is
+    all.
     `align` names the parties with which, all together, the records may be aligned by private set intersection,
     matched by `align_matched_by` alone ("": by whom the coordinator says), `count_shared` those with each of which
     shared people may be counted; no epsilon covers what these tell. So often as `align_times` in all, and with no list
@@ -49,20 +55,27 @@ class Policy:
     approve_models: bool = False
     trains: bool = True
     sealed: bool = False
-    max_epsilon_pooled: float = math.inf
+    dealer: str = ""
+    curious: int | None = None
+    unaligned: bool = False
+    max_epsilon_pooled: float | None = None
     align: tuple[str, ...] = ()
     align_matched_by: str = ""
     count_shared: tuple[str, ...] = ()
     align_times: int = 3
     align_ratio: float = 10.0
 
-    def refuse(self, plan: Plan, form: Algorithm, party: str) -> str | None:
+    def needs_pins(self, plan: Plan) -> bool:
+        """Whether the keys of all other ends of a plan of sealed sums have to be pinned.
+
+        By rows a limit on what everybody else together may learn does in their place, however many are made up.
+        """
+        return plan.split == "columns" or self.max_epsilon_pooled is None
+
+    def refuse(self, plan: Plan, form: Algorithm, party: str, known: Known = NOTHING) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
-        if plan.sealing is not None and not self.sealed:
-            return (
-                "the plan seals its sums, whose promise rests on encryption and on who pools with whom; its holder can "
-                "allow that with Policy(sealed=True)"
-            )
+        if (reason := refusal(self, plan, party, known)) is not None:
+            return reason
         if self.bounds is not None and self.bounds not in (plan.bounds, plan.part(party).preparation.bounds):
             return "the plan's bounds are not the ones this party declared for its data"
         relation = self.relation or plan.relation
@@ -87,7 +100,7 @@ class Policy:
 
     def _refuse_pooled(self, plan: Plan, form: Algorithm, relation: Relation, delta: float) -> str | None:
         """The reason to refuse what is left where everybody else pools, or None."""
-        if math.isinf(self.max_epsilon_pooled):
+        if self.max_epsilon_pooled is None or math.isinf(self.max_epsilon_pooled):
             return None
         everybody = Pool(len(plan.parties) - 1, dealer=True)
         epsilon = pooled_epsilon([(form, plan, form.pricing)], relation, everybody, delta)

@@ -1,10 +1,13 @@
-"""What the promise of sealed sums rests on, and what happens where that does not hold, in words."""
+"""What the promise of sealed sums rests on, and what happens where that does not hold, in words.
+
+Each assumption has a key of a party's policy: what a holder has not agreed to by that key, no plan may assume.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR, Sealing
@@ -21,25 +24,75 @@ KEYS: Final[Mapping[bool | None, str]] = {
 LASTING: Final = "The promise holds as long as the encryption does, also against who records messages today."
 
 
+class _Of(NamedTuple):
+    """What words are made of; `pinned` says how the parties' keys are known."""
+
+    plan: Plan
+    sealing: Sealing
+    pinned: bool | None = None
+
+
+class Assumption(NamedTuple):
+    """What sealed sums may assume: the key of a policy by which a holder agrees, and words, "" if a plan does not."""
+
+    name: str
+    key: str
+    words: Callable[[_Of], str]
+
+
+def _apart(of: _Of) -> str:
+    dealer, pooling = dealer_of(of.sealing), of.sealing.pooling
+    if pooling:
+        return f"{dealer} pools with at most {parties_text(pooling)}, those that run it counted"
+    return f"{dealer} pools with no party, and is run by none"
+
+
+def _collusion(of: _Of) -> str:
+    if of.sealing.curious >= len(of.plan.parties) - 1:
+        return ""
+    return f"parties pool with one another in groups of {of.sealing.curious} at most"
+
+
+def _protocol(of: _Of) -> str:
+    ends = " and the coordinator" if of.sealing.helper is None else ", the coordinator and the helper"
+    return f"the parties{ends} follow the protocol"
+
+
+def _keys(of: _Of) -> str:
+    others = "the others" if of.sealing.helper is None else "the others and of the helper"
+    return (
+        f"each party has the right public keys of {others} ({KEYS[of.pinned]}), and the parties of the plan are "
+        "organisations, not several names of one"
+    )
+
+
+def _order(of: _Of) -> str:
+    if of.plan.split != "columns" or of.sealing.aligned:
+        return ""
+    return "every party has the same people in the same order (they were not aligned)"
+
+
+ASSUMPTIONS: Final = (
+    Assumption("apart", "dealer", _apart),
+    Assumption("collusion", "curious", _collusion),
+    Assumption("protocol", "sealed", _protocol),
+    Assumption("keys", "max_epsilon_pooled", _keys),
+    Assumption("order", "unaligned", _order),
+    Assumption("computing", "sealed", lambda _: COMPUTING),
+)
+
+
 def assumed(plan: Plan, *, pinned: bool | None = None) -> tuple[str, ...]:
     """What a plan of sealed sums assumes, first who is apart from whom; nothing of a plan without them."""
-    sealing = plan.sealing
-    if sealing is None:
+    if plan.sealing is None:
         return ()
-    most, dealer = sealing.pooling, dealer_of(sealing)
-    apart = f"{dealer} pools with no party, and is run by none"
-    if most:
-        apart = f"{dealer} pools with at most {parties_text(most)}, those that run it counted"
-    if sealing.curious < len(plan.parties) - 1:
-        apart += f", and at most {parties_text(sealing.curious)} with one another"
-    helped = sealing.dealer != COORDINATOR
-    return (
-        apart,
-        f"the parties{', the coordinator and the helper' if helped else ' and the coordinator'} follow the protocol",
-        f"each party has the right public keys of the others{' and of the helper' if helped else ''} ({KEYS[pinned]}), "
-        "and the parties of the plan are organisations, not several names of one",
-        COMPUTING,
-    )
+    of = _Of(plan, plan.sealing, pinned)
+    return tuple(words for each in ASSUMPTIONS if (words := each.words(of)))
+
+
+def keys_for(plan: Plan) -> frozenset[str]:
+    """The keys of a policy by which a holder agrees to what a plan assumes."""
+    return frozenset(e.key for e in ASSUMPTIONS if plan.sealing is not None and e.words(_Of(plan, plan.sealing)))
 
 
 def broken(plan: Plan, curve: Mapping[str, float]) -> str:

@@ -1,0 +1,207 @@
+"""What a plan of sealed sums assumes its holders agreed to: each assumption has a key, strict where it is left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce import algorithms
+from sottovoce.app.jobs import PolicyTable
+from sottovoce.door.frames import Frame, decode, encode
+from sottovoce.federation import demands
+from sottovoce.federation.announcements import Invitation
+from sottovoce.federation.demands import NOTHING, Known
+from sottovoce.federation.policy import Policy
+from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.plan import sealed_words
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealed_words import Assumption, assumed
+from sottovoce.plan.sealing import Sealing
+from sottovoce.queries.noise_left import Pool
+from sottovoce.queries.pooling import pooled_epsilon
+from sottovoce.sealed.streams import RunKey
+from sottovoce.transports.identity import local_identities
+
+NAMES = ("party 1", "party 2", "party 3")
+
+
+def sealed(split: Any, parties: int = 3, **numbers: Any) -> Plan:
+    """A small plan whose sums are sealed."""
+    sealing = Sealing(**{"curious": parties - 1, **numbers})
+    return audit_plan("gradient", split, parties, sealing=sealing, labels="held", relation="zero-out", rounds=2)
+
+
+def known(*names: str, unaligned: bool = False) -> Known:
+    """The first party, which has pinned these."""
+    return Known(local_identities((NAMES[0], *names))[NAMES[0]], unaligned)
+
+
+ALL = known(*NAMES)
+
+
+class Case(NamedTuple):
+    """A plan that assumes something, a party that did not agree to it, and what would agree."""
+
+    plan: Plan
+    known: Known
+    agrees: dict[str, Any]
+    least: dict[str, Any] = {"sealed": True}  # noqa: RUF012  # what the party said before
+
+
+CASES = {
+    "apart": Case(sealed("columns"), known(*NAMES, "notary"), {"dealer": "coordinator"}),
+    "collusion": Case(sealed("rows", curious=1), ALL, {"curious": 1}),
+    "protocol": Case(sealed("rows"), ALL, {"sealed": True}, {}),
+    "keys": Case(sealed("rows"), known("party 2"), {"max_epsilon_pooled": math.inf}),
+    "order": Case(sealed("columns"), known(*NAMES, unaligned=True), {"unaligned": True}),
+    "computing": Case(sealed("rows"), ALL, {"sealed": True}, {}),
+}
+
+
+def refusal(case: Case, **policy: Any) -> str | None:
+    return Policy(**{**case.least, **policy}).refuse(case.plan, algorithms.of(case.plan), NAMES[0], case.known)
+
+
+def check_assumption(one: Assumption) -> None:
+    """The fence: the key is a policy's and a party file's, a plan that assumes it is refused, and the text names it."""
+    defaults = {field.name: field.default for field in dataclasses.fields(Policy)}
+    assert defaults[one.key] == PolicyTable.model_fields[one.key].default
+    case = CASES[one.name]
+    assert words_of(one, case.plan) in assumed(case.plan)
+    assert f"{one.key}=" in str(refusal(case))
+    assert set(case.agrees) == {one.key}
+    assert refusal(case, **case.agrees) is None
+
+
+def words_of(one: Assumption, plan: Plan) -> str:
+    assert plan.sealing is not None
+    words = one.words(sealed_words._Of(plan, plan.sealing))
+    assert words
+    return words
+
+
+@pytest.mark.parametrize("one", sealed_words.ASSUMPTIONS, ids=lambda one: one.name)
+def test_what_is_assumed_was_agreed_to_by_its_key(one: Assumption, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_assumption(one)
+    monkeypatch.setitem(demands.DEMANDS, one.key, lambda _: None)  # type: ignore[misc]  # planted fault: nothing is demanded
+    with pytest.raises(AssertionError):
+        check_assumption(one)
+
+
+def test_a_new_assumption_has_a_key_or_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(CASES) == {one.name for one in sealed_words.ASSUMPTIONS}
+    assert set(demands.DEMANDS) == {one.key for one in sealed_words.ASSUMPTIONS}
+    new = Assumption("weather", "weather", lambda _: "it does not rain")  # planted fault
+    monkeypatch.setattr(sealed_words, "ASSUMPTIONS", (*sealed_words.ASSUMPTIONS, new))
+    assert "it does not rain" in assumed(sealed("rows"))
+    with pytest.raises(KeyError):
+        check_assumption(new)
+    assert set(demands.DEMANDS) != {one.key for one in sealed_words.ASSUMPTIONS}
+
+
+def test_every_sentence_that_a_guarantee_assumes_is_in_the_registry() -> None:
+    """`Guarantee.assumes` of a fit has nothing that is not of an assumption with a key."""
+    X, y = np.eye(40, 4) / 2, np.arange(40) % 2
+    federation = sv.Federation.by_columns(
+        [X[:, :2], X[:, 2:]], y, products="secure", norms=np.sqrt([0.5, 0.5]).tolist()
+    )
+    fitted = sv.PrivateLogisticRegression(epsilon=5.0, row_norm=1.0, classes=(0, 1)).fit(federation)
+    sealing = fitted.plan_.sealing
+    of = sealed_words._Of(fitted.plan_, sealing)
+    assert set(fitted.privacy_.weakest.assumes) == {w for one in sealed_words.ASSUMPTIONS if (w := one.words(of))}
+
+
+def everybody(plan: Plan, *, dealer: bool) -> float:
+    """The epsilon against all other parties together."""
+    form = algorithms.of(plan)
+    return pooled_epsilon(
+        [(form, plan, form.pricing)], "zero-out", Pool(len(plan.parties) - 1, dealer=dealer), plan.delta
+    )
+
+
+@pytest.mark.parametrize("split", ["rows", "columns"])
+def test_a_plan_against_fewer_who_pool_is_refused(split: str) -> None:
+    weak, strict = sealed(split, 8, curious=1), sealed(split, 8)
+    assert everybody(weak, dealer=False) > 1.5 * everybody(strict, dealer=False)
+    for plan, policy, reason in (
+        (strict, Policy(sealed=True), None),
+        (weak, Policy(sealed=True), "hold against 7 of 7; its holder can allow it with Policy(curious=1)"),
+        (weak, Policy(sealed=True, curious=2), "hold against 2 of 7"),
+        (weak, Policy(sealed=True, curious=1), None),
+        (sealed(split, 2), Policy(sealed=True, curious=5), None),
+    ):
+        found = policy.refuse(plan, algorithms.of(plan), NAMES[0], known(*plan.names))
+        assert found is None if reason is None else reason in str(found)
+
+
+@pytest.mark.parametrize(
+    ("dealer", "plan", "pinned", "reason"),
+    [
+        ("", "coordinator", NAMES, None),
+        ("", "notary", (*NAMES, "notary"), None),
+        ("", "notary", NAMES, "has not pinned the key of notary"),
+        ("", "coordinator", (*NAMES, "notary"), "notary is pinned, so that it may have to deal, and is left out"),
+        ("", "other", (*NAMES, "notary", "other"), "notary is pinned"),
+        ("notary", "notary", (*NAMES, "notary", "other"), None),
+        ("notary", "coordinator", NAMES, "the coordinator deals in the plan, and here 'notary' does alone"),
+        ("notary", "other", (*NAMES, "other"), "the helper 'other' deals in the plan, and here 'notary' does alone"),
+        ("coordinator", "coordinator", (*NAMES, "notary"), None),
+        ("coordinator", "notary", (*NAMES, "notary"), "Policy(dealer='notary')"),
+    ],
+)
+@pytest.mark.parametrize("split", ["rows", "columns"])
+def test_who_deals(split: str, dealer: str, plan: str, pinned: tuple[str, ...], reason: str | None) -> None:
+    made = sealed(split, dealer=plan)
+    found = Policy(sealed=True, dealer=dealer).refuse(made, algorithms.of(made), NAMES[0], known(*pinned))
+    assert found is None if reason is None else reason in str(found)
+
+
+def test_made_up_parties_by_rows_are_pinned_or_limited() -> None:
+    plan = sealed("rows", 64)
+    form = algorithms.of(plan)
+    worst = everybody(plan, dealer=True)
+    assert worst > 5 * everybody(plan, dealer=False)  # with the coordinator, whose top-up is gone
+
+    def refused(some: Known = NOTHING, **policy: Any) -> str:
+        return str(Policy(sealed=True, **policy).refuse(plan, form, NAMES[0], some))
+
+    assert "has not pinned the key of party 2" in refused()
+    assert "Policy(max_epsilon_pooled=...)" in refused()
+    assert "has not pinned the key of party 64" in refused(known(*plan.names[:-1]))
+    assert refused(known(*plan.names)) == "None"
+    assert refused(max_delta=1e-2, max_epsilon_pooled=1.01 * worst) == "None"
+    assert "above this party's limit" in refused(max_delta=1e-2, max_epsilon_pooled=0.99 * worst)
+
+
+@pytest.mark.parametrize("case", ["apart", "collusion", "keys", "order"])
+def test_a_party_refuses_before_anything_is_charged(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same over frames: the plan is refused, the ledger has nothing, no row was prepared."""
+    plan, knows, agrees, _ = CASES[case]
+    part, count = plan.part(NAMES[0]), dict(plan.parties)[NAMES[0]]
+    rows = np.zeros((count, part.stop - part.start))
+    labels = np.zeros(count) if plan.split == "rows" or plan.label_party_name == NAMES[0] else None
+    monkeypatch.setattr("sottovoce.data.devices.prepared", lambda *_: pytest.fail("rows were touched"))
+    for place, policy in enumerate((Policy(sealed=True), Policy(sealed=True, **agrees))):
+        account = sv.Ledger.create(tmp_path / f"{place}.db").open("people", epsilon=1e3, delta=1e-2)
+        ids = range(count) if knows.unaligned else None
+        party = sv.Party(NAMES[0], rows, labels, account=account, policy=policy, ids=ids)
+        assert knows.identity is not None
+        party.identify(knows.identity)
+        told = json.loads(said(party, Frame("hello", 1, query="seal", text=Invitation().text)).text)
+        others = {name: RunKey().public for name in (*plan.names, "coordinator")}
+        keys = tuple({**others, NAMES[0]: told["public_key"]}.items())
+        made = plan.model_copy(update={"keys": keys if plan.split == "columns" else keys[:-1]})
+        answer = said(party, Frame("plan", 2, made.digest, query="check", text=made.to_json()))
+        assert answer.kind == ("refuse", "accept")[place], answer.text
+        assert account.balance().spent == 0.0
+
+
+def said(party: sv.Party, frame: Frame) -> Frame:
+    return decode(party.handle(encode(frame)).data)
