@@ -40,6 +40,7 @@ from sottovoce.app.jobs import (
     tables_of,
 )
 from sottovoce.app.large import goes_by_pieces
+from sottovoce.app.superuser import AS_ROOT, is_root
 from sottovoce.data import room
 from sottovoce.data.identifiers import identifiers
 from sottovoce.data.opening import listed as files_of
@@ -116,6 +117,8 @@ def examine(path: Path) -> list[Finding]:
         site = _site(path)
     except SottovoceError as error:
         return [Finding("settings", "fails", str(error))]
+    if is_root():
+        visit.findings.append(Finding("user", "warning", AS_ROOT))
     if site.set_elsewhere:
         visit.findings.append(Finding("settings", "ok", site.set_elsewhere))
     with _quiet():

@@ -32,6 +32,7 @@ from sottovoce.app.sources import (
     source_shape,
     table_shape,
 )
+from sottovoce.app.superuser import warn_as_root
 from sottovoce.data import devices
 from sottovoce.data.opening import NUMPY, is_pattern, listed
 from sottovoce.data.parts import SERVED
@@ -716,6 +717,7 @@ def _wire(table: FederationTable, resolve: Callable[[str], Path], say: Say, stat
     state = state or Journal()
     if state.ended:
         return InProcess([Declared(name) for name in ends])
+    warn_as_root()
     wire = GrpcCoordinator(table.listen, ends, credentials, timeout=table.timeout, on_change=say)
     try:
         there = [name for name in ends if name not in state.gone]

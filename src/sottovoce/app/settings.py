@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "SOTTOVOCE_"
 JOB: Final = "SOTTOVOCE_JOB"  # the path of the job file itself
 _SETTING: Final = re.compile(f"{PREFIX}[^_]+_.+")  # a table and a key; shorter names are of other uses
-_OTHERS: Final = {"SOTTOVOCE_PEERS_PIP"}  # of benchmarks
+_OTHERS: Final = {"SOTTOVOCE_KEY_PASSPHRASE_FILE", "SOTTOVOCE_PEERS_PIP"}  # of private keys, and of benchmarks
 
 
 class _Key(NamedTuple):

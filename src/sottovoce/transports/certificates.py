@@ -33,6 +33,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError
 from sottovoce.files import write_durably
+from sottovoce.transports.passphrases import encrypted, encrypts, key_in, pem_of
 
 COORDINATOR: Final = "coordinator"
 AUTHORITY: Final = "authority"
@@ -77,7 +78,7 @@ class Credentials:
             _require_valid_now(who)
             _require_large_key(who.public_key(), who.subject.rfc4514_string())
         _revoked_serials(self.revoked, authority)
-        if not _same_key(_key(self.key, "key").public_key(), certificate.public_key()):
+        if not _same_key(key_in(self.key, "key").public_key(), certificate.public_key()):
             raise InputError(
                 f"the private key does not match the certificate of {_common_name(certificate)!r}; "
                 "use the two files that were issued together."
@@ -97,7 +98,7 @@ class Credentials:
         credentials = cls(
             ca=_read(folder / f"{AUTHORITY}.pem"),
             certificate=_read(folder / f"{name}.pem"),
-            key=_read(folder / f"{name}.key"),
+            key=_opened(folder / f"{name}.key"),
             revoked=_read(taken_back) if taken_back.exists() else b"",
         )
         _warn_of_readers(folder / f"{name}.key")
@@ -111,8 +112,8 @@ class Credentials:
             server = str(json.loads(_read(folder / "fed_client.json"))["servers"][0]["identity"])
         except (ValueError, LookupError, TypeError):
             raise InputError(f"{folder / 'fed_client.json'} does not name the identity of a server.") from None
-        ca, certificate, key = (_read(folder / file) for file in ("rootCA.pem", "client.crt", "client.key"))
-        return cls(ca, certificate, key, server=server)._checked(folder, name)
+        ca, certificate = (_read(folder / file) for file in ("rootCA.pem", "client.crt"))
+        return cls(ca, certificate, _opened(folder / "client.key"), server=server)._checked(folder, name)
 
     def _checked(self, folder: Path, name: str) -> Credentials:
         """The credentials themselves, unless they are another's, another authority's or revoked."""
@@ -293,7 +294,7 @@ def toml_key(name: str) -> str:
 
 def private_key(credentials: Credentials) -> PrivateKeyTypes:
     """The key of an end's own certificate."""
-    return _key(credentials.key, "key")
+    return key_in(credentials.key, "key")
 
 
 def own_pem(credentials: Credentials) -> str:
@@ -349,7 +350,8 @@ def request(folder: str | os.PathLike[str], name: str) -> tuple[Path, str]:
     """Make `name`.key in `folder`, if it is not there, and the request `name`.csr for a certificate of it.
 
     The request and the pin of the key are returned; they are no secret. A key that is there is used again: the next
-    certificate has the same pin. For another key take another folder.
+    certificate has the same pin. Where a passphrase is named (`passphrases`) it is encrypted, if it was not. For
+    another key take another folder.
     """
     check_name(name)
     folder = Path(folder)
@@ -359,13 +361,16 @@ def request(folder: str | os.PathLike[str], name: str) -> tuple[Path, str]:
         raise InputError(f"folder={str(folder)!r} cannot be made ({error.strerror}); choose another.") from None
     path = folder / f"{name}.key"
     if path.exists():
-        key = _key(_read(path), str(path))
+        pem = _read(path)
+        key = key_in(pem, str(path))
         if not isinstance(key, _SIGNED):
             raise InputError(f"{path} is of a kind that is not signed; take a new key in another folder.")
+        if encrypts() and not encrypted(pem):
+            _write(path, pem_of(key), 0o600)
         _warn_of_readers(path)
     else:
         key = ec.generate_private_key(ec.SECP256R1())
-        _write(path, _key_pem(key), 0o600, replace=False)
+        _write(path, pem_of(key), 0o600, replace=False)
     made = x509.CertificateSigningRequestBuilder().subject_name(_subject(name)).sign(key, hashes.SHA256())
     target = folder / f"{name}{_REQUEST}"
     _write(target, made.public_bytes(serialization.Encoding.PEM), 0o644)
@@ -509,7 +514,7 @@ def _pins_taken_back(folder: Path) -> set[str]:
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority of a folder and its key."""
     authority = _certificate(_read(folder / f"{AUTHORITY}.pem"), f"{AUTHORITY}.pem")
-    key = _key(_read(folder / f"{AUTHORITY}.key"), f"{AUTHORITY}.key")
+    key = key_in(_read(path := folder / f"{AUTHORITY}.key"), str(path))
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{AUTHORITY}.key is not an elliptic-curve key; create_authority makes one.")
     _warn_of_readers(folder / f"{AUTHORITY}.key")
@@ -657,12 +662,10 @@ def _certificate(pem: bytes, what: str) -> x509.Certificate:
         raise InputError(f"{what} is not a certificate in PEM form.") from None
 
 
-def _key(pem: bytes, what: str) -> PrivateKeyTypes:
-    try:
-        return serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError):
-        # the original error may quote the file
-        raise InputError(f"{what} is not an unencrypted private key in PEM form.") from None
+def _opened(path: Path) -> bytes:
+    """The key of a file without its passphrase, for this process alone."""
+    pem = _read(path)
+    return pem_of(key_in(pem, str(path)), plain=True) if encrypted(pem) else pem
 
 
 def _same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
@@ -686,14 +689,8 @@ def _require_valid_now(certificate: x509.Certificate) -> None:
 
 
 def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-    _write(folder / f"{name}.key", _key_pem(key), 0o600)
+    _write(folder / f"{name}.key", pem_of(key), 0o600)
     _write(folder / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
 
 
 def _write(path: Path, data: bytes, mode: int, *, replace: bool = True) -> None:

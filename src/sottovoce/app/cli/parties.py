@@ -110,12 +110,14 @@ def serve(job: PartyJob, asked: ViewOptions = NO_OPTIONS, *, once: bool, patienc
 def _serve(job: PartyJob, watch: Watch, say: Callable[[str], None], *, once: bool, patience: float) -> None:
     from sottovoce.app import sources
     from sottovoce.app.holding import holder_of
+    from sottovoce.app.superuser import warn_as_root
     from sottovoce.app.texts import sealed_balance
     from sottovoce.app.view.watched import WatchedEnd
     from sottovoce.files import check_writable
     from sottovoce.transports.certificates import COORDINATOR, Credentials
     from sottovoce.transports.grpc_wire import serve_party
 
+    warn_as_root()
     source = job.party
     credentials = Credentials.load(job.resolve(job.federation.certificates), source.name)
     account = sources.source_account(source, job.resolve)
@@ -201,6 +203,7 @@ def helper(
     names it as federation.helper, and it has a certificate as a party has.
     """
     from sottovoce.app.jobs import load_helper_job
+    from sottovoce.app.superuser import warn_as_root
     from sottovoce.app.view.watch import Watch
     from sottovoce.app.view.watched import WatchedEnd
     from sottovoce.federation.helper import Helper
@@ -210,6 +213,7 @@ def helper(
     said, console, stop = load_helper_job(job), out(), threading.Event()
     table = ViewOptions(view, no_view, log_json).over(said.view)
     name, address = said.helper.name, said.federation.coordinator
+    warn_as_root()
     credentials = Credentials.load(said.resolve(said.federation.certificates), name)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

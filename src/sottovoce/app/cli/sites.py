@@ -49,7 +49,9 @@ def provision(
     - `sottovoce provision sites clinic lab --split columns --helper notary --requests --host trials.example.org`
     """
     from sottovoce.app import provisioning
+    from sottovoce.app.superuser import warn_as_root
 
+    warn_as_root()
     asked = provisioning.Federation(
         tuple(names),
         split.value,
