@@ -21,6 +21,7 @@ from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation import announcements
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.sealed_columns import dealer
+from sottovoce.federation.sealed_columns import party as party_side
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import TABLE, Stage
 from sottovoce.sealed import sums
@@ -209,7 +210,7 @@ def test_who_passes_tables_on_reads_none(boxed: bool, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(sums.ColumnSealer, "__init__", watched)
     if not boxed:
-        monkeypatch.setattr(LocalDeals, "_boxed", lambda self, receiver, what, at, words: packed_box(words.tobytes()))
+        monkeypatch.setattr(LocalDeals, "_boxed", lambda self, receiver, label, words: packed_box(words.tobytes()))
         monkeypatch.setattr(
             sums.ColumnSealer, "dealt", lambda self, label, words: np.frombuffer(unpacked_box(words), dtype=np.uint64)
         )
@@ -220,6 +221,75 @@ def test_who_passes_tables_on_reads_none(boxed: bool, monkeypatch: pytest.Monkey
     for table in tables:
         read = np.abs(table) <= 2.0 ** (fitted.plan_.preparation.bits - 1)  # what a slope can be
         assert read.all() if not boxed else not read.any()  # by chance one of 960 with a chance below 1e-9
+
+
+class Liar(Watched):
+    """A coordinator that tells the helper another number than the parties, in one array of one query."""
+
+    def __init__(self, federation: sv.Federation, query: str, array: str) -> None:
+        super().__init__(federation)
+        self._about = query, array
+
+    def exchange(self, messages: Any) -> Any:
+        """Pass them on, changed."""
+        return super().exchange({name: self._changed(name, message) for name, message in messages.items()})
+
+    def _changed(self, name: str, message: bytes) -> bytes:
+        frame, (query, array) = decode(message), self._about
+        if name != NOTARY or frame.query != query or array not in frame.arrays:
+            return message
+        told = np.array(frame.arrays[array])
+        told.flat[0] = told.flat[0] - 1 if told.dtype.kind == "i" else told.flat[0] * (1 - 2.0**-20) - 2.0**-30
+        if array == "cuts":
+            told = np.array(frame.arrays[array])[::-1]  # who has how much of a row: K, and with it the top-up
+        arrays = {**frame.arrays, array: told}
+        return encode(Frame(frame.kind, frame.serial, frame.plan, frame.round, frame.query, arrays, frame.text))
+
+
+SOLVERS = ("newton", "whitened", "gradient")
+NOT_OPENED = "a sealed message was altered"
+
+
+def told_to_helper(solver: str) -> set[tuple[str, str]]:
+    """What a helper is told in an honest run: (query, array)."""
+    wire = Watched(federation := by_columns(helper=Helper(NOTARY)))
+    model(solver=solver, rounds=3).fit(federation)
+    return {(said.query, name) for said, _ in wire.of(NOTARY, "seal") for name in said.arrays}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_what_is_dealt_opens_for_nobody_who_was_told_other_numbers(
+    solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever number the helper is told otherwise: the party whose box it is refuses, and that sum is not opened."""
+    sums_opened: list[str] = []
+    whole = Opener.open
+
+    def watched(self: Opener, shares: Any, noise: Any, label: Any) -> Any:
+        sums_opened.append(label[1])
+        return whole(self, shares, noise, label)
+
+    monkeypatch.setattr(Opener, "open", watched)
+    told, refused = told_to_helper(solver), set()
+    assert told
+    for query, array in sorted(told):
+        Liar(federation := by_columns(helper=Helper(NOTARY)), query, array)
+        sums_opened.clear()
+        with pytest.raises(RefusedError) as error:
+            model(solver=solver, rounds=3).fit(federation)
+        assert query not in sums_opened
+        if NOT_OPENED in str(error.value):
+            refused.add(array)
+    assert {"weights"} <= refused
+    assert ("cuts" in refused) == (solver == "whitened")
+
+
+def test_a_label_without_what_was_told_lets_the_helper_be_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted fault: the top-up is then for other cuts than those of the columns, and nobody notices."""
+    for module in (dealer, party_side):
+        monkeypatch.setattr(module, "dealt_label", lambda what, at, _: ["dealt", what, at])
+    Liar(federation := by_columns(helper=Helper(NOTARY)), "gradient", "cuts")
+    model(solver="whitened", rounds=3).fit(federation)
 
 
 class Careless(Helper):

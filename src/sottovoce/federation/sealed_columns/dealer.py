@@ -104,7 +104,7 @@ class LocalDeals:
 
         def deal(noise: Wholes) -> dict[str, Wholes]:
             receiver, words = self._dealer.gram(noise)
-            return {receiver: self._boxed(receiver, GRAM, 0, words)}
+            return {receiver: self._boxed(receiver, dealt_label(GRAM, 0, {}), words)}
 
         return dict(self._once([GRAM], query, {}, deal))
 
@@ -113,7 +113,7 @@ class LocalDeals:
 
         def deal(noise: Wholes) -> dict[str, Wholes]:
             receiver, words = self._dealer.own(number, noise)
-            return {receiver: self._boxed(receiver, OWN, number, words)}
+            return {receiver: self._boxed(receiver, dealt_label(OWN, number, told), words)}
 
         return dict(self._once([OWN, number], query, told, deal))
 
@@ -133,8 +133,8 @@ class LocalDeals:
         receiver, words, correction = self._dealer.lookup(number, table, query.matrix, noise, piece=piece)
         return {
             receiver: {
-                TABLE: self._boxed(receiver, TABLE, at, words),
-                DEALT_WORDS: self._boxed(receiver, DEALT_WORDS, at, correction),
+                TABLE: self._boxed(receiver, dealt_label(TABLE, at, told), words),
+                DEALT_WORDS: self._boxed(receiver, dealt_label(DEALT_WORDS, at, told), correction),
             }
         }
 
@@ -145,9 +145,9 @@ class LocalDeals:
             return np.zeros(query.length, dtype=np.int64)
         return wide_gaussian(noise.steps(top_up), query.length, randomness)
 
-    def _boxed(self, receiver: str, what: str, at: Any, words: NDArray[Any]) -> Wholes:
+    def _boxed(self, receiver: str, label: list[Any], words: NDArray[Any]) -> Wholes:
         data = np.ascontiguousarray(words).tobytes()
-        return packed_box(box(self._seeds[receiver], dealt_label(what, at), self._name, data))
+        return packed_box(box(self._seeds[receiver], label, self._name, data))
 
 
 class RemoteDeals:

@@ -14,6 +14,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.pads import Piece, round_pieces
+from sottovoce.sealed.streams import hash_of
 
 Wholes = NDArray[np.int64]
 
@@ -63,9 +64,12 @@ def check_piece(piece: Piece, due: tuple[Piece, ...]) -> None:
         raise RefusedError(f"piece={list(piece)} is not of the records whose turn it is.")
 
 
-def dealt_label(what: str, at: Any) -> list[Any]:
-    """Of the box of what is dealt to one party."""
-    return ["dealt", what, at]
+def dealt_label(what: str, at: Any, told: Told) -> list[Any]:
+    """Of the box of what is dealt to one party: it opens for nobody who was told other numbers than the dealer.
+
+    Noise and tables follow from what is told. For other numbers they could be too small.
+    """
+    return ["dealt", what, at, hash_of(told)]
 
 
 class LostError(WireError):

@@ -103,9 +103,10 @@ class ColumnRun:
         def product(own: Own) -> Wholes:
             number = round.number
             if isinstance(query, GramMatrix):
-                return self._engine.gram(self._dealt("gram", 0, 0, sent)).view(np.int64)
+                return self._engine.gram(self._dealt(dealt_label("gram", 0, told), 0, sent)).view(np.int64)
             if not isinstance(query, JointSum):
-                return self._engine.own(number, own(), self._dealt("own", number, number, sent)).view(np.int64)
+                dealt = self._dealt(dealt_label("own", number, told), number, sent)
+                return self._engine.own(number, own(), dealt).view(np.int64)
             current = self._current(query, number)
             if hash_of(current.told) != hash_of(told):
                 raise RefusedError(f"query {query.name!r} in round {number} was told other numbers before.")
@@ -146,7 +147,8 @@ class ColumnRun:
         if asked.piece in current.pieces[: current.added]:
             return self._again(SCORES, frame.round, asked.piece, hash_of(told))
         check_piece(asked.piece, current.pieces[current.added : current.added + 1])
-        current.table = self._dealt(TABLE, frame.round, [frame.round, *asked.piece], frame.arrays, TABLE)
+        at = dealt_label(TABLE, [frame.round, *asked.piece], told)
+        current.table = self._dealt(at, frame.round, frame.arrays, TABLE)
         self._lookup = current
         at, by = label(SCORES, frame.round, asked.piece), hash_of(told)
         masked, current.delta = self._gate.masked(
@@ -197,7 +199,7 @@ class ColumnRun:
         """Of the sum over the piece whose turn it is."""
         number, matrix = current.number, current.query.matrix
         check_piece(piece, current.pieces[current.added : current.added + 1])
-        dealt = self._dealt(DEALT_WORDS, number, [number, *piece], sent)
+        dealt = self._dealt(dealt_label(DEALT_WORDS, [number, *piece], current.told), number, sent)
         if matrix == ONE:
             words = self._looked_up(current, number, piece, sent)
             pad = stream(self._sealer.seed, label(SLOPES, number, piece), words.size).reshape(words.shape)
@@ -230,13 +232,11 @@ class ColumnRun:
             raise RefusedError("a sealed message lacks the words of a party.")
         return {name: self._sealer.opened(at, name, sent[place], kind) for place, name in names.items()}
 
-    def _dealt(
-        self, what: str, number: int, at: Any, sent: Boxes, name: str = DEALT_WORDS
-    ) -> NDArray[np.uint64] | None:
+    def _dealt(self, at: list[Any], number: int, sent: Boxes, name: str = DEALT_WORDS) -> NDArray[np.uint64] | None:
         """What the party whose turn it is was dealt; None for the others, who make their share."""
         if (name in sent) != (self._sealer.name == receiver_of(self._plan.names, number)):
             raise RefusedError(f"round {number}: one party in turn is dealt words, and nobody else.")
-        return self._sealer.dealt(dealt_label(what, at), sent[name]) if name in sent else None
+        return self._sealer.dealt(at, sent[name]) if name in sent else None
 
 
 def integers_of(rows: Block, plan: Plan, party: str) -> Wholes:
