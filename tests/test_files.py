@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import errno
 import os
 import stat
 import subprocess
@@ -9,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.errors import InputError
-from sottovoce.files import check_writable, sync_folder, write_durably, write_text
+import sottovoce
+from sottovoce.errors import InputError, LedgerError
+from sottovoce.files import check_writable, sync_folder, write_durably, write_text, written
+from sottovoce.privacy.ledger import Ledger
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +90,97 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
         with pytest.raises(InputError, match=r"page=.* cannot be written \(No space left on device\)"):
             write_text(path, "new", "page")
         assert only_file(tmp_path).read_bytes() == b"old"
+
+
+ONE_NAME = [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK]  # FAT, CIFS, FUSE, and too many
+
+
+def without_links(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """A disk on which a file has one name."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refused)
+
+
+@pytest.mark.parametrize("number", ONE_NAME)
+def test_without_hard_links_files_are_written_and_none_is_replaced(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_links(monkeypatch, number)
+    check_writable(tmp_path / "page", "output.page", overwrite=False)
+    assert list(tmp_path.iterdir()) == []
+    write_text(tmp_path / "page", "first", "output.page", overwrite=False)
+    assert mode_of(tmp_path / "page") == 0o644
+    with pytest.raises(InputError, match="is there already"):
+        write_text(tmp_path / "page", "second", "output.page", overwrite=False)
+    with pytest.raises(InputError, match="is there already"), written(tmp_path / "page", "--output", False) as file:
+        file.write("third")
+    with pytest.raises(FileExistsError):
+        write_durably(tmp_path / "page", b"fourth", replace=False)
+    assert only_file(tmp_path).read_text() == "first"
+    Ledger.create(tmp_path / "budget.ledger").open("people", epsilon=1.0, delta=1e-5)
+    with pytest.raises(LedgerError, match="there is a file already"):
+        Ledger.create(tmp_path / "budget.ledger")
+    assert Ledger(tmp_path / "budget.ledger").account().balance().left > 0
+
+
+@pytest.mark.parametrize("call", ["replace", "open"])
+def test_without_hard_links_a_failure_leaves_nothing(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_links(monkeypatch, errno.EPERM)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if call == "replace":
+        monkeypatch.setattr(Path, "replace", full)
+    else:
+        real = os.open
+        monkeypatch.setattr(os, "open", lambda path, *more: full() if path == tmp_path / "file" else real(path, *more))
+    with pytest.raises(OSError, match="No space left"):
+        write_durably(tmp_path / "file", b"new", replace=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", ["link", "replace", "fsync"])
+def test_what_would_fail_when_it_is_written_fails_when_it_is_checked(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of the writing is tried; one that is not, as a renaming here before, is found after the charge."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path if call == "replace" else os, call, refused)
+    for act in (
+        lambda: check_writable(tmp_path / "page", "output.page", overwrite=call == "replace"),
+        lambda: write_text(tmp_path / "page", "text", "output.page", overwrite=call == "replace"),
+    ):
+        with pytest.raises(InputError, match=r"output\.page=.* cannot be written \(Input/output error\)"):
+            act()
+        assert list(tmp_path.iterdir()) == []
+
+
+def linking(source: str) -> list[str]:
+    """The functions that give a file a second name."""
+    return [
+        function.name
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Attribute) and call.attr in ("link", "hardlink_to", "link_to")
+    ]
+
+
+def test_names_are_given_in_one_place() -> None:
+    """Beside it prepared rows alone have a link: from a file without a name, where the disk makes those."""
+    package = Path(sottovoce.__file__).parent
+    found = {path.relative_to(package).as_posix(): linking(path.read_text()) for path in package.rglob("*.py")}
+    assert {path: names for path, names in found.items() if names} == {"files.py": ["_name"], "data/room.py": ["keep"]}
+    assert linking("def place():\n    os.link(a, b)\n") == ["place"]  # planted
 
 
 def test_a_folder_that_cannot_be_synced_is_told_where_it_matters_alone(

@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from sottovoce.errors import InputError
 
+# What systems say of a disk on which a file has one name.
+_NO_LINKS: Final = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
 
 def check_writable(path: Path, what: str, *, overwrite: bool = True) -> None:
-    """Raise unless a file could be written at `path` now. Asked before a fit, so that no budget is spent in vain."""
+    """Raise unless a file could be written at `path` now. Asked before a fit, so that no budget is spent in vain.
+
+    An empty file is written beside it in the way in which it will be, and removed.
+    """
     try:
         if path.is_dir():
             raise InputError(f"{what}={str(path)!r} is a folder; name a file in it.")
         if not overwrite and path.exists():
             raise _there_already(path, what)
-        temporary = _beside(path)
-        temporary.write_bytes(b"")
-        temporary.unlink()
+        trial = _beside(path)
+        try:
+            _place(trial, b"", mode=0o600, replace=overwrite)
+        finally:
+            trial.unlink(missing_ok=True)
     except OSError as error:
         raise _unwritable(path, what, error) from None
 
 
-def write_text(path: Path, text: str, what: str, *, overwrite: bool = True) -> None:
-    """Write `path` in one step: a reader, or a crash, finds the old text, or none, or the new one."""
-    write_data(path, text.encode(), what, overwrite=overwrite)
+def write_text(path: Path, text: str, what: str, *, overwrite: bool = True, mode: int = 0o666) -> None:
+    """Write `path` in one step: a reader, or a crash, finds the old text, or none, or the new one.
+
+    Edge: where a file has one name at a time, one that is not to replace another may be found empty.
+    """
+    write_data(path, text.encode(), what, overwrite=overwrite, mode=mode)
 
 
-def write_data(path: Path, data: bytes, what: str, *, overwrite: bool = True) -> None:
+def write_data(path: Path, data: bytes, what: str, *, overwrite: bool = True, mode: int = 0o666) -> None:
     """The same for bytes."""
     try:
-        _place(path, data, mode=0o666, replace=overwrite)
+        _place(path, data, mode=mode, replace=overwrite)
     except FileExistsError:
         raise _there_already(path, what) from None
     except OSError as error:
@@ -51,10 +63,7 @@ def written(path: Path, what: str, overwrite: bool = True) -> Iterator[IO[str]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if overwrite:
-            temporary.replace(path)
-        else:
-            os.link(temporary, path)
+        _name(temporary, path, replace=overwrite)
     except FileExistsError:
         raise _there_already(path, what) from None
     except OSError as error:
@@ -69,8 +78,9 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o600, replace: bool =
     Guarantee: a reader, or a crash at any moment, finds the file from before or the new one, whole. The data never have
     a wider mode than `mode` less the umask, not even while they are written. After the return they outlive a crash
     of the machine, as far as its disk keeps what it confirms.
-    Edges: with `replace=False` a file that is there stays as it is, and FileExistsError is raised. Any OSError is the
-    caller's, who knows what the file is for. A process that is killed leaves at most `<name>.<16 letters>.new` behind.
+    Edges: with `replace=False` a file that is there stays as it is, and FileExistsError is raised; on a disk without
+    hard links a crash may then leave an empty file. Any OSError is the caller's, who knows what the file is for. A
+    process that is killed leaves at most `<name>.<16 letters>.new` behind.
     """
     _place(path, data, mode=mode, replace=replace)
     sync_folder(path.parent)
@@ -93,12 +103,28 @@ def _place(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if replace:
-            temporary.replace(path)
-        else:
-            os.link(temporary, path)  # unlike a renaming, this never replaces a file
+        _name(temporary, path, replace=replace)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _name(temporary: Path, path: Path, *, replace: bool) -> None:
+    """Give a file its name; unless it is to `replace` one that has it, FileExistsError is raised."""
+    if not replace:
+        try:
+            os.link(temporary, path)  # unlike a renaming, this never replaces a file
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # the name is ours, or taken
+        else:
+            return
+    try:
+        temporary.replace(path)
+    except OSError:
+        if not replace:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _beside(path: Path) -> Path:

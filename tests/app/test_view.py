@@ -498,3 +498,18 @@ def test_a_page_that_nobody_looks_at_costs_no_time_at_the_end(run: Run) -> None:
     with served(run.coordinator, 0, TOKEN):
         pass
     assert time.monotonic() - begin < 1.0
+
+
+def test_a_free_port_is_never_that_of_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who starts later finds it free: a page that is opened before would be in its place."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        wanted = found.getsockname()[1]
+    made, ports = server._Server, [wanted]
+    monkeypatch.setattr(server, "_Server", lambda port, *more: made(ports.pop() if ports else port, *more))
+    with server.served(Watch("party", "north", meets_at=f"localhost:{wanted}"), 0, "token") as address:
+        assert f":{wanted}/" not in address
+        with socket.create_server(("127.0.0.1", wanted)):
+            pass
+    ports.append(wanted)  # planted: a page that does not know where the parties meet
+    with server.served(Watch("party", "north"), 0, "token") as address:
+        assert f":{wanted}/" in address

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import html.parser
+import itertools
 import json
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sottovoce import __version__
-from sottovoce.app import cli
+from sottovoce.app import cli, demo
 from sottovoce.app.cli.console import exit_code, seconds_text
+from sottovoce.app.jobs import load_job
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, WireError
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.ledger import Ledger
@@ -270,3 +275,44 @@ class TestParty:
         options = ["--name", "north", "--file", folder / "north.csv", "--label", "out", "--coordinator", "localhost:1"]
         ledger = ["--certificates", folder / "certs", "--ledger", folder / "north.db"]
         assert "no such file" in invoke("party", *options, *ledger, code=5).stderr
+
+
+class Clinic:
+    """A process of the demonstration; it ends with a code, or never."""
+
+    def __init__(self, returncode: int | None = None) -> None:
+        self.returncode = returncode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+def test_a_demonstration_waits_for_clinics_as_long_as_they_run(
+    write_job: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with other work a start takes minutes; a clock, here an hour at each look, does not end it."""
+    job, looks = load_job(write_job()), [0]
+    hours = itertools.count(step=3600)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(hours)))
+    (folder / "clinic-1.log").touch()
+
+    def sleep(_: float) -> None:
+        looks[0] += 1
+        if looks[0] == 3:
+            (folder / "clinic-1.log").write_text("clinic-1: connecting to 127.0.0.1:20000; Ctrl-C stops\n")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    demo._wait_for_start({"clinic-1": Clinic()}, job)  # type: ignore[dict-item]
+    assert looks == [3]
+    (folder / "clinic-1.log").write_text("")
+    with pytest.raises(WireError, match="the process of clinic-1 ended with code 5"):
+        demo._wait_for_start({"clinic-1": Clinic(5)}, job)  # type: ignore[dict-item]
+
+
+def test_a_demonstration_meets_at_a_port_that_nobody_is_given() -> None:
+    ports = [demo._free_port() for _ in range(20)]
+    assert len(set(ports)) > 10
+    given = [int(number) for number in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()]
+    if given[0] < demo._PORTS[-1]:
+        pytest.skip("this system gives lower ports too")
+    assert not any(given[0] <= port <= given[1] for port in ports)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +165,41 @@ def test_a_rotation_with_a_new_key_says_that_pins_change(tmp_path: Path, invoke:
     again = invoke("sign", sites / "authority", own.with_name("certificates-2") / "north.csr", "--revoke", code=2)
     assert "ask for one with a new key" in again.stderr
     assert "revoked" not in invoke("certificates", sites / "authority").stdout
+
+
+def kills(tmp_path: Path, *before: str, numbers: tuple[int, ...] = ()) -> list[tuple[str, list[str]]]:
+    """Before what the making of sites was killed, each time, and what was wrong once they were made again."""
+    program = Path(__file__).parents[1] / "programs" / "kill_provision.py"
+    arguments = ["", str(tmp_path), *map(str, numbers)]
+    told = "; ".join([*before, "import runpy, sys", f"sys.argv = {arguments!r}"])
+    run = [sys.executable, "-c", f"{told}; runpy.run_path({str(program)!r}, run_name='__main__')"]
+    said = subprocess.run(run, check=True, capture_output=True, text=True).stdout
+    return [tuple(json.loads(line)) for line in said.splitlines()]
+
+
+def test_sites_whose_making_was_killed_before_any_write_are_completed_by_the_same_call(tmp_path: Path) -> None:
+    """Under a umask of 0: every folder is its owner's alone, and every file that is no certificate."""
+    found = kills(tmp_path)
+    assert len(found) > 60
+    assert sum("authority/authority.pem" in before for before, _ in found) >= 3
+    assert [each for each in found if each[1]] == []
+
+
+PLANTED = {
+    (
+        "authority.key exists",
+        1,
+        12,
+    ): "create = made.create_authority; made.create_authority = lambda folder: (_ for _ in ())"
+    ".throw(made.InputError('authority.key exists')) if (folder / 'authority.key').exists() else create(folder)",
+    ("another key of", 70): "made._is_whole = lambda *_: False",
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted[0])
+def test_sites_that_are_not_completed_are_found(planted: tuple[Any, ...], tmp_path: Path) -> None:
+    """A key without a certificate is refused; a site that others have pinned is made anew."""
+    fault, *numbers = planted
+    how = ("from sottovoce.app import provisioning as made", PLANTED[planted])
+    found = kills(tmp_path, *how, numbers=tuple(numbers))
+    assert any(fault in said for _, wrong in found for said in wrong), found

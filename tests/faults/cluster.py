@@ -7,12 +7,11 @@ import json
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +19,11 @@ from typing import Any, Final
 
 from cases import COORDINATOR, HELPER, Case, lay_out
 from cuts import Proxy
-from nemesis import FILLER, Fault, Nemesis
+from nemesis import FILLER, SECOND, Fault, Nemesis
 from role import Orders
 
 from processes import Program
+from sottovoce.app.demo import _free_port
 
 PROGRAM: Final = Path(__file__).with_name("role.py")
 PATIENCE: Final = 600.0  # seconds that a run may take
@@ -43,6 +43,7 @@ class Outcome:
     ended: list[tuple[int, str]]  # each start of the coordinator: its exit code, and what it said
     seconds: float
     left: list[str] = field(default_factory=list)  # processes that would not end
+    doubles: list[tuple[int, str]] = field(default_factory=list)  # each second start: its exit code, and what it said
 
     @property
     def well(self) -> bool:
@@ -52,7 +53,7 @@ class Outcome:
     @property
     def stops(self) -> list[str]:
         """What the coordinator said where it ended by itself without a model."""
-        return [" ".join(said.split()) for code, said in self.ended if code not in (0, KILLED)]
+        return [" ".join(said.split()) for code, said in (*self.ended, *self.doubles) if code not in (0, KILLED)]
 
     @property
     def given_up(self) -> int:
@@ -65,16 +66,23 @@ def gives_up(said: str) -> bool:
     return re.search("start a new fit|fit anew", " ".join(said.split()), re.IGNORECASE) is not None
 
 
+def is_second(said: str) -> bool:
+    """Whether a start was refused since there is another one, or was one."""
+    refusals = "another process is at this run now|there is no interrupted run of|is there already; give another path"
+    return re.search(refusals, " ".join(said.split())) is not None
+
+
 class Cluster:
     """The processes of a run; `broken` names a fault of the programs themselves."""
 
     def __init__(self, site: Path, folder: Path, case: Case, schedule: list[Fault], broken: str = "") -> None:
         self.case, self._folder, self._broken = case, folder, broken
-        self._ports = {COORDINATOR: free_port()}
+        self._ports = {COORDINATOR: _free_port()}
         self._proxies = {name: Proxy(self._ports[COORDINATOR]) for name in case.ends}
         self._ports |= {name: proxy.port for name, proxy in self._proxies.items()}
         self._site = site
         self._processes: dict[str, Program] = {}
+        self._doubles: list[Program] = []
         self._lives = dict.fromkeys(case.roles, 0)
         self._lock = threading.RLock()
         self._nemesis = Nemesis(schedule, self)
@@ -83,7 +91,7 @@ class Cluster:
     def signal(self, role: str, number: int) -> None:
         """To a process, if it runs."""
         with self._lock:
-            process = self._processes.get(role)
+            process = self._doubles[-1] if role == SECOND and self._doubles else self._processes.get(role)
             if process is not None and process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(number)
@@ -95,6 +103,15 @@ class Cluster:
     def folder(self, role: str) -> Path:
         """Where a role keeps its files."""
         return self._folder / role
+
+    def double(self, *more: str) -> Callable[[], bool]:
+        """Start the fit once more; the function tells whether that process has ended."""
+        with self._lock:
+            if self._nemesis.over.is_set():
+                return lambda: True
+            started = self._program(COORDINATOR, *more, asks_as=SECOND)
+            self._doubles.append(started)
+            return lambda: started.poll() is not None
 
     def run(self) -> Outcome:
         """From the first start to the last end."""
@@ -111,7 +128,8 @@ class Cluster:
             finally:
                 self._nemesis.stop()
                 left = self._stop()
-            (self._folder / "ended.json").write_text(json.dumps(ended))
+            doubles = [(process.wait(), self._kept(process, COORDINATOR)) for process in self._doubles]
+            (self._folder / "ended.json").write_text(json.dumps([ended, doubles]))
             keep = self._folder / "kept"
             keep.mkdir()
             for role in self._small:
@@ -119,7 +137,7 @@ class Cluster:
         for role in self._small:
             shutil.copytree(keep / role, self.folder(role), dirs_exist_ok=True)
         shutil.rmtree(keep)
-        return Outcome(self.case, self._folder, self._nemesis.done, ended, time.monotonic() - begun, left)
+        return Outcome(self.case, self._folder, self._nemesis.done, ended, time.monotonic() - begun, left, doubles)
 
     def _supervise(self, ended: list[tuple[int, str]], until: float) -> None:
         """Start again what has ended, until the coordinator has done its work; a run is given up where it says so."""
@@ -129,13 +147,13 @@ class Cluster:
                     self._ended(name)
                     self._start(name)
             coordinator = self._processes[COORDINATOR]
-            if coordinator.poll() is None:
+            if coordinator.poll() is None or self._second_runs():
                 time.sleep(0.005)
                 continue
             said, code = self._ended(COORDINATOR), coordinator.wait()
             home = self.folder(COORDINATOR)
             done = (home / "job.privacy.html").exists() and not (home / "job.run").exists()
-            ended.append((0 if done and code == KILLED else code, said))
+            ended.append((0 if done and (code == KILLED or is_second(said)) else code, said))
             if ended[-1][0] == 0:
                 return
             if code != KILLED:
@@ -143,11 +161,23 @@ class Cluster:
             self._start(COORDINATOR, *(["--restart"] if code != KILLED and gives_up(said) else []))
         ended.append((TOO_LONG, "the run took too long"))
 
+    def _second_runs(self) -> bool:
+        """Whether a second start goes on, after the first has ended; one that was stopped until then does."""
+        running = [process for process in list(self._doubles) if process.poll() is None]
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+        return bool(running)
+
     def _wait_for_room(self) -> None:
         while any((self.folder(role) / FILLER).exists() for role in self._small):
             time.sleep(0.01)
 
     def _start(self, role: str, *more: str) -> None:
+        with self._lock:
+            self._processes[role] = self._program(role, *more)
+
+    def _program(self, role: str, *more: str, asks_as: str = "") -> Program:
         command = {COORDINATOR: ("fit", "job.toml", *more), HELPER: ("helper", "--job", "end.toml")}
         orders = Orders(
             role,
@@ -155,35 +185,40 @@ class Cluster:
             command.get(role, ("party", "--job", "end.toml")),
             str(self._folder / "history" / f"{role}.jsonl"),
             self._nemesis.port,
-            self._nemesis.due(role),
-            broken=self._broken if role in self.case.parties else "",
+            self._nemesis.due(asks_as or role),
+            broken=self._broken if role in (self.case.parties or (COORDINATOR,)) else "",
+            asks_as=asks_as,
         )
         self._lives[role] += 1
-        with self._lock, _ELSEWHERE, contextlib.chdir(self.folder(role)):
-            self._processes[role] = Program(PROGRAM, orders, read=True)
+        with _ELSEWHERE, contextlib.chdir(self.folder(role)):
+            return Program(PROGRAM, orders, read=True)
 
     def _ended(self, name: str) -> str:
         """What a process said, which is kept."""
-        said, _ = self._processes[name].communicate()
+        return self._kept(self._processes[name], name)
+
+    def _kept(self, process: Program, name: str) -> str:
+        said, _ = process.communicate()
         with (self._folder / "history" / f"{name}.txt").open("a") as file:
             file.write(said)
         return said
 
     def _stop(self) -> list[str]:
         """End every process in order; the names of those that had to be killed."""
-        for process in self._processes.values():
+        for process in (*self._processes.values(), *self._doubles):
             for number in (signal.SIGCONT, signal.SIGTERM):
                 with contextlib.suppress(ProcessLookupError):
                     if process.poll() is None:
                         process.send_signal(number)
         left = list[str]()
-        for name, process in self._processes.items():
+        for name, process in (*self._processes.items(), *((SECOND, each) for each in self._doubles)):
             try:
                 process.wait(20.0)
             except TimeoutError:
                 process.kill()
                 process.wait()
                 left.append(name)
+        for name in self._processes:
             self._ended(name)
         for proxy in self._proxies.values():
             proxy.close()
@@ -215,14 +250,6 @@ def mount(path: Path) -> None:
     )
     if made.returncode:
         raise PermissionError(made.stderr.strip())
-
-
-def free_port() -> int:
-    """One that nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("localhost", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def can_mount() -> bool:

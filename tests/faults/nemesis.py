@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from cases import COORDINATOR, Case
 from cuts import CUTS
 
 FILLER: Final = "filler"
+SECOND: Final = "second"  # a fit that is started while another one is at the job
+DOUBLES: Final = {"double": (), "double, resumed": ("--resume",)}  # how it is started
 CLOCKS: Final = (-86400.0 * 30, -3600.0, 3600.0, 86400.0 * 30)  # jumps of the wall clock, in seconds
 
 
@@ -26,7 +29,7 @@ class Fault:
 
     role: str
     after: int
-    what: str  # kill, stop, disk, clock, or one of CUTS
+    what: str  # kill, stop, disk, clock, or one of CUTS or DOUBLES
     whom: str
     seconds: float = 0.0
 
@@ -47,6 +50,9 @@ class Roles(Protocol):
     def folder(self, role: str) -> Path:
         """Where a role keeps its files."""
 
+    def double(self, *more: str) -> Callable[[], bool]:
+        """Start the fit once more; the function tells whether that process has ended."""
+
 
 def draw(dice: random.Random, case: Case, points: Mapping[str, int], whats: list[str]) -> list[Fault]:
     """A fault of each kind that is asked for, at instants spread evenly over what each role does in such a run."""
@@ -54,6 +60,8 @@ def draw(dice: random.Random, case: Case, points: Mapping[str, int], whats: list
     for what in whats:
         if what == "cut" and case.ends:
             whom, what = dice.choice(case.ends), dice.choice(CUTS)
+        elif what == "double":
+            whom, what = COORDINATOR, dice.choice(list(DOUBLES))
         elif what == "disk":
             whom = dice.choice([COORDINATOR, *case.parties])
         else:
@@ -84,7 +92,7 @@ class Nemesis:
     def __init__(self, schedule: list[Fault], roles: Roles) -> None:
         self._roles, self.done = roles, list[dict[str, Any]]()
         self._due = {role: [fault for fault in schedule if fault.role == role] for role in {f.role for f in schedule}}
-        self._lock, self.over = threading.Lock(), threading.Event()
+        self._lock, self.over, self._second = threading.Lock(), threading.Event(), threading.Event()
         self._listener = socket.create_server(("localhost", 0), backlog=16)
         self.port: int = self._listener.getsockname()[1]
         self._threads = [threading.Thread(target=self._listen, daemon=True)]
@@ -118,6 +126,8 @@ class Nemesis:
     def _answer(self, asker: socket.socket) -> None:
         with contextlib.suppress(OSError), asker:
             told = json.loads(asker.makefile().readline())
+            if told["role"] == SECOND:
+                self._second.set()
             with self._lock:
                 waiting = self._due.get(told["role"], [])
                 fault = None if self.over.is_set() or not waiting else waiting.pop(0)
@@ -142,6 +152,10 @@ class Nemesis:
             path = self._roles.folder(fault.whom) / FILLER
             fill(path)
             self._later(fault.seconds, lambda: path.unlink(missing_ok=True))
+        elif fault.what in DOUBLES:  # who asked goes on after some time, or when the second has ended or asks too
+            ended, until = self._roles.double(*DOUBLES[fault.what]), time.monotonic() + fault.seconds
+            while time.monotonic() < until and not (ended() or self._second.is_set() or self.over.is_set()):
+                time.sleep(0.005)
         elif fault.what in CUTS:
             self._roles.cut(fault.whom, fault.what, fault.seconds)
 

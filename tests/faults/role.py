@@ -31,6 +31,7 @@ from sottovoce.door.gate import Gate
 from sottovoce.door.memory import Memory
 from sottovoce.federation.answering import Answering
 from sottovoce.federation.helper import Helper
+from sottovoce.federation.journal import Journal
 from sottovoce.federation.party import Party
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.plan.plan import Plan
@@ -55,6 +56,7 @@ class Orders:
     due: int = 0  # 0: never
     clock: float = 0.0  # seconds by which its clock is ahead
     broken: str = ""  # a fault of the program itself, which the checks must find
+    asks_as: str = ""  # by which name it asks the nemesis, if it is not its role
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
@@ -115,7 +117,8 @@ class Points:
 
     def _ask(self, what: str) -> None:
         with socket.create_connection(("localhost", self._orders.nemesis)) as nemesis:
-            told = {"role": self._orders.role, "life": self._orders.life, "point": self.passed, "what": what}
+            name = self._orders.asks_as or self._orders.role
+            told = {"role": name, "life": self._orders.life, "point": self.passed, "what": what}
             nemesis.sendall(json.dumps(told).encode() + b"\n")
             answer = json.loads(nemesis.makefile().readline() or "{}")
         self._due = self.passed + answer["after"] if answer.get("after") else 0
@@ -300,7 +303,9 @@ def add_clock(points: Points) -> None:
 
 
 def break_program(how: str) -> None:
-    """Plant a fault: a party that answers before it has stored, or one that remembers nothing but zeros."""
+    """Plant a fault: a party that answers before it has stored, one that remembers nothing but zeros, or a fit that
+    reads its state before it has it, and does not look again.
+    """
     store, handle, late, recall = Gate._store, Answering.handle, list[Any](), Memory.read
     if how == "forgets":
 
@@ -322,6 +327,16 @@ def break_program(how: str) -> None:
             return handle(self, request)
 
         Gate._store, Answering.handle = later, handled  # type: ignore[method-assign]
+    elif how == "locks late":
+        lock, begin = Journal._lock, Journal.begin
+
+        def begun(self: Any) -> None:
+            if self.path is not None:
+                lock(self)
+            begin(self)
+
+        Journal._lock, Journal.begin = (lambda _: None), begun  # type: ignore[method-assign]
+        Journal._is_ours = lambda _: True  # type: ignore[method-assign]
     elif how:
         raise ValueError(how)
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (the folder of the tests is known first)
-"""Many trials: `run.py FOLDER [--kills 200] [--cuts 40] [--seed 1] [--only TEXT]`, and a table of what became of them.
+"""Many trials, and a table of what became of them: `run.py FOLDER [--kills 200] [--cuts 40] [--doubles 60] [--seed 1]`.
 
 Cases take turns, and each has its turn; `--sweep` kills each role of each case at each of its points instead. If
 something is wrong with a trial it is printed with its schedule, and its folder stays; `--case NAME --schedule JSON`, as
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +32,7 @@ KINDS = ("kill", "kill", "kill", "cut", "stop", "clock", "disk")
 
 
 class Campaign:
-    """Trials until so many kills and cuts came about; several at a time."""
+    """Trials until so many kills, cuts and second starts came about; several at a time."""
 
     def __init__(self, folder: Path, seed: int, names: Sequence[str]) -> None:
         self.trials, self.verdicts = Trials(folder), list[Verdict]()
@@ -44,15 +44,15 @@ class Campaign:
         """How many faults of a kind came about."""
         return sum(count for each in self.verdicts for (kind, _), count in each.faults().items() if kind == what)
 
-    def run(self, kills: int, cuts: int, several: int, most: float = 1e9) -> None:
-        """Every case once, and on until there were enough; no trial begins after `most` seconds."""
+    def run(self, wanted: Mapping[str, int], several: int, most: float = 1e9) -> None:
+        """Every case once, and on until there were enough of each kind; no trial begins after `most` seconds."""
         begun, numbers = time.monotonic(), itertools.count()
 
         def work() -> None:
             while True:
                 with self._lock:
                     number = next(numbers)
-                enough = self.count("kill") >= kills and self.count("cut") >= cuts
+                enough = all(self.count(kind) >= count for kind, count in wanted.items())
                 if (enough and number >= len(self._names)) or time.monotonic() - begun > most:
                     return
                 self._trial(number)
@@ -75,7 +75,7 @@ class Campaign:
 
     def _trial(self, number: int) -> None:
         name, dice = self._names[number % len(self._names)], random.Random(f"{self._seed} {number}")
-        kinds = ["kill", "kill", "cut", *dice.sample(self._kinds, 2)]
+        kinds = ["kill", "kill", "cut", *dice.sample(self._kinds, 2), "double"]
         self._judge(str(number), name, self.trials.schedule(CASES[name], dice, kinds))
 
     def _judge(self, number: str, name: str, schedule: list[Fault]) -> None:
@@ -90,7 +90,8 @@ class Campaign:
 
     def table(self) -> str:
         """What became of the trials, by case, and which faults came about."""
-        lines = [f"{'case':36} {'runs':>5} {'kills':>6} {'cuts':>5} {'equal':>6} {'stopped':>8} {'wrong':>6}"]
+        columns = ("kill", "cut", "double")
+        lines = [f"{'case':36} {'runs':>5} {'kills  cuts  doubles':>20} {'equal':>6} {'stopped':>8} {'wrong':>6}"]
         for name in self._names:
             own = [each for each in self.verdicts if CASES[name] == each.case]
             met = Counter[str]()
@@ -99,13 +100,16 @@ class Campaign:
                     met[kind] += count
             words = Counter(each.word for each in own)
             ends = f"{words[EQUAL]:6} {words[STOPPED]:8} {words[WRONG]:6}"
-            lines.append(f"{name:36} {len(own):5} {met['kill']:6} {met['cut']:5} {ends}")
+            counts = " ".join(f"{met[kind]:6}" for kind in columns)
+            lines.append(f"{name:36} {len(own):5} {counts} {ends}")
         everything = sum((each.faults() for each in self.verdicts), Counter[tuple[str, str]]())
         met = ", ".join(f"{count} {kind} of {whom}" for (kind, whom), count in sorted(everything.items()))
         words = Counter(each.word for each in self.verdicts)
         went_on = sum(bool(each.outcome.stops) and not each.outcome.given_up for each in self.verdicts)
         ends = ", ".join(f"{words[word]} {word}" for word in (EQUAL, STOPPED, WRONG))
         ends += f"; {went_on} of the equal ones went on after a stop"
+        refused = sum(code != 0 for each in self.verdicts for code, _ in each.outcome.doubles)
+        ends += f"; {refused} second starts were refused, {self.count('double') - refused} ended the job themselves"
         return "\n".join([*lines, f"faults: {met}", f"runs: {len(self.verdicts)}: {ends}"])
 
 
@@ -115,6 +119,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--cuts", type=int, default=40)
+    parser.add_argument("--doubles", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--several", type=int, default=2, help="trials at a time")
@@ -132,7 +137,8 @@ def main() -> int:
     if given.sweep:
         campaign.sweep(given.several)
     else:
-        campaign.run(given.kills, given.cuts, given.several, given.seconds)
+        wanted = {"kill": given.kills, "cut": given.cuts, "double": given.doubles}
+        campaign.run(wanted, given.several, given.seconds)
     sys.stdout.write(f"{campaign.table()}\n")
     return int(any(verdict.found for verdict in campaign.verdicts))
 

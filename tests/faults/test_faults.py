@@ -16,10 +16,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import CASES, COORDINATOR
+from cases import ALONE, CASES, COORDINATOR
 from cluster import can_mount
 from history import Entry, History, violations
-from nemesis import Fault
+from nemesis import DOUBLES, SECOND, Fault
 from run import Campaign
 from trials import EQUAL, Trials
 
@@ -132,14 +132,41 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
 
 def test_every_solver_while_things_fail(campaign: Campaign) -> None:
     """All runs end with the model of the unbroken one, or by a second plan where the first was lost as it may be."""
-    campaign.run(kills=0, cuts=0, several=3)
+    campaign.run({}, several=3)
     table = campaign.table()
     assert [str(verdict) for verdict in campaign.verdicts if verdict.found] == [], table
     assert len(campaign.verdicts) == len(NAMES)
     assert len(set(MORE) & set(CASES)) == len(MORE)
     assert campaign.count("kill") >= len(NAMES), table
     assert campaign.count("cut") >= len(NAMES) / 2, table
+    assert campaign.count("double") >= len(NAMES) / 2, table
     assert sum(verdict.word == EQUAL for verdict in campaign.verdicts) >= len(NAMES) - 5, table
+
+
+FIRST_HALF = [(ALONE, 1), (ALONE, 6), ("rows", 1), ("rows", 12)]
+
+
+@pytest.mark.parametrize("how", DOUBLES)
+@pytest.mark.parametrize(("split", "after"), FIRST_HALF)
+def test_a_second_start_is_refused_while_the_first_goes_on(
+    split: str, after: int, how: str, campaign: Campaign
+) -> None:
+    """Before the charge and after it; the first waits until the second has ended, and has one charge."""
+    verdict = campaign.trials.judge(CASES[f"newton, {split}"], [Fault(COORDINATOR, after, how, COORDINATOR, 60.0)])
+    assert (verdict.found, verdict.word) == ([], EQUAL), str(verdict)
+    ((code, said),) = verdict.outcome.doubles
+    assert code == 2
+    assert "another process is at this run now (process " in " ".join(said.split())
+
+
+def test_a_fit_that_reads_its_state_before_it_has_it_is_found(campaign: Campaign) -> None:
+    """Negative control: the second has read while the first ran, and goes on when that has ended."""
+    second = Fault(COORDINATOR, 1, "double", COORDINATOR, 60.0)
+    schedule = [second, Fault(SECOND, 25, "stop", SECOND, 600.0)]  # once it has tried to write
+    verdict = campaign.trials.judge(CASES["newton, central"], schedule, broken="locks late")
+    assert verdict.outcome.faults[1]["at"]["what"] == "before an exchange"
+    found = verdict.found
+    assert "coordinator was charged for 2 plans" in found, found
 
 
 def test_a_coordinator_that_dies_before_it_has_said_start_says_it_when_it_goes_on(campaign: Campaign) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from cases import HELPER, Case, make_site, title
-from cluster import Cluster, Outcome
+from cluster import Cluster, Outcome, is_second
 from cuts import CUTS
 from history import History, read, violations
-from nemesis import Fault, draw
+from nemesis import DOUBLES, Fault, draw
 
 from processes import preload
 
@@ -48,7 +48,7 @@ class Verdict:
         """Those that came about, by kind and by whom they met."""
         return Counter(
             (
-                "cut" if fault["what"] in CUTS else fault["what"],
+                "cut" if fault["what"] in CUTS else "double" if fault["what"] in DOUBLES else fault["what"],
                 "party" if fault["whom"] in self.case.parties else fault["whom"],
             )
             for fault in self.outcome.faults
@@ -63,6 +63,7 @@ class Verdict:
         lines = [f"{title(self.case)}: {self.word}", *(f"  {fault}" for fault in self.schedule)]
         lines += [f"  came about: {fault['what']} {fault['whom']} {fault['at']}" for fault in self.outcome.faults]
         lines += [f"  exit {code}: {last_line(said)[-160:]}" for code, said in self.outcome.ended]
+        lines += [f"  second start, exit {code}: {last_line(said)[-160:]}" for code, said in self.outcome.doubles]
         return "\n".join([*lines, *(f"  WRONG {said}" for said in self.found)])
 
 
@@ -139,9 +140,11 @@ def expected(outcome: Outcome, said: str) -> bool:
 
     A full disk stops any, which goes on once there is room; so does one of which an end was killed twice. Keys that
     were told and not yet kept are lost with the process, by rows until the plan is charged, by columns and at a helper
-    always. Whatever befalls a coordinator, its run goes on.
+    always. Whatever befalls a coordinator, its run goes on. Of two starts one is refused, by the text of `is_second`.
     """
     case = outcome.case
+    if outcome.doubles and is_second(said):
+        return True
     killed = Counter(fault["whom"] for fault in outcome.faults if fault["what"] == "kill")
     allowed = [FULL] if any(fault["what"] == "disk" for fault in outcome.faults) else []
     if any(killed[end] > 1 for end in case.ends):

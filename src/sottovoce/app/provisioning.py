@@ -7,7 +7,8 @@
 
 By columns sites also have people.toml, for people to predict for.
 
-A site that was made before is left as it is: its holder has changed it since.
+A site that was made before is left as it is: its holder has changed it since. What was stopped is completed by the same
+call, whenever that was. Whatever the umask, folders and what is in them are their owner's alone, but for certificates.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.files import write_text
+from sottovoce.files import write_data, write_text
 from sottovoce.transports.certificates import (
     AUTHORITY,
     COORDINATOR,
@@ -84,37 +85,61 @@ class Federation:
 def provision(folder: Path, federation: Federation) -> tuple[list[str], list[str]]:
     """Make the sites of a federation; the names of those made, and of those that were there and stay as they are."""
     authority = folder / AUTHORITY
+    try:
+        authority.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority.chmod(0o700)
+    except OSError as error:
+        raise InputError(f"folder={str(folder)!r} cannot be made ({error.strerror}); choose another.") from None
     if not (authority / f"{AUTHORITY}.pem").exists():
         create_authority(authority)
-        (authority / f"{AUTHORITY}.key").parent.chmod(0o700)
     known = {found.name for found in listed(authority)}  # also those whose folders were given away
     places = {name: folder / f".{name}.new" for name in (COORDINATOR, *federation.ends)}  # until they are whole
     made = [name for name in places if not (folder / name).exists() and (name not in known or places[name].exists())]
-    for name in made:
-        shutil.rmtree(places[name], ignore_errors=True)  # of a run that was stopped
-        certificates = places[name] / CERTIFICATES
-        certificates.mkdir(parents=True)
-        places[name].chmod(0o700)
-        shutil.copyfile(authority / f"{AUTHORITY}.pem", certificates / f"{AUTHORITY}.pem")
-        if (authority / "revoked.pem").exists():
-            shutil.copyfile(authority / "revoked.pem", certificates / "revoked.pem")
-        if name == COORDINATOR or not federation.requests:
-            _issue(authority, certificates, name, federation)
-    pins = {found.name: found.pin for found in listed(authority) if found.name in federation.ends}
-    for name in made:
-        for file, text in _texts(name, federation, pins).items():
-            write_text(places[name] / file, text, "folder", overwrite=False)
+    if not all(_is_whole(places[name], name, federation, authority) for name in made):
+        _make({name: places[name] for name in made}, federation, authority)
     for name in made:
         places[name].rename(folder / name)
     return made, [name for name in places if name not in made]
 
 
+def _make(places: dict[str, Path], federation: Federation, authority: Path) -> None:
+    """The folders of these sites: certificates first, then texts, which have the pins of all."""
+    for name, place in places.items():
+        shutil.rmtree(place, ignore_errors=True)  # of a call that was stopped
+        certificates = place / CERTIFICATES
+        place.mkdir(mode=0o700)
+        certificates.mkdir(mode=0o700)
+        _copy(authority / f"{AUTHORITY}.pem", certificates)
+        if (authority / "revoked.pem").exists():
+            _copy(authority / "revoked.pem", certificates)
+        if name == COORDINATOR or not federation.requests:
+            _issue(authority, certificates, name, federation)
+    for name, place in places.items():
+        for file, text in _texts(name, federation, _pins(federation, authority)).items():
+            write_text(place / file, text, "folder", overwrite=False, mode=0o600)
+
+
+def _is_whole(place: Path, name: str, federation: Federation, authority: Path) -> bool:
+    """Whether a call that was stopped has made this site; made again its key would not be the one that others pin."""
+    texts = _texts(name, federation, _pins(federation, authority))
+    there = {path.name: path.read_text(encoding="utf-8") for path in place.glob("*.*") if path.is_file()}
+    return there == texts
+
+
+def _pins(federation: Federation, authority: Path) -> dict[str, str]:
+    return {found.name: found.pin for found in listed(authority) if found.name in federation.ends}
+
+
 def _issue(authority: Path, certificates: Path, name: str, federation: Federation) -> None:
     """The authority keeps the certificate; the key goes to the site and is nowhere else."""
     issue(authority, name, hosts=federation.hosts, days=federation.days)
-    shutil.copyfile(authority / f"{name}.pem", certificates / f"{name}.pem")
+    _copy(authority / f"{name}.pem", certificates)
     shutil.move(authority / f"{name}.key", certificates / f"{name}.key")
     (certificates / f"{name}.key").chmod(0o600)
+
+
+def _copy(certificate: Path, folder: Path) -> None:
+    write_data(folder / certificate.name, certificate.read_bytes(), "folder", mode=0o644)
 
 
 def _texts(name: str, federation: Federation, pins: dict[str, str]) -> dict[str, str]:

@@ -600,7 +600,8 @@ def write_texts(job: Job, texts: Mapping[str, str], *, overwrite: bool = False) 
     try:
         for key, text in texts.items():
             if not _has(paths[key], text):
-                write_text(paths[key], text, f"output.{key}", overwrite=overwrite)
+                empty = _has(paths[key], "")  # as a fit leaves it that was stopped on a disk without hard links
+                write_text(paths[key], text, f"output.{key}", overwrite=overwrite or empty)
     except InputError as error:
         folder = Path(tempfile.mkdtemp(prefix="sottovoce-"))
         for key, text in texts.items():

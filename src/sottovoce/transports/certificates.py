@@ -306,14 +306,15 @@ def own_pem(credentials: Credentials) -> str:
 def create_authority(folder: str | os.PathLike[str]) -> None:
     """Make the authority that issues certificates: `authority.pem` and `authority.key` in `folder`.
 
-    An authority that is already there is refused, not replaced: every certificate it issued would be void.
+    An authority that is already there is refused, not replaced: every certificate it issued would be void. A key
+    without a certificate, of a process that was stopped between the two, gets one.
     """
     folder = Path(folder)
-    for existing in (folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"):
-        if existing.exists():
-            raise InputError(f"{existing} exists; use that authority, or another folder for a new one.")
+    existing, path = (folder / f"{AUTHORITY}.{kind}" for kind in ("pem", "key"))
+    if existing.exists():
+        raise InputError(f"{existing} exists; use that authority, or another folder for a new one.")
     folder.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = _authority_key(folder) if path.exists() else ec.generate_private_key(ec.SECP256R1())
     name = _subject("sottovoce authority")
     certificate = (
         _builder(name, name, key.public_key(), key.public_key(), _AUTHORITY_DAYS)
@@ -513,12 +514,15 @@ def _pins_taken_back(folder: Path) -> set[str]:
 
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """The authority of a folder and its key."""
-    authority = _certificate(_read(folder / f"{AUTHORITY}.pem"), f"{AUTHORITY}.pem")
+    return _certificate(_read(folder / f"{AUTHORITY}.pem"), f"{AUTHORITY}.pem"), _authority_key(folder)
+
+
+def _authority_key(folder: Path) -> ec.EllipticCurvePrivateKey:
     key = key_in(_read(path := folder / f"{AUTHORITY}.key"), str(path))
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{AUTHORITY}.key is not an elliptic-curve key; create_authority makes one.")
     _warn_of_readers(folder / f"{AUTHORITY}.key")
-    return authority, key
+    return key
 
 
 def _words(folder: Path, name: str) -> str | None:

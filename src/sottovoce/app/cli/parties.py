@@ -103,7 +103,7 @@ def serve(job: PartyJob, asked: ViewOptions = NO_OPTIONS, *, once: bool, patienc
         if table.log != "-":
             console.print(f"{name}: {text}", soft_wrap=True)
 
-    with watching(Watch("party", name), table, job.resolve, say) as watch:
+    with watching(Watch("party", name, meets_at=job.federation.coordinator), table, job.resolve, say) as watch:
         _serve(job, watch, say, once=once, patience=patience)
 
 
@@ -222,7 +222,7 @@ def helper(
         if table.log != "-":
             console.print(f"{name}: {text}", soft_wrap=True)
 
-    with watching(Watch("helper", name), table, said.resolve, say) as watch:
+    with watching(Watch("helper", name, meets_at=address), table, said.resolve, say) as watch:
         say(f"a helper, without records; connecting to {address}; Ctrl-C stops")
         if said.set_elsewhere:
             say(said.set_elsewhere)

@@ -67,7 +67,8 @@ def watched_fit(job: Job, table: ViewTable, say: Callable[[str], None]) -> Itera
     from sottovoce.app.view.watch import Watch
     from sottovoce.app.view.watched import WatchedWire, budget_of
 
-    watch = Watch("coordinator", job.path.stem, data_here=job.federation is None)
+    meets_at = "" if job.federation is None else job.federation.listen or ""
+    watch = Watch("coordinator", job.path.stem, data_here=job.federation is None, meets_at=meets_at)
     with watching(watch, table, job.resolve, say, "done"):
         if job.federation is not None:
             watch.expect(*job.federation.parties, *filter(None, [job.federation.helper]))

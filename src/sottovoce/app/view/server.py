@@ -145,9 +145,15 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def served(watch: Watch, port: int, token: str) -> Iterator[str]:
-    """Serve the page at a port, 0 for a free one; yields its address."""
+    """Serve the page at a port, 0 for a free one; yields its address.
+
+    A free one is never that of the coordinator, who may not yet listen at it.
+    """
     try:
         server = _Server(port, watch, token)
+        if port == 0 and watch.meets_at.endswith(f":{server.server_address[1]}"):
+            taken, server = server, _Server(port, watch, token)  # another one, as long as that is taken
+            taken.server_close()
     except (OSError, OverflowError):
         raise InputError(
             f"view.port={port} cannot be listened on at {HOST}; give a free one, 0 for any, or --no-view."

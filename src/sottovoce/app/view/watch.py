@@ -26,7 +26,13 @@ class Watch:
     """
 
     def __init__(
-        self, role: str, end: str, *, data_here: bool | None = None, clock: Callable[[], float] = time.time
+        self,
+        role: str,
+        end: str,
+        *,
+        data_here: bool | None = None,
+        meets_at: str = "",
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._state = State()
         self._lock = threading.Lock()
@@ -34,6 +40,7 @@ class Watch:
         self._clock = clock
         self._plan: Plan | None = None
         self.role = role
+        self.meets_at = meets_at  # the address at which the parties find the coordinator
         self.data_here = role != "coordinator" if data_here is None else data_here
         self._started = Started(role, end, __version__)
         self.tell(self._started)
