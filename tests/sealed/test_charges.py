@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from tests.plans import OPTIONS, SEALED, SEVERAL
 
 import sottovoce as sv
 from sottovoce import algorithms
@@ -36,7 +37,6 @@ from sottovoce.privacy.spending import Book, open_terms
 from sottovoce.queries import noise_left, pricing
 from sottovoce.queries.joint import known_part
 from sottovoce.queries.pricing import queries_of
-from tests.plans import OPTIONS, SEALED, SEVERAL
 
 NEAR = 1 + 1e-9
 LOSSES: dict[str, dict[str, Any]] = {
@@ -70,7 +70,7 @@ def _cells() -> Iterator[Cell]:
         by_columns = split == "columns"
         if form.several != (loss == "softmax") or (by_columns and not set(knobs) <= {"curious"}):
             continue
-        if sum({**{"pooling": 0, "absent": 0}, **knobs}[each] for each in ("pooling", "absent")) >= parties:
+        if sum({"pooling": 0, "absent": 0, **knobs}[each] for each in ("pooling", "absent")) >= parties:
             continue
         fields = {**OPTIONS[form.name], **LOSSES[loss], "relation": relation}
         fields["sealing"] = Sealing(**{"curious": parties - 1, **knobs})
@@ -221,7 +221,7 @@ def test_what_is_charged_is_what_the_worst_pool_learns() -> None:
 
 
 def test_the_charge_of_the_noise_of_the_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pricing, "least_left", lambda plan, query, relation: 1.0)  # noqa: ARG005
+    monkeypatch.setattr(pricing, "least_left", lambda plan, query, relation: 1.0)
     found = list(too_little())
     assert {(relation, query) for _, query, relation, _ in found} >= {("zero-out", "gradient"), ("zero-out", "rescale")}
     assert all("by columns" in name and ", replace-one," in name for name, _, _, _ in found)

@@ -56,7 +56,7 @@ class Pricing:
     """The price of a plan against each adversary. A published form with a price of its own has a subclass."""
 
     def events(self, form: Form, plan: Plan, relation: Relation, party: str) -> tuple[Event, ...]:
-        """What a record of `party` pays against whoever sees each message; of sealed sums against all declared pools."""
+        """What a record of `party` pays against whoever sees each message, of sealed sums whoever may pool."""
         precisions = {release.std**-2 if release.std > 0.0 else math.inf for release in _kept(plan)}
         return self.charge(form, plan, relation, party, dict.fromkeys(plan.names, max(precisions, default=0.0)))
 
@@ -198,7 +198,7 @@ def missed_at(profiles: Mapping[str, Profile], delta: float, false_alarms: Seque
 def sealed_events(
     plan: Plan, queries: Mapping[str, Query], relation: Relation, left: Mapping[str, float]
 ) -> tuple[Event, ...]:
-    """What sealed sums cost whoever is `left` with so much of the variance of each, by query, spare releases included."""
+    """What sealed sums, spare ones too, cost whoever is `left` with so much of the variance of each, by query."""
     found = (
         release.event(relation, count=queries[release.query].uses(plan, release.count), noises=left[release.query])
         for release in plan.releases
