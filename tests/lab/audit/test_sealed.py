@@ -5,6 +5,8 @@ A game accuses a correct mechanism with probability 1e-4 at most, for a seed tha
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from typing import Any
 
@@ -14,10 +16,13 @@ from sottovoce.data.bounds import Bounds
 from sottovoce.errors import InputError
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, play, source
-from sottovoce.lab.audit.runner import at_audit_scale
+from sottovoce.lab.audit.measure import errors_at, mu_of
+from sottovoce.lab.audit.runner import at_audit_scale, own_games
 from sottovoce.plan.problem import Named
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.privacy.relation import RELATIONS, Relation
+from sottovoce.queries import pricing
 from sottovoce.queries.joint import JointGradient
 
 ROWS: dict[str, Any] = {"solver": "gradient", "split": "rows", "parties": 6, "rounds": 1, "sealing": Sealing(curious=5)}
@@ -87,6 +92,65 @@ def test_by_columns_parties_that_know_a_part_are_left_what_was_charged(monkeypat
     assert 0.3 * result.claimed < result.measured < result.claimed
     monkeypatch.setattr(JointGradient, "known_part", lambda self, plan, told: 1.0)
     assert play(columns(), runs=200, seed=1).broken
+
+
+# Plans under one relation, on accounts under both
+
+
+CROSSED = [
+    *(("columns", "parties", plan, account) for plan in RELATIONS for account in RELATIONS),
+    ("columns", "coordinator", "zero-out", "replace-one"),
+    ("columns", "coordinator", "replace-one", "zero-out"),
+    ("rows", "parties", "zero-out", "replace-one"),
+    ("rows", "parties", "replace-one", "zero-out"),
+]
+CROSSED_ALARM = 1e-6 / len(CROSSED)  # all of these games together accuse a correct mechanism with 1e-6 at most
+
+
+def crossed(split: str, adversary: Any, relation: Relation, account: Relation) -> Game:
+    """By columns neighbours of all other parties agree on what these have: a part is blanked, or a label replaced."""
+    plan = audit_plan(**{**(ROWS if split == "rows" else COLUMNS), "relation": relation})
+    fields: dict[str, Any] = {}
+    if (split, adversary) == ("columns", "parties"):
+        blanked = {"records": BLANKED, "script": ((7.5, -1.1),)}
+        replaced = {"records": ((0.28, 0.96, 1.0), (0.28, 0.96, -1.0), (math.nan,) * 3), "script": ((0.0, 0.0),)}
+        fields = blanked if account == "zero-out" else replaced
+    return Game("crossed", plan, adversary=adversary, account=account, **fields)
+
+
+@functools.cache
+def ruled_out(split: str, adversary: str, relation: Relation, account: Relation) -> float:
+    """The mu that 300 runs of each side rule out, by the sign of the log-likelihood ratio."""
+    game = crossed(split, adversary, relation, account)
+    labels = (split, adversary, relation, account)
+    first, second = (game.statistics(which, 300, source(1, *labels, which)) for which in (0, 1))
+    return mu_of(errors_at(first, second, 0.0, CROSSED_ALARM))
+
+
+@pytest.mark.parametrize(("split", "adversary", "relation", "account"), CROSSED)
+def test_an_account_under_another_relation_is_charged_what_can_be_measured(
+    split: str, adversary: str, relation: Relation, account: Relation
+) -> None:
+    charged = crossed(split, adversary, relation, account).claim().value
+    assert 0 < ruled_out(split, adversary, relation, account) < charged
+
+
+def test_the_charge_of_the_noise_of_the_plan_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where parties know a part of a record, and the top-up was not made for that."""
+    monkeypatch.setattr(pricing, "least_left", lambda plan, query, relation: 1.0)
+    found = {cell for cell in CROSSED if ruled_out(*cell) > crossed(*cell).claim().value}
+    assert found == {("columns", "parties", "replace-one", "zero-out")}
+
+
+def test_every_sealed_plan_is_played_under_both_relations() -> None:
+    relations: dict[tuple[str, str], set[str]] = {}
+    for name, make in catalogue().items():
+        if "sealed" in name and (game := make()).holds:
+            relations.setdefault((game.plan.digest.hex(), game.adversary), set()).add(game.relation)
+    assert set(map(frozenset, relations.values())) == {frozenset(RELATIONS)}
+    own = own_games(audit_plan(**{**ROWS, "relation": "replace-one"})).values()
+    views = {(game.adversary, game.relation) for game in own if isinstance(game, Game)}
+    assert views == set(itertools.product(("coordinator", "parties", "world"), RELATIONS))
 
 
 @pytest.mark.parametrize("solver", ["newton", "whitened"])

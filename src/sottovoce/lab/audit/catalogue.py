@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from sottovoce.lab.audit.games import Game
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem, Split
 from sottovoce.plan.sealing import Sealing
+from sottovoce.privacy.relation import RELATIONS, Relation, either
 from sottovoce.solvers import by_name
 
 RECORDS = 8
@@ -53,11 +55,17 @@ SEALED: Mapping[str, Mapping[str, Any]] = {  # who attacks a sealed run
     "all other parties": {"adversary": "parties"},
     "coordinator with all other parties": {"pools": True, "holds": False},
 }
-# The slope of the canary has one sign with the first party's part, and the other without it: at its bound both times.
+# Neighbours that agree on what the second party has. Zero-out: the slope of the canary has one sign with the first
+# party's part, and the other without it, at its bound both times. Replace-one: so it has by the label alone.
 KNOWN_PART: Mapping[str, Any] = {
     "adversary": "parties",
     "records": ((1.0, 1.0, 0.0), (math.nan, 1.0, math.nan), (math.nan, math.nan, math.nan)),
     "script": ((6.0, -3.0),) * 3,
+}
+REPLACED_PART: Mapping[str, Any] = {
+    "adversary": "parties",
+    "records": ((1.0, 1.0, 1.0), (1.0, 1.0, -1.0), (math.nan, math.nan, math.nan)),
+    "script": ((0.0, 0.0),) * 3,
 }
 COLUMNS: Mapping[str, Mapping[str, Any]] = {
     "frank-wolfe": {"rounds": CHOICES, "regulariser": BALL, "records": 16, "slope_bound": 0.5},
@@ -183,20 +191,28 @@ def _sealed_rows(game: Callable[..., None]) -> None:
         plan |= {"relation": "zero-out", **CENTRAL[solver]}
         views = SEALED if solver == "gradient" else {"coordinator": SEALED["coordinator"]}
         for view, fields in views.items():
-            game(f"{solver} by rows, sealed, {view}", plan, runs=SOME, **fields)
+            for name, account in accounts("zero-out") if fields.get("holds", True) else [("", None)]:
+                game(f"{solver} by rows, sealed, {view}{name}", plan, runs=SOME, account=account, **fields)
 
 
 def _sealed_columns(game: Callable[..., None]) -> None:
     """Two holders whose products are sealed. A party knows its own column, so its neighbours agree there."""
     for solver in ("newton", "whitened", "gradient"):
         plan: dict[str, Any] = {"solver": solver, "split": "columns", "parties": 2, "features": 1}
-        plan |= {"relation": "zero-out", **CENTRAL[solver], "sealing": Sealing(curious=1), "labels": "held"}
-        for view in ("world", "coordinator") if solver == "gradient" else ("coordinator",):
-            game(f"{solver} by columns, sealed, {view}", plan, runs=SOME, adversary=view)
-        if solver == "gradient":
-            game(f"{solver} by columns, sealed, parties", plan, runs=SOME, **KNOWN_PART)
-            replaced = {**plan, "relation": "replace-one"}
-            game(f"{solver} by columns, sealed, coordinator, replace-one", replaced, runs=SOME)
+        plan |= {**CENTRAL[solver], "sealing": Sealing(curious=1), "labels": "held"}
+        views = ("world", "coordinator", "parties") if solver == "gradient" else ("coordinator",)
+        for view, relation in itertools.product(views, RELATIONS):
+            said = f"{solver} by columns, sealed, {view}{', replace-one' if relation == 'replace-one' else ''}"
+            for name, account in accounts(relation):
+                parts = either(account or relation, zero_out=KNOWN_PART, replace_one=REPLACED_PART)
+                fields = parts if view == "parties" else {"adversary": view}
+                game(said + name, {**plan, "relation": relation}, runs=SOME, account=account, **fields)
+
+
+def accounts(relation: Relation) -> Iterator[tuple[str, Relation | None]]:
+    """Those that are charged for a plan of that relation: under the same one, and under another, with a name for it."""
+    yield "", None
+    yield from ((f", charged under {other}", other) for other in RELATIONS if other != relation)
 
 
 def _evaluations(game: Callable[..., None]) -> None:

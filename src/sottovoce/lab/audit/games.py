@@ -28,7 +28,7 @@ from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.events import PoissonGaussian, Selection
 from sottovoce.privacy.guarantee import Adversary
 from sottovoce.privacy.randomness import Randomness, SeededRandomness, SystemRandomness
-from sottovoce.privacy.relation import either, inside
+from sottovoce.privacy.relation import Relation, either, inside
 
 Array = NDArray[np.float64]
 Data = Mapping[str, tuple[Matrix, ArrayLike]]
@@ -66,6 +66,12 @@ class Game:
     records: tuple[tuple[float, ...], ...] = ()  # canary, its neighbour, all others: features and label, NaN for null
     pools: bool = False  # of sealed sums: whether the coordinator pools with all parties but the canary's
     script: tuple[tuple[float, ...], ...] = ()  # of sealed columns: the weights of gradients, whatever was opened
+    account: Relation | None = None  # of the neighbours, and of the account that is charged; None: the plan's
+
+    @property
+    def relation(self) -> Relation:
+        """By which the two data sets are neighbours."""
+        return self.account or self.plan.relation
 
     @property
     def published(self) -> bool:
@@ -73,8 +79,8 @@ class Game:
         return self.plan.claimed_epsilon is not None
 
     def claim(self) -> Claim:
-        """The plan's own statement against the adversary, or the paper's."""
-        plan, relation, form = self.plan, self.plan.relation, algorithms.of(self.plan)
+        """What an account is charged, the statement against the adversary, or the paper's."""
+        plan, relation, form = self.plan, self.relation, algorithms.of(self.plan)
         if plan.claimed_epsilon is not None:
             if self.measure == "mu":
                 return Claim("mu", mu_for(plan.claimed_epsilon, plan.delta))
@@ -90,10 +96,14 @@ class Game:
         epsilon = form.pricing.epsilons(form, plan, relation)[self.adversary]
         return Claim("mu", mu_for(epsilon, inside(plan.delta)))
 
+    def neighbours(self) -> tuple[Data, Data]:
+        """Both data sets."""
+        return neighbours(self.plan, self.records, self.relation)
+
     def sides(self) -> tuple[Side, Side]:
         """Both data sets, prepared."""
         with _quiet():
-            return tuple(Side(self.plan, data) for data in neighbours(self.plan, self.records))  # type: ignore[return-value]
+            return tuple(Side(self.plan, data) for data in self.neighbours())  # type: ignore[return-value]
 
     def statistics(self, which: int, runs: int, randomness: Callable[[str], Randomness]) -> Array:
         """A row for each of `runs` runs on one of the two sides."""
@@ -107,7 +117,7 @@ class Game:
         """The log-likelihood ratios of sums that were sealed, less what the adversary knows of them."""
         pool: Pool = "coordinator and parties" if self.pools else self.adversary
         plan, keys = keyed(self.plan, randomness)
-        data = neighbours(self.plan, self.records)
+        data = self.neighbours()
         sources = {name: randomness(name) for name in (*plan.names, COORDINATOR)}
         with _quiet():
             if plan.split == "columns":
@@ -170,7 +180,7 @@ def verdict(game: Game, claim: Claim, first: Array, second: Array, seconds: floa
     said = BROKEN if above else "holds"
     if not game.holds:
         said = "broken, as expected" if above else "not shown"
-    view = (game.name, game.adversary, plan.relation, claim.measure, plan.delta)
+    view = (game.name, game.adversary, game.relation, claim.measure, plan.delta)
     runs = len(first) + len(second)
     return Result(*view, claim.value, measured, said, game.published, game.holds, runs, seconds)
 
@@ -189,8 +199,10 @@ def source(seed: int | None, *labels: object) -> Callable[[str], Randomness]:
     return lambda party: SeededRandomness(seed, *map(str, labels), party)
 
 
-def neighbours(plan: Plan, records: tuple[tuple[float, ...], ...] = ()) -> tuple[Data, Data]:
-    """Two data sets that differ in one record, by default a canary among null rows.
+def neighbours(
+    plan: Plan, records: tuple[tuple[float, ...], ...] = (), relation: Relation | None = None
+) -> tuple[Data, Data]:
+    """Two data sets that differ in one record, by default a canary among null rows, and by the plan's relation.
 
     The canary is as large as the bounds allow, with a label at its bound. Zero-out: it, and a null row. Replace-one:
     it, and its opposite. Of a plan that protects features: a column at its bound, and a column of zeros.
@@ -201,7 +213,7 @@ def neighbours(plan: Plan, records: tuple[tuple[float, ...], ...] = ()) -> tuple
         without = canary.copy()
         without[0] = 0.0
         return _placed(plan, canary, canary), _placed(plan, without, without)
-    first, second, rest = canary, either(plan.relation, zero_out=null, replace_one=opposite), null
+    first, second, rest = canary, either(relation or plan.relation, zero_out=null, replace_one=opposite), null
     if records:
         first, second, rest = (np.array(record) for record in records)
     return _placed(plan, first, rest), _placed(plan, second, rest)

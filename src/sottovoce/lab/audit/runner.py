@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import InputError
-from sottovoce.lab.audit.catalogue import catalogue
+from sottovoce.lab.audit.catalogue import accounts, catalogue
 from sottovoce.lab.audit.games import Claim, Game, Result, source, verdict
 from sottovoce.plan.plan import Plan
 
@@ -117,7 +117,7 @@ def _claimed(game: Game | str) -> Claim:
 def own_games(plan: Plan) -> dict[str, Game | str]:
     """The plan against the coordinator and against the world, at audit scale; as many runs as time allows.
 
-    A plan that seals its sums is attacked by all other parties too.
+    A plan that seals its sums is attacked by all other parties too, and on accounts under both relations.
     """
     scaled = at_audit_scale(plan)
     views: list[dict[str, Any]] = [{}]
@@ -125,10 +125,10 @@ def own_games(plan: Plan) -> dict[str, Game | str]:
         views.append({"adversary": "world", "sees": "model"})
     found: dict[str, Game | str] = {}
     if plan.sealing is not None:
-        views = [{"adversary": adversary} for adversary in ("coordinator", "parties", "world")]
+        both = itertools.product(("coordinator", "parties", "world"), accounts(plan.relation))
+        views = [{"adversary": who, "account": account, "said": f", {who}{name}"} for who, (name, account) in both]
     for view in views:
-        name = f"{plan.algorithm}, your plan{', model' if 'sees' in view else ''}"
-        name += f", {view['adversary']}" if plan.sealing is not None else ""
+        name = f"{plan.algorithm}, your plan{', model' if 'sees' in view else ''}{view.pop('said', '')}"
         game = Game(name, scaled, **view)
         game.statistics(0, 1, source(None))  # what has to be compiled or drawn up once
         begun = time.perf_counter()
