@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from sottovoce import algorithms
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.query import Query
 from sottovoce.estimators.report import privacy_report
+from sottovoce.federation.demands import Known
 from sottovoce.federation.plan_checks import charge_of
 from sottovoce.federation.policy import Policy
 from sottovoce.lab.audit.catalogue import audit_plan
@@ -37,6 +39,7 @@ from sottovoce.privacy.spending import Book, open_terms
 from sottovoce.queries import noise_left, pricing
 from sottovoce.queries.joint import known_part
 from sottovoce.queries.pricing import queries_of
+from sottovoce.transports.identity import local_identities
 
 NEAR = 1 + 1e-9
 LOSSES: dict[str, dict[str, Any]] = {
@@ -270,9 +273,11 @@ def epsilon_at(mu: float, delta: float, relation: Relation) -> float:
 def test_a_policy_refuses_what_a_declared_pool_learns_more_than_it_allows() -> None:
     for plan, relation, mu in gaussian_cells():
         form, epsilon = algorithms.of(plan), epsilon_at(mu, plan.delta, relation)
+        assert plan.sealing is not None
+        known = Known(local_identities(plan.names)[plan.names[0]])
+        agreed = Policy(max_delta=0.1, relation=relation, sealed=True, curious=plan.sealing.curious)
         for limit, refused in ((0.999 * epsilon, True), (1.001 * epsilon, False)):
-            policy = Policy(max_epsilon=limit, max_delta=0.1, relation=relation, sealed=True)
-            reason = policy.refuse(plan, form, plan.names[0])
+            reason = replace(agreed, max_epsilon=limit).refuse(plan, form, plan.names[0], known)
             assert (reason is not None) == refused, (plan, relation)
             assert reason is None or "above this party's limit" in reason
 

@@ -23,8 +23,8 @@ class Policy:
 
     A limit on epsilon holds at the plan's delta, without a limit on delta at 1/N at most: above it any leak is cheap.
     The cost is taken under `relation`; None leaves the choice to the plan. Of sealed sums it is that against the worst
-    of those whom the plan declares. `tell_classes` lets a coordinator ask which
-    labels occur, without noise. `predict_for` names who may learn joint predictions about the people here: parties, or
+    of those whom the plan declares. `tell_classes` lets a coordinator ask which labels occur, without noise.
+    `predict_for` names who may learn joint predictions about the people here: parties, or
     "coordinator"; no epsilon covers them, and counts of them leave under a plan alone. `trains=False`: these people are
     predicted for and never trained or evaluated on. Rows that may be trained on are predicted for only with
     `predict_training`. A model is used once its holder approved it (`sottovoce models approve`); with `approve_models`

@@ -39,7 +39,7 @@ def audit(
 
     Each game plays an algorithm's own code on two data sets that differ in one record, again and again, and guesses
     which it was from what the adversary sees. The errors prove a lower bound of the privacy loss. For ours it must lie
-    below the claim; for some published calibrations it lies above, as their claims do not hold. Takes about three minutes.
+    below the claim; for some published calibrations it lies above, as their claims do not hold. Takes three minutes.
     With a job, the plan of the job is attacked: its solver, bounds, rounds and calibration, on made-up records and with
     the noise of a mu of 2. No data file is read and nothing is charged.
     Ends with code 1 if a claim of ours is broken.
