@@ -94,6 +94,11 @@ def test_by_columns_parties_that_know_a_part_are_left_what_was_charged(monkeypat
     assert play(columns(), runs=200, seed=1).broken
 
 
+@pytest.mark.parametrize("game", [rows(), columns()], ids=["rows", "columns"])
+def test_each_run_without_a_seed_has_noise_of_its_own(game: Game) -> None:
+    assert len(set(game.statistics(0, 4, source(None)).tolist())) == 4
+
+
 # Plans under one relation, on accounts under both
 
 

@@ -19,7 +19,7 @@ from sottovoce.algorithms import Solution
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.likelihood import View, log_likelihood
 from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
-from sottovoce.lab.audit.sealed import Pool, SealedColumns, SealedRows, keyed, seeds_of
+from sottovoce.lab.audit.sealed import Anew, Pool, SealedColumns, SealedRows, keyed, seeds_of
 from sottovoce.lab.audit.transcript import Asked, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
@@ -118,7 +118,7 @@ class Game:
         pool: Pool = "coordinator and parties" if self.pools else self.adversary
         plan, keys = keyed(self.plan, randomness)
         data = self.neighbours()
-        sources = {name: randomness(name) for name in (*plan.names, COORDINATOR)}
+        sources = {name: Anew(randomness(name)) for name in (*plan.names, COORDINATOR)}
         with _quiet():
             if plan.split == "columns":
                 parts = [SealedColumns(plan, one, pool, self.script) for one in data]

@@ -257,6 +257,19 @@ class SealedColumns:
         return found - np.trunc(np.outer(labels, 2.0**plan.preparation.bits * np.array(lookup.beta))).astype(np.int64)
 
 
+class Anew(Randomness):
+    """Bits of a source for many runs with the same keys. By key and label, as a run draws, all would have one noise."""
+
+    secure = False
+
+    def __init__(self, source: Randomness) -> None:
+        self._source = source
+
+    def bytes(self, count: int) -> bytes:
+        """The next ones of the source."""
+        return self._source.bytes(count)
+
+
 class _NoDithers(Randomness):
     """For look-ups that draw none."""
 
