@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
 import random
 
 import numpy as np
 import pytest
 
 from sottovoce.errors import RefusedError
+from sottovoce.sealed import curve
 from sottovoce.sealed.curve import ORDER, PRIME, _on_curve, hashed, new_scalar, points_of, quotient
 from sottovoce.sealed.workers import Workers, blinded
 
@@ -53,6 +55,52 @@ def test_texts_are_hashed_to_the_curve_by_the_salt_and_the_label() -> None:
         for point in other
     }
     assert np.array_equal(points, hashed(SALT, ["list"], TEXTS))
+
+
+def tried(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> tuple[list[int], int]:
+    """How many points are tried for texts, time after time, and how many hashes are made of them."""
+    sizes, digests, whole, digest = list[int](), list[int](), _on_curve, hmac.digest
+
+    def on_curve(points: np.ndarray) -> np.ndarray:
+        sizes.append(len(points))
+        found: np.ndarray = whole(points)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(curve, "_on_curve", on_curve)
+        patch.setattr(curve.hmac, "digest", lambda *said: digests.append(1) or digest(*said))
+        hashed(SALT, ["list"], texts)
+    return sizes, len(digests)
+
+
+@pytest.mark.parametrize("count", [1, 2, 40, 1000])
+def test_how_often_points_are_tried_follows_from_the_length_of_a_list(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More are needed with a chance below 1e-11 a list."""
+    lists = [[f"{one} {place}" for place in range(count)] for one in range(20)]
+    found = [tried(monkeypatch, texts) for texts in lists]
+    assert all(each == found[0] for each in found)
+    assert found[0] == (curve.batches(count), sum(curve.batches(count)))
+    assert sum(curve.batches(2**15)) < 1.1 * 2 * 2**15  # what it costs
+    points = [hashed(SALT, ["list"], texts).tobytes() for texts in lists]
+    monkeypatch.setattr(curve, "batches", lambda _: [])  # planted fault: as often as each text needs
+    found = [tried(monkeypatch, texts) for texts in lists]
+    assert any(each != found[0] for each in found)
+    assert points == [hashed(SALT, ["list"], texts).tobytes() for texts in lists]  # the points are the same
+
+
+def test_no_texts_are_hashed_to_nothing() -> None:
+    assert hashed(SALT, ["list"], []).shape == (0, 32)
+
+
+def test_a_point_and_its_sum_with_one_of_order_2_are_one_after_blinding() -> None:
+    """Whoever sends both has spent two points on one text."""
+    x = int.from_bytes(hashed(SALT, ["list"], ["1"]).tobytes(), "little")
+    both = as_points([x, pow(x, -1, PRIME)]).tobytes()
+    assert len(points_of(both, 2)) == 2
+    scalar = new_scalar()
+    assert blinded(scalar, both[:32]) == blinded(scalar, both[32:])
 
 
 def test_scalars_commute_and_are_taken_back() -> None:

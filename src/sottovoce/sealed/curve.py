@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Any, Final
@@ -58,21 +59,35 @@ def quotient(scalar: bytes, by: bytes) -> bytes:
 
 
 def hashed(salt: bytes, label: Sequence[Any], texts: Sequence[str]) -> Points:
-    """A point of the curve for each text, which nobody can compute who lacks the salt."""
+    """A point of the curve for each text, which nobody can compute who lacks the salt.
+
+    How many points are tried follows from the number of texts alone: time does not tell how often a text was tried.
+    """
     head = json.dumps(list(label), separators=(",", ":")).encode() + b"\n"
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     found = np.zeros((len(texts), POINT), dtype=np.uint8)
-    left, counter = np.arange(len(texts)), 0
-    while left.size:
-        begin = head + counter.to_bytes(2, "big")
-        tried = b"".join([hmac.digest(salt, begin + encoded[place], "sha256") for place in left.tolist()])
+    left, counter, sizes = np.arange(len(texts)), 0, batches(len(texts))
+    while left.size or counter < len(sizes):
+        begin, more = head + counter.to_bytes(2, "big"), (sizes[counter] if counter < len(sizes) else 0) - left.size
+        places = left.tolist() + [0] * more  # the first text again, for nothing
+        tried = b"".join([hmac.digest(salt, begin + encoded[place], "sha256") for place in places])
         points = np.frombuffer(tried, dtype=np.uint8).reshape(-1, POINT).copy()
         points[:, -1] &= 0x7F
         points.setflags(write=False)  # as those that come from others: one compiled loop for both
-        good = _on_curve(points)
-        found[left[good]] = points[good]
+        good = _on_curve(points)[: left.size]
+        found[left[good]] = points[: left.size][good]
         left, counter = left[~good], counter + 1
     return found
+
+
+def batches(texts: int) -> list[int]:
+    """How many points are tried at a time for so many texts: m + 8 sqrt(m) + 8, m = texts / 2^k, k from 0 on.
+
+    Of texts that are tried a k-th time there are m in the mean; more than that with a chance below 1e-11, and some left
+    after the last time with one below 2^-80. Then more are tried.
+    """
+    left = [texts / 2**k for k in range(texts.bit_length() + 80)] if texts else []
+    return [math.ceil(m + 8 * math.sqrt(m) + 8) for m in left]
 
 
 def points_of(data: bytes, count: int) -> Points:
