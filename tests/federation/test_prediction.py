@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -276,6 +277,34 @@ def test_two_requests_have_other_pads_and_one_request_has_the_same() -> None:
     asked = next(f for name, f in wire.down if name == "anna" and f.kind == "predict")
     repeated = send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text)
     np.testing.assert_array_equal(repeated.arrays[MASKED], answers[0])
+
+
+def test_no_pad_is_on_scores_of_two_models_or_orders() -> None:
+    """Whatever a holder gives in its own process: a request of before is answered alike, or no more."""
+    fitted, federation = trained()
+    remote, parties, wire = elsewhere(federation, rows(1)[0])
+    fitted.decision_function(remote)
+    asked = next(f for name, f in wire.down if name == "anna" and f.kind == "predict")
+
+    def again() -> Frame:
+        return send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text)
+
+    anna = parties[0].predictor
+    model = anna.models.get(asked.plan)
+    assert model is not None
+    assert again().kind == "answer"
+    anna.learn(asked.plan, model)
+    assert again().kind == "refuse"  # that it is the one of before is not looked at
+    fitted.decision_function(remote)
+    asked = [f for name, f in wire.down if name == "anna" and f.kind == "predict"][-1]
+    first = again().arrays[MASKED]
+    anna.learn(asked.plan, model)
+    np.testing.assert_array_equal(again().arrays[MASKED], first)
+    anna.learn(asked.plan, dataclasses.replace(model, coef=model.coef + 1.0))
+    assert "another public key for this party" in said(again())["refused"]
+    key = anna.public_key
+    anna.renew("of another order")
+    assert anna.public_key != key
 
 
 def test_parties_that_were_shown_different_keys_do_not_agree() -> None:

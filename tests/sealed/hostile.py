@@ -39,9 +39,16 @@ def sealed_plan(solver: str = "newton", split: Any = "columns", parties: int = 2
 class Hostile:
     """Parties with run keys of their own, and whatever a coordinator says to them."""
 
-    def __init__(self, plan: Plan, data: Mapping[str, tuple[Any, Any]], seed: int = 0) -> None:
+    def __init__(
+        self, plan: Plan, data: Mapping[str, tuple[Any, Any]], seed: int = 0, accounts: Mapping[str, Any] = NOTHING
+    ) -> None:
         self.parties = {
-            name: Party(name, X, y if plan.split == "rows" or name == plan.label_party_name else None)
+            name: Party(
+                name,
+                X,
+                y if plan.split == "rows" or name == plan.label_party_name else None,
+                account=accounts.get(name),
+            )
             for name, (X, y) in data.items()
         }
         self.identities = local_identities(plan.names)

@@ -25,10 +25,12 @@ from sottovoce.federation import party as parties
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.federation.announcements import check_pinned
 from sottovoce.federation.helper import Helper
+from sottovoce.federation.party import Party
 from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.sealed import pads
 from sottovoce.transports.certificates import Credentials, create_authority, issue
 from sottovoce.transports.grpc_wire import GrpcCoordinator
+from support import renewed
 
 PROGRAM = Path(__file__).parent.parent / "programs" / "serve_sealed.py"
 
@@ -175,6 +177,66 @@ def test_who_does_not_come_back_ends_the_run(who: str, at: int) -> None:
     with pytest.raises(WireError, match=r"The run is lost; what was charged stays charged") as lost:
         model().fit(federation)
     assert lost.value.parties == (who,)
+
+
+class Restarting:
+    """A wire on which a party is started anew before the so-manieth exchange."""
+
+    def __init__(self, federation: sv.Federation, account: sv.Account, at: int) -> None:
+        wire: Any = federation.transport
+        plain, self.count = wire.exchange, 0
+
+        def exchange(messages: Any) -> Any:
+            self.count += 1
+            if self.count == at:
+                X, _ = data()
+                renewed(wire, Party("a", X[:, :1], None, account=account, policy=sv.Policy(sealed=True)))
+            return plain(messages)
+
+        wire.exchange = exchange
+
+
+def check_told(said: str, accounts: list[sv.Account], state: Path) -> None:
+    """What the end of a run says about charges is true, and what it says to do can be done."""
+    plans = [account.balance().plans for account in accounts]
+    assert ("stays charged" in said) == (sum(plans) > 0), (said, plans)
+    assert ("charged nothing" in said) == (plans[0] == 0), (said, plans)
+    if not sum(plans):
+        assert not state.exists()  # the same command is a new fit
+        assert "start the fit again" in said
+    elif not plans[0]:
+        assert "sottovoce fit --restart" in said
+
+
+def restarted(folder: Path, at: int) -> int:
+    """A fit in which the first party is restarted at an exchange, of which it had so many; what it said is checked."""
+    folder.mkdir()
+    accounts = [sv.Ledger.create(folder / f"{n}.db").open(n, epsilon=50.0, delta=1e-4) for n in ("a", "b", "c")]
+    federation = by_columns(ledgers=accounts, journal=folder / "fit.run")
+    wire = Restarting(federation, accounts[0], at)
+    try:
+        model().fit(federation)
+    except (RefusedError, WireError) as error:
+        check_told(str(error), accounts, folder / "fit.run")
+        if not (folder / "fit.run").exists():
+            assert model().fit(federation).plan_.sealing is not None
+            assert [account.balance().plans for account in accounts] == [1, 1, 1]
+    return wire.count
+
+
+def test_what_is_said_of_a_restarted_party_is_true(tmp_path: Path) -> None:
+    """Before the check, between check and charge, before the start, and in the middle."""
+    for at in (3, 4, 5, 6, 9):
+        restarted(tmp_path / str(at), at)
+
+
+@pytest.mark.parametrize(("fault", "at"), [(True, 3), (False, 5)])
+def test_planted_charges_that_are_said_wrongly_are_found(
+    fault: bool, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Party, "_charged", lambda self, plan: fault)
+    with pytest.raises(AssertionError):
+        restarted(tmp_path / "run", at)
 
 
 def laid_out(folder: Path, **terms: Any) -> list[sv.Account]:

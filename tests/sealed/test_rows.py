@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -305,7 +307,7 @@ class TestLeaving:
         assert coordinator.left == {"p02": 2}
         assert fitted.privacy_.left == (("p02", "round 2"),)
         assert found == [(0, 0, 4), (1, 0, 4), (2, 0, 4), (2, 1, 3), (3, 0, 3)]
-        assert [frame.kind for frame in asked] == ["ask"]  # it is asked nothing more, not even told of the end
+        assert [frame.kind for frame in asked] == ["ask", "done"]  # it is asked nothing more
         sums_ = [message.payload for message in fitted.transcript_ if message.sender == "sum"]
         assert len(sums_) == 4
 
@@ -346,6 +348,56 @@ class TestLeaving:
         assert other.sealing.reserve == pytest.approx(share, rel=1e-3)
         ratio = other.release("gradient").std / one.release("gradient").std
         assert ratio == pytest.approx((1 - share) ** -0.5, rel=1e-3)
+
+
+class TestDeparted:
+    """The key of a run that a party left."""
+
+    @pytest.fixture
+    def accounts(self, tmp_path: Path) -> list[sv.Account]:
+        return [sv.Ledger.create(tmp_path / f"p{k:02}.db").open("x", epsilon=9.0, delta=1e-5) for k in range(4)]
+
+    def left(self, accounts: list[sv.Account], *, restarted: bool, back: bool = True) -> None:
+        """A run that the third party leaves in round 2; at its end it is back, or not."""
+        some = federation(4, accounts, absent=1, spare=1)
+        wire: Any = some.transport
+        party = some._parties[2]
+        plain = party.handle
+
+        def handle(request: bytes) -> Outgoing:
+            frame = decode(request)
+            if frame.kind == "ask" and frame.round == 2:
+                if restarted:
+                    renewed(wire, Party("p02", *data_of(2), account=accounts[2], policy=sv.Policy(sealed=True)))
+                raise ConnectionError
+            return plain(request)
+
+        party.handle = handle  # type: ignore[method-assign]
+        if not back:
+            wire.connected = tuple(name for name in wire.parties if name != "p02")
+        assert model().fit(some).privacy_.left == (("p02", "round 2"),)
+
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_who_is_back_at_the_end_deletes_it(
+        self, restarted: bool, accounts: list[sv.Account], tmp_path: Path
+    ) -> None:
+        self.left(accounts, restarted=restarted)
+        assert [list((tmp_path / f"p{k:02}.db.sealed").iterdir()) for k in range(4)] == [[]] * 4
+
+    def test_planted_an_end_that_nobody_tells_leaves_it_until_it_is_old(
+        self, accounts: list[sv.Account], tmp_path: Path
+    ) -> None:
+        self.left(accounts, restarted=True, back=False)
+        (key,) = (tmp_path / "p02.db.sealed").iterdir()
+
+        def start() -> None:
+            Party("p02", *data_of(2), account=accounts[2], policy=sv.Policy(sealed=True))
+
+        for days, there in ((0, True), (89, True), (91, False)):
+            since = time.time() - 86400 * days
+            os.utime(key, (since, since))
+            start()
+            assert key.exists() == there
 
 
 class TestRestart:

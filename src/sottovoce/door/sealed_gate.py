@@ -20,6 +20,7 @@ from sottovoce.sealed.streams import Label, labelled
 from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Sealer, label_of
 
 if TYPE_CHECKING:
+    from sottovoce.door.used_labels import UsedLabels
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.release import Release
     from sottovoce.privacy.ledger import Account
@@ -41,6 +42,7 @@ class SealedGate(Gate):
         self._shares: dict[str, Share] = {}  # the last of each query, without a ledger
         self._labels: set[str] = set()  # of masks: each is used once
         self._masked: dict[str, tuple[str, str, Masked, NDArray[Any]]] = {}  # the last of each name
+        self.used: UsedLabels | None = None  # the same on disk, beside a ledger
         self._group: Masked | None = None
         self._again = 0  # shares of sums that were asked before, of more parties
         self._counted: set[tuple[int, str]] = set()  # shares in the ledger whose rosters are kept, and attempts counted
@@ -50,12 +52,14 @@ class SealedGate(Gate):
     ) -> tuple[Masked, NDArray[Any]]:
         """What the other parties may read of this party's words: less a pad, and in a box. And the padded words.
 
-        Guarantee: a pad is used once. Asked again alike, the same box leaves; by other numbers it is refused. `make`
+        Guarantee: a pad is used once. Asked again alike, the same box leaves; by other numbers it is refused. With a
+        ledger that holds over all copies and forks of the party: the label is on disk before the box leaves. `make`
         gives the words, and nobody sees them before the pad is off. `told` is the hash of what was asked.
         """
         with self._one_at_a_time:
             sealer = self._sealer
-            if not isinstance(sealer, ColumnSealer) or not sealer.group:
+            unregistered = self._account is not None and self.used is None
+            if not isinstance(sealer, ColumnSealer) or not sealer.group or unregistered:
                 raise LeakError(f"{name!r} has no key to leave under; nothing was released.")
             asked = json.dumps([name, *label])
             known = self._masked.get(name)
@@ -68,6 +72,8 @@ class SealedGate(Gate):
             self._labels.add(asked)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
                 padded, box = sealer.masked(label, make())
+            if self.used is not None:
+                self.used.use(asked, box.tobytes())
             found = Masked(name, {"boxed": box}, seal=SEAL)
             self._masked[name] = asked, told, found, padded
             return found, padded

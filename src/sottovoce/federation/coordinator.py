@@ -249,10 +249,7 @@ class Coordinator:
             return
         known = self._stored.opened
         if known is None:
-            if len(plan.names) > 1:
-                self.check(plan)  # one refusal, and nobody has paid
-            self.journal.begin()
-            self._open(plan, signers(plan))
+            self._have_charged(plan)
             if self._remote:  # in one process all ends are new after an interruption
                 self.journal.note("opened", plan, self._told(), sync=False)
         else:
@@ -261,6 +258,23 @@ class Coordinator:
                 self._start(plan, self._there(signers(plan)))  # who accepted it again may not have been told to start
         self._take_counts()
         self._is_open = True
+
+    def _have_charged(self, plan: Plan) -> None:
+        """Have every party charge the plan and sign it. Who was restarted over sealed columns has lost its key."""
+        begun = self.journal.begun  # an earlier process may have had it charged
+        try:
+            if len(plan.names) > 1:
+                self.check(plan)  # one refusal, and nobody has paid
+            self.journal.begin()
+            begun = True
+            self._open(plan, signers(plan))
+        except RefusedError as error:
+            if not (begun and plan.sealed_columns):
+                raise
+            raise RefusedError(
+                f"{error} Parties may have charged the plan, and what was charged stays charged. A job is started "
+                "again with: sottovoce fit --restart."
+            ) from None
 
     def _told(self) -> dict[str, Any]:
         """What the parties told of themselves."""
@@ -429,6 +443,9 @@ class Coordinator:
                 self._keep_receipts(replies)
                 if forgot := [name for name, reply in replies.items() if reply.frame.kind != "done"]:
                     self._exchange(forgot, Frame("done", 0))
+            for name in set(self.left) & set(self._transport.connected):  # who is back deletes its key of the run
+                with contextlib.suppress(WireError, RefusedError, LedgerError):
+                    self._exchange([name], said)
             return missing
         for name in plan.names:
             if plan.models == "shared" and not shared:

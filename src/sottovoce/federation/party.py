@@ -28,6 +28,7 @@ from sottovoce.door.noisy_rows import NONE, RowKeeper, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
 from sottovoce.door.sealed_gate import SealedGate
+from sottovoce.door.used_labels import UsedLabels, ran_before
 from sottovoce.errors import InputError, LedgerError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.alignment.file import AlignmentFile
@@ -297,6 +298,7 @@ class Party(Answering):
         """
         run = self._run
         if frame.plan and (run is None or run.plan.digest != frame.plan):
+            self._keys.end(frame.plan)
             kept = self.predictor.models.get(frame.plan)  # said before, and the acknowledgement was lost
             if kept is None:
                 return reply("unknown-plan", frame, acknowledged(False))
@@ -537,13 +539,14 @@ class Party(Answering):
         beside = None if self._account is None else self._account.path.parent
         rows = devices.prepared(self._rows_of(plan), self._labels, recipe, plan.algorithm, beside)
         memory, kept = self._remembered(form, plan, rows)
-        self._charge(form, plan)
+        used = self._begun(form, plan)
         self._keys.keep(plan)
         self._seen.add(plan.digest)
         gate, columns = Gate(plan, self.randomness, self._account, keeper), None
         if sealer is not None:
             gate = sealed = SealedGate(plan, self.randomness, self._account, sealer)
             if isinstance(sealer, ColumnSealer):
+                sealed.used = used
                 columns = ColumnRun(plan, sealer, rows, sealed, self.randomness)
         gate.memory, gate.lasting = kept, form.lasting
         self._run = _Run(plan, form, queries, rows, gate, memory, columns, started=alone)
@@ -565,6 +568,30 @@ class Party(Answering):
                 "started anew."
             )
         self._prepared[plan.digest] += 1
+
+    def _begun(self, form: Algorithm, plan: Plan) -> UsedLabels | None:
+        """Charge a plan; over sealed columns have first where its labels are registered, if no earlier life charged it.
+
+        So a copy of this party from before the plan runs it no second time, with the same keys: while it runs there is
+        the file, and afterwards the charge.
+        """
+        used = self._keys.labels(plan)
+        if used is None:
+            self._charge(form, plan)
+            return None
+        used.begin()
+        try:
+            if self._charged(plan):
+                raise ran_before()
+            self._charge(form, plan)
+        except BaseException:
+            used.path.unlink(missing_ok=True)
+            raise
+        return used
+
+    def _charged(self, plan: Plan) -> bool:
+        """Whether the ledger has the plan."""
+        return self._account is not None and self._account.book().find(plan.digest.hex()) is not None
 
     def _charge(self, form: Algorithm, plan: Plan) -> None:
         """Reserve the plan's whole cost, durably, if this party has a ledger; what cannot go on is refused first."""
@@ -589,8 +616,12 @@ class Party(Answering):
         if plan.sealing is None:
             return None
         kind = ColumnSealer if plan.split == "columns" else Sealer
-        pins = self._policy.needs_pins(plan)
-        return kind(plan, self.name, self._keys.of(plan), known_keys(self.name, plan.keys, self._identity, pins=pins))
+        peers = known_keys(self.name, plan.keys, self._identity, pins=self._policy.needs_pins(plan))
+        what = "Start a new fit."
+        if self._account is not None:
+            nothing = "It has charged nothing for this plan; start the fit again."
+            what = "What was released stays charged; start a new fit." if self._charged(plan) else nothing
+        return kind(plan, self.name, self._keys.of(plan, what), peers)
 
     def _signed(self, plan: Plan) -> tuple[Declared, ...]:
         """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""

@@ -115,7 +115,13 @@ class Predictor:
         return "" if self.identity is None else self.identity.sign(PREDICTION_KEY, bytes.fromhex(self.public_key))
 
     def learn(self, digest: bytes, model: PartialModel) -> None:
-        """Predict with this model of the plan: said by the holder in its own process, never over a wire."""
+        """Predict with this model of the plan: said by the holder in its own process, never over a wire.
+
+        With other coefficients the key is another one too: a request of before would put one pad on two scores.
+        """
+        before = self._given.get(digest)
+        if before is None or before.intercept != model.intercept or not np.array_equal(before.coef, model.coef):
+            self._key = RunKey()
         self._given[digest] = model
 
     def keep(self, digest: bytes, model: PartialModel) -> None:

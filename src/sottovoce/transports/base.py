@@ -83,6 +83,11 @@ class Transport(Protocol):
         ...
 
     @property
+    def connected(self) -> tuple[str, ...]:
+        """Those of them who are there now: an exchange with others may wait for them."""
+        ...
+
+    @property
     def communication(self) -> Communication:
         """What was said so far."""
         ...

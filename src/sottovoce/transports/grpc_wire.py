@@ -287,6 +287,12 @@ class GrpcCoordinator:
         if self._closed:
             raise WireError("the wire is closed; open a new one.")
 
+    @property
+    def connected(self) -> tuple[str, ...]:
+        """Who is connected now."""
+        with self._changed:
+            return tuple(name for name in self.parties if name in self._connections)
+
     def _absent(self) -> list[str]:
         return [name for name in self.parties if name not in self._connections]
 

@@ -23,6 +23,7 @@ class InProcess:
         self.parties = tuple(endpoint.name for endpoint in endpoints)
         if len(set(self.parties)) < len(self.parties):
             raise InputError(f"endpoints={', '.join(self.parties)}: two parties share a name; give each its own.")
+        self.connected = self.parties
         self.communication = Communication()
         self._endpoints = dict(zip(self.parties, endpoints, strict=True))
         for name, identity in local_identities(self.parties).items():

@@ -97,6 +97,7 @@ class NvflareCoordinator:
 
     def __init__(self, engine: Any, parties: Iterable[str], *, timeout: float = 60.0, limit: int = MAX_BYTES) -> None:
         self.parties = tuple(parties)
+        self.connected: tuple[str, ...] = ()  # FLARE does not tell
         check_wire(self.parties, timeout)
         self.communication = Communication()
         self._engine = engine

@@ -244,6 +244,11 @@ class WatchedWire:
         return self._wire.parties
 
     @property
+    def connected(self) -> tuple[str, ...]:
+        """The same."""
+        return self._wire.connected
+
+    @property
     def communication(self) -> Communication:
         """As the wire counts it."""
         return self._wire.communication

@@ -1,0 +1,189 @@
+"""Labels of masks are registered on disk: no copy or fork of a party puts one pad on two messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.door.frames import Frame
+from sottovoce.door.used_labels import UsedLabels
+from sottovoce.errors import LeakError, LedgerError, RefusedError
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
+from sottovoce.federation.sealed_columns.messages import Stage
+from sottovoce.privacy.randomness import SystemRandomness
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hostile import Hostile, sealed_plan
+
+RECORDS = 8
+WHO = "party 1"
+
+
+def opened(folder: Path) -> Hostile:
+    """Two parties with ledgers over sealed columns, in the middle of their run."""
+    plan = sealed_plan("gradient", features=1, rounds=3, relation="zero-out", records=RECORDS, label_party=1)
+    generator = np.random.default_rng(1)
+    data = {name: (generator.uniform(-1, 1, (RECORDS, 1)), generator.uniform(-1, 1, RECORDS)) for name in plan.names}
+    accounts = {n: sv.Ledger.create(folder / f"{n}.db").open(n, epsilon=50.0, delta=1e-2) for n in plan.names}
+    h = Hostile(plan, data, accounts=accounts)
+    for party in h.parties.values():
+        party.randomness = SystemRandomness()
+    return h.open().set_up()
+
+
+def scores(h: Hostile, weight: float, number: int) -> Frame:
+    """What a party answers that is asked for its scores by a weight."""
+    told = {"weights": np.array([weight, 0.0]), "widen": np.array([1], dtype=np.int64)}
+    deals = LocalDeals(h.plan, h.deal_key, SystemRandomness())
+    table = deals.lookup(number, h.query("gradient"), told, (0, RECORDS)).get(WHO, {})
+    arrays = {**told, **({"table": table["table"]} if table else {})}
+    return h.stage(WHO, Stage("scores", (0, RECORDS), tuple(told)), "gradient", number, arrays)
+
+
+def in_a_copy(task: Callable[[], Any], file: Path) -> Any:
+    """What a task gives in a copy of this process."""
+    if (copy := os.fork()) == 0:
+        file.write_bytes(pickle.dumps(task()))
+        os._exit(0)
+    os.waitpid(copy, 0)
+    return pickle.loads(file.read_bytes())
+
+
+def left_at_random(h: Hostile, seed: int) -> list[tuple[int, bytes]]:
+    """Rounds and boxes that left a party which is asked by random weights."""
+    generator = np.random.default_rng(seed)
+    first, found = h.plan.release("gradient").first, []
+    for _ in range(6):
+        number = first + int(generator.integers(3))
+        reply = scores(h, float(generator.integers(2)), number)
+        if reply.kind == "answer":
+            found.append((number, reply.arrays["boxed"].tobytes()))
+    return found
+
+
+def check_one_box(lives: list[list[tuple[int, bytes]]]) -> None:
+    """Of each round, over all lives."""
+    boxes = {number: {box for life in lives for n, box in life if n == number} for life in lives for number, _ in life}
+    assert boxes
+    assert {len(each) for each in boxes.values()} == {1}, "one pad on two messages"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_copy_of_a_party_puts_a_pad_on_two_messages(seed: int, tmp_path: Path) -> None:
+    h = opened(tmp_path)
+    lives = [in_a_copy(lambda life=life: left_at_random(h, 10 * seed + life), tmp_path / "copy") for life in range(3)]
+    check_one_box([*lives, left_at_random(h, 10 * seed + 3)])
+
+
+def test_planted_labels_that_are_not_registered_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    h = opened(tmp_path)
+    monkeypatch.setattr(UsedLabels, "use", lambda self, label, content: None)
+    lives = [in_a_copy(lambda life=life: left_at_random(h, life), tmp_path / "copy") for life in range(4)]
+    with pytest.raises(AssertionError, match="one pad on two messages"):
+        check_one_box(lives)
+
+
+def test_a_copy_that_is_asked_by_other_numbers_refuses_and_alike_says_the_same(tmp_path: Path) -> None:
+    h = opened(tmp_path)
+    number = h.plan.release("gradient").first
+    one = in_a_copy(lambda: scores(h, 2.0, number).arrays["boxed"], tmp_path / "copy")
+    refused = in_a_copy(lambda: scores(h, 1.0, number).text, tmp_path / "copy")
+    assert "something else was masked under this label" in refused
+    assert scores(h, 2.0, number).arrays["boxed"].tobytes() == one.tobytes()
+
+
+def test_after_the_end_no_copy_masks_or_runs_the_plan_again(tmp_path: Path) -> None:
+    h = opened(tmp_path)
+    party, number = h.parties[WHO], h.plan.release("gradient").first
+    run, keys, charged = party._run, dict(party._keys._known), party._account.balance()  # type: ignore[union-attr]
+    copy = run.gate, run.columns  # type: ignore[union-attr]
+    (file,) = (tmp_path / f"{WHO}.db.sealed").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    h.said(WHO, Frame("done", 0, h.plan.digest))
+    assert not file.exists()
+    with pytest.raises(RefusedError, match="the run of this plan is over"):
+        copy[0].masked("scores", ["scores", number, 0, RECORDS], "", lambda: np.zeros(3, dtype=np.uint64))  # type: ignore[attr-defined]
+    party._keys._known |= keys  # as it was before the plan
+    party._seen.clear()
+    again = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
+    assert again.kind == "refuse"
+    assert "this plan was run before" in json.loads(again.text)["refused"]
+    assert not file.exists()
+    assert party._account.balance() == charged  # type: ignore[union-attr]
+
+
+def test_while_it_runs_no_copy_begins_the_plan(tmp_path: Path) -> None:
+    h = opened(tmp_path)
+    party = h.parties[WHO]
+    party._run = None
+    party._seen.clear()
+    again = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
+    assert "this plan was run before" in json.loads(again.text)["refused"]
+
+
+def test_a_party_with_a_ledger_masks_nothing_that_is_not_registered(tmp_path: Path) -> None:
+    h = opened(tmp_path)
+    gate: Any = h.parties[WHO]._run.gate  # type: ignore[union-attr]
+    gate.used = None
+    with pytest.raises(LeakError, match="no key to leave under"):
+        gate.masked("scores", ["scores", 1, 0, 3], "", lambda: np.zeros(3, dtype=np.uint64))
+
+
+class TestFile:
+    @pytest.fixture
+    def used(self, tmp_path: Path) -> UsedLabels:
+        found = UsedLabels(tmp_path / "folder" / "x.labels")
+        found.begin()
+        return found
+
+    def test_a_label_has_one_content_and_one_line(self, used: UsedLabels) -> None:
+        for _ in range(3):
+            used.use("one", b"content")
+        used.use("other", b"content")
+        assert len(used.path.read_bytes().splitlines()) == 2
+        with pytest.raises(RefusedError, match="a mask is used once"):
+            used.use("one", b"something else")
+        used.use("one", b"content")
+
+    def test_a_line_that_was_torn_is_dropped(self, used: UsedLabels) -> None:
+        used.use("one", b"content")
+        whole = used.path.read_bytes()
+        for cut in (1, 60, len(whole) - 1):
+            used.path.write_bytes(whole + whole[:cut])
+            used.use("other", b"content")
+            assert used.path.read_bytes()[: len(whole)] == whole
+            assert len(used.path.read_bytes()) == 2 * len(whole)
+
+    def test_of_many_processes_one_is_first(self, used: UsedLabels) -> None:
+        copies = []
+        for number in range(8):
+            if (copy := os.fork()) == 0:
+                try:
+                    used.use("one", bytes([number]))
+                    os._exit(0)
+                except RefusedError:
+                    os._exit(3)
+            copies.append(copy)
+        ended = [os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) for copy in copies]
+        assert sorted(ended) == [0, *[3] * 7]
+
+    def test_it_is_begun_once_and_gone_after_the_run(self, used: UsedLabels) -> None:
+        with pytest.raises(RefusedError, match="run before"):
+            used.begin()
+        used.path.unlink()
+        with pytest.raises(RefusedError, match="is over"):
+            used.use("one", b"content")
+
+    def test_where_it_cannot_be_written_nothing_is_registered(self, tmp_path: Path) -> None:
+        (tmp_path / "folder").write_text("no folder")
+        with pytest.raises(LedgerError, match="used labels cannot be registered"):
+            UsedLabels(tmp_path / "folder" / "x").begin()
