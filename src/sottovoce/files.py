@@ -1,18 +1,59 @@
-"""Files that are written whole or not at all, and that last."""
+"""Files that are written whole or not at all, and that last; and files of others, which are read or refused."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
-from collections.abc import Iterator
+import stat
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from sottovoce.errors import InputError
 
 # What systems say of a disk on which a file has one name.
 _NO_LINKS: Final = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+# Limits of data files, told in docs/jobs.md: a longer line is a null row, more columns are refused by the header.
+LONGEST_LINE: Final = 1 << 24  # bytes
+MOST_COLUMNS: Final = 100_000  # of CSV and Parquet files
+MOST_FEATURES: Final = 1 << 22  # of LIBSVM files, and of what a job declares
+
+
+def check_plain(path: Path) -> None:
+    """Raise an OSError unless `path` is a plain file: to open a pipe is to wait for whoever writes to it."""
+    try:
+        mode = path.stat().st_mode
+    except ValueError:
+        raise OSError(errno.EINVAL, "its name has a character that no name has") from None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, and no plain file")
+
+
+def read_plain(path: Path) -> bytes:
+    """The bytes of a plain file; an OSError of anything else."""
+    check_plain(path)
+    return path.read_bytes()
+
+
+def parsed(path: Path, parse: Callable[[str], Any], what: str, remedy: str) -> Any:
+    """What `parse` makes of a text file, `what` it must be; whatever is wrong with the file is an `InputError`."""
+    try:
+        return parse(read_plain(path).decode("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not {what}: it is not UTF-8 text; {remedy}") from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} is not {what}: {str(error).rstrip('.')}; {remedy}") from None
+    except ValueError:
+        raise InputError(f"{path} is not {what}: it has a number of too many digits; {remedy}") from None
+    except RecursionError:
+        raise InputError(f"{path} is not {what}: it is nested too deep; {remedy}") from None
 
 
 def check_writable(path: Path, what: str, *, overwrite: bool = True) -> None:

@@ -21,6 +21,7 @@ from sottovoce.app.page import declared_ranges, document, feature_names, public_
 from sottovoce.app.texts import escaped, markdown
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel, plots
+from sottovoce.files import parsed
 from sottovoce.privacy.guarantee import VIEWS
 
 Told = Mapping[str, Any]
@@ -64,12 +65,7 @@ class Section:
 
 def load_evaluation(path: Path, model: PrivateLinearModel) -> Told:
     """What `sottovoce evaluate --output` wrote about this model."""
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); give what `sottovoce evaluate` wrote.") from None
-    except ValueError:
-        told = None
+    told = parsed(path, json.loads, "an evaluation", "give what `sottovoce evaluate --output` wrote.")
     if not isinstance(told, dict) or not set(_PARTS) <= set(told):
         raise InputError(f"{path} is no evaluation of this version; `sottovoce evaluate --output` writes one.")
     if told["model"] != model.charged_as_:

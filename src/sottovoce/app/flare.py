@@ -30,6 +30,7 @@ from sottovoce.door.frames import decode, peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.federation.helper import Helper
+from sottovoce.files import parsed
 from sottovoce.transports.base import Endpoint, Transport
 from sottovoce.transports.certificates import COORDINATOR, Credentials
 from sottovoce.transports.certified import Certified
@@ -109,10 +110,7 @@ class Party(PartyEnd):
     def opened(self, site: Site) -> Callable[[bytes], bytes]:
         """By the first of these tables that is there."""
         path = site.local / f"{site.name}.toml"
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read ({type(error).__name__}); the site's holder writes it.") from None
+        tables = parsed(path, tomllib.loads, "TOML", "the site's holder writes it.")
         _tell(site, "a job starts")
         if "relay" in tables:
             return _relay(site, path, tables["relay"])

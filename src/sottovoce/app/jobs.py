@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictFloat, Typ
 
 from sottovoce.app.settings import keys_of, name_of, overlaid, types_of
 from sottovoce.errors import InputError, did_you_mean
+from sottovoce.files import MOST_FEATURES, parsed
 from sottovoce.plan.about import About
 from sottovoce.privacy.relation import Relation
 
@@ -206,8 +207,16 @@ class SourceTable(_Table):
     )
     ledger: str | None = Field(None, min_length=1, description="a ledger file; `sottovoce ledger create` makes one")
     account: str | None = Field(None, min_length=1, description="the name of an account in the ledger")
-    records: int | None = Field(None, strict=True, ge=1, description="the public number of records, at least 1")
-    features: int | None = Field(None, strict=True, ge=1, description="the public number of features, at least 1")
+    records: int | None = Field(
+        None, strict=True, ge=1, lt=2**31, description="the public number of records, at least 1 and below 2^31"
+    )
+    features: int | None = Field(
+        None,
+        strict=True,
+        ge=1,
+        le=MOST_FEATURES,
+        description=f"the public number of features, at least 1 and at most {MOST_FEATURES}",
+    )
     folder: str | None = Field(
         None,
         min_length=1,
@@ -853,16 +862,17 @@ def _fields(estimator: str) -> dict[str, dataclasses.Field[Any]]:
 
 def tables_of(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, unchecked."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); give the path of a job file in TOML.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text; a job file is TOML.") from None
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}. Texts are in quotes, tables in [brackets].") from None
+    remedy = "give the path of a job file in TOML. Texts are in quotes, tables in [brackets]."
+    tables: dict[str, Any] = parsed(path, tomllib.loads, "TOML", remedy)
+    if _has_nul(tables):
+        raise InputError(f"{path} has a text with the character NUL, which no name or path has; take it out.")
+    return tables
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_nul, value)) or any(map(_has_nul, value.values()))
+    return any(map(_has_nul, value)) if isinstance(value, list) else isinstance(value, str) and "\0" in value
 
 
 def _load(path: Path, kind: type[File]) -> File:

@@ -23,7 +23,7 @@ from sottovoce.data.schema import Schema
 from sottovoce.errors import InputError
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.estimators.coefficients import CoefficientTable, WithStandardErrors
-from sottovoce.files import write_text
+from sottovoce.files import parsed, write_text
 from sottovoce.formats import MODEL
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
@@ -110,14 +110,8 @@ def save(model: PrivateLinearModel, path: str | Path) -> None:
 def load(path: str | Path) -> PrivateLinearModel:
     """The fitted estimator of a model file: it predicts as the saved one did. Its ledger is not restored."""
     path = Path(path)
+    found = parsed(path, json.loads, "a model file", "give the path of one; `sottovoce fit` writes it.")
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); give the path of a model file.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not a model file: it is not text.") from None
-    try:
-        found = json.loads(text)
         if type(found) is dict and found.get("format") == FORMAT and not MODEL.read(number := found.get("version")):
             raise InputError(MODEL.refusal(str(path), number))
         return _restore(ModelFile.model_validate(found))
@@ -127,7 +121,9 @@ def load(path: str | Path) -> PrivateLinearModel:
         fault = error.errors()[0]
         place = ".".join(map(str, fault["loc"]))
         raise _not_a_model(path, f"{place}: {fault['msg']}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a file leads to is the file's fault: what it names runs no code
         raise _not_a_model(path, str(error)) from None
 
 

@@ -48,7 +48,7 @@ from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
 from sottovoce.federation.plan_checks import charge_of, check_place, part_of_fit
-from sottovoce.files import check_writable, sync_folder, write_text
+from sottovoce.files import check_writable, read_plain, sync_folder, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance, Receipt
@@ -525,11 +525,11 @@ def kept_receipts(job: Job | EvaluationJob) -> dict[str, Receipt]:
     """The receipts of earlier runs of a job."""
     path = receipts_path(job)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_plain(path))
         return {str(name): Receipt.read(text) for name, text in found.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         raise InputError(
             f"{path} cannot be read as receipts, by which a ledger that was set back is found; restore it, or remove "
             "it to do without them once."

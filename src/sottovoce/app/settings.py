@@ -84,7 +84,7 @@ def _value(text: str, field: FieldInfo) -> Any:
         return text
     try:
         found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return found["value"] if len(found) == 1 else text
 

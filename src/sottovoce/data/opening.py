@@ -31,6 +31,7 @@ from sottovoce.data.sources import (
     mapped,
 )
 from sottovoce.errors import InputError
+from sottovoce.files import LONGEST_LINE, MOST_FEATURES
 
 NUMPY = (".npy",)
 PART = 1 << 27  # bytes of a large file that are a source of their own
@@ -204,7 +205,9 @@ def first_records(path: Path, count: int = 10_000) -> dict[str, Any]:
             return columns_of(next(file.iter_batches(count), file.schema_arrow.empty_table()))
     layout = _csv_layout(path)
     with readers.open_data(path) as stream:
-        rows = readers.rows_of(itertools.islice(stream, layout.skipped, layout.skipped + count), len(layout.header))
+        rows = readers.rows_of(
+            itertools.islice(readers.Lines(stream), layout.skipped, layout.skipped + count), len(layout.header)
+        )
     cells = readers.cells_by_column(rows, len(layout.header))
     return columns_of(dict(zip(layout.header, cells, strict=True)))
 
@@ -241,12 +244,14 @@ class _CsvLayout(_Layout):
 def _csv_layout(path: Path) -> _CsvLayout:
     start = skipped = 0
     with readers.open_data(path) as stream:
-        for line in stream:
+        while line := stream.readline(LONGEST_LINE + 1):
+            if len(line) > LONGEST_LINE:
+                readers.header_names(None, path)
             names = line.removeprefix(codecs.BOM_UTF8) if skipped == 0 else line
             start, skipped = start + len(line), skipped + 1
             if not readers.is_empty(names):
                 return _CsvLayout(path, readers.header_names(readers.cells_of(names), path), start, skipped)
-    return _CsvLayout(path, readers.header_names(None, path), start, skipped)
+    return _CsvLayout(path, readers.header_names([], path), start, skipped)
 
 
 def _counted(path: Path, start: int, *, one_column: bool) -> Iterator[tuple[int, int]]:
@@ -257,11 +262,10 @@ def _counted(path: Path, start: int, *, one_column: bool) -> Iterator[tuple[int,
     plain = _is_plain(path)
     with readers.open_data(path) as stream:
         stream.seek(start)
-        begin = offset = start
+        begin, held_lines = start, readers.Lines(stream)
         lines = empty = 0  # of this part: those that hold a record, and empty ones that may be at the end
-        while block := stream.read(BYTES):
-            block += stream.readline()  # parts end where lines do
-            offset += len(block)
+        while block := held_lines.block(BYTES):  # parts end where lines do
+            offset = stream.tell()
             count = block.count(b"\n") + (not block.endswith(b"\n"))
             held = block.rstrip(readers.SPACES)
             full = count if one_column else (held.count(b"\n") + 1 if held else 0)
@@ -325,12 +329,14 @@ def _sparse(paths: Sequence[Path], asked: Asked) -> Found:
             f"{paths[0]} needs features, the number of its columns: a LIBSVM file does not say it, and the largest "
             "index in it would reveal whether some record has that feature."
         )
+    if asked.features > MOST_FEATURES:
+        raise InputError(f"features={asked.features} for {paths[0]}: at most {MOST_FEATURES} are read; give fewer.")
     sources: list[Source] = []
     for path in paths:
         begin = offset = skipped = number = count = entries = 0
         with readers.open_data(path) as stream:
-            for chunk in batched(stream, 1 << 62):
-                offset, number = offset + sum(map(len, chunk)), number + len(chunk)
+            for chunk in batched(readers.Lines(stream), 1 << 62):
+                offset, number = stream.tell(), number + len(chunk)
                 count += sum(map(holds, chunk))
                 entries += sum(line.count(b":") for line in chunk)
                 if _is_plain(path) and offset - begin >= PART and count:

@@ -1,9 +1,9 @@
 """Tables from files: CSV, Parquet and LIBSVM, plain or compressed.
 
 Everything here runs at the holder of the data. A record is a line (of Parquet: a row), and no record decides whether a
-file can be read or how another record is read: a record that is not of the form becomes a null row, all NaN, which
-counts and contributes nothing. The holder is told by the log, and nobody else. Errors are about the file and its
-header; they name columns and never hold what a cell holds.
+file can be read or how another record is read: a record that is not of the form, or of a line beyond `LONGEST_LINE`,
+becomes a null row, all NaN, which counts and contributes nothing. The holder is told by the log, and nobody else.
+Errors are about the file and its header; they name columns and never hold what a cell holds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import math
 import tarfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sottovoce.errors import InputError
+from sottovoce.files import LONGEST_LINE, MOST_COLUMNS, MOST_FEATURES, check_plain
 
 Matrix = NDArray[np.float64] | sparse.csr_matrix
 PathLike = str | Path
@@ -42,8 +44,9 @@ LIBSVM = (".svm", ".libsvm", ".svmlight", ".txt")
 COMPRESSED = (".gz", ".bz2", ".xz")
 
 MISSING = frozenset({"", "na", "nan", "?"})
-_MOST_FEATURES = 2**31 - 2  # a larger index does not fit the matrix
 _ROWS_AT_ONCE = 20_000  # strings are ten times the size of the numbers they become
+_BYTES_AT_ONCE = 1 << 26  # of lines
+TOO_LONG = b'""\rx\n'  # what stands for a line beyond the limit: one that no reader can read
 LINES_NAMED = 5  # of those that became null rows, in the log
 _NEEDS_SCHEMA = "; a column of texts needs a schema: `sottovoce schema FILE` drafts one"
 _log = logging.getLogger("sottovoce.readers")
@@ -184,12 +187,14 @@ def read_svmlight(path: PathLike, *, features: int | None = None) -> Table:
     path = Path(path)
     try:
         with open_data(path) as stream:
-            X, y = load_svmlight_file(stream, n_features=features, zero_based=False)
+            X, y = load_svmlight_file(Lines(stream), n_features=features, zero_based=False)
+        if X.shape[1] > MOST_FEATURES:
+            raise OverflowError
     except InputError:
         raise
     except (ValueError, OverflowError):
         with open_data(path) as stream:
-            X, y, spoilt = svmlight_rows(stream, features)
+            X, y, spoilt = svmlight_rows(Lines(stream), features)
         tell_spoilt(path, X.shape[0], spoilt)
     if X.shape[0] == 0:
         raise InputError(f"{path} has no rows.")
@@ -221,8 +226,7 @@ def open_data(path: PathLike, member: str | None = None) -> Iterator[IO[bytes]]:
     What goes wrong while the block reads from it (not there, damaged, cut short) becomes an `InputError`.
     """
     path = Path(path)
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file.")
+    check_data(path)
     try:
         with _opened(path, member) as stream:
             yield stream
@@ -237,6 +241,46 @@ def open_data(path: PathLike, member: str | None = None) -> Iterator[IO[bytes]]:
         raise InputError(
             f"{path} cannot be read ({type(error).__name__}). Is it damaged, or not yours to read?"
         ) from None
+
+
+def check_data(path: Path) -> None:
+    """Raise unless there is a plain file."""
+    try:
+        check_plain(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from None
+
+
+class Lines:
+    """The lines of a stream, of which none takes more memory than the limit: a longer one is `TOO_LONG`."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self) -> bytes:
+        """Of no use: what has it passes for a file."""
+        raise io.UnsupportedOperation
+
+    def __iter__(self) -> Iterator[bytes]:
+        while line := self._stream.readline(LONGEST_LINE + 1):
+            yield line if len(line) <= LONGEST_LINE else self._rest(line)
+
+    def _rest(self, line: bytes) -> bytes:
+        while line and not line.endswith(b"\n"):
+            line = self._stream.readline(LONGEST_LINE)
+        return TOO_LONG
+
+    def block(self, size: int) -> bytes:
+        """So many bytes or a few more, up to the end of a line."""
+        block = self._stream.read(size)
+        if not block or block.endswith(b"\n"):
+            return block
+        begun = len(block) - block.rfind(b"\n") - 1  # of the last line
+        block += self._stream.readline(LONGEST_LINE + 1 - begun) if begun <= LONGEST_LINE else b""
+        start = block.rfind(b"\n", 0, -1) + 1
+        return block if len(block) - start <= LONGEST_LINE else block[:start] + self._rest(block[start:])
 
 
 @contextmanager
@@ -284,7 +328,8 @@ def _csv_chunks(
 def csv_lines(path: PathLike, member: str | None = None) -> Iterator[Iterator[tuple[int, bytes]]]:
     """(number, line) of each line from the first that is not empty on."""
     with open_data(path, member) as stream:
-        marked = itertools.chain([stream.readline().removeprefix(codecs.BOM_UTF8)], stream)
+        lines = iter(Lines(stream))
+        marked = itertools.chain([next(lines, b"").removeprefix(codecs.BOM_UTF8)], lines)
         yield itertools.dropwhile(lambda numbered: is_empty(numbered[1]), enumerate(marked, 1))
 
 
@@ -300,18 +345,25 @@ def cells_of(line: bytes) -> list[str] | None:
     """
     if is_empty(line):
         return []
+    if line.count(b",") >= MOST_COLUMNS:
+        return None
     text = line.decode("utf-8", "replace")
     if '"' not in text:
         return [cell.lstrip(" ") for cell in text.rstrip("\r\n").split(",")]
     try:
         return next(csv.reader([text], skipinitialspace=True))
-    except csv.Error:  # a cell of more than 131,072 characters
+    except csv.Error:  # a cell of more than 131,072 characters, or a line that is too long
         return None
 
 
 def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
     """The names of the columns by the first line."""
-    names = tuple(cell.strip() for cell in cells or ())
+    if cells is None:
+        raise InputError(
+            f"{path} has a first line that cannot be read, or of more than {MOST_COLUMNS} columns or {LONGEST_LINE} "
+            "bytes. Is it CSV? Rows of so many columns are read from LIBSVM files."
+        )
+    names = tuple(cell.strip() for cell in cells)
     if any("\ufffd" in name for name in names):
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.")
     if not any(names):
@@ -323,8 +375,10 @@ def header_names(cells: list[str] | None, path: Path) -> tuple[str, ...]:
             f"{path} has no header line: its first line has numbers or blanks. Add a line of column names."
         )
     if len(set(names)) < len(names):
-        second = next(j for j, name in enumerate(names) if name in names[:j])
-        raise InputError(f"{path}: columns {names.index(names[second]) + 1} and {second + 1} have the same name.")
+        twice = next(name for name, times in Counter(names).items() if times > 1)
+        first = names.index(twice)
+        second = names.index(twice, first + 1)
+        raise InputError(f"{path}: columns {first + 1} and {second + 1} have the same name.")
     return names
 
 
@@ -349,8 +403,16 @@ def csv_records(
 
 
 def _chunks(records: Iterator[tuple[int, bytes]]) -> Iterator[tuple[list[int], list[bytes]]]:
-    while chunk := list(itertools.islice(records, _ROWS_AT_ONCE)):
-        yield [number for number, _ in chunk], [line for _, line in chunk]
+    numbers, lines, size = list[int](), list[bytes](), 0
+    for number, line in records:
+        numbers.append(number)
+        lines.append(line)
+        size += len(line)
+        if size >= _BYTES_AT_ONCE or len(lines) == _ROWS_AT_ONCE:
+            yield numbers, lines
+            numbers, lines, size = [], [], 0
+    if lines:
+        yield numbers, lines
 
 
 def rows_of(lines: Iterable[bytes], width: int) -> list[_Row]:
@@ -505,7 +567,7 @@ def svmlight_rows(lines: Iterable[bytes], features: int | None) -> tuple[sparse.
         whole = line.split(b"#")[0].split()
         if not whole:
             continue
-        if not _is_svmlight(whole, _MOST_FEATURES if features is None else features):
+        if not _is_svmlight(whole, MOST_FEATURES if features is None else features):
             whole = [b"nan", b"1:nan"]
             spoilt.append(number)
         kept.append(b" ".join(whole))
@@ -534,13 +596,16 @@ def parquet_file(path: Path, **options: Any) -> Any:
         raise InputError(
             f'{path}: reading Parquet needs pyarrow. Install it with: pip install "sottovoce[parquet]"'
         ) from None
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file.")
+    check_data(path)
     try:
         file = parquet.ParquetFile(path, **options)
+        if file.metadata.num_columns > MOST_COLUMNS:
+            raise InputError(f"{path} has {file.metadata.num_columns} columns, and at most {MOST_COLUMNS} are read.")
+        names = file.schema_arrow.names
+    except UnicodeDecodeError:
+        raise InputError(f"{path} has a column whose name is no UTF-8; write it again with another name.") from None
     except (pyarrow.ArrowException, OSError, EOFError):
         raise damaged_parquet(path) from None
-    names = file.schema_arrow.names
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have the same name.")
     return file

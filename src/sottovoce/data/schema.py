@@ -42,7 +42,7 @@ from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.labels import each_number, label_key
 from sottovoce.data.readers import MISSING, read_cells
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.files import write_text
+from sottovoce.files import parsed, write_text
 from sottovoce.formats import SCHEMA
 
 _log = logging.getLogger("sottovoce.holder")
@@ -319,7 +319,7 @@ class Schema:
             raise InputError('columns must be a table by column names, for example {"age": {"range": (18, 99)}}.')
         if not (label is None or (isinstance(label, str) and label)):
             raise InputError(f"label={label!r} must be the name of a column; leave it out where there is none.")
-        if isinstance(identifiers, str) or not all(isinstance(name, str) for name in identifiers):
+        if not isinstance(identifiers, list | tuple) or not all(isinstance(name, str) for name in identifiers):
             raise InputError(f"identifiers={identifiers!r} must be a list of names of columns.")
         declared = {name: _column(name, entry) for name, entry in columns.items()}
         self.label = label
@@ -483,12 +483,7 @@ class Schema:
     def from_toml(cls, path: str | PathLike[str]) -> Schema:
         """The table [schema] of a TOML file."""
         path = Path(path)
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{path} cannot be read ({error.strerror}); give the path of a schema in TOML.") from None
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-            raise InputError(f"{path} is not TOML; `sottovoce schema FILE` drafts a schema.") from None
+        tables = parsed(path, tomllib.loads, "TOML", "give the path of a schema; `sottovoce schema FILE` drafts one.")
         if not isinstance(tables.get("schema"), dict):
             raise InputError(f"{path} has no table [schema]; `sottovoce schema FILE` drafts one.")
         try:

@@ -24,6 +24,7 @@ from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.room import in_words
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
+from sottovoce.files import check_plain
 
 Labels = NDArray[Any]
 Piece = tuple[Matrix, Labels | None]  # rows, and labels where they are known
@@ -170,9 +171,9 @@ class LineSource(FileSource):
 
     def _lines(self, stream: IO[bytes]) -> Iterator[bytes]:
         if self.offset is None:
-            return itertools.islice(stream, self.skipped, None)
+            return itertools.islice(readers.Lines(stream), self.skipped, None)
         stream.seek(self.offset)
-        return iter(stream)
+        return iter(readers.Lines(stream))
 
 
 class CsvSource(LineSource):
@@ -191,7 +192,7 @@ class CsvSource(LineSource):
         width, step = len(self.header), max(1, min(rows, CELLS // len(self.header)))
         with readers.open_data(self.path) as stream:
             lines, done = self._lines(stream), 0
-            while chunk := list(itertools.islice(lines, min(step, self.records - done))):
+            for chunk in batched(itertools.islice(lines, self.records), step, 8 * BYTES):
                 yield self.skipped + done + 1, chunk
                 done += len(chunk)
             more = self.declared and any(line.strip() or width == 1 for line in lines)
@@ -342,13 +343,13 @@ def holds(line: bytes) -> bool:
     return bool(line.split(b"#", 1)[0].strip())
 
 
-def batched(lines: Iterable[bytes], rows: int) -> Iterator[list[bytes]]:
+def batched(lines: Iterable[bytes], rows: int, most: int = BYTES) -> Iterator[list[bytes]]:
     """Lines, at most so many and about so many bytes at once."""
     chunk, size = list[bytes](), 0
     for line in lines:
         chunk.append(line)
         size += len(line)
-        if size >= BYTES or len(chunk) == rows:
+        if size >= most or len(chunk) == rows:
             yield chunk
             chunk, size = [], 0
     if chunk:
@@ -385,10 +386,11 @@ class NumpySource(FileSource):
 def mapped(path: Path, dimensions: int) -> NDArray[Any]:
     """The array of an .npy file, as a map."""
     try:
+        check_plain(path)
         found = np.load(path, mmap_mode="r")
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file.") from None
-    except (OSError, ValueError, EOFError, MemoryError) as error:
+    except Exception as error:  # NumPy reads the header as Python, and has the errors of that
         if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
             raise InputError(
                 f"{path} of {in_words(path.stat().st_size)} cannot be mapped within this process's limit (ulimit -v"

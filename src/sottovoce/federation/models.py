@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Matrix
 from sottovoce.data.bounds import LARGEST
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.files import sync_folder, write_durably
+from sottovoce.files import read_plain, sync_folder, write_durably
 from sottovoce.formats import PARTIAL_MODEL
 from sottovoce.plan.plan import Plan
 
@@ -226,7 +226,7 @@ def _folder(ledger: Path) -> Path:
 
 def _read(path: Path) -> PartialModel:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_plain(path))
         if type(found) is dict and not PARTIAL_MODEL.read(number := found.get("format")):
             raise InputError(PARTIAL_MODEL.refusal(str(path), number))
         plan = Plan.model_validate(found["plan"])
@@ -235,5 +235,5 @@ def _read(path: Path) -> PartialModel:
         return PartialModel(plan, found["party"], coef, float(found["intercept"]), names)
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, RefusedError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, RefusedError):
         raise InputError(f"{path} is no partial model, or damaged; train again to have a new one.") from None

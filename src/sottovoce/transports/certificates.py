@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, Pub
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError
-from sottovoce.files import write_durably
+from sottovoce.files import read_plain, write_durably
 from sottovoce.transports.passphrases import encrypted, encrypts, key_in, pem_of
 
 COORDINATOR: Final = "coordinator"
@@ -651,7 +651,7 @@ def _alternative_names(hosts: Iterable[str]) -> list[x509.GeneralName]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_plain(path)
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror}); `sottovoce certificates` makes these files, or `sottovoce "

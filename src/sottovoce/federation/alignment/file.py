@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sottovoce.data.identifiers import fingerprint
 from sottovoce.errors import InputError, RefusedError
-from sottovoce.files import write_durably
+from sottovoce.files import read_plain, write_durably
 from sottovoce.formats import ALIGNMENT
 
 
@@ -96,7 +96,7 @@ class AlignmentFile:
 
     def _read(self, path: Path) -> None:
         try:
-            found = json.loads(path.read_bytes())
+            found = json.loads(read_plain(path))
             if type(found) is dict and not ALIGNMENT.read(number := found.get("format")):
                 raise InputError(ALIGNMENT.refusal(str(path), number))
             self.dates = [str(date) for date in found["dates"]]
@@ -105,7 +105,7 @@ class AlignmentFile:
                 self.kept = KeptAlignment(**{**told, "parties": tuple(told["parties"]), "places": places})
         except InputError:
             raise
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise InputError(f"{path} is no file of an alignment, or damaged; delete it and align again.") from None
 
 
