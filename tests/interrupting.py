@@ -16,7 +16,7 @@ from sottovoce.federation.run_keys import RunKeys
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import sums
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
 
 
 def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, sealed: bool = False) -> None:
@@ -59,7 +59,7 @@ def keyed(seed: int = 0, replace: Callable[[Any, str, Any], None] = setattr, *, 
 
     def on_key(self: Any) -> str:
         key = RunKey(hashlib.sha256(f"{seed} {self._party}".encode()).digest())
-        self._known[key.public] = key
+        self._known[fingerprint_of(key.public)] = key
         return key.public
 
     replace(Party, "_asked", on_ask)

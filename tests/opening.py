@@ -19,7 +19,7 @@ from sottovoce.door.query import Query
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.plan.plan import Plan
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import RunKey
 
 Array = NDArray[np.float64]
 

@@ -52,7 +52,7 @@ class Watched:
         self._wire: Any = federation.transport
         self.parties, self.communication = self._wire.parties, self._wire.communication
         self.passed: list[tuple[str, Frame, Frame]] = []
-        self.longest = 0
+        self.longest = 0  # of what is said in rounds: keys have lengths of their own
         federation.transport = self  # type: ignore[assignment]
 
     def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -60,7 +60,8 @@ class Watched:
         replies: dict[str, bytes] = self._wire.exchange(messages)
         for name, message in messages.items():
             self.passed.append((name, decode(message), decode(replies[name])))
-            self.longest = max(self.longest, len(message), len(replies[name]))
+            if self.passed[-1][1].kind in ("seal", "ask"):
+                self.longest = max(self.longest, len(message), len(replies[name]))
         return replies
 
     def close(self) -> None:

@@ -7,26 +7,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pairing import agreed, prints_of
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.outgoing import Share
 from sottovoce.door.query import Round
 from sottovoce.door.sealed_gate import SealedGate
-from sottovoce.federation.announcements import known_keys
+from sottovoce.federation.run_keys import run_of
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.randomness import Randomness, SeededRandomness
-from sottovoce.sealed.streams import CHECKED, PeerKey, RunKey
+from sottovoce.sealed.pair_keys import PairKeys, RunKey
 from sottovoce.sealed.sums import Call, Sealer
 from support import plan_of, query_of
 
 EACH = 40  # records of a party
-
-
-def unchecked(public: str) -> PeerKey:
-    """A key as an attacker takes it, who checks nobody."""
-    return PeerKey(public, seal=CHECKED)
 
 
 def exact(scale: Any, size: int, randomness: object) -> NDArray[np.int64]:
@@ -34,7 +30,7 @@ def exact(scale: Any, size: int, randomness: object) -> NDArray[np.int64]:
     return np.zeros(size, dtype=np.int64)
 
 
-def made(parties: int, *, rounds: int = 3, run: str = "run", **numbers: int) -> tuple[Plan, dict[str, RunKey]]:
+def made(parties: int, *, rounds: int = 3, run: str = "run", **numbers: int) -> tuple[Plan, dict[str, PairKeys]]:
     """A plan of sealed gradients of so many parties with these numbers of their sealing, and their keys."""
     names = [f"p{number:02}" for number in range(parties)]
     problem = Problem(
@@ -52,7 +48,8 @@ def made(parties: int, *, rounds: int = 3, run: str = "run", **numbers: int) -> 
     )
     keys = {name: RunKey() for name in names}
     plan = plan_of(problem, "gradient", run=run, rounds=rounds)
-    return plan.model_copy(update={"keys": tuple((name, key.public) for name, key in keys.items())}), keys
+    plan = plan.model_copy(update={"keys": prints_of(keys)})
+    return plan, agreed(keys, run_of(plan))
 
 
 def data_of(number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -65,11 +62,11 @@ class Holder:
     """A party's gate, asked by hand."""
 
     def __init__(
-        self, plan: Plan, name: str, key: RunKey, *, account: Any = None, randomness: Randomness | None = None
+        self, plan: Plan, name: str, keys: PairKeys, *, account: Any = None, randomness: Randomness | None = None
     ) -> None:
         self.plan, self.name = plan, name
         self.rows = Block.prepare(*data_of(plan.names.index(name)), plan.part(name).preparation)
-        self.sealer = Sealer(plan, name, key, known_keys(name, plan.keys, None, pins=False))
+        self.sealer = Sealer(plan, name, keys)
         noise = randomness or SeededRandomness(5, name)
         self.gate = SealedGate(plan, noise, account, self.sealer)
 
@@ -86,7 +83,7 @@ class Holder:
         return np.rint(query.value(self.round(weights, number)) / release.step).astype(np.int64)
 
 
-def holders(plan: Plan, keys: dict[str, RunKey], **arguments: Any) -> dict[str, Holder]:
+def holders(plan: Plan, keys: dict[str, PairKeys], **arguments: Any) -> dict[str, Holder]:
     return {name: Holder(plan, name, key, **arguments) for name, key in keys.items()}
 
 

@@ -35,8 +35,9 @@ from sottovoce.federation.alignment.coordinator import new_terms
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.sealed import sums
-from sottovoce.sealed.streams import RunKey, box
+from sottovoce.sealed import pair_keys, sums
+from sottovoce.sealed.pair_keys import PairKeys, RunKey
+from sottovoce.sealed.streams import box
 from sottovoce.sealed.sums import ColumnSealer, Opener, packed_box, unpacked_box
 from sottovoce.solvers import by_name
 from sottovoce.transports.in_process import InProcess
@@ -106,9 +107,13 @@ class Play:
             seed = self.bytes_of("drawn", self._actor, next(self._count), lacks=False)
             return np.random.default_rng(int.from_bytes(seed, "big")).bytes(count)
 
-        def shared(_: Any, *said: Any) -> bytes:
-            names = said[-1]
-            return self.bytes_of("shared", said[1], sorted(names), lacks=self.lacks(*names))
+        def shared(pairs: PairKeys, other: str, *_: bytes) -> bytes:
+            names = sorted((pairs._own, other))
+            return self.bytes_of("shared", pairs._run[0], names, lacks=self.lacks(*names))
+
+        def encapsulated(public: bytes) -> tuple[bytes, bytes]:
+            ciphertext = hashlib.shake_256(public).digest(1088)
+            return hashlib.sha256(ciphertext).digest(), ciphertext
 
         def new_scalar() -> bytes:
             made = self.bytes_of("scalar", self._actor, next(self._count), lacks=self.lacks(self._actor))
@@ -137,7 +142,9 @@ class Play:
 
         patch.setattr(Party, "handle", handled)
         patch.setattr(secrets, "token_bytes", drawn)
-        patch.setattr(RunKey, "shared", shared)
+        patch.setattr(PairKeys, "_pair_key", shared)
+        patch.setattr(pair_keys, "_encapsulated", encapsulated)  # its coins are not those of the package
+        patch.setattr(RunKey, "decapsulated", lambda _, ciphertext: hashlib.sha256(ciphertext).digest())
         patch.setattr(intersection, "new_scalar", new_scalar)
         patch.setattr(ColumnSealer, "__init__", sealed)
         patch.setattr(Session, "__init__", aligned)
@@ -156,7 +163,7 @@ class Play:
             return  # it is sent to its recipient, who is the coordinator here
         for array in content.arrays.values():
             data = array.tobytes()
-            if type(content) is Masked and self.reader == OTHER and name != "words":
+            if type(content) is Masked and self.reader == OTHER and name not in ("words", "offers"):
                 data = self._boxed[unpacked_box(array)]
             self.sent.append((name, data))
 

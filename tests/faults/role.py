@@ -36,10 +36,14 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.sealed.streams import DEALT, RunKey, hash_of
+from sottovoce.sealed.pair_keys import RunKey
+from sottovoce.sealed.streams import hash_of
 from sottovoce.sealed.sums import Opener
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 from sottovoce.transports.in_process import InProcess
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from pairing import without_chance
 
 COIN = "c0" * 16  # the public coin of every plan
 
@@ -184,7 +188,7 @@ def add_noise_by_key() -> None:
             return answer(self, frame)
 
         kind.__init__, kind._answer = made, turned  # type: ignore[method-assign, assignment]
-    opened, noise, shared = Opener.open, LocalDeals._noise, RunKey.shared
+    opened, noise = Opener.open, LocalDeals._noise
 
     def open_(self: Any, shares: Any, wanted: Any, label: Any) -> Any:
         self._randomness = SeededRandomness(17, "top-up", str(label[1]), str(label[2]))
@@ -193,13 +197,9 @@ def add_noise_by_key() -> None:
     def dealt(self: Any, query: Any, told: Any, _: Any) -> Any:
         return noise(self, query, told, SeededRandomness(17, "dealt", query.name, hash_of(told)))
 
-    def agreed(self: Any, public: str, purpose: str, digest: bytes, names: tuple[str, str]) -> bytes:
-        if purpose == DEALT:  # a look-up rounds by its pads, which so are the same in every run
-            return hashlib.sha256(json.dumps(sorted(names)).encode()).digest()
-        return shared(self, public, purpose, digest, names)
-
-    Opener.open, LocalDeals._noise, RunKey.shared = open_, dealt, agreed  # type: ignore[method-assign]
+    Opener.open, LocalDeals._noise = open_, dealt  # type: ignore[method-assign]
     RunKey.noise = lambda self, digest, source: Labelled(source)  # type: ignore[method-assign]
+    without_chance()  # a look-up rounds by its pads, which so are the same in every run
     plan_by = algorithms.plan_by
 
     def planned(*own: Any, **more: Any) -> Any:

@@ -26,7 +26,7 @@ from sottovoce.plan.sealed_words import Assumption, assumed
 from sottovoce.plan.sealing import Sealing
 from sottovoce.queries.noise_left import Pool
 from sottovoce.queries.pooling import pooled_epsilon
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import local_identities
 
 NAMES = ("party 1", "party 2", "party 3")
@@ -195,8 +195,8 @@ def test_a_party_refuses_before_anything_is_charged(case: str, tmp_path: Path, m
         assert knows.identity is not None
         party.identify(knows.identity)
         told = json.loads(said(party, Frame("hello", 1, query="seal", text=Invitation().text)).text)
-        others = {name: RunKey().public for name in (*plan.names, "coordinator")}
-        keys = tuple({**others, NAMES[0]: told["public_key"]}.items())
+        others = {name: fingerprint_of(RunKey().public) for name in (*plan.names, "coordinator")}
+        keys = tuple({**others, NAMES[0]: fingerprint_of(told["public_key"])}.items())
         made = plan.model_copy(update={"keys": keys if plan.split == "columns" else keys[:-1]})
         answer = said(party, Frame("plan", 2, made.digest, query="check", text=made.to_json()))
         assert answer.kind == ("refuse", "accept")[place], answer.text

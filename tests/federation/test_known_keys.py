@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from pairing import NO_OFFERS, impostor
 from sealed_fits import by_columns, by_rows, data, model
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import LeakError, RefusedError
@@ -24,13 +26,12 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.models import Models, PartialModel, parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import MASKED, PAIR, Request, added, each_score
-from sottovoce.sealed.streams import CHECKED, PeerKey, RunKey
+from sottovoce.federation.prediction import MASKED, Request, added, each_score
+from sottovoce.sealed.pair_keys import CHECKED, OFFERS, PairKeys, PeerKey, RunKey, fingerprint_of
 from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
 from sottovoce.transports.certified import Certified
 from sottovoce.transports.identity import PREDICTION_KEY
 from sottovoce.transports.in_process import InProcess
-from summing import unchecked
 
 SOURCE = Path(announcements.__file__).parents[1]
 POLICY = Policy(align=("a", "b", "c"), predict_for=("b",), predict_training=True, approve_models=True, sealed=True)
@@ -111,17 +112,24 @@ def test_every_shared_secret_is_behind_the_one_check() -> None:
     """Where a key is agreed on, by whom a checked key is made, and who may do without pins."""
     found = list(calls())
     ciphers = {path for path, name, _ in found if name in ("HKDF", "AESGCM")}
-    assert ciphers == {"sealed/streams.py"}  # by a secret that `RunKey.shared` gave
+    assert ciphers == {"sealed/pair_keys.py", "sealed/streams.py"}  # the second by a key that `PairKeys` gave
+    assert {path for path, name, _ in found if name == "PairKeys"} == {
+        "door/intersection.py",
+        "federation/coordinator.py",
+        "federation/prediction.py",
+        "federation/run_keys.py",
+        "lab/audit/sealed.py",
+    }
     assert {path for path, name, _ in found if name == "PeerKey"} == {"federation/announcements.py"}
     assert {path for path in SOURCE.rglob("*.py") if "CHECKED" in path.read_text(encoding="utf-8")} == {
-        SOURCE / "sealed/streams.py",
+        SOURCE / "sealed/pair_keys.py",
         SOURCE / "federation/announcements.py",
     }
     unpinned = {
         path for path, name, call in found if name == "known_keys" and any(each.arg == "pins" for each in call.keywords)
     }
     assert unpinned == {
-        "federation/sealed_columns/dealer.py",  # a dealer has no data
+        "federation/coordinator.py",  # a dealer has no data
         "federation/helper.py",  # nor has a helper
         "federation/party.py",  # by rows, as the policy says
         "lab/audit/sealed.py",  # all ends in one process
@@ -129,16 +137,17 @@ def test_every_shared_secret_is_behind_the_one_check() -> None:
 
 
 def test_a_key_that_was_not_checked_shares_nothing() -> None:
-    one, other = RunKey(), RunKey()
+    key = RunKey()
+    one, other = fingerprint_of(key.public), fingerprint_of(RunKey().public)
     with pytest.raises(LeakError, match="an end whose key was checked"):
-        one.shared(other.public, PAIR, bytes(32), ("a", "b"))  # type: ignore[arg-type]
+        PairKeys(key, ("a", "b"), {"b": other}, [])  # type: ignore[dict-item]
     with pytest.raises(LeakError, match="made by the check"):
-        PeerKey(other.public)
+        PeerKey(other)
     with pytest.raises(RefusedError, match="two of a, b, c have one public key"):
-        known_keys("a", {"a": one.public, "b": other.public, "c": other.public}, None, pins=False)
-    checked = known_keys("a", {"a": one.public, "b": other.public}, None, pins=False)
-    assert checked == {"b": PeerKey(other.public, seal=CHECKED)}
-    assert len(one.shared(checked["b"], PAIR, bytes(32), ("a", "b"))) == 32
+        known_keys("a", {"a": one, "b": other, "c": other}, None, pins=False)
+    checked = known_keys("a", {"a": one, "b": other}, None, pins=False)
+    assert checked == {"b": PeerKey(other, seal=CHECKED)}
+    assert list(PairKeys(key, ("a", "b"), checked, [])) == ["b"]
 
 
 class Clinic:
@@ -177,12 +186,15 @@ class Clinic:
         signed = self.attacker.sign(PREDICTION_KEY, bytes.fromhex(self.key.public))
         request = Request.new(self.digest, "lab", keys, {"clinic": told["signature"], "lab": signed})
         frame = Frame("predict", 2, self.digest, query="lab", text=request.text)
-        return decode(party.handle(encode(frame)).data), request
+        offers = decode(party.handle(encode(frame)).data)
+        if offers.kind == "refuse":
+            return offers, request
+        self.pairs = impostor(self.key, request, "lab", offers.arrays[OFFERS])
+        return decode(party.handle(encode(dataclasses.replace(frame, arrays=NO_OFFERS))).data), request
 
     def read(self, answer: Frame, request: Request) -> Any:
         """The scores under pads that the attacker takes off."""
-        pair = self.key.shared(unchecked(request.keys["clinic"]), PAIR, self.digest, ("clinic", "lab"))
-        pads = request.pads("lab", {"clinic": pair}, len(self.people))
+        pads = request.pads("lab", self.pairs, len(self.people))
         return each_score(added(answer.arrays[MASKED].view(np.uint64), pads))
 
 

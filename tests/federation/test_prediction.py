@@ -33,6 +33,7 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import disclose, reply
 from sottovoce.door.query import Plain, Query, Round
 from sottovoce.errors import InputError, LeakError, RefusedError, WireError
+from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside, own_part, parts_of
 from sottovoce.federation.party import Party
@@ -42,6 +43,7 @@ from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.queries.pricing import queries_of
+from sottovoce.sealed.pair_keys import OFFERS
 from sottovoce.solvers import Options, by_name
 from sottovoce.solvers.options import OneOf
 from sottovoce.transports.in_process import InProcess
@@ -260,7 +262,7 @@ def test_an_answer_is_hidden_by_pads_and_only_the_whole_sum_is_not(recipient: st
         passed = [frame for name, frame in wire.down if name == recipient and MASKED in frame.arrays]
         assert len(passed) == 1  # the sum of the others, not what each said
         np.testing.assert_array_equal(passed[0].arrays[MASKED].view(np.uint64), total)
-        assert [said(frame) for name, frame in wire.up if name == recipient][-1] == {"accepted": True}
+        assert [said(frame) for name, frame in wire.up if name == recipient and frame.text][-1] == {"accepted": True}
         received = parties[1].predictions
         assert received is not None
         np.testing.assert_allclose(received.scores, truth, rtol=0, atol=1e-9)
@@ -272,11 +274,12 @@ def test_two_requests_have_other_pads_and_one_request_has_the_same() -> None:
     remote, parties, wire = elsewhere(federation, rows(1)[0])
     for _ in range(2):
         fitted.decision_function(remote)
-    answers = [f.arrays[MASKED] for name, f in wire.up if name == "anna" and f.kind == "answer"]
+    answers = [f.arrays[MASKED] for name, f in wire.up if name == "anna" and MASKED in f.arrays]
     assert not np.any(answers[0] == answers[1])
-    asked = next(f for name, f in wire.down if name == "anna" and f.kind == "predict")
-    repeated = send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text)
-    np.testing.assert_array_equal(repeated.arrays[MASKED], answers[0])
+    first, last = [f for name, f in wire.down if name == "anna" and f.kind == "predict" and OFFERS in f.arrays]
+    for asked, answer in zip((first, last), answers, strict=True):
+        repeated = decode(handle(parties[0], encode(asked)).data)
+        np.testing.assert_array_equal(repeated.arrays[MASKED], answer)
 
 
 def test_no_pad_is_on_scores_of_two_models_or_orders() -> None:
@@ -308,7 +311,7 @@ def test_no_pad_is_on_scores_of_two_models_or_orders() -> None:
 
 
 def test_parties_that_were_shown_different_keys_do_not_agree() -> None:
-    """A coordinator that changes one key for some gets no sum: keys are part of every pad."""
+    """A coordinator that changes one key for some gets no sum: all keys are part of every key of a pair."""
     fitted, federation = trained()
     remote, parties, wire = elsewhere(federation, rows(1)[0])
     fitted.decision_function(remote)
@@ -318,13 +321,18 @@ def test_parties_that_were_shown_different_keys_do_not_agree() -> None:
     stranger.identify(wire._endpoints["carl"]._identity)  # type: ignore[attr-defined]
     other["keys"]["carl"] = stranger.predictor.public_key
     other["signatures"]["carl"] = stranger.predictor.signature
-    words = [
-        send(party, "predict", plan=asked.plan, query=asked.query, text=text).arrays[MASKED].view(np.uint64)
-        for party, text in zip(parties, (json.dumps(other), asked.text, asked.text), strict=True)
-    ]
-    total = added(added(words[0], words[1]), words[2])
-    with pytest.raises(WireError, match="pads do not cancel"):
-        scores_of(total)
+    texts = dict(zip(NAMES, (json.dumps(other), asked.text, asked.text), strict=True))
+
+    def told(party: Party, arrays: Any) -> Frame:
+        return send(party, "predict", plan=asked.plan, query=asked.query, text=texts[party.name], arrays=arrays)
+
+    offers = {party.name: told(party, {}).arrays for party in parties}
+    for party, each in zip(parties, crossed_offers(NAMES, offers).values(), strict=True):
+        answer = told(party, each)
+        if party.name == "anna":  # who comes first takes no offer
+            assert MASKED in answer.arrays
+        else:
+            assert "was altered" in said(answer)["refused"]
 
 
 def unmarked(total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -345,7 +353,7 @@ def test_a_record_that_one_party_cannot_use_does_not_show_what_the_others_say() 
     X[:, 0] = X[:, 5] = math.nan  # of three parties, ben alone has records
     remote, parties, wire = elsewhere(federation, X)
     assert np.isnan(fitted.decision_function(remote)).all()
-    answers = [(name, frame) for name, frame in wire.up if frame.kind == "answer"]
+    answers = [(name, frame) for name, frame in wire.up if MASKED in frame.arrays]
     words = {name: frame.arrays[MASKED].view(np.uint64) for name, frame in answers}
     total = added(added(words["anna"], words["ben"]), words["carl"])
     _, found = unmarked(total)
@@ -360,8 +368,8 @@ def test_a_record_that_one_party_cannot_use_does_not_show_what_the_others_say() 
     assert np.all(marks == 2)
     np.testing.assert_allclose(read, own, rtol=0, atol=1e-12)
     # and a request that is repeated shows no new ones, which would tell whose record cannot be used
-    asked = next(f for name, f in wire.down if name == "anna" and f.kind == "predict")
-    again = send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text)
+    asked = next(f for name, f in wire.down if name == "anna" and OFFERS in f.arrays)
+    again = decode(handle(parties[0], encode(asked)).data)
     np.testing.assert_array_equal(again.arrays[MASKED].view(np.uint64), words["anna"])
 
 
@@ -375,7 +383,9 @@ def test_a_recipient_answers_alike_whether_or_not_pads_cancel() -> None:
     shifted = asked.arrays[MASKED].copy()
     shifted[5, 1] ^= 1 << 62
     replies = [
-        send(parties[1], "predict", plan=asked.plan, query="ben", text=asked.text, arrays={MASKED: words})
+        send(
+            parties[1], "predict", plan=asked.plan, query="ben", text=asked.text, arrays={**asked.arrays, MASKED: words}
+        )
         for words in (asked.arrays[MASKED], shifted)
     ]
     assert [(reply.kind, reply.text) for reply in replies] == [("accept", replies[0].text)] * 2
@@ -442,17 +452,18 @@ def test_weights_in_a_request_are_not_looked_at() -> None:
     fitted, federation = trained()
     remote, parties, wire = elsewhere(federation, rows(1)[0])
     fitted.decision_function(remote)
-    asked = next(f for name, f in wire.down if name == "anna" and f.kind == "predict")
-    assert not asked.arrays
+    asked = next(f for name, f in wire.down if name == "anna" and OFFERS in f.arrays)
+    assert set(asked.arrays) == {OFFERS}
     chosen = {"coef": np.array([1.0, 0.0, 0.0]), "intercept": np.zeros(1)}
-    same = send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text)
-    other = send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text, arrays=chosen)
+    same = decode(handle(parties[0], encode(asked)).data)
+    both = chosen | asked.arrays
+    other = send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text, arrays=both)
     np.testing.assert_array_equal(same.arrays[MASKED], other.arrays[MASKED])
     # nor can a model be put in the place of the one that the run left behind, or of none
     replaced = send(parties[0], "done", plan=asked.plan, arrays=chosen)
     assert "the plan has a model already, and it is another one" in said(replaced)["refused"]
     assert send(parties[0], "done", plan=bytes(32), arrays=chosen).kind == "unknown-plan"
-    after = send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text)
+    after = decode(handle(parties[0], encode(asked)).data)
     np.testing.assert_array_equal(same.arrays[MASKED], after.arrays[MASKED])
     assert (
         "keeps no model of that plan" in said(send(parties[0], "predict", plan=bytes(32), query=COORDINATOR))["refused"]
@@ -548,8 +559,11 @@ REQUESTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a party more": (lambda r: r | {"keys": r["keys"] | {"dora": "00" * 32}}, "the public key of each party"),
     "one key twice": (lambda r: r | {"keys": r["keys"] | {"ben": r["keys"]["carl"]}}, "the public key of each party"),
     "a short key": (lambda r: r | {"keys": r["keys"] | {"ben": "00" * 31}}, "the public key of each party"),
-    "a key of nothing": (lambda r: r | {"keys": r["keys"] | {"ben": "00" * 32}}, "the signature of ben is wrong"),
-    "a key of somebody else": (lambda r: r | {"keys": r["keys"] | {"ben": "77" * 32}}, "the signature of ben is wrong"),
+    "a key of nothing": (lambda r: r | {"keys": r["keys"] | {"ben": "00" * 1216}}, "the signature of ben is wrong"),
+    "a key of somebody else": (
+        lambda r: r | {"keys": r["keys"] | {"ben": "77" * 1216}},
+        "the signature of ben is wrong",
+    ),
     "no signatures": (lambda r: {k: v for k, v in r.items() if k != "signatures"}, "no request"),
     "a signature less": (
         lambda r: r | {"signatures": {"carl": r["signatures"]["carl"]}},
@@ -560,7 +574,7 @@ REQUESTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "the signature of ben is wrong",
     ),
     "another key of its own": (
-        lambda r: r | {"keys": r["keys"] | {"anna": "11" * 32}},
+        lambda r: r | {"keys": r["keys"] | {"anna": "11" * 1216}},
         "another public key for this party",
     ),
 }

@@ -66,10 +66,10 @@ def test_classes_are_a_few_plain_values(classes: Any) -> None:
         facts(json.dumps(FACTS | {"classes": classes}), "classes")
 
 
-@pytest.mark.parametrize("key", ["", "00", "g" * 64, 5, "A" * 64])
-def test_a_public_key_has_32_bytes(key: Any) -> None:
+@pytest.mark.parametrize("key", ["", "00" * 32, "g" * 2432, 5, "A" * 2432])
+def test_a_public_key_has_1216_bytes(key: Any) -> None:
     signed = FACTS | {"signature": "{}"}
-    facts(json.dumps(signed | {"public_key": "0f" * 32}), "predict")
+    facts(json.dumps(signed | {"public_key": "0f" * 1216}), "predict")
     with pytest.raises(WireError, match=r"'anna'.*public_key"):
         facts(json.dumps(signed | {"public_key": key}), "predict")
 

@@ -17,6 +17,7 @@ import pytest
 
 import plans
 import sottovoce as sv
+from pairing import NO_OFFERS, impostor
 from serving import answered, draw_data
 from sottovoce import algorithms
 from sottovoce.app import model_file
@@ -27,15 +28,14 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import COORDINATOR, PAIR, Request, added, masked_of, scores_of
+from sottovoce.federation.prediction import COORDINATOR, Request, added, masked_of, scores_of
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import OFFERS, RunKey
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, Local, local_identities
 from sottovoce.transports.in_process import InProcess
-from summing import unchecked
 from support import declared, forged, renewed
 
 NAMES = ("a", "b")
@@ -223,13 +223,16 @@ class Attack:
         own = json.loads(send(self.party, "hello", query="predict").text)
         keys = {"a": own["public_key"], "b": self.key.public}
         signed_by = {"a": own["signature"], "b": signed}
-        self.request = Request.new(self.plan.digest, self.recipient, keys, signed_by)
-        return send(self.party, "predict", self.plan.digest, query=self.recipient, text=self.request.text)
+        request = self.request = Request.new(self.plan.digest, self.recipient, keys, signed_by)
+        offers = send(self.party, "predict", self.plan.digest, query=self.recipient, text=request.text)
+        if offers.kind == "refuse":
+            return offers
+        self.pairs = impostor(self.key, request, "b", offers.arrays[OFFERS])
+        return send(self.party, "predict", self.plan.digest, query=self.recipient, text=request.text, arrays=NO_OFFERS)
 
     def columns(self, answer: Frame) -> np.ndarray:
         """What the coordinator reads with the key that it put in b's place."""
-        pair = self.key.shared(unchecked(self.request.keys["a"]), PAIR, self.plan.digest, ("a", "b"))
-        pads = self.request.pads("b", {"a": pair}, PEOPLE)
+        pads = self.request.pads("b", self.pairs, PEOPLE)
         return spelled(scores_of(added(masked_of(answer, PEOPLE), pads)))
 
 

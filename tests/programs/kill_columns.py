@@ -121,7 +121,8 @@ def fit(folder: Path, wire: Recorded) -> None:
 
     def run(prepared: Any, progress: Any) -> Any:
         draft = folder / "plan.draft"
-        draft.write_text(prepared.plan.to_json(), encoding="utf-8")
+        said = json.dumps([prepared.plan.to_json(), prepared.coordinator._publics])
+        draft.write_text(said, encoding="utf-8")
         draft.replace(folder / "plan")
         return whole(prepared, progress)
 
@@ -130,9 +131,11 @@ def fit(folder: Path, wire: Recorded) -> None:
 
 
 def ask_again(folder: Path, wire: Recorded, *, check: bool) -> None:
-    """The last plan, by a coordinator that may leave the check out."""
-    plan = Plan.from_json((folder / "plan").read_text(encoding="utf-8"))
+    """The last plan, by a coordinator that remembers the parties' public keys, and may leave the check out."""
+    text, publics = json.loads((folder / "plan").read_text(encoding="utf-8"))
+    plan = Plan.from_json(text)
     coordinator = Coordinator(wire, helper=NOTARY)
+    coordinator._publics = publics
     if not check:
         coordinator.check = lambda _: None  # type: ignore[method-assign]
     coordinator.run(plan, algorithms.of(plan))

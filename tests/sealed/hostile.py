@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Mapping
@@ -10,10 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pairing import members_of
 from sottovoce import algorithms
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.federation.announcements import Invitation
+from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.party import Party
+from sottovoce.federation.run_keys import run_of
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage, pieces_of, widths_of
 from sottovoce.lab.audit.catalogue import audit_plan
@@ -22,7 +26,7 @@ from sottovoce.plan.sealing import COORDINATOR, Sealing
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.queries.pricing import queries_of
 from sottovoce.sealed.pads import Piece, column_pieces
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
 from sottovoce.sealed.sums import Call
 from sottovoce.transports.identity import PLAN, local_identities
 
@@ -60,15 +64,33 @@ class Hostile:
         self.deal_key = RunKey()
         self.plan = self.keyed(plan)
         self.seed = seed
-        self.deals = LocalDeals(self.plan, self.deal_key, SeededRandomness(seed, COORDINATOR)) if plan.columns else None
+        self.deals: LocalDeals | None = None
         self.queries = {name: queries_of(algorithms.of(plan), self.plan, name) for name in plan.names}
 
     def keyed(self, plan: Plan) -> Plan:
         invited = Invitation(plan.names if plan.columns else ())
-        keys = [(name, self.fact(name, Frame("hello", 0, query="seal", text=invited.text))) for name in plan.names]
+        keys = {name: self.fact(name, Frame("hello", 0, query="seal", text=invited.text)) for name in plan.names}
         if plan.split == "columns":
-            keys.append((COORDINATOR, self.deal_key.public))
-        return plan.model_copy(update={"keys": tuple(keys)})
+            keys[COORDINATOR] = self.deal_key.public
+        self.publics = packed_rows([bytes.fromhex(public) for public in keys.values()], PUBLIC)
+        return plan.model_copy(update={"keys": tuple((name, fingerprint_of(key)) for name, key in keys.items())})
+
+    def pair(self, plan: Plan) -> Hostile:
+        """The parties have checked the plan, and agreed on keys, also with the dealer."""
+        said = Frame("plan", 0, plan.digest, query="pair", arrays={PUBLIC_KEYS: self.publics})
+        for name in plan.names:
+            checked = self.said(name, Frame("plan", 0, plan.digest, query="check", text=plan.to_json()))
+            assert checked.kind == "accept", checked.text
+        offers = {name: self.said(name, said).arrays for name in plan.names}
+        each = crossed_offers([name for name, _ in plan.keys], offers)
+        for name in plan.names:
+            told = dataclasses.replace(said, round=1, arrays={**said.arrays, **each[name]})
+            assert self.said(name, told).kind == "accept"
+        if plan.columns:
+            keys = PairKeys(self.deal_key, *members_of(plan.keys, COORDINATOR), run_of(plan))
+            keys.agree(self.publics, each[COORDINATOR][OFFERS])
+            self.deals = LocalDeals(plan, keys, SeededRandomness(self.seed, COORDINATOR))
+        return self
 
     def fact(self, name: str, frame: Frame) -> str:
         return str(json.loads(self.said(name, frame).text)["public_key"])
@@ -80,6 +102,7 @@ class Hostile:
     def open(self, plan: Plan | None = None) -> Hostile:
         """The plan is charged, signed and started."""
         plan = plan or self.plan
+        self.pair(plan)
         for name in plan.names:
             reply = self.said(name, Frame("plan", 0, plan.digest, text=plan.to_json()))
             assert reply.kind == "accept", reply.text

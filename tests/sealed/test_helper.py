@@ -26,6 +26,7 @@ from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import TABLE, Stage
 from sottovoce.sealed import sums
 from sottovoce.sealed.pads import blocks, label
+from sottovoce.sealed.pair_keys import fingerprint_of
 from sottovoce.sealed.streams import stream
 from sottovoce.sealed.sums import Opener, packed_box, unpacked_box
 from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
@@ -201,12 +202,12 @@ def tables_seen(wire: Watched, federation: sv.Federation, fitted: Any, seeds: di
 @pytest.mark.parametrize("boxed", [True, False])
 def test_who_passes_tables_on_reads_none(boxed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the seeds of two of three parties. Without boxes every entry is one of the nodes: the slope of a record."""
-    seeds: dict[str, bytes] = {}
+    sealers: dict[str, sums.ColumnSealer] = {}
     whole = sums.ColumnSealer.__init__
 
-    def watched(self: Any, plan: Any, name: str, key: Any, peers: Any) -> None:
-        whole(self, plan, name, key, peers)
-        seeds[name] = self.seed
+    def watched(self: Any, plan: Any, name: str, keys: Any) -> None:
+        whole(self, plan, name, keys)
+        sealers[name] = self
 
     monkeypatch.setattr(sums.ColumnSealer, "__init__", watched)
     if not boxed:
@@ -216,6 +217,7 @@ def test_who_passes_tables_on_reads_none(boxed: bool, monkeypatch: pytest.Monkey
         )
     wire = Watched(federation := by_columns(helper=Helper(NOTARY)))
     fitted = model(solver="gradient").fit(federation)
+    seeds = {name: sealer.seed for name, sealer in sealers.items()}
     tables = list(tables_seen(wire, federation, fitted, seeds))
     assert len(tables) == 2
     for table in tables:
@@ -409,7 +411,7 @@ def test_a_plan_of_more_columns_than_a_message_has_is_refused_before_anything_is
     plan = model().fit(MAKE[split](helper=helper)).plan_
     hello = Frame("hello", 1, query="seal", text=json.dumps({"run": plan.run, "members": []}))
     own = json.loads(decode(helper.handle(encode(hello)).data).text)["public_key"]
-    wide = {"features": 12_000, "keys": (*plan.keys[:-1], (NOTARY, own))}
+    wide = {"features": 12_000, "keys": (*plan.keys[:-1], (NOTARY, fingerprint_of(own)))}
     wide |= {"columns": (11_997, 2, 1)} if plan.columns else {}
     large = plan.model_copy(update=wide)
     monkeypatch.setattr(np, "triu_indices", lambda size: pytest.fail(f"{size} x {size} places were made"))

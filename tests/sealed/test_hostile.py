@@ -13,10 +13,8 @@ import pytest
 
 from sottovoce.door.frames import Frame
 from sottovoce.errors import RefusedError
-from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import pads
 from sottovoce.sealed.sums import Call
 from support import forged
@@ -334,6 +332,7 @@ def test_a_plan_is_run_once_and_two_plans_do_not_mix() -> None:
     first, told = h.plan, told_of(h)
     boxes = h.scores("gradient", 1, told, (0, 8))
     second = h.keyed(first)
+    h.pair(second)
     for name in first.names:  # another plan takes the place of the first
         assert h.said(name, Frame("plan", 0, second.digest, text=second.to_json())).kind == "accept"
     assert h.stage("party 1", Stage("slopes", (0, 8)), "gradient", 1, boxes["party 1"]).kind == "unknown-plan"
@@ -341,7 +340,6 @@ def test_a_plan_is_run_once_and_two_plans_do_not_mix() -> None:
     h.plan = second
     refused(h.stage("party 1", Stage("group")), "started")
     h.open(second)
-    h.deals = LocalDeals(second, h.deal_key, SeededRandomness(1))
     h.set_up()
     fresh = h.scores("gradient", 1, told, (0, 8))
     refused(h.stage("party 1", Stage("slopes", (0, 8)), "gradient", 1, boxes["party 1"]), "altered")

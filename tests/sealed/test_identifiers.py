@@ -18,6 +18,7 @@ from sottovoce.data.identifiers import identifiers, written
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.party import Party
+from sottovoce.sealed.pair_keys import fingerprint_of
 from sottovoce.transports.in_process import InProcess
 
 IDS = [f"p{place:03}" for place in range(RECORDS)]
@@ -89,7 +90,7 @@ class Elsewhere:
         party = self.parties["abc".index(name)]
         hello = Frame("hello", 1, query="seal", text=json.dumps({"members": []}))
         own = json.loads(decode(party.handle(encode(hello)).data).text)["public_key"]
-        keys = tuple((end, own if end == name else key) for end, key in plan.keys)
+        keys = tuple((end, fingerprint_of(own) if end == name else key) for end, key in plan.keys)
         asked = plan.model_copy(update={"sealing": plan.sealing.changed(aligned=aligned), "keys": keys})
         return decode(party.handle(encode(Frame("plan", 2, asked.digest, 0, "check", {}, asked.to_json()))).data).text
 

@@ -32,7 +32,8 @@ from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.randomness import SystemRandomness
 from sottovoce.sealed import streams, sums
-from sottovoce.sealed.streams import KeyedRandomness, RunKey
+from sottovoce.sealed.pair_keys import NOISE, RunKey
+from sottovoce.sealed.streams import KeyedRandomness
 from sottovoce.transports.in_process import InProcess
 from summing import Holder, made
 
@@ -169,7 +170,7 @@ def test_what_enters_an_opened_value_has_no_other_source() -> None:
     with pytest.raises(LeakError, match="by a key and a label"):
         streams.labelled(SystemRandomness(), ["sum"])
     with pytest.raises(LeakError, match="drawn by its label"):
-        keys["p00"].noise(plan.digest, SystemRandomness()).bytes(8)
+        keys["p00"].key.noise(plan.digest, SystemRandomness()).bytes(8)
 
 
 def test_streams_of_noise_differ_by_key_plan_and_label() -> None:
@@ -181,9 +182,9 @@ def test_streams_of_noise_differ_by_key_plan_and_label() -> None:
         for label in (["sum", 1], ["sum", 2], ["sum1"])
     ]
     assert len(set(each)) == len(each)
-    same = KeyedRandomness(one.own(streams.NOISE, b"1")).of(["sum", 1])
+    same = KeyedRandomness(one.own(NOISE, [b"1".hex()])).of(["sum", 1])
     assert same.bytes(24) + same.bytes(40) == each[0]
-    assert streams.stream(one.own(streams.NOISE, b"1"), ["sum", 1], 8).tobytes() != each[0]
+    assert streams.stream(one.own(NOISE, [b"1".hex()]), ["sum", 1], 8).tobytes() != each[0]
 
 
 class StoppedError(BaseException):

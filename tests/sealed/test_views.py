@@ -200,7 +200,7 @@ def test_the_dealer_with_one_party_has_every_column() -> None:
     assert run.columns is not None
     read = run.columns._sealer.opened(whole, "party 1", masked["party 2"]["0"])  # what the party may read
     assert h.deals is not None
-    pad = stream(h.deals._seeds["party 1"], whole, read.size)  # what the dealer knows
+    pad = stream(h.deals._keys["party 1"], whole, read.size)  # what the dealer knows
     assert np.array_equal((read + pad).view(np.int64).reshape(8, 3), rows_of(h, "party 1"))
     assert not np.array_equal(read.view(np.int64).reshape(8, 3), rows_of(h, "party 1"))
 
@@ -234,7 +234,7 @@ def test_the_masks_keep_the_dealer_from_products_with_its_own_numbers(monkeypatc
         call = sums.Call(h.plan.names, said=tuple(told))
         words = h.ask("party 2", "gradient", 0, call, {**told, **each["party 2"]}).arrays["sealed"].view(np.uint64)
         assert h.deals is not None
-        seeds, whole = h.deals._seeds, (0, 8)
+        seeds, whole = h.deals._keys, (0, 8)
         pads = stream(seeds["party 1"], label(COLUMNS, "rows", whole), 24).reshape(8, 3)
         rho = stream(seeds["party 2"], label(SLOPES, 0, whole), 8)
         correction = stream(seeds["party 2"], [*label(CORRECTION, 0, whole), "rows"], 6)

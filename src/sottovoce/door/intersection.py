@@ -29,7 +29,8 @@ from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import SEAL, Masked
 from sottovoce.errors import RefusedError
 from sottovoce.sealed.curve import hashed, new_scalar, points_of, quotient
-from sottovoce.sealed.streams import PeerKey, RunKey, box, hash_of, unbox
+from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PairKeys, PeerKey, RunKey, packed_rows
+from sottovoce.sealed.streams import box, hash_of, unbox
 from sottovoce.sealed.sums import packed_box, unpacked_box
 from sottovoce.sealed.workers import POINT, Workers
 
@@ -42,7 +43,6 @@ WORD: Final = 16  # bytes
 COORDINATOR: Final = "coordinator"  # who matches, if no party does
 ORDER, COUNT = "order", "count"  # what an alignment is for
 MOST_MEMBERS: Final = 64
-PAIR: Final = "sottovoce alignment"  # the purpose of the keys of pairs
 _WORD_KIND: Final = f"S{WORD}"
 
 
@@ -145,9 +145,8 @@ class Session:
         self.over = False
         self._names = terms.members
         self._place = self._names.index(own)
-        self._keys = {
-            name: key.shared(peers[name], PAIR, self.digest, (own, name)) for name in self._names if name != own
-        }
+        pairs = PairKeys(key, self._names, peers, ["alignment", self.digest.hex()])
+        self._keys: Mapping[str, bytes] = {}  # of pairs, once they are agreed on
         self._ids, self._leaving = ids, leaving
         self._order = _shuffled(len(ids))
         self._first, self._scalar = new_scalar(), new_scalar()  # r and k
@@ -160,7 +159,7 @@ class Session:
         sizes = [members[name].records for name in self._names]
         self.progress = Progress(sum(sizes) + sizes[self._place])
         self._repeat: tuple[Any, Masked | None] | None = None
-        self._text = self._play()
+        self._text = self._play(pairs)
         next(self._text)
 
     def answer(self, frame: Frame) -> Masked | None:
@@ -188,10 +187,15 @@ class Session:
         self._workers.close()
         self._keys, self._first, self._scalar, self._last, self._salt = {}, b"", b"", b"", b""
 
-    def _play(self) -> Generator[Masked | None, Frame, None]:
+    def _play(self, pairs: PairKeys) -> Generator[Masked | None, Frame, None]:
         """The protocol, message by message."""
         frame = yield None
         self._turn(frame, "open")
+        publics = packed_rows([bytes.fromhex(self.members[name].public) for name in self._names], PUBLIC)
+        frame = yield self._masked("offers", {OFFERS: pairs.offers(publics)})
+        self._turn(frame, "pair")
+        pairs.agree(publics, frame.arrays.get(OFFERS))
+        self._keys = dict(pairs)
         frame = yield self._masked("salt", self._to_each("salt", self._part))
         self._turn(frame, "salt")
         self._take_salt(frame.arrays)

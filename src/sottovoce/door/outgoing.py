@@ -127,6 +127,7 @@ class Share(_Sealed):
 
 # What a party may send to the other parties under a pad and in a box, and why each tells nobody else anything.
 MASKED_NAMES: Final[Mapping[str, str]] = {
+    "offers": "ciphertexts of random secrets for later members, by which two ends agree on a key",
     "group": "a random key of the holder of the labels, in a box for each other party",
     "columns": "whole numbers less a stream that no reader has, once a plan",
     "whitened": "whole numbers less a stream that no reader has, once a plan",

@@ -16,6 +16,7 @@ from sottovoce.door.outgoing import SEAL, Masked, Share
 from sottovoce.door.query import Query, Round, Told, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.randomness import Randomness
+from sottovoce.sealed.pair_keys import OFFERS, PairKeys
 from sottovoce.sealed.streams import Label, labelled
 from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Sealer, label_of
 
@@ -212,6 +213,11 @@ class SealedGate(Gate):
 def noise_of(query: Query, plan: Plan, told: Told) -> Noise:
     """What a sealed sum of a query is released with."""
     return Noise(plan.release(query.name), query.noise_weights, query.known_part(plan, told))
+
+
+def offered(pairs: PairKeys, publics: NDArray[Any] | None) -> Masked:
+    """The offers of keys of one end to all later ones of its run."""
+    return Masked("offers", {OFFERS: pairs.offers(publics)}, seal=SEAL)
 
 
 def _attempt_name(query: str, attempt: int) -> str:

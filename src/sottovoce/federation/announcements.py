@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR, signers
-from sottovoce.sealed.streams import CHECKED, PeerKey
+from sottovoce.sealed.pair_keys import CHECKED, PeerKey
 from sottovoce.transports.identity import PLAN, Identity
 
 

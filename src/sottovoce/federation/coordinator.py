@@ -24,12 +24,14 @@ from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import BudgetError, InputError, LedgerError, RefusedError, WireError
 from sottovoce.federation import replies as checks
 from sottovoce.federation.alignment.coordinator import AlignmentResult, AlignmentRun
-from sottovoce.federation.announcements import Invitation
+from sottovoce.federation.announcements import Invitation, known_keys
+from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.journal import Journal, Stored
 from sottovoce.federation.models import parts_of
 from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of
 from sottovoce.federation.receipts import RECEIPT, packed
 from sottovoce.federation.replies import Reply
+from sottovoce.federation.run_keys import PAIR, run_of
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums, Steps
 from sottovoce.federation.sealed_columns.dealer import Deals, LocalDeals, RemoteDeals
 from sottovoce.federation.sealed_columns.messages import LostError
@@ -39,7 +41,15 @@ from sottovoce.privacy.ledger import Balance, Receipt
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.queries.messages import rounds_of
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import (
+    OFFERS,
+    PUBLIC,
+    PUBLIC_KEYS,
+    PairKeys,
+    RunKey,
+    fingerprint_of,
+    packed_rows,
+)
 from sottovoce.sealed.sums import Call, Opener, label_of
 from sottovoce.transports.base import Transport
 
@@ -97,7 +107,9 @@ class Coordinator:
         self.left: dict[str, int] = {}  # of sealed sums: who left, and in which round
         self._away: set[str] = set()
         self._signatures: dict[str, str] = {}
+        self._publics: dict[str, str] = {}  # public keys of the members of plans, by fingerprint
         self._run_keys: dict[Keys, RunKey] = {}  # by the keys of a plan, where this end tops up or deals
+        self._deal_pairs: dict[bytes, PairKeys] = {}  # by plan
 
     def facts(self, *, classes: bool) -> dict[str, dict[str, Any]]:
         """What each party declares public: records, features, names and, if asked for, its class labels."""
@@ -117,13 +129,15 @@ class Coordinator:
             known = self.journal.of(found).made
             if "run_key" in known:
                 self._run_keys[found.keys] = RunKey(bytes.fromhex(known["run_key"]))
+            self._publics |= {fingerprint_of(public): public for public in known["public_keys"]}
         return found
 
     def settled(self, plan: Plan) -> Plan:
         """A plan that is about to be shown, proposed and run: kept, so that it comes back if the fit is interrupted."""
         key = self._run_keys.get(plan.keys)
         own = {} if key is None else {"run_key": key.private_bytes().hex()}
-        self.journal.add_plan(plan, **own)
+        publics = [self._publics[known] for _, known in plan.keys]
+        self.journal.add_plan(plan, public_keys=publics, **own)
         return plan
 
     @property
@@ -139,17 +153,19 @@ class Coordinator:
             return plan
         invited = Invitation(members if columns else ())
         replies = self._exchange(members, Frame("hello", 0, query="seal", text=invited.text))
-        keys = [(name, replies[name].facts["public_key"]) for name in members]
+        publics = {name: replies[name].facts["public_key"] for name in members}
         own = RunKey()
         if columns and sealing.helper is None:
-            keys.append((sealing.dealer, own.public))
+            publics[sealing.dealer] = own.public
+        keys = tuple((name, fingerprint_of(public)) for name, public in publics.items())
+        self._publics |= {fingerprint_of(public): public for public in publics.values()}
         if sealing.helper is None:
-            self._run_keys[tuple(keys)] = own
+            self._run_keys[keys] = own
         if columns:
             facts = {name: replies[name].facts for name in plan.names}
             check_aligned(facts)
             sealing = sealing.changed(aligned=facts[plan.names[0]].get("aligned", ""))
-        return plan.model_copy(update={"keys": tuple(keys), "sealing": sealing})
+        return plan.model_copy(update={"keys": keys, "sealing": sealing})
 
     def refusal_to_seal(self) -> str | None:
         """Why a party takes no part in sealed sums, or None; nothing is charged."""
@@ -163,6 +179,38 @@ class Coordinator:
     def check(self, plan: Plan) -> None:
         """Raise what a party would answer to a plan; nothing is charged."""
         self._propose(plan, signers(plan), "check")
+        self._pair(plan)
+
+    def _pair(self, plan: Plan) -> None:
+        """Have every two members of a plan of sealed sums agree on a key: by offers, which nobody else can read."""
+        if plan.sealing is None:
+            return
+        names, members = [name for name, _ in plan.keys], signers(plan)
+        publics = packed_rows([bytes.fromhex(self._publics[known]) for _, known in plan.keys], PUBLIC)
+        said = Frame("plan", 0, plan.digest, query=PAIR, arrays={PUBLIC_KEYS: publics})
+        replies = self._retold(plan, members, said)
+        each = crossed_offers(names, {name: reply.frame.arrays for name, reply in replies.items()})
+        self._retold(plan, members, dataclasses.replace(said, round=1), each)
+        if (own := self._dealt_with(plan)) is not None:
+            own.agree(publics, each[COORDINATOR][OFFERS])
+
+    def _retold(self, plan: Plan, parties: Iterable[str], said: Frame, each: Each | None = None) -> dict[str, Reply]:
+        """The replies to a message about a plan that is not charged yet; who was restarted checks it again first."""
+        replies = self._exchange(parties, said, each)
+        if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
+            self._propose(plan, forgot, "check")
+            replies |= self._exchange(forgot, said, each)
+        return replies
+
+    def _dealt_with(self, plan: Plan) -> PairKeys | None:
+        """The keys that this end shares with each party, where it deals."""
+        key = self._run_keys.get(plan.keys)
+        if key is None or COORDINATOR not in dict(plan.keys):
+            return None
+        if plan.digest not in self._deal_pairs:
+            peers = known_keys(COORDINATOR, plan.keys, None, pins=False)
+            self._deal_pairs[plan.digest] = PairKeys(key, tuple(dict(plan.keys)), peers, run_of(plan))
+        return self._deal_pairs[plan.digest]
 
     def run(
         self, plan: Plan, form: Algorithm, progress: Progress | None = None, *, last: bool = True
@@ -251,9 +299,13 @@ class Coordinator:
         if known is None:
             self._have_charged(plan)
             if self._remote:  # in one process all ends are new after an interruption
-                self.journal.note("opened", plan, self._told(), sync=False)
+                own = self._dealt_with(plan)
+                pairs = {} if own is None else {"deal_pairs": own.state}
+                self.journal.note("opened", plan, self._told() | pairs, sync=False)
         else:
             self._take_told(known)
+            if (own := self._dealt_with(plan)) is not None:
+                own.restore(known["deal_pairs"])
             with contextlib.suppress(RefusedError):  # one that refuses says so when it is asked
                 self._start(plan, self._there(signers(plan)))  # who accepted it again may not have been told to start
         self._take_counts()
@@ -372,13 +424,15 @@ class Coordinator:
         )
         request = Request.new(digest, recipient, keys, signatures)
         said = Frame("predict", 0, digest, query=recipient, text=request.text)
+        offers = {name: reply.frame.arrays for name, reply in self._exchange(parties, said).items()}
+        pairs = crossed_offers(sorted(parties), offers)
         others = [name for name in parties if name != recipient]
         people = counts[parties[0]]
-        each = [checks.masked(name, reply, people) for name, reply in self._exchange(others, said).items()]
+        each = [checks.masked(name, reply, people) for name, reply in self._exchange(others, said, pairs).items()]
         total = functools.reduce(added, each) if each else np.zeros((people, 2), dtype=np.uint64)
         if recipient == COORDINATOR:
             return scores_of(total)
-        self._exchange([recipient], dataclasses.replace(said, arrays={MASKED: total.view(np.int64)}))
+        self._exchange([recipient], dataclasses.replace(said, arrays={MASKED: total.view(np.int64)}), pairs)
         return None
 
     def dismiss(self) -> None:
@@ -482,10 +536,12 @@ class Coordinator:
                 raise WireError(text, error.parties) from error
 
         deals: Deals
-        if plan.sealing is None or plan.sealing.helper is None:
-            deals = LocalDeals(plan, self._run_keys[plan.keys], self._randomness, functools.partial(self._dealt, plan))
-        else:
+        if plan.sealing is not None and plan.sealing.helper is not None:
             deals = RemoteDeals(plan, plan.sealing.helper, exchange)
+        elif (keys := self._dealt_with(plan)) is not None:
+            deals = LocalDeals(plan, keys, self._randomness, functools.partial(self._dealt, plan))
+        else:
+            raise InputError("the plan names a key for this coordinator that it does not have; make a new plan.")
         steps = Steps(self._stored.passed, lambda step: self.journal.note("passed", plan, {"step": step}, sync=False))
         return ColumnSums(plan, exchange, deals, opener, steps)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sottovoce.door.frames import decode
 from sottovoce.door.noisy_rows import NONE
 from sottovoce.door.outgoing import Outgoing, declare_public, reply
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import RunKey
 from sottovoce.transports.identity import Identity
 
 

@@ -23,7 +23,7 @@ from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import limits
 from sottovoce.federation.announcements import check_start, known_keys
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
-from sottovoce.federation.run_keys import RunKeys
+from sottovoce.federation.run_keys import PAIR, RunKeys
 from sottovoce.federation.sealed_columns.dealer import GRAM, LOOKUP, OWN, LocalDeals
 from sottovoce.federation.sealed_columns.messages import DEALT_WORDS, Stage, Wholes, pieces_of
 from sottovoce.plan.plan import Plan
@@ -78,6 +78,8 @@ class Helper(Answering):
         if frame.kind == "hello" and frame.query == "seal":
             key = declare_public("public_key", self._keys.new(), reason="random, made to be told")
             return reply("facts", frame, (key,))
+        if frame.kind == "plan" and frame.query == PAIR:
+            return self._keys.answer(frame)
         if frame.kind == "plan" and frame.query != "start":
             return reply("accept", frame, self._accept(frame))
         if frame.kind == "done":
@@ -102,7 +104,10 @@ class Helper(Answering):
         if self._run is None or self._run.plan.digest != plan.digest:
             run = self._checked(plan)
             if frame.query == "check":
+                self._keys.hold(plan)
                 return acknowledged(True)
+            self._keys.check_agreed(plan)
+            self._keys.keep(plan)
             self._run = run
             self._seen.add(plan.digest)
         if self._identity is None:
@@ -116,7 +121,7 @@ class Helper(Answering):
             raise RefusedError(f"the plan does not name {self.name} as its helper.")
         if plan.digest in self._seen:
             raise RefusedError(f"{self.name} has dealt under this plan before, and does not remember what; fit anew.")
-        key = self._keys.of(plan)
+        keys = self._keys.pairs(plan, known_keys(self.name, plan.keys, None, pins=False))
         columns = plan.split == "columns"
         large = len(plan.releases) > limits.MOST_RELEASES or plan.features > limits.MOST_COLUMNS
         if large or (columns and 2 * plan.records * plan.dimension > MOST_WORDS):
@@ -134,8 +139,8 @@ class Helper(Answering):
             plan,
             queries,
             DealingGate(plan, self.randomness),
-            None if columns else Sealer(plan, self.name, key, known_keys(self.name, plan.keys, None, pins=False)),
-            LocalDeals(plan, key, self.randomness) if columns else None,
+            None if columns else Sealer(plan, self.name, keys),
+            LocalDeals(plan, keys, self.randomness) if columns else None,
         )
 
     def _start(self, run: _Run, frame: Frame) -> Outgoing:

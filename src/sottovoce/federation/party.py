@@ -42,7 +42,7 @@ from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import Predictions, Predictor
 from sottovoce.federation.receipts import RECEIPT, unpacked
 from sottovoce.federation.records import MOST_READ, check_rows, column_names, label_values
-from sottovoce.federation.run_keys import RunKeys
+from sottovoce.federation.run_keys import PAIR, RunKeys
 from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.plan.families import FAMILIES
 from sottovoce.plan.plan import Plan
@@ -204,6 +204,8 @@ class Party(Answering):
             return reply("facts", frame, self._introduced(frame))
         if frame.kind == "plan" and frame.query == "start":
             return self._start(frame)
+        if frame.kind == "plan" and frame.query == PAIR:
+            return self._keys.answer(frame)
         if frame.kind == "plan":
             return reply("accept", frame, self._accept(frame) + self._receipt(frame) + self._budget(frame))
         if frame.kind == "predict":
@@ -533,6 +535,7 @@ class Party(Answering):
             self._keys.hold(plan)
             self._check_charge(form, plan)
             return acknowledged(True)
+        self._keys.check_agreed(plan)
         if isinstance(self._rows, Dataset):
             self._check_charge(form, plan)  # to prepare its rows may take an hour
             self._count_preparing(plan)
@@ -621,7 +624,7 @@ class Party(Answering):
         if self._account is not None:
             nothing = "It has charged nothing for this plan; start the fit again."
             what = "What was released stays charged; start a new fit." if self._charged(plan) else nothing
-        return kind(plan, self.name, self._keys.of(plan, what), peers)
+        return kind(plan, self.name, self._keys.pairs(plan, peers, what))
 
     def _signed(self, plan: Plan) -> tuple[Declared, ...]:
         """The acknowledgement of a plan that was charged, with this party's signature on its digest for the others."""

@@ -1,7 +1,8 @@
 """Joint prediction over columns: each party scores its own columns, and only one recipient learns the sums.
 
-A party answers with its partial scores hidden by pads. Every two parties share a secret (X25519) from which both derive
-one pad for one request (`sealed/streams.py`); one adds it and the other subtracts it, modulo 2^128.
+A party answers with its partial scores hidden by pads. Every two parties agree on a key for one request, by an offer of
+one to the other (`sealed/pair_keys.py`); both derive one pad from it, which one adds and the other subtracts, modulo
+2^128.
 
     answer_m = s_m + sum_{k > m} pad_mk - sum_{k < m} pad_km,        sum_m answer_m = sum_m s_m
 
@@ -25,6 +26,7 @@ parties; a random number in the place of the score hides the scores of the other
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import secrets
@@ -38,18 +40,18 @@ from scipy.special import expit
 
 from sottovoce.data.block import Matrix
 from sottovoce.door.frames import Frame
-from sottovoce.door.outgoing import Disclosed, check_recipient, disclose
+from sottovoce.door.outgoing import Disclosed, Masked, check_recipient, disclose
+from sottovoce.door.sealed_gate import offered
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.models import Models, PartialModel
 from sottovoce.federation.policy import Policy
 from sottovoce.plan.plan import Plan
-from sottovoce.sealed.streams import RunKey, Words, stream
+from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PairKeys, RunKey, fingerprint_of, packed_rows
+from sottovoce.sealed.streams import Words, stream
 from sottovoce.transports.identity import PREDICTION_KEY, Identity
 
 Array = NDArray[np.float64]
-
-PAIR: Final = "sottovoce prediction pair"  # what two parties share for the predictions by one model
 
 COORDINATOR: Final = "coordinator"  # the recipient that is no party: whoever asks
 MASKED: Final = "masked"
@@ -128,8 +130,10 @@ class Predictor:
         """Keep what a run left behind."""
         self.models.keep(digest, dataclasses.replace(model, feature_names=self._feature_names))
 
-    def answer(self, frame: Frame, rows: Matrix, policy: Policy) -> Disclosed | None:
+    def answer(self, frame: Frame, rows: Matrix, policy: Policy) -> Disclosed | Masked | None:
         """Scores under pads for whoever collects them; None if this party is the recipient and has added them up.
+
+        A request comes twice: without offers of keys, which is answered with this party's own, and with those for it.
 
         Whether pads cancel depends on the scores. So a recipient answers alike where they do not, and logs it: from
         refusals a coordinator could find the sums that it passed on.
@@ -148,6 +152,10 @@ class Predictor:
             raise RefusedError(f"{self._party} has other columns, or in another order, than the model has of its own.")
         request, people = Request.read(frame, model.plan), int(rows.shape[0])
         pairs = request.pair_keys(self._party, self._key, self.identity)
+        publics = packed_rows([bytes.fromhex(request.keys[name]) for name in sorted(request.keys)], PUBLIC)
+        if OFFERS not in frame.arrays:
+            return offered(pairs, publics)
+        pairs.agree(publics, frame.arrays[OFFERS])
         with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
             scores = words_of(model.scores(rows), request.blur(self._blur, people))
             own = added(scores, request.pads(self._party, pairs, people, self._aligned))
@@ -228,7 +236,7 @@ class Request:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise RefusedError("the text is no request for a prediction of this version.") from None
         names = {name for name, _ in plan.parties}
-        if set(keys) != names or lengths != {32} or len(set(keys.values())) < len(names) or type(number) is not str:
+        if set(keys) != names or lengths != {PUBLIC} or len(set(keys.values())) < len(names) or type(number) is not str:
             raise RefusedError("a request for a prediction has the public key of each party of the plan, and no other.")
         if len(names) > _MOST_PARTIES:
             raise RefusedError(f"a joint prediction serves at most {_MOST_PARTIES} parties.")
@@ -236,16 +244,17 @@ class Request:
             raise RefusedError("the recipient of a prediction is the coordinator or a party of the plan.")
         return cls(frame.plan, frame.query, number, keys, signatures)
 
-    def pair_keys(self, party: str, key: RunKey, identity: Identity | None) -> dict[str, bytes]:
-        """What a party shares with each other one; refused for keys that these have not signed, or are not pinned.
+    def pair_keys(self, party: str, key: RunKey, identity: Identity | None) -> PairKeys:
+        """What a party will share with each other one; refused for keys that these have not signed, or are not pinned.
 
         Pads would be open to whoever has the key.
         """
         if self.keys[party] != key.public:
             raise RefusedError("the request has another public key for this party than its own; ask for it again.")
-        peers = known_keys(party, self.keys, identity)
+        peers = known_keys(party, {name: fingerprint_of(public) for name, public in self.keys.items()}, identity)
         self.check_signatures(party, identity)
-        return {other: key.shared(public, PAIR, self.digest, (party, other)) for other, public in peers.items()}
+        said = hashlib.sha256(self.text.encode()).hexdigest()
+        return PairKeys(key, sorted(self.keys), peers, ["prediction", self.digest.hex(), self.recipient, said])
 
     def check_signatures(self, party: str, identity: Identity | None) -> None:
         """Refuse keys that the other parties have not signed themselves."""

@@ -26,6 +26,7 @@ from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Label
 from sottovoce.plan.release import Release
+from sottovoce.sealed.pair_keys import PUBLIC
 from sottovoce.sealed.streams import Words
 from sottovoce.transports.identity import LONGEST
 
@@ -33,6 +34,7 @@ Array = NDArray[np.float64]
 Text = Annotated[str, Field(max_length=10_000)]  # what a party says for people to read
 Signature = Annotated[str, Field(max_length=LONGEST)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+PublicKey = Annotated[str, Field(pattern=f"^[0-9a-f]{{{2 * PUBLIC}}}$")]
 
 
 class Facts(BaseModel):
@@ -60,7 +62,7 @@ class WithClasses(Introduced):
 class WithKey(Introduced):
     """And the key of its pads."""
 
-    public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    public_key: PublicKey
     signature: Signature
 
 
@@ -100,14 +102,14 @@ class Failed(Facts):
 class RunKeyed(Facts):
     """The public key of its sealed sums, and of which alignment its records are."""
 
-    public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    public_key: PublicKey
     aligned: Digest | None = None
 
 
 class Announced(Facts):
     """The public key of an alignment, how many identifiers it has, by which rule, and its signature on all of it."""
 
-    public_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    public_key: PublicKey
     records: Count
     id_rule: Text
     signature: Signature
@@ -124,6 +126,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # that answer a request, by it
     "hello": ("facts",),
     "plan": ("accept",),
     "start": ("accept", "unknown-plan"),
+    "pair": ("answer", "accept", "unknown-plan"),
     "ask": ("answer", "unknown-plan"),
     "seal": ("answer", "accept", "unknown-plan"),
     "align": ("facts", "answer", "accept"),
@@ -159,7 +162,7 @@ def checked(party: str, said: Frame, data: bytes, *, alone: bool = False) -> Rep
         who = "" if alone or told["refused"].startswith(party) else f"{party}: "
         raise _REFUSALS.get(told["error"], RefusedError)(who + told["refused"])
     last = said.kind == "predict" and MASKED in said.arrays  # to the recipient, which has nothing to tell
-    asked = "start" if said.kind == "plan" and said.query == "start" else said.kind
+    asked = said.query if said.kind == "plan" and said.query in ("start", "pair") else said.kind
     if frame.kind not in (("accept",) if last else _KINDS[asked]):
         raise WireError(f"party {party!r} answered {said.kind!r} with a frame of the kind {frame.kind!r}.")
     if frame.kind == "answer":

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from sottovoce.door.frames import Frame
+from sottovoce.door.outgoing import Outgoing, reply
+from sottovoce.door.sealed_gate import offered
 from sottovoce.door.used_labels import UsedLabels
 from sottovoce.errors import RefusedError
+from sottovoce.federation.answering import acknowledged
 from sottovoce.files import write_durably
 from sottovoce.plan.plan import Plan
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import OFFERS, PUBLIC_KEYS, PairKeys, PeerKey, RunKey, fingerprint_of
 
 _log = logging.getLogger("sottovoce.holder")
 
+PAIR: Final = "pair"  # the query of messages by which the ends of a plan agree on keys
 MOST_OFFERED: Final = 8  # keys that were told, and whose plan has not come
 LONGEST: Final = timedelta(days=90)  # that a run may last, from its check on
 
 
 class RunKeys:
-    """Keys that this party has told, by public key; beside a ledger that of the checked or accepted plan, to go on.
+    """Keys that this party has told, by fingerprint; beside a ledger that of the checked or accepted plan, to go on.
 
     A key lasts until the run is over or another plan is accepted: then nobody, not even its holder, can read what the
     others sealed with it. That of a run which the party left, and whose end nobody told it, is deleted after `LONGEST`.
@@ -34,6 +41,7 @@ class RunKeys:
         self._folder = None if ledger is None else ledger.with_name(f"{ledger.name}.sealed")
         self._party = party
         self._known: dict[str, RunKey] = {}
+        self._pairs: dict[bytes, tuple[Plan, PairKeys]] = {}  # by plan, of those that were checked or accepted
         self._used = ""  # the key of the accepted plan
         self._held = b""  # the plan that was checked last
         self._labels: Path | None = None  # of the accepted plan
@@ -43,25 +51,59 @@ class RunKeys:
         """The public key of a new one."""
         self._expire()
         key = RunKey()
-        self._known[key.public] = key
+        self._known[fingerprint_of(key.public)] = key
         offered = [known for known in self._known if known != self._used]
         for forgotten in offered[:-MOST_OFFERED]:
             del self._known[forgotten]
         return key.public
 
-    def of(self, plan: Plan, what: str = "Start a new fit.") -> RunKey:
-        """The key that a plan has for this party, or a refusal if it is lost, with `what` to do."""
+    def pairs(self, plan: Plan, peers: Mapping[str, PeerKey], what: str = "Start a new fit.") -> PairKeys:
+        """The keys that this party shares with the other members of a plan.
+
+        If its own key is lost that is a refusal, with `what` to do.
+        """
+        if plan.digest in self._pairs:
+            return self._pairs[plan.digest][1]
         public = dict(plan.keys).get(self._party, "")
+        kept = None
         if public not in self._known and self._folder is not None:
-            with contextlib.suppress(OSError, ValueError):
-                key = RunKey(bytes.fromhex(self._path(self._folder, plan.digest).read_text(encoding="ascii")))
-                self._known[key.public] = key
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                kept = json.loads(self._path(self._folder, plan.digest).read_text(encoding="ascii"))
+                key = RunKey(bytes.fromhex(kept["key"]))
+                self._known[fingerprint_of(key.public)] = key
         if public not in self._known:
             raise RefusedError(
                 f"{self._party} does not have the key that the plan names for it: it was restarted, or never told it. "
                 f"{what}"
             )
-        return self._known[public]
+        pairs = PairKeys(self._known[public], tuple(dict(plan.keys)), peers, run_of(plan))
+        if kept is not None:
+            pairs.restore(kept)
+        self._pairs[plan.digest] = plan, pairs
+        return pairs
+
+    def check_agreed(self, plan: Plan) -> None:
+        """Refuse a plan of sealed sums whose ends have not agreed on their keys."""
+        if plan.sealing is not None and not self._pairs[plan.digest][1].agreed:
+            raise RefusedError(
+                f"{self._party} has not agreed with the other members of the plan on keys: each sends the others "
+                "offers once it has checked the plan. Nothing was charged; start a new fit."
+            )
+
+    def answer(self, frame: Frame) -> Outgoing:
+        """A message by which the ends of a plan agree on their keys: first an offer to each later one, then theirs.
+
+        What was agreed on is kept: a restarted party goes on with it, and needs no offers again.
+        """
+        if frame.plan not in self._pairs:
+            return reply("unknown-plan", frame, acknowledged(False))
+        plan, pairs = self._pairs[frame.plan]
+        publics = frame.arrays.get(PUBLIC_KEYS)
+        if frame.round == 0:
+            return reply("answer", frame, offered(pairs, publics))
+        pairs.agree(publics, frame.arrays.get(OFFERS))
+        self._write(plan)
+        return reply("accept", frame, acknowledged(True))
 
     def keep(self, plan: Plan) -> None:
         """Write the key of an accepted plan, for its holder alone; that of the plan before it is deleted."""
@@ -70,6 +112,7 @@ class RunKeys:
         if self._used != (used := dict(plan.keys).get(self._party, "")):
             self._known.pop(self._used, None)
             self._used = used
+        self._pairs = {digest: known for digest, known in self._pairs.items() if digest == plan.digest}
         kept = plan.sealing is not None and plan.split == "rows"
         self._delete(but=plan.digest if kept else b"")
         self._write(plan)
@@ -85,8 +128,10 @@ class RunKeys:
 
         So a party that is stopped between the two can accept it: others may have charged it by then.
         """
-        if self._held and self._held != plan.digest and self._folder is not None:
-            self._path(self._folder, self._held).unlink(missing_ok=True)
+        if self._held and self._held != plan.digest:
+            self._pairs.pop(self._held, None)
+            if self._folder is not None:
+                self._path(self._folder, self._held).unlink(missing_ok=True)
         self._held = plan.digest
         self._write(plan)
 
@@ -94,9 +139,9 @@ class RunKeys:
         if plan.sealing is None or plan.split != "rows" or self._folder is None:
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        path = self._path(self._folder, plan.digest)
-        if not path.exists():
-            write_durably(path, self.of(plan).private_bytes().hex().encode(), mode=0o600)
+        path, data = self._path(self._folder, plan.digest), json.dumps(self._pairs[plan.digest][1].state).encode()
+        if not path.exists() or path.read_bytes() != data:
+            write_durably(path, data, mode=0o600)
 
     def end(self, digest: bytes) -> None:
         """The run of a plan that this process does not know is over: its key is deleted."""
@@ -106,6 +151,7 @@ class RunKeys:
     def forget(self) -> None:
         """The run is over: so are all keys."""
         self._known.clear()
+        self._pairs.clear()
         self._used = ""
         self._delete()
         self._end_labels()
@@ -149,3 +195,8 @@ class RunKeys:
     @property
     def _own(self) -> str:
         return hashlib.sha256(self._party.encode()).hexdigest()[:32]
+
+
+def run_of(plan: Plan) -> list[str]:
+    """What the keys of pairs under a plan are for."""
+    return ["sealed sums", plan.digest.hex()]

@@ -13,8 +13,8 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR, Sealing
 
 COMPUTING: Final = (
-    "nobody breaks X25519, HKDF-SHA256 or AES-256, now or later with the messages on record (X25519 does not withstand "
-    "a large quantum computer)"
+    "nobody breaks X25519 and ML-KEM-768 both, or HKDF-SHA256 or AES-256, now or later with the messages on record (a "
+    "large quantum computer breaks X25519 alone)"
 )
 KEYS: Final[Mapping[bool | None, str]] = {
     None: "vouched for by the authority, or pinned",

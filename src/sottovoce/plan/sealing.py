@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COORDINATOR: Final = "coordinator"
 MOST_PARTIES: Final = {"rows": 256, "columns": 16}
-KEY: Final = re.compile("[0-9a-f]{64}")
+KEY: Final = re.compile("[0-9a-f]{64}")  # the fingerprint of a public key
 
 
 class Sealing(Frozen):
@@ -119,7 +119,9 @@ def check_sealing(plan: Plan) -> None:
     if plan.keys:
         names, keys = zip(*plan.keys, strict=True)
         if names != members or len(set(keys)) < len(keys) or any(not KEY.fullmatch(key) for key in keys):
-            raise RefusedError("a plan of sealed sums has one public key, all different, of each of its members.")
+            raise RefusedError(
+                "a plan of sealed sums has the fingerprint of one public key, all different, of each of its members."
+            )
 
 
 def _check_rounds(plan: Plan) -> None:

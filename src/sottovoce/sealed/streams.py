@@ -1,9 +1,8 @@
-"""Keys, streams and boxes: what two ends of a run share, and nobody else.
+"""Streams and boxes: what two ends of a run make of the key that they share (`pair_keys.py`), and nobody else can.
 
-    pair key     HKDF-SHA256(X25519(i, j), purpose, digest of the plan, smaller name, larger name)
     stream       AES-256 in counter mode under HMAC-SHA256(key, "stream", label): uniform words, one AES key a label
     box          AES-256-GCM under HMAC-SHA256(key, "box", label, sender): unreadable, and unchanged or refused
-    noise        AES-256 in counter mode under HMAC-SHA256(own key, "noise", label), own key by HKDF of the private key
+    noise        AES-256 in counter mode under HMAC-SHA256(own key, "noise", label), own key by HKDF of the run key
 
 A label is a list that says all about the one use of a stream or a box; it is written as JSON, so that two different
 lists are two different labels. Both uses of a key start at the counter 0, under different AES keys. A box is made once
@@ -20,13 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from sottovoce.errors import LeakError, RefusedError
@@ -35,60 +31,7 @@ from sottovoce.privacy.randomness import Randomness
 Words = NDArray[np.uint64]
 Label = Sequence[Any]
 
-PAIR: Final = "sottovoce sealed pair"  # between two parties
-DEALT: Final = "sottovoce dealt"  # between the dealer and a party
-NOISE: Final = "sottovoce noise"  # of one end alone
-GROUP: Final = "sottovoce group"  # made by one end, which sends it to others
-CHECKED: Final = object()  # `known_keys` of `federation/announcements.py` takes it; nothing else may
 _ZEROS: Final = memoryview(bytes(2**18))
-
-
-class PeerKey(str):
-    """The public key of another end that was found to be one to share secrets with: `known_keys` makes it, alone.
-
-    Guarantee: no mask, pad or box is made for an end whose key did not pass that check.
-    """
-
-    __slots__ = ()
-
-    def __new__(cls, public: str, *, seal: object = None) -> PeerKey:
-        """Refuse whoever has not made the check."""
-        if seal is not CHECKED:
-            raise LeakError("a key to share secrets with is made by the check of its owner alone (known_keys).")
-        return super().__new__(cls, public)
-
-
-class RunKey:
-    """The private key of one end for one run."""
-
-    def __init__(self, private: bytes | None = None) -> None:
-        self._key = X25519PrivateKey.generate() if private is None else X25519PrivateKey.from_private_bytes(private)
-        self.public: str = self._key.public_key().public_bytes_raw().hex()
-
-    def __reduce__(self) -> Any:
-        raise RefusedError("a run key is neither copied nor pickled.")
-
-    def private_bytes(self) -> bytes:
-        """For the holder's own disk alone."""
-        return self._key.private_bytes_raw()
-
-    def shared(self, public: PeerKey, purpose: str, digest: bytes, names: tuple[str, str]) -> bytes:
-        """What this end shares with the one of that public key, for one purpose, plan and pair of names."""
-        if type(public) is not PeerKey:
-            raise LeakError("secrets are shared with an end whose key was checked (known_keys), and with no other.")
-        try:
-            secret = self._key.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(public)))
-        except ValueError:
-            raise RefusedError("a public key of the plan is none.") from None
-        return _derived(secret, [purpose, digest.hex(), *sorted(names)])
-
-    def own(self, purpose: str, digest: bytes) -> bytes:
-        """What nobody but this end can make, for one purpose and plan."""
-        return _derived(self.private_bytes(), [purpose, digest.hex()])
-
-    def noise(self, digest: bytes, source: Randomness) -> Randomness:
-        """Where this end draws what enters opened values of a plan: by label. A seeded run has its own source."""
-        return KeyedRandomness(self.own(NOISE, digest)) if source.secure else source
 
 
 class KeyedRandomness:
@@ -102,7 +45,7 @@ class KeyedRandomness:
 
     def __init__(self, key: bytes, label: Label | None = None) -> None:
         self._key = key
-        own = b"" if label is None else hmac.digest(key, b"noise" + _written(label), "sha256")
+        own = b"" if label is None else hmac.digest(key, b"noise" + written(label), "sha256")
         self._stream = None if label is None else Cipher(AES256(own), CTR(bytes(16))).encryptor()
 
     def of(self, label: Label) -> KeyedRandomness:
@@ -136,7 +79,7 @@ def stream(
 
     `out`, contiguous and of that size and kind, is filled where it is given: new memory costs more than the words do.
     """
-    return _stream(key, _written(label), count, kind, out)
+    return _stream(key, written(label), count, kind, out)
 
 
 def _stream(
@@ -155,13 +98,13 @@ def _stream(
 
 def box(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
     """Data for whoever has the key, under a label that is used once by this sender."""
-    return AESGCM(_box_key(key, label, sender)).encrypt(bytes(12), data, _written(label))
+    return AESGCM(_box_key(key, label, sender)).encrypt(bytes(12), data, written(label))
 
 
 def unbox(key: bytes, label: Label, sender: str, data: bytes) -> bytes:
     """What was boxed; anything that was altered, cut, sent under another label or by another sender is refused."""
     try:
-        return AESGCM(_box_key(key, label, sender)).decrypt(bytes(12), data, _written(label))
+        return AESGCM(_box_key(key, label, sender)).decrypt(bytes(12), data, written(label))
     except InvalidTag:
         raise RefusedError("a sealed message was altered, or is of another sender, round or run.") from None
 
@@ -172,7 +115,7 @@ def masks(keys: Mapping[str, bytes], own: str, roster: Sequence[str], label: Lab
     sum_{j > own} stream(k_j) - sum_{j < own} stream(k_j), modulo 2^64. `keys` are the pair keys by name.
     """
     total, words = np.zeros(count, dtype=np.uint64), np.empty(count, dtype="<u8")
-    said = _written(label)  # once: it names the whole roster
+    said = written(label)  # once: it names the whole roster
     for other in roster:
         if other > own:
             total += _stream(keys[other], said, count, np.uint64, words)
@@ -186,17 +129,14 @@ def hash_of(arrays: Mapping[str, NDArray[Any]]) -> str:
     said = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        said.update(_written([name, array.dtype.str, array.shape]) + array.tobytes())
+        said.update(written([name, array.dtype.str, array.shape]) + array.tobytes())
     return said.hexdigest()
 
 
-def _derived(secret: bytes, info: Label) -> bytes:
-    return HKDF(hashes.SHA256(), length=32, salt=None, info=_written(info)).derive(secret)
-
-
 def _box_key(key: bytes, label: Label, sender: str) -> bytes:
-    return hmac.digest(key, b"box" + _written([list(label), sender]), "sha256")
+    return hmac.digest(key, b"box" + written([list(label), sender]), "sha256")
 
 
-def _written(label: Label) -> bytes:
+def written(label: Label) -> bytes:
+    """A label as bytes: two different ones are different bytes."""
     return json.dumps(list(label), separators=(",", ":"), ensure_ascii=True).encode() + b"\n"

@@ -21,20 +21,8 @@ from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.sealed.streams import (
-    DEALT,
-    GROUP,
-    PAIR,
-    Label,
-    PeerKey,
-    RunKey,
-    box,
-    hash_of,
-    labelled,
-    masks,
-    stream,
-    unbox,
-)
+from sottovoce.sealed.pair_keys import GROUP, PairKeys
+from sottovoce.sealed.streams import Label, box, hash_of, labelled, masks, stream, unbox
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
@@ -88,20 +76,16 @@ def label_of(query: str, number: int, call: Call, told: Mapping[str, NDArray[Any
 class Sealer:
     """A party's side of the sealed sums of one plan: its keys with the others, and which rosters it has answered."""
 
-    def __init__(self, plan: Plan, name: str, key: RunKey, peers: Mapping[str, PeerKey]) -> None:
-        if plan.sealing is None or dict(plan.keys).get(name) != key.public:
-            raise RefusedError(f"the plan has another public key for {name} than its own; start a new fit.")
+    def __init__(self, plan: Plan, name: str, keys: PairKeys) -> None:
+        if plan.sealing is None:
+            raise RefusedError("the plan seals nothing.")
         self.name, self.sealing, self._parties = name, plan.sealing, plan.names
         helper = plan.sealing.dealer != COORDINATOR and plan.split == "rows"
         self._members = (*plan.names, plan.sealing.dealer) if helper else plan.names
-        self._keys = {
-            other: key.shared(peers[other], PAIR, plan.digest, (name, other))
-            for other in self._members
-            if other != name
-        }
+        self._keys = keys  # of pairs, by name; there once the members have agreed
         self._roster = frozenset(self._members)
         self._tops_up = name not in plan.names
-        self._digest, self._key = plan.digest, key
+        self._digest = plan.digest
 
     def check(self, call: Call) -> None:
         """Refuse a roster that is none, that has grown again, or that is smaller than the shares of noise allow."""
@@ -118,7 +102,7 @@ class Sealer:
 
     def noise(self, source: Randomness) -> Randomness:
         """Where this end draws what enters its shares: by label, so that a label has one content in every process."""
-        return self._key.noise(self._digest, source)
+        return self._keys.key.noise(self._digest, source)
 
     def keep(self, roster: Sequence[str]) -> None:
         """From now on nobody outside this roster is summed with."""
@@ -141,17 +125,21 @@ class Sealer:
 class ColumnSealer(Sealer):
     """The same by columns, with what pads and boxes are made of: the seed shared with the dealer, the group's key."""
 
-    def __init__(self, plan: Plan, name: str, key: RunKey, peers: Mapping[str, PeerKey]) -> None:
-        super().__init__(plan, name, key, peers)
-        dealer = self.sealing.dealer
-        self.seed = key.shared(peers[dealer], DEALT, plan.digest, (name, dealer))
+    def __init__(self, plan: Plan, name: str, keys: PairKeys) -> None:
+        super().__init__(plan, name, keys)
         self.holder = name == plan.label_party_name
-        self.group = key.own(GROUP, plan.digest) if self.holder else b""  # the others are sent it
+        self.group = keys.key.own(GROUP, [plan.digest.hex()]) if self.holder else b""  # the others are sent it
+
+    @property
+    def seed(self) -> bytes:
+        """What it shares with the dealer."""
+        return self._keys[self.sealing.dealer]
 
     def group_boxes(self) -> dict[str, NDArray[np.int64]]:
         """The key of the group for each other party, by its place."""
         places = {name: str(place) for place, name in enumerate(self._parties)}
-        boxes = {name: box(key, ["group"], self.name, self.group) for name, key in self._keys.items()}
+        keys = {name: self._keys[name] for name in self._parties if name != self.name}
+        boxes = {name: box(key, ["group"], self.name, self.group) for name, key in keys.items()}
         return {places[name]: packed_box(data) for name, data in boxes.items()}
 
     def open_group(self, sender: str, words: NDArray[Any]) -> None:

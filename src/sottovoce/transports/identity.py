@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sottovoce.errors import InputError, RefusedError
 
 PLAN: Final = "plan"  # over the digest of a plan: the signer has charged it
-PREDICTION_KEY: Final = "prediction key"  # over an X25519 public key: the signer has the private one
-ALIGN_KEY: Final = "alignment key"  # over the terms of an alignment, an X25519 public key and the length of a list
+PREDICTION_KEY: Final = "prediction key"  # over a public key: the signer has the private one
+ALIGN_KEY: Final = "alignment key"  # over the terms of an alignment, a public key and the length of a list
 LONGEST: Final = 2**16  # characters of a signature and its certificate
 
 

@@ -62,7 +62,7 @@ from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import Relation
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import RunKey
 from sottovoce.transports.identity import PLAN, PREDICTION_KEY, local_identities
 from support import events_of, give_scores, handle
 

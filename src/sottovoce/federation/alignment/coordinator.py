@@ -28,7 +28,7 @@ from sottovoce.door.intersection import (
     unpacked_words,
 )
 from sottovoce.errors import WireError
-from sottovoce.federation.boxes import Boxes, Exchange, box_of, crossed
+from sottovoce.federation.boxes import Boxes, Exchange, box_of, crossed, crossed_offers
 from sottovoce.sealed.sums import unpacked_box
 
 Progress = Callable[[int, int], None]
@@ -56,7 +56,8 @@ class AlignmentRun:
         """Align, or count; every party has kept its part, or one of them refuses."""
         members = self._invite(terms)
         lists = {name: member.records for name, member in members.items()}
-        parts = self._ask(terms.members, "open", text=self._introduction)
+        offers = self._ask(terms.members, "open", text=self._introduction)
+        parts = self._ask(terms.members, "pair", each=crossed_offers(terms.members, offers))
         self._ask(terms.members, "salt", each=crossed(terms.members, parts))
         self._done, self._total = 0, (len(members) + 1) * sum(lists.values())
         for piece in range(max(pieces(count, PIECE) for count in lists.values())):

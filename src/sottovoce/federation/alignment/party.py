@@ -17,7 +17,7 @@ from sottovoce.errors import RefusedError
 from sottovoce.federation.alignment.file import AlignmentFile, KeptAlignment
 from sottovoce.federation.announcements import check_pinned, known_keys
 from sottovoce.federation.policy import Policy
-from sottovoce.sealed.streams import RunKey
+from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import ALIGN_KEY, Identity
 
 _log = logging.getLogger("sottovoce.holder")
@@ -129,7 +129,8 @@ class Aligner:
                     f"{name} has {member.records} identifiers, more than policy.align_ratio = {policy.align_ratio:g} "
                     f"times those of {self.party}."
                 )
-        peers = known_keys(self.party, {name: member.public for name, member in members.items()}, identity)
+        prints = {name: fingerprint_of(member.public) for name, member in members.items()}
+        peers = known_keys(self.party, prints, identity)
         leaving = partial(self.file.leaving, policy.align_times)
         session = Session(terms, members, self.party, key, peers, self.ids, leaving)
         if session.digest != frame.plan:

@@ -14,7 +14,6 @@ from sottovoce.door.frames import Frame
 from sottovoce.door.query import Query, Told
 from sottovoce.door.sealed_gate import noise_of
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.boxes import Exchange, box_of
 from sottovoce.federation.sealed_columns.messages import (
     DEALT_WORDS,
@@ -35,7 +34,8 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.columns import ONE
 from sottovoce.sealed.dealer import Dealer
 from sottovoce.sealed.pads import Piece
-from sottovoce.sealed.streams import DEALT, RunKey, box, hash_of, labelled
+from sottovoce.sealed.pair_keys import PairKeys
+from sottovoce.sealed.streams import box, hash_of, labelled
 from sottovoce.sealed.sums import Noise, packed_box
 
 GRAM, OWN, LOOKUP = "gram", "own", "lookup"
@@ -64,23 +64,27 @@ class LocalDeals:
 
     Guarantee: what has a label is dealt once. Asked again, the last boxes are given again and nothing is drawn; by
     other numbers, or for an earlier label, it is refused. `note` keeps what each label was asked by, for a coordinator
-    that goes on after it was stopped, and refuses other numbers. All else, noise too, follows from the key: a label has
-    the same boxes in every process, copy and backup.
+    that goes on after it was stopped, and refuses other numbers. All else, noise too, follows from the keys: a label
+    has the same boxes in every process, copy and backup.
     """
 
-    def __init__(self, plan: Plan, key: RunKey, randomness: Randomness, note: Note = lambda *_: None) -> None:
+    def __init__(self, plan: Plan, keys: PairKeys, randomness: Randomness, note: Note = lambda *_: None) -> None:
         if plan.sealing is None:
             raise RefusedError("the plan seals nothing, and nothing is dealt.")
         self._plan, self._sealing, self._name = plan, plan.sealing, plan.sealing.dealer
-        self._randomness = key.noise(plan.digest, randomness)
-        keys = known_keys(self._name, plan.keys, None, pins=False)
-        seeds = {n: key.shared(keys[n], DEALT, plan.digest, (self._name, n)) for n in plan.names}
-        self._seeds = seeds
-        self._dealer = Dealer(seeds, widths_of(plan), plan.records, plan.label_party_name)
-        self._dealer.add_matrix(WHITENED)
+        self._randomness = keys.key.noise(plan.digest, randomness)
+        self._keys = keys  # that it shares with each party; there once the members have agreed
         self._labels: set[str] = set()
         self._last: tuple[str, str, Any] = ("", "", None)
         self._note = note
+
+    @functools.cached_property
+    def _dealer(self) -> Dealer:
+        plan = self._plan
+        seeds = {name: self._keys[name] for name in plan.names}
+        dealer = Dealer(seeds, widths_of(plan), plan.records, plan.label_party_name)
+        dealer.add_matrix(WHITENED)
+        return dealer
 
     def _once(
         self, at: list[Any], query: Query, told: Told, deal: Callable[[Wholes], Any], *, noisy: bool = True
@@ -147,7 +151,7 @@ class LocalDeals:
 
     def _boxed(self, receiver: str, label: list[Any], words: NDArray[Any]) -> Wholes:
         data = np.ascontiguousarray(words).tobytes()
-        return packed_box(box(self._seeds[receiver], label, self._name, data))
+        return packed_box(box(self._keys[receiver], label, self._name, data))
 
 
 class RemoteDeals:

@@ -5,12 +5,13 @@
     all other parties         less what they put in, with their noise: by rows all but one party's part
     coordinator and parties   less both: beyond what is promised
 
-Gates, keys, masks, pads and the dealer are the real ones; no frames and no ledgers. By columns the low bits of the
-masks are coins that some adversary knows, and the likelihood is given the coins.
+Gates, masks, pads and the dealer are the real ones; no frames and no ledgers, and the keys of pairs are seeded. By
+columns the low bits of the masks are coins that some adversary knows, and the likelihood is given the coins.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.sealed.columns import ONE, ROWS, Columns
 from sottovoce.sealed.pads import SCORES, label
-from sottovoce.sealed.streams import DEALT, Label, RunKey, masks, stream
+from sottovoce.sealed.pair_keys import PairKeys, RunKey, fingerprint_of
+from sottovoce.sealed.streams import Label, masks, stream
 from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Opener, Sealer, label_of
 from sottovoce.sealed.tables import Lookup
 
@@ -51,6 +53,7 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Pool = Literal["world", "coordinator", "parties", "coordinator and parties"]
 Data = Mapping[str, tuple[Matrix, ArrayLike]]
+Keys = Mapping[str, PairKeys]
 
 
 class _Seen:
@@ -105,14 +108,21 @@ class Sums:
     solution: Solution
 
 
-def keyed(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, dict[str, RunKey]]:
-    """The plan with keys of its members, and the keys."""
+def keyed(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, Keys]:
+    """The plan with keys of its members, and the keys of their pairs: seeded, where those of a run are not."""
     sealing = plan.sealing
     if sealing is None:
         raise InputError("the plan seals nothing.")
     members = (*plan.names, sealing.dealer) if plan.split == "columns" else plan.names
-    keys = {name: RunKey(randomness(f"key of {name}").bytes(32)) for name in members}
-    return plan.model_copy(update={"keys": tuple((name, key.public) for name, key in keys.items())}), keys
+    own = {name: RunKey(randomness(f"key of {name}").bytes(32)) for name in members}
+    prints = {name: fingerprint_of(key.public) for name, key in own.items()}
+    keys, found = {}, dict[str, dict[str, str]]({name: {} for name in members})
+    for one, other in itertools.combinations(members, 2):
+        found[one][other] = found[other][one] = randomness(f"key of {one} and {other}").bytes(32).hex()
+    for name, key in own.items():
+        keys[name] = PairKeys(key, members, known_keys(name, prints, None, pins=False), [])
+        keys[name].restore({"pairs": found[name]})
+    return plan.model_copy(update={"keys": tuple(prints.items())}), keys
 
 
 def noise_left(plan: Plan, pool: Pool, noise: Noise) -> float:
@@ -135,12 +145,9 @@ class SealedRows(Side):
         left = math.sqrt(noise_left(plan, pool, Noise(plan.releases[0], 1.0, 1.0)))
         self.releases = {r.query: r.model_copy(update={"std": r.std * left}) for r in plan.releases}
 
-    def sealed_play(self, plan: Plan, keys: Mapping[str, RunKey], sources: Mapping[str, Randomness]) -> Transcript:
+    def sealed_play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> Transcript:
         """A run, as `Coordinator.run` has it; the first party's messages are what is left of the sums."""
-        sealers = {
-            name: _SeenRows(plan, name, keys[name], known_keys(name, plan.keys, None, pins=False))
-            for name in plan.names
-        }
+        sealers = {name: _SeenRows(plan, name, keys[name]) for name in plan.names}
         gates = {name: SealedGate(plan, sources[name], None, sealers[name]) for name in plan.names}
         opener, memories = Opener(plan, sources[COORDINATOR]), self.memories()
         text, messages, number = self.form.coordinate(plan), list[Message](), 0
@@ -197,7 +204,7 @@ class SealedColumns:
             yield Ask("gradient", {"weights": np.array(weights)})
         return np.zeros(self.plan.dimension)
 
-    def play(self, plan: Plan, keys: Mapping[str, RunKey], sources: Mapping[str, Randomness]) -> Sums:
+    def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> Sums:
         """A run through the real protocol."""
         run = _Protocol(self, plan, keys, sources)
         text, opened, number = self.text(), list[Opened](), 0
@@ -283,14 +290,9 @@ class _NoDithers(Randomness):
 class _Protocol:
     """The coordinator, the dealer and the parties of one run, in one process, without frames."""
 
-    def __init__(
-        self, side: SealedColumns, plan: Plan, keys: Mapping[str, RunKey], sources: Mapping[str, Randomness]
-    ) -> None:
+    def __init__(self, side: SealedColumns, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> None:
         self.side, self.plan = side, plan
-        self.sealers = {
-            name: _SeenColumns(plan, name, keys[name], known_keys(name, plan.keys, None, pins=False))
-            for name in plan.names
-        }
+        self.sealers = {name: _SeenColumns(plan, name, keys[name]) for name in plan.names}
         self.gates = {name: SealedGate(plan, sources[name], None, sealer) for name, sealer in self.sealers.items()}
         self.memories = {name: side.form.remember(plan, block) for name, block in side.blocks.items()}
         self.runs = {
@@ -341,8 +343,6 @@ class _Protocol:
         return Opened(ask.query, number, told, seen, noise.steps(noise_left(plan, pool, noise)))
 
 
-def seeds_of(plan: Plan, keys: Mapping[str, RunKey]) -> dict[str, bytes]:
+def seeds_of(plan: Plan, keys: Keys) -> dict[str, bytes]:
     """What the dealer shares with each party."""
-    own = keys[COORDINATOR]
-    known = known_keys(COORDINATOR, plan.keys, None, pins=False)
-    return {n: own.shared(known[n], DEALT, plan.digest, (COORDINATOR, n)) for n in plan.names}
+    return {name: keys[COORDINATOR][name] for name in plan.names}
