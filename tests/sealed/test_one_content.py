@@ -62,9 +62,9 @@ class Contents:
             self.note((end._digest.hex(), end.name, "mask", json.dumps(label)), found[1])
             return found
 
-        def on_boxed(end: Any, receiver: str, what: str, at: Any, words: Any) -> Any:
-            found = boxed(end, receiver, what, at, words)
-            self.note((end._plan.digest.hex(), "dealer", receiver, what, json.dumps(at)), found)
+        def on_boxed(end: Any, receiver: str, label: Any, words: Any) -> Any:
+            found = boxed(end, receiver, label, words)
+            self.note((end._plan.digest.hex(), "dealer", receiver, json.dumps(label[:3])), found)  # whatever was told
             return found
 
         def on_opened(end: Any, shares: Any, noise: Any, label: Any) -> Any:
