@@ -181,5 +181,8 @@ def lay_out(site: Path, folder: Path, case: Case, ports: dict[str, int]) -> None
             lines += ['id = "id"'] if case.split == "columns" else []
             peers = "".join(f'{peer} = "{pin}"\n' for peer, pin in pins.items() if peer != each)
             said = "[party]\n" + "\n".join([*lines, 'ledger = "ledger.db"']) + f"\n{wire}"
-            said += f"[policy]\nsealed = {str(case.sealed).lower()}\n[peers]\n{peers}"
+            aligned = (
+                "unaligned = true\n" if case.split == "columns" and case.sealed else ""
+            )  # the files have one order
+            said += f"[policy]\nsealed = {str(case.sealed).lower()}\n{aligned}[peers]\n{peers}"
         (folder / each / "end.toml").write_text(said)
