@@ -77,10 +77,10 @@ $(VENV)-nvflare/.run: pyproject.toml
 	$(VENV)-nvflare/bin/python -m pip install --quiet --no-compile --editable '.[nvflare]' pytest
 	touch $@
 
-$(RUN): $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --no-compile --editable .
+$(RUN): $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable .
 	touch $(RUN)
 
-$(DEV): $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
+$(DEV): $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $(DEV) $(RUN)
