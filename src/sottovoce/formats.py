@@ -1,7 +1,7 @@
 """The formats of what is written and sent, each with its number, which changes whenever the format does.
 
-docs/formats.md says what becomes of older ones. `tests/formats/shapes.py` records what a format of each number looks
-like; a test compares that with what is written now.
+docs/formats.md says what becomes of older ones. `tests/shapes.py` records what a format of each number looks like; a
+test compares that with what is written now.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRAME: Final = Format("frames", 2, _SAME)
 PLAN: Final = Format("plans", 2, _SAME)
 # Ledgers of format 1 have no accounts under others and no periods, and say nothing about a plan.
 LEDGER: Final = Format("ledgers", 2, "Use the version of sottovoce that wrote it.", older=(1,))
-JOURNAL: Final = Format("states of runs", 2, "Let the version of sottovoce that began the run end it.")
+JOURNAL: Final = Format("states of runs", 3, "Let the version of sottovoce that began the run end it.")
 MODEL: Final = Format("models", 2, "Use the version of sottovoce that wrote it, or fit the model again.")
 PARTIAL_MODEL: Final = Format("partial models", 1, "Use the version of sottovoce that wrote it, or train again.")
 SCHEMA: Final = Format("schemas", 1, "Draft it anew with `sottovoce schema`.")
