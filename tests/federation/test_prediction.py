@@ -287,10 +287,10 @@ def test_no_pad_is_on_scores_of_two_models_or_orders() -> None:
     fitted, federation = trained()
     remote, parties, wire = elsewhere(federation, rows(1)[0])
     fitted.decision_function(remote)
-    asked = next(f for name, f in wire.down if name == "anna" and f.kind == "predict")
+    asked = next(f for name, f in wire.down if name == "anna" and OFFERS in f.arrays)
 
     def again() -> Frame:
-        return send(parties[0], "predict", plan=asked.plan, query=asked.query, text=asked.text)
+        return decode(handle(parties[0], encode(asked)).data)
 
     anna = parties[0].predictor
     model = anna.models.get(asked.plan)
@@ -299,7 +299,7 @@ def test_no_pad_is_on_scores_of_two_models_or_orders() -> None:
     anna.learn(asked.plan, model)
     assert again().kind == "refuse"  # that it is the one of before is not looked at
     fitted.decision_function(remote)
-    asked = [f for name, f in wire.down if name == "anna" and f.kind == "predict"][-1]
+    asked = [f for name, f in wire.down if name == "anna" and OFFERS in f.arrays][-1]
     first = again().arrays[MASKED]
     anna.learn(asked.plan, model)
     np.testing.assert_array_equal(again().arrays[MASKED], first)
