@@ -197,6 +197,7 @@ class Tap:
     def __init__(self, parties: list[Party], state: Path) -> None:
         self._wire, self._state = InProcess(parties), state
         self.parties, self.communication = self._wire.parties, self._wire.communication
+        self.connected = self._wire.connected
         self.copies: list[bytes] = []
         self.asked: dict[tuple[bytes, int], set[bytes]] = {}
         self.left, self.refused = 0, 0
