@@ -66,10 +66,12 @@ def check_writable(path: Path, what: str, *, overwrite: bool = True) -> None:
             raise InputError(f"{what}={str(path)!r} is a folder; name a file in it.")
         if not overwrite and path.exists():
             raise _there_already(path, what)
-        trial = _beside(path)
+        temporary, trial = _beside(path), _beside(path)
         try:
-            _place(trial, b"", mode=0o600, replace=overwrite)
+            _fill(temporary, b"", 0o600)
+            _name(temporary, trial, replace=overwrite)
         finally:
+            temporary.unlink(missing_ok=True)
             trial.unlink(missing_ok=True)
     except OSError as error:
         raise _unwritable(path, what, error) from None
@@ -140,13 +142,17 @@ def sync_folder(folder: Path) -> None:
 def _place(path: Path, data: bytes, *, mode: int, replace: bool) -> None:
     temporary = _beside(path)
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        _fill(temporary, data, mode)
         _name(temporary, path, replace=replace)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _fill(temporary: Path, data: bytes, mode: int) -> None:
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _name(temporary: Path, path: Path, *, replace: bool) -> None:

@@ -63,7 +63,8 @@ class Outcome:
 
 def gives_up(said: str) -> bool:
     """Whether an error says that a run is lost."""
-    return re.search("start a new fit|fit anew", " ".join(said.split()), re.IGNORECASE) is not None
+    told = "start a new fit|fit anew|is started again with: sottovoce fit --restart"
+    return re.search(told, " ".join(said.split()), re.IGNORECASE) is not None
 
 
 def is_second(said: str) -> bool:

@@ -288,7 +288,10 @@ def add_points(points: Points) -> None:
 
 
 def add_clock(points: Points) -> None:
-    """The wall clock of the process is as far ahead as it was told; intervals are measured by another one."""
+    """The wall clock of the process is as far ahead as it was told; intervals are measured by another one.
+
+    A library that reads one clock and waits by another, which jump together where a clock does, is told the real time.
+    """
 
     class Shifted(datetime):
         @classmethod
@@ -299,7 +302,7 @@ def add_clock(points: Points) -> None:
         if name.startswith("sottovoce") and getattr(module, "datetime", None) is datetime:
             module.datetime = Shifted  # type: ignore[attr-defined]
     real = time.time
-    time.time = lambda: real() + points.clock
+    time.time = lambda: real() + points.clock * sys._getframe(1).f_globals["__name__"].startswith("sottovoce")
 
 
 def break_program(how: str) -> None:

@@ -94,6 +94,7 @@ PLANTED: dict[str, dict[str, Any]] = {
     "north has spent 2.0": {"spent": {"north": 2.0}},
     "the ledger of north has other entries": ledger(*GOOD.ledgers["north"], Entry(4, "release", PLAN, 1, "gram", "w")),
     "left behind: north/ledger.db.sealed/k.key": {"files": {**GOOD.files, "north/ledger.db.sealed/k.key": 0o600}},
+    "left behind: north/ledger.db.sealed/k.labels": {"files": {**GOOD.files, "north/ledger.db.sealed/k.labels": 0o600}},
     "left behind: north/ledger.db-journal": {"files": {**GOOD.files, "north/ledger.db-journal": 0o600}},
     "north/ledger.db has the mode 644": {"files": {"north/ledger.db": 0o644}},
 }
