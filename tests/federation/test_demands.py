@@ -59,7 +59,7 @@ CASES = {
     "apart": Case(sealed("columns"), known(*NAMES, "notary"), {"dealer": "coordinator"}),
     "collusion": Case(sealed("rows", curious=1), ALL, {"curious": 1}),
     "protocol": Case(sealed("rows"), ALL, {"sealed": True}, {}),
-    "keys": Case(sealed("rows"), known("party 2"), {"max_epsilon_pooled": math.inf}),
+    "keys": Case(sealed("rows"), known("party 2"), {"max_epsilon_pooled": 1e6}),
     "order": Case(sealed("columns"), known(*NAMES, unaligned=True), {"unaligned": True}),
     "computing": Case(sealed("rows"), ALL, {"sealed": True}, {}),
 }
@@ -161,6 +161,35 @@ def test_who_deals(split: str, dealer: str, plan: str, pinned: tuple[str, ...], 
     made = sealed(split, dealer=plan)
     found = Policy(sealed=True, dealer=dealer).refuse(made, algorithms.of(made), NAMES[0], known(*pinned))
     assert found is None if reason is None else reason in str(found)
+
+
+def test_a_helper_is_pinned_also_where_a_limit_does_in_the_place_of_other_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = sealed("rows", dealer="notary")
+
+    def refused(*pinned: str, **policy: Any) -> str:
+        given = Policy(sealed=True, max_epsilon_pooled=1e6, **policy)
+        return str(given.refuse(plan, algorithms.of(plan), NAMES[0], known(*pinned)))
+
+    assert refused("notary") == "None"
+    for policy in ({}, {"dealer": "notary"}):
+        assert "has not pinned the key of notary" in refused(**policy)
+    monkeypatch.setitem(demands.DEMANDS, "dealer", lambda _: None)  # type: ignore[misc]  # planted fault
+    assert refused() == "None"
+
+
+@pytest.mark.parametrize("limit", [None, math.inf, math.nan])
+def test_no_limit_is_in_the_place_of_pins(limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of infinity allows all: whoever gives it has limited nothing, and needs the pins."""
+    plan = sealed("rows", 64)
+
+    def check() -> None:
+        policy = Policy(sealed=True, max_epsilon_pooled=limit)
+        assert "has not pinned the key of party 2" in str(policy.refuse(plan, algorithms.of(plan), NAMES[0]))
+
+    check()
+    monkeypatch.setattr(Policy, "needs_pins", lambda *_: False)  # planted fault
+    with pytest.raises(AssertionError):
+        check()
 
 
 def test_made_up_parties_by_rows_are_pinned_or_limited() -> None:

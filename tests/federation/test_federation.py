@@ -17,6 +17,7 @@ from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
 from sottovoce.federation.coordinator import Coordinator, Message
 from sottovoce.federation.federation import Federation, as_account
+from sottovoce.federation.party import Party
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.events import Gaussian
 from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
@@ -185,6 +186,42 @@ def test_by_columns_sums_are_sealed_where_nobody_objects(estimator: Any) -> None
     made = estimator.set_params(delta=1e-6, entry_bound=1.0).plan(federation)
     assert made.sealing is not None, federation.why
     assert federation.why == "sealed: every party allows it"
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        (sv.Policy(), "Policy(sealed=True)"),
+        (sv.Policy(sealed=True), "Policy(curious=1)"),
+        (sv.Policy(sealed=True, curious=2), "Policy(curious=1)"),
+        (sv.Policy(sealed=True, dealer="notary"), "Policy(dealer='coordinator')"),
+        (sv.Policy(sealed=True, curious=1), ""),
+    ],
+)
+def test_a_policy_that_was_given_holds_in_this_process_too(
+    policy: sv.Policy, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sealed() -> bool:
+        federation = Federation.by_columns([X, X, X], Y, policy=policy).sealing(curious=1)
+        try:
+            sealing, said = model("auto", row_norm=None, entry_bound=1.0).fit(federation).plan_.sealing, federation.why
+        except RefusedError as error:
+            sealing, said = None, str(error)
+        assert sealing is not None or reason in said
+        return sealing is not None
+
+    assert sealed() == (not reason)
+    for party in Federation.by_columns([X, X, X], Y, policy=policy)._parties:
+        party.permit(without_privacy=True, predict_for=("coordinator",))
+        assert party._policy is policy
+    permit = Party.permit
+
+    def overwrites(party: Party, **leave: Any) -> None:  # planted fault
+        party._agreed = False
+        permit(party, **leave)
+
+    monkeypatch.setattr(Party, "permit", overwrites)
+    assert sealed()
 
 
 def test_a_radius_is_that_of_the_l1_ball_by_columns() -> None:

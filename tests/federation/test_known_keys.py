@@ -15,8 +15,9 @@ import pytest
 import sottovoce as sv
 from pairing import NO_OFFERS, impostor
 from sealed_fits import by_columns, by_rows, data, model
+from sottovoce.app import jobs
 from sottovoce.door.frames import Frame, decode, encode
-from sottovoce.errors import LeakError, RefusedError
+from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.federation import announcements, demands
 from sottovoce.federation import party as parties
 from sottovoce.federation.alignment import party as alignment
@@ -27,10 +28,11 @@ from sottovoce.federation.models import Models, PartialModel, parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import MASKED, Request, added, each_score
+from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.sealed.pair_keys import CHECKED, OFFERS, PairKeys, PeerKey, RunKey, fingerprint_of
 from sottovoce.transports.certificates import Credentials, create_authority, issue, pin_in
 from sottovoce.transports.certified import Certified
-from sottovoce.transports.identity import PREDICTION_KEY
+from sottovoce.transports.identity import PREDICTION_KEY, local_identities
 from sottovoce.transports.in_process import InProcess
 
 SOURCE = Path(announcements.__file__).parents[1]
@@ -208,3 +210,35 @@ def test_whoever_has_the_key_of_the_authority_reads_no_scores(tmp_path: Path, mo
     monkeypatch.setattr(announcements, "check_pinned", lambda *_: None)  # planted fault: the scores are read
     answer, request = clinic.asked({})
     np.testing.assert_allclose(clinic.read(answer, request), clinic.part.scores(clinic.people), atol=1e-9)
+
+
+def test_no_party_has_the_name_of_the_coordinator(tmp_path: Path) -> None:
+    """Its key alone needs no pin, where it deals: a party of that name would be one that nobody pinned."""
+    names = ("clinic", "coordinator")
+    keys = {name: fingerprint_of(RunKey().public) for name in names}
+    pinned = local_identities(("clinic",))["clinic"]
+    with pytest.raises(RefusedError, match="no party's"):
+        known_keys("clinic", keys, pinned)
+    assert list(known_keys("clinic", keys, pinned, dealer="coordinator")) == ["coordinator"]
+    plan = audit_plan("one-shot", "columns", 2)
+    parties = tuple(zip(names, dict(plan.parties).values(), strict=True))
+    with pytest.raises(RefusedError, match="no party's"):
+        plan.model_copy(update={"parties": parties})
+    rows = [np.eye(4)[:, :2], np.eye(4)[:, 2:]]
+    with pytest.raises(InputError, match="no party's name"):
+        sv.Federation.by_columns(rows, np.zeros(4), names=names)
+    with pytest.raises(InputError, match="no party's name"):
+        sv.Federation.by_rows([(part, np.zeros(4)) for part in rows], names=names)
+    path, start = tmp_path / "job.toml", 'listen = "localhost:1"\ncertificates = "."\nparties = ["a", "coordinator"]\n'
+    files = {
+        jobs.load_job: f'[model]\nestimator = "ridge"\n[privacy]\nepsilon = 1.0\n[federation]\n{start}',
+        jobs.load_people_job: f"[federation]\n{start}",
+        jobs.load_alignment_job: f"[federation]\n{start}",
+        jobs.load_evaluation_job: f"[privacy]\nepsilon = 1.0\n[federation]\n{start}",
+        jobs.load_party_job: '[party]\nname = "coordinator"\nfile = "a.csv"\nledger = "l"\n'
+        '[federation]\ncoordinator = "localhost:1"\ncertificates = "."\n',
+    }
+    for load, text in files.items():
+        path.write_text(text)
+        with pytest.raises(InputError, match="no party's name"):
+            load(path)

@@ -21,6 +21,7 @@ from sottovoce.app.settings import keys_of, name_of, overlaid, types_of
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import MOST_FEATURES, parsed
 from sottovoce.plan.about import About
+from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.relation import Relation
 
 if TYPE_CHECKING:
@@ -567,6 +568,7 @@ class PolicyTable(_Table):
         None,
         strict=True,
         gt=0,
+        allow_inf_nan=False,
         description="the most that a plan may cost against the coordinator with all other parties; default: no limit, "
         "and by rows too sealed sums need the pins of all other ends",
     )
@@ -622,6 +624,7 @@ class PartyJob(_File):
         """The job itself, unless it asks for what a remote party cannot do: it keeps a ledger, always."""
         if self.bounds is not None and self.bounds.classes is not None:
             raise InputError(f"{self.path}: bounds.classes is the coordinator's to declare; a party file has none.")
+        _check_names(self.path, [self.party.name])
         if self.party.ledger is None:
             raise InputError(
                 f"party {self.party.name!r} has no ledger, and a party that others reach must have one: without it a "
@@ -639,8 +642,7 @@ def load_job(path: Path) -> Job:
     job = _load(path, Job)
     _check_one_source(job)
     names = [table.name for table in job.party] or job.parties
-    if len(set(names)) < len(names):
-        raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
+    _check_names(path, names)
     for key in ("records", "features"):
         _check_parties(job, f"federation.{key}", getattr(job.federation, key, None))
     if job.federation is not None:
@@ -672,14 +674,20 @@ def load_job(path: Path) -> Job:
     return job
 
 
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
+    if COORDINATOR in names:
+        raise InputError(f"{path}: {COORDINATOR!r} is no party's name: it is whoever asks; give the party another.")
+
+
 def load_people_job(path: Path) -> PeopleJob:
     """The people of a joint prediction, from a TOML file."""
     job = _load(path, PeopleJob)
     names = list(job.federation.parties) if job.federation is not None else [table.name for table in job.party]
     if bool(job.party) == (job.federation is not None):
         raise InputError(f"{path} needs either [[party]] (files of this process) or [federation] (parties elsewhere).")
-    if len(set(names)) < len(names):
-        raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
+    _check_names(path, names)
     return job
 
 
@@ -687,8 +695,9 @@ def load_alignment_job(path: Path) -> AlignmentJob:
     """The parties of an alignment, from a TOML file."""
     job = _load(path, AlignmentJob)
     names = job.federation.parties
-    if len(names) < 2 or len(set(names)) < len(names):
+    if len(names) < 2:
         raise InputError(f"{path}: federation.parties = {list(names)}: an alignment needs two or more, each once.")
+    _check_names(path, names)
     return job
 
 
@@ -697,8 +706,7 @@ def load_evaluation_job(path: Path) -> EvaluationJob:
     job = _load(path, EvaluationJob)
     _check_one_source(job)
     names = list(job.federation.parties) if job.federation is not None else [table.name for table in job.party]
-    if len(set(names)) < len(names):
-        raise InputError(f"{path}: two parties share a name in {', '.join(names)}; give each its own.")
+    _check_names(path, names)
     if job.label_party is not None and job.label_party not in names:
         raise InputError(f"{path}: label_party = {job.label_party!r} is no party; they are: {', '.join(names)}.")
     return job
@@ -755,7 +763,7 @@ def _check_pools(job: Job, table: TrainingTable, given: Mapping[str, Any]) -> No
                 f"{job.path}: federation.{key} = {given[key]!r} is for data split by rows; by columns a dealer that "
                 "pools with a party reads every column, and no party may leave. Leave it out."
             )
-    if table.helper in (*table.parties, "coordinator"):
+    if table.helper in (*table.parties, COORDINATOR):
         raise InputError(
             f"{job.path}: federation.helper = {table.helper!r} is a party or the coordinator; a helper holds no data "
             "and has a name and a certificate of its own."

@@ -43,18 +43,25 @@ class Invitation(NamedTuple):
 
 
 def known_keys(
-    own: str, told: Mapping[str, str] | Iterable[tuple[str, str]], identity: Identity | None, *, pins: bool = True
+    own: str,
+    told: Mapping[str, str] | Iterable[tuple[str, str]],
+    identity: Identity | None,
+    *,
+    pins: bool = True,
+    dealer: str = "",
 ) -> dict[str, PeerKey]:
     """The keys of the other ends, to share secrets with: the check of who they are, before any mask, pad or box.
 
     Two names with one key are refused, and with `pins` a name whose key this end does not know by itself. A dealer, who
     has no data, needs no pins, nor does a party by rows whose policy counts all others among those who pool. The
-    coordinator is known by the wire.
+    coordinator, where it is the `dealer`, is known by the wire; a party never has its name.
     """
     keys = dict(told)
     if len(set(keys.values())) < len(keys):
         raise RefusedError(f"two of {', '.join(keys)} have one public key, and each end has its own; start again.")
     if pins:
+        if COORDINATOR in keys and dealer != COORDINATOR:
+            raise RefusedError(f"a party has the name {COORDINATOR!r}, which is no party's; choose another.")
         check_pinned(own, (name for name in keys if name != COORDINATOR), identity)
     return {name: PeerKey(public, seal=CHECKED) for name, public in keys.items() if name != own}
 

@@ -406,8 +406,6 @@ class Coordinator:
         No weights are sent. A recipient among the parties gets the sum of the others' answers, unreadable here.
         """
         parties = plan.names
-        if COORDINATOR in parties:
-            raise InputError(f"a party is called {COORDINATOR!r}, which names whoever asks; train under another name.")
         if recipient not in (COORDINATOR, *parties):
             raise InputError(f"recipient={recipient!r} must be {COORDINATOR!r} or one of {', '.join(parties)}.")
         if set(parties) != set(self._parties):

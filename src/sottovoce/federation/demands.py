@@ -77,6 +77,11 @@ def _dealer(asked: Asked) -> str | None:
             f"{dealer_of(asked.sealing)} deals in the plan, and here {wanted!r} does alone; its holder can allow it "
             f"with Policy(dealer={dealer!r})"
         )
+    if asked.sealing.helper is not None:
+        try:
+            check_pinned(asked.party, (asked.sealing.helper,), asked.known.identity)
+        except RefusedError as error:
+            return f"{error}".removesuffix(".")
     return left_out(asked.policy, signers(asked.plan), asked.party, asked.known.identity)
 
 

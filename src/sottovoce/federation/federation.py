@@ -57,6 +57,8 @@ class Federation:
         self._parties = tuple(parties)
         self.helper = helper.name if isinstance(helper, Helper) else helper  # who deals, and is no party
         self._ends: tuple[Party | Helper, ...] = (*parties, helper) if isinstance(helper, Helper) else self._parties
+        if COORDINATOR in transport.parties:
+            raise InputError(f"names: {COORDINATOR!r} is no party's name; choose another.")
         if self.helper is not None and self.helper not in transport.parties:
             raise InputError(f"helper={self.helper!r} is not on the wire of {', '.join(transport.parties)}.")
         self.labels: Labels = "shared"

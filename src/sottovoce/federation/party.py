@@ -118,7 +118,7 @@ class Party(Answering):
         self._account = account
         if account is not None:
             account.book()  # the whole file is checked before anything is served
-        self._policy = policy or Policy()
+        self._policy, self._agreed = policy or Policy(), policy is not None
         self.randomness: Randomness = randomness or SystemRandomness()
         self._feature_names = feature_names or column_names(X)
         if models is None:
@@ -178,18 +178,21 @@ class Party(Answering):
         self._identity = self.predictor.identity = identity
 
     def permit(self, *, without_privacy: bool, predict_for: tuple[str, ...] = ()) -> None:
-        """What the holder may do with its own rows in its process: read the classes, run without privacy, predict."""
-        self._policy = dataclasses.replace(
-            self._policy,
-            allow_without_privacy=without_privacy,
-            tell_classes=True,
-            predict_for=predict_for,
-            predict_training=True,
-            approve_models=True,
-            sealed=True,
-            curious=1,
-        )
-        if self._run is not None and not self._run.plan.private:
+        """What the holder may do with its own rows in its process: read the classes, run without privacy, predict.
+
+        A policy that was given holds as it is.
+        """
+        if not self._agreed:
+            self._policy = Policy(
+                allow_without_privacy=without_privacy,
+                tell_classes=True,
+                predict_for=predict_for,
+                predict_training=True,
+                approve_models=True,
+                sealed=True,
+                curious=1,
+            )
+        if self._run is not None and not self._run.plan.private and not self._policy.allow_without_privacy:
             self._run = None  # what an interrupted run was allowed, the next one is not
 
     def handle(self, request: bytes) -> Outgoing:
@@ -619,7 +622,8 @@ class Party(Answering):
         if plan.sealing is None:
             return None
         kind = ColumnSealer if plan.split == "columns" else Sealer
-        peers = known_keys(self.name, plan.keys, self._identity, pins=self._policy.needs_pins(plan))
+        pins = self._policy.needs_pins(plan)
+        peers = known_keys(self.name, plan.keys, self._identity, pins=pins, dealer=plan.sealing.dealer)
         what = "Start a new fit."
         if self._account is not None:
             nothing = "It has charged nothing for this plan; start the fit again."

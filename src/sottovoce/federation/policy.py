@@ -33,7 +33,7 @@ class Policy:
     `dealer` deals, "coordinator" or the name of a helper ("": the coordinator or a helper that is pinned, and no end
     that is pinned is left out); as few as `curious` parties pool with one another (None: its noise holds against all
     others); by columns records with identifiers were not aligned, only with `unaligned`; the keys of all other ends are
-    pinned. By rows `max_epsilon_pooled` does in the place of pins: it limits
+    pinned. By rows `max_epsilon_pooled`, where it is finite, does in the place of all pins but a helper's: it limits
     what a plan costs against the coordinator (or the helper that tops up) with all other parties; by columns that is
     all.
     `align` names the parties with which, all together, the records may be aligned by private set intersection,
@@ -65,12 +65,17 @@ class Policy:
     align_times: int = 3
     align_ratio: float = 10.0
 
+    @property
+    def _limits_pooled(self) -> bool:
+        """Whether there is a limit on what everybody else together may learn; infinity is none."""
+        return self.max_epsilon_pooled is not None and self.max_epsilon_pooled < math.inf
+
     def needs_pins(self, plan: Plan) -> bool:
         """Whether the keys of all other ends of a plan of sealed sums have to be pinned.
 
         By rows a limit on what everybody else together may learn does in their place, however many are made up.
         """
-        return plan.split == "columns" or self.max_epsilon_pooled is None
+        return plan.split == "columns" or not self._limits_pooled
 
     def refuse(self, plan: Plan, form: Algorithm, party: str, known: Known = NOTHING) -> str | None:
         """The reason to refuse, or None. The cost is computed from the plan's releases, never taken from its claim."""
@@ -100,7 +105,7 @@ class Policy:
 
     def _refuse_pooled(self, plan: Plan, form: Algorithm, relation: Relation, delta: float) -> str | None:
         """The reason to refuse what is left where everybody else pools, or None."""
-        if self.max_epsilon_pooled is None or math.isinf(self.max_epsilon_pooled):
+        if self.max_epsilon_pooled is None or not self._limits_pooled:
             return None
         everybody = Pool(len(plan.parties) - 1, dealer=True)
         epsilon = pooled_epsilon([(form, plan, form.pricing)], relation, everybody, delta)

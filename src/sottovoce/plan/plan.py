@@ -23,7 +23,7 @@ from sottovoce.plan.families import family
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.plan.sealing import check_sealing
+from sottovoce.plan.sealing import COORDINATOR, check_sealing
 from sottovoce.privacy.guarantee import Unit
 
 ModelsOf = Literal["shared", "kept"]
@@ -122,6 +122,10 @@ class Plan(Problem, Design):
         for what, names in (("party", self.names), ("release", [release.query for release in self.releases])):
             if len(set(names)) < len(names):
                 raise RefusedError(f"the plan names a {what} twice; every {what} of a plan has its own name.")
+        if COORDINATOR in self.names:
+            raise RefusedError(
+                f"the plan has a party of the name {COORDINATOR!r}, which is no party's; choose another."
+            )
         if not self.parties:
             raise RefusedError("the plan has no party; it needs at least one.")
         if len(self.parties) > 1 and any(release.batches > 1 for release in self.releases):
