@@ -50,7 +50,8 @@ class Watched:
 
     def __init__(self, federation: sv.Federation) -> None:
         self._wire: Any = federation.transport
-        self.parties, self.communication = self._wire.parties, self._wire.communication
+        self.parties, self.connected = self._wire.parties, self._wire.connected
+        self.communication = self._wire.communication
         self.passed: list[tuple[str, Frame, Frame]] = []
         self.longest = 0  # of what is said in rounds: keys have lengths of their own
         federation.transport = self  # type: ignore[assignment]

@@ -225,12 +225,12 @@ def restarted(folder: Path, at: int) -> int:
 
 
 def test_what_is_said_of_a_restarted_party_is_true(tmp_path: Path) -> None:
-    """Before the check, between check and charge, before the start, and in the middle."""
-    for at in (3, 4, 5, 6, 9):
+    """Before the check, before and after offers of keys, before the charge, before the start, and in the middle."""
+    for at in (3, 4, 5, 6, 7, 8, 11):
         restarted(tmp_path / str(at), at)
 
 
-@pytest.mark.parametrize(("fault", "at"), [(True, 3), (False, 5)])
+@pytest.mark.parametrize(("fault", "at"), [(True, 3), (False, 7)])
 def test_planted_charges_that_are_said_wrongly_are_found(
     fault: bool, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,8 @@ class Helper(Answering):
             raise RefusedError(f"the plan does not name {self.name} as its helper.")
         if plan.digest in self._seen:
             raise RefusedError(f"{self.name} has dealt under this plan before, and does not remember what; fit anew.")
-        keys = self._keys.pairs(plan, known_keys(self.name, plan.keys, None, pins=False))
+        lost = "Start a new fit; where the plan was charged, it stays charged."
+        keys = self._keys.pairs(plan, known_keys(self.name, plan.keys, None, pins=False), lost)
         columns = plan.split == "columns"
         large = len(plan.releases) > limits.MOST_RELEASES or plan.features > limits.MOST_COLUMNS
         if large or (columns and 2 * plan.records * plan.dimension > MOST_WORDS):
