@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import sottovoce
+from sottovoce import files
 from sottovoce.errors import InputError, LedgerError
-from sottovoce.files import check_writable, sync_folder, write_durably, write_text, written
+from sottovoce.files import check_writable, is_there, sync_folder, write_durably, write_text, written
 from sottovoce.privacy.ledger import Ledger
 
 
@@ -124,6 +125,38 @@ def test_without_hard_links_files_are_written_and_none_is_replaced(
     with pytest.raises(LedgerError, match="there is a file already"):
         Ledger.create(tmp_path / "budget.ledger")
     assert Ledger(tmp_path / "budget.ledger").account().balance().left > 0
+
+
+class Killed(BaseException):
+    """A process ends here."""
+
+
+def test_without_hard_links_a_name_that_a_killed_process_took_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_links(monkeypatch, errno.EPERM)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    def write(name: str) -> None:
+        write_durably(tmp_path / name, b"new", replace=False)
+
+    for name in ("file", "other", "own"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", killed)
+            with pytest.raises(Killed):
+                write(name)
+        assert (tmp_path / name).read_bytes() == b""
+        assert not is_there(tmp_path / name)
+    write("file")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    with files._taken(tmp_path / "other"), pytest.raises(FileExistsError):  # somebody is at it
+        write("other")
+    assert (tmp_path / "other").read_bytes() == b""
+    monkeypatch.setattr(files, "fcntl", None)  # without locks nobody knows
+    with pytest.raises(FileExistsError):
+        write("own")
 
 
 @pytest.mark.parametrize("call", ["replace", "open"])

@@ -14,6 +14,11 @@ from typing import IO, Any, Final
 
 from sottovoce.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  # not on every system
+    fcntl = None  # type: ignore[assignment]
+
 # What systems say of a disk on which a file has one name.
 _NO_LINKS: Final = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 # Limits of data files, told in docs/jobs.md: a longer line is a null row, more columns are refused by the header.
@@ -121,9 +126,10 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o600, replace: bool =
     Guarantee: a reader, or a crash at any moment, finds the file from before or the new one, whole. The data never have
     a wider mode than `mode` less the umask, not even while they are written. After the return they outlive a crash
     of the machine, as far as its disk keeps what it confirms.
-    Edges: with `replace=False` a file that is there stays as it is, and FileExistsError is raised; on a disk without
-    hard links a crash may then leave an empty file. Any OSError is the caller's, who knows what the file is for. A
-    process that is killed leaves at most `<name>.<16 letters>.new` behind.
+    Edges: with `replace=False` a file that is there stays as it is, and FileExistsError is raised. On a disk without
+    hard links a crash may then leave an empty file, which counts as none (`is_there`): whoever writes next takes it.
+    Any OSError is the caller's, who knows what the file is for. A process that is killed leaves at most
+    `<name>.<16 letters>.new` behind.
     """
     _place(path, data, mode=mode, replace=replace)
     sync_folder(path.parent)
@@ -155,23 +161,57 @@ def _fill(temporary: Path, data: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file was written; an empty one is a name that a process took before it was stopped."""
+    return path.exists() and path.stat().st_size > 0
+
+
 def _name(temporary: Path, path: Path, *, replace: bool) -> None:
     """Give a file its name; unless it is to `replace` one that has it, FileExistsError is raised."""
-    if not replace:
-        try:
-            os.link(temporary, path)  # unlike a renaming, this never replaces a file
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))  # the name is ours, or taken
-        else:
-            return
-    try:
+    if replace:
         temporary.replace(path)
-    except OSError:
-        if not replace:
+        return
+    try:
+        os.link(temporary, path)  # unlike a renaming, this never replaces a file
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with _taken(path):
+            temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _taken(path: Path) -> Iterator[None]:
+    """Take a name by an empty file that is locked, or raise FileExistsError; one without a lock was left behind."""
+    try:
+        handle, new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), True
+    except FileExistsError:
+        if fcntl is None or path.is_symlink() or path.stat().st_size:
+            raise
+        handle, new = os.open(path, os.O_WRONLY), False
+    try:
+        if fcntl is not None:
+            _lock(handle, path, new=new)
+        try:
+            yield
+        except OSError:
             path.unlink(missing_ok=True)
-        raise
+            raise
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path, *, new: bool) -> None:
+    """Lock the empty file that has a name, until it is closed."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if new and not isinstance(error, BlockingIOError):  # a disk without locks: the name was free
+            return
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+    mine = os.fstat(handle)
+    if mine.st_size or not (path.exists() and os.path.samestat(mine, path.stat())):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
 
 def _beside(path: Path) -> Path:

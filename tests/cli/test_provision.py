@@ -113,6 +113,24 @@ def test_a_site_is_there_whole_or_not_at_all(tmp_path: Path, invoke: Any, monkey
     assert sorted(path.name for path in sites.iterdir()) == ["authority", "coordinator", "north"]
 
 
+def test_a_site_that_is_completed_by_another_call_has_the_key_that_others_pin(
+    tmp_path: Path, invoke: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped_then_completed(sites: Path) -> bool:
+        """Whether the key of south is the one that north pinned."""
+        invoke("provision", sites, "north", "south", "--split", "columns")
+        (sites / "south").rename(sites / ".south.new")  # as after a kill before it got its name
+        invoke("provision", sites, "north", "south", "--split", "columns", "--port", 8443)
+        assert "8443" in (sites / "south/party.toml").read_text()
+        Credentials.load(sites / "south/certificates", "south")
+        pinned = load_party_job(sites / "north/party.toml").peers["south"]
+        return pinned == pin_in(sites / "south/certificates/south.pem")[1]
+
+    assert stopped_then_completed(tmp_path / "one")
+    monkeypatch.setattr(provisioning, "_keeps_key", lambda *_: False)  # planted fault
+    assert not stopped_then_completed(tmp_path / "two")
+
+
 def test_names_with_dots_are_keys_in_quotes(tmp_path: Path, invoke: Any) -> None:
     sites, names = tmp_path / "sites", ("north.example", "south.example")
     for split in ("rows", "columns"):
@@ -192,7 +210,7 @@ PLANTED = {
         12,
     ): "create = made.create_authority; made.create_authority = lambda folder: (_ for _ in ())"
     ".throw(made.InputError('authority.key exists')) if (folder / 'authority.key').exists() else create(folder)",
-    ("another key of", 70): "made._is_whole = lambda *_: False",
+    ("another key of", 70): "made._keeps_key = lambda *_: False",
 }
 
 

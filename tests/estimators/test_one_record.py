@@ -11,6 +11,7 @@ import decimal
 import fractions
 import math
 import warnings
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from sottovoce.data import labels as labels_module
 from sottovoce.data import numeric, schema
 from sottovoce.data.preparation import Preparation
 from sottovoce.estimators.classification import _Classifier
+from sottovoce.federation import federation
 
 N, VICTIM, WIDTH = 12, 7, 2
 Rows = list[list[Any]]
@@ -174,6 +176,15 @@ def arrow(rows: Rows, y: list[Any]) -> pa.Table:
     return pa.table({name: pa.array(held[name], pa.float64()) for name in "ab"} | {"y": pa.array(y)})
 
 
+FEW = ["SECRET", "\ud800", 10**400, 1j, np.complex128(2 + 1j), [1, 2], None, b"x", np.array([1.0])]
+
+
+def by_columns_of_lists(rows: Rows, y: list[Any]) -> Any:
+    """The first party has the lists as they are, and the second one public column."""
+    others = [[0.5] for _ in rows]
+    return model(solver="auto").fit(sv.Federation.by_columns([rows, others], y))
+
+
 # By name: a way in, and the cells that it is tried with.
 Way = Callable[[Rows, list[Any], Path], Any]
 WAYS: dict[str, tuple[Way, list[Any]]] = {
@@ -208,8 +219,10 @@ WAYS: dict[str, tuple[Way, list[Any]]] = {
         lambda X, y, _: model(solver="auto").fit(
             sv.Federation.by_columns([objects(X)[:, :1], objects(X)[:, 1:]], one_column(y))
         ),
-        ["SECRET", 10**400, 1j, np.complex128(2 + 1j), [1, 2], None, np.array([1.0])],
+        FEW,
     ),
+    "by rows, lists": (lambda X, y, _: model().fit(sv.Federation.by_rows(two(X, y))), CELLS),
+    "by columns, lists": (lambda X, y, _: by_columns_of_lists(X, y), FEW),
     "evaluate": (lambda X, y, _: evaluated(model(), objects(X), one_column(y)), CELLS),
     "evaluate, pandas": (lambda X, y, _: evaluated(model(), frame(X), made(pd.Series, y)), CELLS),
     "evaluate, schema": (lambda X, y, _: evaluated(by_schema(), frame(X, y)), CELLS),
@@ -318,8 +331,29 @@ def test_no_label_decides_more_than_its_own_row(way: str, tmp_path: Path) -> Non
     assert replaced(way, "label", tmp_path) == []
 
 
-def test_no_row_of_a_list_decides_more_than_itself(tmp_path: Path) -> None:
-    assert replaced("lists", "row", tmp_path) == []
+@pytest.mark.parametrize("way", ["lists", "by rows, lists", "by columns, lists"])
+def test_no_row_of_a_list_decides_more_than_itself(way: str, tmp_path: Path) -> None:
+    assert replaced(way, "row", tmp_path) == []
+
+
+def test_an_array_of_all_cells_at_once_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: NumPy reads a list before its cells are read one by one."""
+    read = federation.check_rows
+    monkeypatch.setattr(federation, "check_rows", lambda X, y, name: read(np.asarray(X), y, name))
+    for where in ("cell", "row"):
+        assert replaced("by columns, lists", where, tmp_path) != []
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, pd.Series, pl.Series, lambda row: array("d", row)])
+def test_rows_of_a_list_are_lists_arrays_or_series(kind: Callable[[Any], Any]) -> None:
+    rows = [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]
+    np.testing.assert_array_equal(numeric.number_rows([kind(row) for row in rows]), rows)
+
+
+def test_of_two_widths_of_which_there_are_as_many_the_smaller_counts() -> None:
+    rows: list[Any] = [[0.1, 0.2, 0.3], [0.1, 0.2], None]
+    for given in (rows, rows[::-1]):
+        assert numeric.number_rows(given).shape == (3, 2)
 
 
 @pytest.mark.parametrize("way", ["objects", "objects, regression", "pandas", "dict, schema", "CSV", "evaluate"])

@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import contextlib
+import errno
 import ipaddress
+import os
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError
 from sottovoce.transports import certificates
-from sottovoce.transports.certificates import Credentials, create_authority, issue
+from sottovoce.transports.certificates import Credentials, create_authority, issue, request, sign
 
 
 @pytest.fixture
@@ -192,4 +196,57 @@ def test_a_key_that_a_killed_process_left_half_written_goes_with_the_next(tmp_pa
     left.write_bytes(b"half")
     issue(tmp_path, "north")
     assert not left.exists()
+    assert Credentials.load(tmp_path, "north").name == "north"
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_of_two_authorities_made_at_once_the_first_stays(
+    stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second has looked before the first wrote, its key alone where it was `stopped` between the two files."""
+    look, write = certificates.is_there, certificates._write
+
+    def first(folder: Path) -> None:
+        create_authority(folder)
+        issue(folder, "north")
+        if stopped:
+            (folder / "authority.pem").unlink()
+
+    def both(folder: Path) -> bytes:
+        """What the second finds, and leaves, is the key of the first."""
+        folder.mkdir()
+
+        def looks(path: Path) -> bool:
+            found = look(path)
+            if path.suffix == ".key":
+                monkeypatch.setattr(certificates, "is_there", look)
+                first(folder)
+            return found
+
+        monkeypatch.setattr(certificates, "is_there", looks)
+        with contextlib.suppress(InputError):
+            create_authority(folder)
+        authority = certificates._authority_key(folder).public_key()
+        north = x509.load_pem_x509_certificate((folder / "north.pem").read_bytes())
+        authority.verify(north.signature, north.tbs_certificate_bytes, ec.ECDSA(north.signature_hash_algorithm))
+        return (folder / "authority.key").read_bytes()
+
+    both(tmp_path / "one")
+    monkeypatch.setattr(certificates, "_write", lambda *a, **_: write(*a))  # planted fault: what is there is replaced
+    with pytest.raises(InvalidSignature):
+        both(tmp_path / "two")
+
+
+def test_a_key_whose_making_was_stopped_without_hard_links_is_made_by_the_same_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(os, "link", refused)
+    for name in ("north.key", "authority.key", "authority.pem"):
+        (tmp_path / name).touch(mode=0o600)  # taken, and no more
+    request(tmp_path, "north")
+    create_authority(tmp_path)
+    sign(tmp_path, tmp_path / "north.csr")
     assert Credentials.load(tmp_path, "north").name == "north"

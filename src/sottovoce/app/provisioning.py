@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from sottovoce.errors import InputError, did_you_mean
-from sottovoce.files import write_data, write_text
+from sottovoce.files import is_there, write_data, write_text
 from sottovoce.transports.certificates import (
     AUTHORITY,
     COORDINATOR,
@@ -90,13 +90,14 @@ def provision(folder: Path, federation: Federation) -> tuple[list[str], list[str
         authority.chmod(0o700)
     except OSError as error:
         raise InputError(f"folder={str(folder)!r} cannot be made ({error.strerror}); choose another.") from None
-    if not (authority / f"{AUTHORITY}.pem").exists():
+    if not is_there(authority / f"{AUTHORITY}.pem"):
         create_authority(authority)
+    for left in authority.glob("*.new"):  # of a call that was stopped
+        left.unlink(missing_ok=True)
     known = {found.name for found in listed(authority)}  # also those whose folders were given away
     places = {name: folder / f".{name}.new" for name in (COORDINATOR, *federation.ends)}  # until they are whole
     made = [name for name in places if not (folder / name).exists() and (name not in known or places[name].exists())]
-    if not all(_is_whole(places[name], name, federation, authority) for name in made):
-        _make({name: places[name] for name in made}, federation, authority)
+    _make({name: places[name] for name in made}, federation, authority)
     for name in made:
         places[name].rename(folder / name)
     return made, [name for name in places if name not in made]
@@ -105,25 +106,30 @@ def provision(folder: Path, federation: Federation) -> tuple[list[str], list[str
 def _make(places: dict[str, Path], federation: Federation, authority: Path) -> None:
     """The folders of these sites: certificates first, then texts, which have the pins of all."""
     for name, place in places.items():
-        shutil.rmtree(place, ignore_errors=True)  # of a call that was stopped
         certificates = place / CERTIFICATES
-        place.mkdir(mode=0o700)
-        certificates.mkdir(mode=0o700)
+        if not _keeps_key(place, name, authority):
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(mode=0o700)
+            certificates.mkdir(mode=0o700)
+            if name == COORDINATOR or not federation.requests:
+                _issue(authority, certificates, name, federation)
         _copy(authority / f"{AUTHORITY}.pem", certificates)
         if (authority / "revoked.pem").exists():
             _copy(authority / "revoked.pem", certificates)
-        if name == COORDINATOR or not federation.requests:
-            _issue(authority, certificates, name, federation)
     for name, place in places.items():
+        for path in (*place.glob("*.*"), *place.glob(f"{CERTIFICATES}/*.new")):  # of a call that was stopped
+            path.unlink()
         for file, text in _texts(name, federation, _pins(federation, authority)).items():
             write_text(place / file, text, "folder", overwrite=False, mode=0o600)
 
 
-def _is_whole(place: Path, name: str, federation: Federation, authority: Path) -> bool:
-    """Whether a call that was stopped has made this site; made again its key would not be the one that others pin."""
-    texts = _texts(name, federation, _pins(federation, authority))
-    there = {path.name: path.read_text(encoding="utf-8") for path in place.glob("*.*") if path.is_file()}
-    return there == texts
+def _keeps_key(place: Path, name: str, authority: Path) -> bool:
+    """Whether a call that was stopped issued the key of a site, which others may pin; nobody pins a coordinator's."""
+    issued, own = authority / f"{name}.pem", place / CERTIFICATES
+    whole = (own / f"{name}.key").exists() and (own / f"{name}.pem").exists() and issued.exists()
+    if name == COORDINATOR or not whole or issued.read_bytes() != (own / f"{name}.pem").read_bytes():
+        return False
+    return not any(found.revoked for found in listed(authority) if found.name == name)
 
 
 def _pins(federation: Federation, authority: Path) -> dict[str, str]:

@@ -2,13 +2,15 @@
 
 The type of an array, and that of a column of a table, is public: it holds for every cell, and one of texts or dates is
 refused. Where there is no type (objects, lists) each cell is read by itself, and what is no number is NaN: the record
-becomes a null row. So does a row of a list that has another number of cells than most.
+becomes a null row. So does a row of a list that has another number of cells than most (of two numbers of which there
+are as many the smaller counts): how many columns a list has follows from the most of its rows, and is public.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -85,7 +87,7 @@ def _of_columns(columns: Sequence[Any]) -> NDArray[np.float64]:
 def _of_lists(rows: Sequence[Any]) -> NDArray[np.float64]:
     """Of rows that are lists; one-dimensional where most of them are none."""
     widths = Counter(map(_width, rows))
-    width = max(widths, key=lambda one: (widths[one], one), default=-1)
+    width = max(widths, key=lambda one: (widths[one], one >= 0, -one), default=-1)
     if width < 0:
         return np.zeros(len(rows))
     nothing = [None] * width
@@ -94,5 +96,11 @@ def _of_lists(rows: Sequence[Any]) -> NDArray[np.float64]:
 
 
 def _width(row: Any) -> int:
-    """How many cells a row has; -1 if it is none."""
-    return len(row) if isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1) else -1
+    """How many cells a row has, of lists, arrays and Series; -1 if it is none."""
+    if isinstance(row, list | tuple | array):
+        return len(row)
+    try:
+        (width,) = row.shape
+    except Exception:  # whatever it is, it is no row
+        return -1
+    return width if type(width) is int and isinstance(row, Iterable) else -1

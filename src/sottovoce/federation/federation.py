@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.arguments import is_whole
-from sottovoce.data.block import is_sparse
 from sottovoce.data.bounds import party_norms
 from sottovoce.data.dataset import Dataset, too_large
 from sottovoce.data.schema import Schema, columns_of
@@ -192,8 +191,8 @@ class Federation:
         features = [column_names(X) for X in parts]
         if schema is not None:
             parts, features, y = _opened_columns(parts, y, schema)
-        rows = [X if is_sparse(X) else np.asarray(X) for X in parts]
-        check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True) if X.ndim == 2})
+        rows = [check_rows(X, None, name)[0] for name, X in zip(names, parts, strict=True)]
+        check_people({name: X.shape[0] for name, X in zip(names, rows, strict=True)})
         own = [
             None if y is None or (labels == "held" and place != label_party) else check_rows(X, y, name)[1]
             for place, (name, X) in enumerate(zip(names, rows, strict=True))

@@ -147,8 +147,9 @@ class Party(Answering):
         rows, labels = self._whole
         if isinstance(rows, Dataset):
             raise InputError(f"{self.name}: a Dataset cannot be aligned, whose rows are not in memory; give arrays.")
-        self._places = places
-        self._rows, self._labels, self._aligned = rows[places], labels[places], digest
+        all_in_order = np.array_equal(places, np.arange(rows.shape[0]))  # then nothing is copied
+        self._rows, self._labels = (rows, labels) if all_in_order else (rows[places], labels[places])
+        self._places, self._aligned = places, digest
         self._run = None
         self.predictor.renew(digest)
 

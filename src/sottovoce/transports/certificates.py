@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, Pub
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.errors import InputError
-from sottovoce.files import read_plain, write_durably
+from sottovoce.files import is_there, read_plain, write_durably
 from sottovoce.transports.passphrases import encrypted, encrypts, key_in, pem_of
 
 COORDINATOR: Final = "coordinator"
@@ -307,14 +307,17 @@ def create_authority(folder: str | os.PathLike[str]) -> None:
     """Make the authority that issues certificates: `authority.pem` and `authority.key` in `folder`.
 
     An authority that is already there is refused, not replaced: every certificate it issued would be void. A key
-    without a certificate, of a process that was stopped between the two, gets one.
+    without a certificate, of a process that was stopped between the two, gets one. Of two that make one at the same
+    time the second is refused.
     """
     folder = Path(folder)
     existing, path = (folder / f"{AUTHORITY}.{kind}" for kind in ("pem", "key"))
-    if existing.exists():
+    if is_there(existing):
         raise InputError(f"{existing} exists; use that authority, or another folder for a new one.")
     folder.mkdir(parents=True, exist_ok=True)
-    key = _authority_key(folder) if path.exists() else ec.generate_private_key(ec.SECP256R1())
+    if found := is_there(path):
+        _clear(path)
+    key = _authority_key(folder) if found else ec.generate_private_key(ec.SECP256R1())
     name = _subject("sottovoce authority")
     certificate = (
         _builder(name, name, key.public_key(), key.public_key(), _AUTHORITY_DAYS)
@@ -322,7 +325,9 @@ def create_authority(folder: str | os.PathLike[str]) -> None:
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .sign(key, hashes.SHA256())
     )
-    _write_pair(folder, AUTHORITY, key, certificate)
+    if not found or (encrypts() and not encrypted(_read(path))):
+        _write(path, pem_of(key), 0o600, replace=found)
+    _write(existing, certificate.public_bytes(serialization.Encoding.PEM), 0o644, replace=False)
 
 
 def issue(
@@ -343,7 +348,8 @@ def issue(
     key = ec.generate_private_key(ec.SECP256R1())
     made = _issued(folder, name, key.public_key(), hosts, days)
     replaced = _words(folder, name)
-    _write_pair(folder, name, key, made)
+    _write(folder / f"{name}.key", pem_of(key), 0o600)
+    _write(folder / f"{name}.pem", made.public_bytes(serialization.Encoding.PEM), 0o644)
     return replaced
 
 
@@ -361,7 +367,7 @@ def request(folder: str | os.PathLike[str], name: str) -> tuple[Path, str]:
     except OSError as error:
         raise InputError(f"folder={str(folder)!r} cannot be made ({error.strerror}); choose another.") from None
     path = folder / f"{name}.key"
-    if path.exists():
+    if is_there(path):
         pem = _read(path)
         key = key_in(pem, str(path))
         if not isinstance(key, _SIGNED):
@@ -692,9 +698,10 @@ def _require_valid_now(certificate: x509.Certificate) -> None:
         raise InputError(f"the certificate of {who} is not valid before {start:%Y-%m-%d %H:%M} UTC; check the clock.")
 
 
-def _write_pair(folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-    _write(folder / f"{name}.key", pem_of(key), 0o600)
-    _write(folder / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+def _clear(path: Path) -> None:
+    """Remove what a killed process left beside a file."""
+    for left in path.parent.glob(f"{path.name}.*.new"):
+        left.unlink(missing_ok=True)
 
 
 def _write(path: Path, data: bytes, mode: int, *, replace: bool = True) -> None:
@@ -703,8 +710,7 @@ def _write(path: Path, data: bytes, mode: int, *, replace: bool = True) -> None:
     A file that is not to be replaced and is there, also as a link to nothing, stays.
     """
     try:
-        for left in path.parent.glob(f"{path.name}.*.new"):
-            left.unlink(missing_ok=True)
+        _clear(path)
         write_durably(path, data, mode=mode, replace=replace)
     except FileExistsError:
         raise InputError(f"{path} is there meanwhile, or leads nowhere; look at it, and start again.") from None
