@@ -461,7 +461,7 @@ class TestByColumns:
                         return data
                     masked = frame.arrays["masked"].copy()
                     masked[0, 1] ^= 1 << 60
-                    return encode(replace(frame, arrays={"masked": masked}))
+                    return encode(replace(frame, arrays={**frame.arrays, "masked": masked}))
 
                 return super().exchange({name: changed(data) for name, data in messages.items()})
 
