@@ -226,7 +226,7 @@ def test_a_holder_of_columns_may_not_know_the_labels(make: Callable[..., Any]) -
     assert said(send(party, "hello", query="classes"))["classes"] == []  # it has none to tell, so it need not refuse
 
 
-@pytest.mark.parametrize("X", [np.zeros(3), np.zeros((0, 3)), np.zeros((3, 0)), np.zeros(()), [[["a"]]]])
+@pytest.mark.parametrize("X", [np.zeros(3), np.zeros((0, 3)), np.zeros((3, 0)), np.zeros(()), np.zeros((1, 1, 1))])
 def test_rows_without_labels_are_checked_like_others(X: Any) -> None:
     with pytest.raises(InputError, match="anna"):
         Party("anna", X, None)

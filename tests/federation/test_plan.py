@@ -21,6 +21,7 @@ from sottovoce import losses, penalties
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError, LeakError, RefusedError
+from sottovoce.formats import PLAN
 from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Named
@@ -239,8 +240,6 @@ def test_plans_are_equal_only_to_plans(small_plan: MakePlan) -> None:
 
 BAD: dict[str, dict[str, Any]] = {
     "an unknown field": {"secret": 1},
-    "an earlier format": {"format": 1},
-    "another format": {"format": 3},
     "no rounds": {"rounds": 0},
     "negative rounds": {"rounds": -5},
     "more rounds than a frame can name": {"rounds": 2**31},
@@ -277,6 +276,15 @@ def test_what_is_no_plan_is_refused(change: dict[str, Any], small_plan: MakePlan
         small_plan().model_copy(update=change)
     text = json.dumps(json.loads(small_plan().to_json()) | change)
     with pytest.raises(ValidationError):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize("number", [PLAN.number - 1, PLAN.number + 1, None, True])
+def test_a_plan_of_another_format_is_refused(number: object, small_plan: MakePlan) -> None:
+    with pytest.raises(RefusedError, match="reads plans of format"):
+        small_plan().model_copy(update={"format": number})
+    text = json.dumps(json.loads(small_plan().to_json()) | {"format": number})
+    with pytest.raises(RefusedError, match="reads plans of format"):
         Plan.from_json(text)
 
 

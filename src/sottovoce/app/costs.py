@@ -16,15 +16,18 @@ import numpy as np
 from sottovoce.algorithms import Algorithm
 from sottovoce.app.estimates import Rows, can_be_rehearsed
 from sottovoce.door.frames import Frame, encode
-from sottovoce.door.outgoing import declare_public, reply
+from sottovoce.door.outgoing import Declared, declare_public, reply
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.receipts import RECEIPT, packed
+from sottovoce.federation.run_keys import PAIR
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Receipt
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.messages import messages_of, rounds_of
 from sottovoce.queries.pricing import queries_of
+from sottovoce.sealed.pair_keys import OFFER, OFFERS, PUBLIC, PUBLIC_KEYS, packed_rows
 from sottovoce.sealed.sums import Call
 
 _PATIENCE: Final = 0.02  # seconds for each of the two measurements
@@ -112,6 +115,9 @@ def cost_of(  # noqa: PLR0913
         if request is proposal or request.query == "check":
             with_receipt = replace(request, arrays={RECEIPT: packed(Receipt(1, "5" * 64))})
             downlink += shown * (len(encode(with_receipt)) - len(encode(request)))
+    if plan.sealing is not None:
+        up, down = _agreeing(plan, accepted)
+        uplink, downlink = uplink + up, downlink + down
     for query, several in messages_of(plan, form).items():
         for each in several:
             messages += each.count
@@ -129,6 +135,21 @@ def cost_of(  # noqa: PLR0913
     if ledger_folders:
         seconds += messages / parties * sum(_SYNCS * _sync_seconds(folder) for folder in ledger_folders)
     return Cost(rounds_of(plan, form), uplink, downlink, seconds, dealt, memory, reading)
+
+
+def _agreeing(plan: Plan, accepted: tuple[Declared, ...]) -> tuple[int, int]:
+    """(up, down) of the messages by which every two members of a plan of sealed sums agree on a key."""
+    members = signers(plan)
+    others = 0 if len(members) > len(plan.names) or plan.split == "rows" else 1  # a coordinator that deals
+    count, up, down = len(members) + others, 0, 0
+    publics = {PUBLIC_KEYS: packed_rows([bytes(PUBLIC)] * count, PUBLIC)}
+    told = Frame("plan", 0, plan.digest, query=PAIR, arrays=publics)
+    for place in range(len(members)):
+        later, earlier = ({OFFERS: packed_rows([bytes(OFFER)] * many, OFFER)} for many in (count - place - 1, place))
+        again = replace(told, round=1, arrays={**publics, **earlier})
+        down += len(encode(told)) + len(encode(again))
+        up += len(encode(replace(told, kind="answer", arrays=later))) + len(reply("accept", again, accepted).data)
+    return up, down
 
 
 def _estimated(
