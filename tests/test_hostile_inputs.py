@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import math
 import os
 import random
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from sottovoce.data import opening, readers
 from sottovoce.data.readers import read_table
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.files import LONGEST_LINE, MOST_COLUMNS, MOST_FEATURES
+from sottovoce.privacy import guarantee
+from sottovoce.privacy.guarantee import VIEWS
 
 JOB = """[model]
 estimator = "logistic"
@@ -270,6 +274,70 @@ def test_a_name_with_a_nul_is_refused() -> None:
             read(Path("a\0b.csv"))
 
 
+# A model file: what was loaded can be shown and saved again.
+
+ODD: list[Any] = [
+    *(None, True, -1, 2**70, 1e308, -1e308, math.nan, math.inf, "", "x", "inf", "1e-6", "\ud800"),
+    *([], [1], [["a", 1]], {}, {"a": 1}),
+]
+
+
+def places(content: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where there is something in a JSON document; of a list the first alone."""
+    inner = (
+        content.items() if isinstance(content, dict) else enumerate(content[:1]) if isinstance(content, list) else ()
+    )
+    for key, value in inner:
+        yield (*at, key)
+        yield from places(value, (*at, key))
+
+
+def crashes_of_models(folder: Path, part: str) -> list[str]:
+    """What comes out of a model file with one odd value that is no error of this package."""
+    path, found = folder / "model.json", list[str]()
+    text = path.read_text()
+    for place in [own for own in places(json.loads(text)) if own[0] == part]:
+        for odd in ODD:
+            content = json.loads(text)
+            inner = content
+            for key in place[:-1]:
+                inner = inner[key]
+            inner[place[-1]] = odd
+            path.write_text(json.dumps(content))
+            try:
+                model = model_file.load(path)
+                _ = str(model.privacy_), model_file.to_json(model), card.sections(model, None)
+            except SottovoceError:
+                continue
+            except Exception as error:
+                found.append(f"{place} {odd!r}: {type(error).__name__}: {error}")
+    path.write_text(text)
+    return found
+
+
+@pytest.mark.parametrize("part", ["privacy", "parameters", "communication", "rounds", "score_spread", "receipts"])
+def test_a_model_with_an_odd_value_is_refused_or_can_be_shown_and_saved(part: str, folder: Path) -> None:
+    assert crashes_of_models(folder, part) == []
+
+
+def test_a_report_that_cannot_be_added_up_stops_an_evaluation_before_the_charge(folder: Path) -> None:
+    model, table = model_file.load(folder / "model.json"), read_table(folder / "rows.csv", label="y")
+    account = sv.Ledger.create(folder / "people.db").open("people", 9.0, 1e-5)
+    fit = model.privacy_
+    model.privacy_ = replace(fit, **{view: replace(fit.against(view), delta="1e-6", void=None) for view in VIEWS})
+    with pytest.raises(TypeError):
+        sv.evaluate(model, table.X, table.y, epsilon=1.0, delta=1e-6, people="same", ledger=account)
+    assert account.balance().plans == 0
+
+
+@pytest.mark.parametrize("epsilon", [800.0, 1e6])
+def test_a_budget_whose_exponential_no_float_holds_can_be_told_and_saved(epsilon: float, folder: Path) -> None:
+    table = read_table(folder / "rows.csv", label="y")
+    model = sv.PrivateLogisticRegression(epsilon, 1e-6, row_norm=2.0, classes=(0, 1)).fit(table.X, table.y)
+    model_file.save(model, folder / "model.json")
+    assert f"e^{epsilon:.4g} times" in str(model_file.load(folder / "model.json").privacy_)
+
+
 def test_an_evaluation_that_is_no_json_is_refused(folder: Path) -> None:
     model = model_file.load(folder / "model.json")
     for text in ("[" * 100_000, "{}", "\xff", json.dumps({"a": 9})):
@@ -309,6 +377,32 @@ def test_a_line_beyond_the_limit_is_a_null_row_in_little_memory(suffix: str, tmp
     table, most = peak(lambda: read_table(path, **asked))
     assert table.X.shape == (3, 2)
     assert most < size / 2
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(
+    dictionary: bool, tmp_path: Path
+) -> None:
+    """What Arrow unpacks is not counted here; what is made of it is."""
+    path, size = tmp_path / "rows.parquet", 4 * LONGEST_LINE
+    texts = pa.array(["u", "v" * size, "v"], pa.large_string())
+    labels = pa.array(["0", "1" * size, "1"], pa.large_string())
+    columns = {"a": [0.5, 0.5, 0.25], "b": texts.dictionary_encode() if dictionary else texts, "y": labels}
+    parquet.write_table(pa.table(columns), path, compression="zstd", use_dictionary=dictionary, write_statistics=False)
+    assert path.stat().st_size < LONGEST_LINE
+    del texts, labels, columns
+    schema = sv.Schema({"a": {"range": (0, 1)}, "b": {"levels": ["u", "v"]}, "y": {"levels": [0, 1]}}, label="y")
+    for read in (
+        lambda: schema.encode(path),
+        lambda: np.concatenate([rows for rows, _ in sv.Dataset(path, schema=schema).pieces()]),
+    ):
+        rows, most = peak(read)
+        assert rows.tolist() == [[0.5, 1.0, 0.0], [0.5, 0.0, 0.0], [0.25, 0.0, 1.0]]
+        assert most < size / 2
+    for read in (lambda: readers.read_columns(path)["y"], lambda: opening.first_records(path)["y"]):
+        found, most = peak(read)
+        assert [cell or "" for cell in found.tolist()] == ["0", "", "1"]
+        assert most < size / 2
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
@@ -370,6 +464,17 @@ def test_planted_lines_without_a_limit(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(readers.Lines, "__iter__", lambda self: iter(self._stream))
     with pytest.raises(AssertionError):
         test_a_line_beyond_the_limit_is_a_null_row_in_little_memory(".csv.gz", tmp_path)
+
+
+def test_planted_texts_of_parquet_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "LONGEST_LINE", 1 << 40)
+    with pytest.raises(AssertionError):
+        test_a_text_of_parquet_beyond_the_limit_is_a_missing_cell_in_little_memory(False, tmp_path)
+
+
+def test_planted_a_report_that_nobody_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarantee, "_checked", lambda made: made)
+    assert len(crashes_of_models(folder, "privacy")) > 5
 
 
 def test_planted_a_pipe_that_nobody_looks_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

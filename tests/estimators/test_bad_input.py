@@ -64,6 +64,10 @@ PARAMETERS: list[tuple[Any, str, Any, tuple[str, ...]]] = [
     (sv.PrivateLogisticRegression, "penalty", "l3", ("'l2', 'l1' or 'elastic_net'",)),
     (sv.PrivateLinearSVC, "loss", "squared", ("'hinge', 'logistic', 'sigmoid', 'smoothed_hinge'",)),
     *((sv.PrivateLinearSVC, "classes", value, ("must be labels", "(0, 1)")) for value in ((1,), 2, "ab")),
+    *(
+        (sv.PrivateLinearSVC, "classes", value, ("texts or finite numbers", "(0, 1)"))
+        for value in ((0, INF), (NAN, 1), ("nan", "x"), (-INF, "x"), (10**400, 1), ("inf", "x"))
+    ),
 ]
 
 

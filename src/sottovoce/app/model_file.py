@@ -110,7 +110,7 @@ def save(model: PrivateLinearModel, path: str | Path) -> None:
 def load(path: str | Path) -> PrivateLinearModel:
     """The fitted estimator of a model file: it predicts as the saved one did. Its ledger is not restored."""
     path = Path(path)
-    found = parsed(path, json.loads, "a model file", "give the path of one; `sottovoce fit` writes it.")
+    found = parsed(path, _strict_json, "a model file", "give the path of one; `sottovoce fit` writes it.")
     try:
         if type(found) is dict and found.get("format") == FORMAT and not MODEL.read(number := found.get("version")):
             raise InputError(MODEL.refusal(str(path), number))
@@ -125,6 +125,15 @@ def load(path: str | Path) -> PrivateLinearModel:
         raise
     except Exception as error:  # whatever a file leads to is the file's fault: what it names runs no code
         raise _not_a_model(path, str(error)) from None
+
+
+def _strict_json(text: str) -> Any:
+    """What JSON says; NaN and Infinity are none of it."""
+
+    def refused(constant: str) -> None:
+        raise json.JSONDecodeError(f"{constant} is no number of JSON", text, text.find(constant))
+
+    return json.loads(text, parse_constant=refused)
 
 
 def plain(value: Any) -> Any:

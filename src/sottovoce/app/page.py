@@ -19,7 +19,7 @@ from sottovoce.app.texts import escaped as escape
 from sottovoce.data.preparation import ARRANGEMENTS
 from sottovoce.estimators import PrivateLinearModel
 from sottovoce.plan.plan import Plan
-from sottovoce.privacy.guarantee import VIEWS, Adversary, Guarantee, PrivacyReport, percent
+from sottovoce.privacy.guarantee import VIEWS, Adversary, Guarantee, PrivacyReport, exponential, percent
 from sottovoce.privacy.ledger import Balance
 from sottovoce.privacy.relation import CHANGES
 from sottovoce.queries.messages import answers_of
@@ -186,7 +186,7 @@ def _person(report: PrivacyReport, plan: Plan) -> str:
         f"as it is: what left was blurred with random noise first{single}. So this holds, whoever looks, and whatever "
         "else they know:</p><ul>"
         "<li><b>Your record changes little.</b> Whatever anybody concludes about you from the results, the chance of "
-        f"concluding it is at most {math.exp(guarantee.epsilon):.4g} times the chance if your record {changed}, plus "
+        f"concluding it is at most {exponential(guarantee.epsilon)} times the chance if your record {changed}, plus "
         f"{_chance(guarantee.delta)}; and the same the other way round.</li>"
         "<li><b>You are hard to find.</b> Somebody knows everything about everybody else and wants to know whether "
         f"your record is there, as it is, or {changed}. If they accept a false alarm for 5 of 100 people whose record "

@@ -229,7 +229,7 @@ class Dataset:
         found: dict[Any, None] = {}
         for labels in self._labels(most):
             for label in np.unique(labels).tolist() if labels.dtype.kind in "fiub" else labels.tolist():
-                if label == label:
+                if label_key(label) is not None:
                     found.setdefault(label)
             if len(found) > most:
                 return np.array(list(found), dtype=object)

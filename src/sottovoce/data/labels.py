@@ -35,6 +35,12 @@ def label_key(label: Any) -> Any:
     return number if number == number else None  # NaN is no label
 
 
+def is_class(label: Any) -> bool:
+    """Whether a label can be one of the classes: a text, or a finite number."""
+    key = label_key(label)
+    return key is not None and not (isinstance(key, float) and math.isinf(key))
+
+
 def equal(labels: NDArray[Any], value: Any) -> NDArray[np.bool_]:
     """Which labels equal the value, each by its own key; a missing label equals nothing."""
     key = label_key(value)

@@ -2,7 +2,8 @@
 
 Everything here runs at the holder of the data. A record is a line (of Parquet: a row), and no record decides whether a
 file can be read or how another record is read: a record that is not of the form, or of a line beyond `LONGEST_LINE`,
-becomes a null row, all NaN, which counts and contributes nothing. The holder is told by the log, and nobody else.
+becomes a null row, all NaN, which counts and contributes nothing; a text of Parquet beyond it is a missing cell. The
+holder is told by the log, and nobody else.
 Errors are about the file and its header; they name columns and never hold what a cell holds.
 """
 
@@ -80,7 +81,8 @@ def read_table(
     LIBSVM, becomes a row of NaN, and the log says how many there are and on which lines.
 
     A line of CSV is one record: cells in double quotes may hold commas and no line ends, so a quote that is never
-    closed spoils its own line alone. Empty lines are no records.
+    closed spoils its own line alone. An empty line among the records of a CSV file is one of missing cells; before the
+    header, at the end of a file of several columns, and in a LIBSVM file it is none.
     """
     path = Path(path)
     kind = kind_of(path)
@@ -650,6 +652,21 @@ def is_text(path: Path, name: str, arrow_type: Any) -> bool:
     raise InputError(f"{path}: column {name!r} has the type {kind}. Convert it to a number or to text first.")
 
 
+def arrow_texts(column: Any) -> list[str | None]:
+    """The cells of a column of texts; one of more than `LONGEST_LINE` bytes is missing.
+
+    What a cell holds stops nothing: bytes that are no UTF-8 become U+FFFD.
+    """
+    import pyarrow
+    from pyarrow import compute
+
+    cells = column.cast(pyarrow.large_binary())
+    too_long = compute.greater(compute.binary_length(cells), LONGEST_LINE)
+    if compute.any(too_long).as_py():
+        cells = compute.if_else(too_long, None, cells)
+    return [None if cell is None else cell.decode(errors="replace") for cell in cells.to_pylist()]
+
+
 def arrow_column(path: Path, name: str, column: Any) -> NDArray[Any]:
     """Numbers as floats, NaN where one is missing; texts as they are."""
     import pyarrow
@@ -657,8 +674,7 @@ def arrow_column(path: Path, name: str, column: Any) -> NDArray[Any]:
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if is_text(path, name, kind):
-        cells = column.cast(kind).cast(pyarrow.large_binary()).to_pylist()
-        return np.array([(cell or b"").decode(errors="replace") for cell in cells], dtype=object)
+        return np.array([cell or "" for cell in arrow_texts(column.cast(kind))], dtype=object)
     # Arrow has no cast from a Boolean to a float; the first cast undoes dictionary encoding.
     number = pyarrow.int8() if types.is_boolean(kind) else kind
     return np.asarray(column.cast(kind).cast(number).cast(pyarrow.float64(), safe=False).to_numpy())

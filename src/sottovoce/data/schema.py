@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from sottovoce.arguments import is_number
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.data.labels import each_number, label_key
-from sottovoce.data.readers import MISSING, read_cells
+from sottovoce.data.readers import MISSING, arrow_texts, read_cells
 from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import parsed, write_text
 from sottovoce.formats import SCHEMA
@@ -730,8 +730,7 @@ def _arrow_cells(values: Any) -> Cells:
         return _unknown(len(values))
     if kind.startswith("dictionary"):
         values = values.cast(values.type.value_type)
-    cells = values.cast("large_binary").to_pylist()
-    return np.fromiter((None if cell is None else cell.decode(errors="replace") for cell in cells), dtype=object)
+    return np.fromiter(arrow_texts(values), dtype=object)
 
 
 def _unknown(count: int) -> Cells:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_array
+from sklearn.utils.multiclass import type_of_target
 
 from sottovoce.arguments import is_number
-from sottovoce.data.block import label_key
 from sottovoce.data.bounds import LARGEST, SMALLEST
+from sottovoce.data.labels import is_class, label_key
 from sottovoce.errors import InputError
 from sottovoce.estimators.base import Array, PrivateLinearModel
 from sottovoce.estimators.coefficients import WithStandardErrors
 from sottovoce.estimators.declarations import ball_or, distinct_classes, loss_named, penalty_named
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Split
+
+_DECLARE: Final = (
+    "A classification needs one label for each record. Declare the labels to tell apart, for example classes=(0, 1): "
+    "records with any other then count as null rows."
+)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -48,6 +52,8 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
         given = list(said) if isinstance(said, Iterable) and not isinstance(said, str) else []
         if len(given) < 2 or not all(isinstance(label, str | int | float | np.generic) for label in given):
             raise InputError(f"classes={said!r} must be labels, for example (0, 1) or ('no', 'yes').")
+        if not all(map(is_class, given)):
+            raise InputError(f"classes={said!r} must be texts or finite numbers, for example (0, 1) or ('no', 'yes').")
         if len({label_key(label) for label in given}) < len(given):
             raise InputError(
                 f"classes={said!r} are one label twice (a text that reads as a number counts as that number); "
@@ -93,15 +99,17 @@ class _Classifier(ClassifierMixin, PrivateLinearModel):  # type: ignore[misc]
     def _check_labels(self, labels: NDArray[Any]) -> NDArray[Any]:
         if self._declared_classes() is not None:
             return labels  # one that is not declared makes a null row, and so do all of them: y decides no error
-        labels = np.asarray(labels.tolist()) if labels.dtype.kind == "O" else labels
-        check_array(labels, ensure_2d=False, dtype=None, input_name="y")
-        check_classification_targets(labels)
-        kind = type_of_target(labels, input_name="y", raise_unknown=True)
+        numeric = labels.dtype.kind in "fiub"
+        if not (np.isfinite(labels).all() if numeric else all(map(is_class, labels.tolist()))):
+            raise InputError(f"Input y contains NaN, infinity, or what is neither a text nor a number. {_DECLARE}")
+        try:  # the errors of scikit-learn can quote labels
+            labels = np.asarray(labels.tolist()) if labels.dtype.kind == "O" else labels
+            with np.errstate(all="ignore"):
+                kind = type_of_target(labels, input_name="y")
+        except (TypeError, ValueError):
+            kind = "unknown"
         if kind not in ("binary", "multiclass"):
-            raise InputError(
-                f"y is of the type {kind}, and a classification needs one label for each record. Declare the labels to "
-                "tell apart, for example classes=(0, 1): records with any other then count as null rows."
-            )
+            raise InputError(f"Unknown label type: {kind}. {_DECLARE}")
         return labels
 
     def _set_model(self, coef: Array, intercept: Any, plan: Plan) -> None:

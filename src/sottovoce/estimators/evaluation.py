@@ -216,11 +216,13 @@ def evaluate(  # noqa: PLR0913
         spread = getattr(model, "score_spread_", None)
         subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "")
         plan = planned(form, problem, subject, federation, insecure_seed)
-        solution, _ = coordinator.run(plan, form)
-    found = estimated(plan, solution.model, seeded=insecure_seed is not None)
-    found = replace(found, privacy_=_after(model, found.privacy_, people), model=model.charged_as_)
-    if people == "same":
-        found = replace(found, with_fit=_with_fit(model, found), fit_mark=model.privacy_.weakest.mark)
+        seeded = insecure_seed is not None
+        report = _after(model, privacy_report(plan, seeded=seeded), people)
+        promised: dict[str, Any] = {"privacy_": report, "model": model.charged_as_}
+        if people == "same":
+            promised |= {"with_fit": _with_fit(model, report), "fit_mark": model.privacy_.weakest.mark}
+        solution, _ = coordinator.run(plan, form)  # all that can fail by the model's report has been made
+    found = replace(estimated(plan, solution.model, seeded=seeded), **promised)
     if not (federation.counted or found.privacy_.weakest.void or epsilon == math.inf):
         repeats.note(plan, found.privacy_.weakest, 3)
     return found
@@ -259,9 +261,9 @@ def _after(model: PrivateLinearModel, report: PrivacyReport, people: People) -> 
     return replace(report, **each)
 
 
-def _with_fit(model: PrivateLinearModel, found: Evaluation) -> tuple[float, float]:
+def _with_fit(model: PrivateLinearModel, report: PrivacyReport) -> tuple[float, float]:
     """What holds of fit and evaluation of the same people: guarantees of records add up, of one relation."""
-    guarantees = (model.privacy_.weakest, found.privacy_.weakest)
+    guarantees = (model.privacy_.weakest, report.weakest)
     adds = all(map(_protects_people, guarantees))
     adds = adds and guarantees[0].relation == guarantees[1].relation
     epsilon = math.fsum(each.epsilon for each in guarantees) if adds else math.inf

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.data.dataset import Dataset
+from sottovoce.data.labels import is_class, label_key
 from sottovoce.data.matrix import Matrix, is_sparse
 from sottovoce.data.numeric import label_array, no_numbers, number_rows
 from sottovoce.data.readers import MISSING
@@ -20,10 +21,10 @@ def label_values(labels: np.ndarray[Any, Any]) -> list[Any]:
     """The distinct labels of a classification, at most a few; missing ones do not count."""
     if labels.dtype.kind not in "fiub":
         values = sorted(
-            {value for value in labels.tolist() if _present(value)}, key=lambda value: (str(type(value)), value)
+            {_plain(value) for value in labels.tolist() if _present(value)}, key=lambda value: (str(type(value)), value)
         )
     else:
-        values = list(np.unique(labels[labels == labels]).tolist())  # NaN differs from itself
+        values = list(np.unique(labels[np.isfinite(labels)]).tolist())
     if len(values) > 2 and not (len(values) <= MOST_READ and all(map(_names_a_class, values))):
         raise RefusedError(
             f"the labels have more than {MOST_READ} distinct values, or numbers that are not whole; declare those to "
@@ -38,11 +39,12 @@ def _names_a_class(label: Any) -> bool:
 
 
 def _present(value: Any) -> bool:
-    try:
-        missing = isinstance(value, str) and value.strip().lower() in MISSING
-        return value is not None and not missing and bool(value == value)
-    except TypeError:  # such as pandas.NA, of which nothing is true
-        return False
+    return is_class(value) and not (isinstance(value, str) and value.strip().lower() in MISSING)
+
+
+def _plain(value: Any) -> Any:
+    """The label as it is, of another type than a plan has by its number."""
+    return value if isinstance(value, str | int | float) else label_key(value)
 
 
 def check_rows(X: Matrix, y: ArrayLike | None, name: str) -> tuple[Matrix, np.ndarray[Any, Any]]:

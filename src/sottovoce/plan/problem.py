@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from sottovoce import losses, penalties
 from sottovoce.data.block import Layout, Preparation
 from sottovoce.data.bounds import SMALLEST, Bounds
-from sottovoce.data.labels import label_key
+from sottovoce.data.labels import is_class
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.losses import Loss, OneVsRest
 from sottovoce.penalties.scaled import ScaledRegulariser
@@ -74,11 +74,11 @@ class Problem(Frozen):
     def _one_score_for_each_class(self) -> Self:
         """Labels of more than two classes are places of classes: `scaled_loss` has then a score for each; never else.
 
-        A NaN is no class.
+        A class is a text or a finite number.
         """
         classes, joint = self.classes or (), self.loss.name == "softmax"
-        if any(label_key(label) is None for label in classes):
-            raise ValueError(f"classes={self.classes!r} has one that no label can equal")
+        if not all(map(is_class, classes)):
+            raise ValueError(f"classes={self.classes!r} has one that is neither a text nor a finite number")
         several = len(classes) > 2
         fits = not joint or (several and self.loss.parameters.get("classes") == len(classes))
         if fits and self.loss.name in losses.names("classification"):  # also one that a holder registered

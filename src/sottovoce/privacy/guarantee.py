@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeVar, get_type_hints
 
 from sottovoce.errors import InputError
 from sottovoce.privacy.relation import CHANGES, Relation
 
 Adversary = Literal["world", "coordinator", "parties"]
 Unit = Literal["record", "feature"]
+_Form = TypeVar("_Form")
+_LARGEST_EXPONENT: Final = 700.0  # of which a float still holds the exponential
 
 VIEWS: Mapping[Adversary, str] = {
     "world": "anyone who sees the final model",
@@ -100,7 +103,7 @@ class Guarantee:
                 about, changed = ("a feature of one party", "that feature's column had been blank or any other")
             text = (
                 f"Against {view}: whatever is concluded about {about}, the chance of concluding it is at most "
-                f"{math.exp(self.epsilon):.4g} times (epsilon = {self.epsilon:.4g}) the chance if {changed}, plus "
+                f"{exponential(self.epsilon)} times (epsilon = {self.epsilon:.4g}) the chance if {changed}, plus "
                 f"{self.delta:.3g} (delta); and the same the other way round."
             )
             if self.trade_off:
@@ -133,8 +136,38 @@ class Guarantee:
         """The guarantee that `to_dict` wrote; an infinite epsilon may be the text "inf"."""
         fields = {key: value for key, value in said.items() if key != "sentence"}
         curve = tuple((float(false_alarms), missed) for false_alarms, missed in said["trade_off"].items())
-        assumes = tuple(said.get("assumes", ()))
-        return cls(**{**fields, "epsilon": float(said["epsilon"]), "trade_off": curve, "assumes": assumes})
+        assumes, epsilon = tuple(said.get("assumes", ())), _number(said["epsilon"])
+        made = _checked(cls(**{**fields, "epsilon": epsilon, "trade_off": curve, "assumes": assumes}))
+        if not (made.epsilon >= 0 and 0 <= made.delta <= 1 and all(0 <= missed <= 1 for _, missed in curve)):
+            raise ValueError("a guarantee has epsilon from 0 on, and delta and a trade-off between 0 and 1")
+        if curve and tuple(false_alarms for false_alarms, _ in curve) != FALSE_ALARMS:
+            raise ValueError("a trade-off is of the rates of false alarms of this version")
+        return made
+
+
+def exponential(epsilon: float) -> str:
+    """e^epsilon in few digits; as a power where no float holds it."""
+    return f"{math.exp(epsilon):.4g}" if epsilon <= _LARGEST_EXPONENT else f"e^{epsilon:.4g}"
+
+
+def _number(said: Any) -> Any:
+    """An infinite number may be a text."""
+    return math.inf if said == "inf" else said
+
+
+def _checked(made: _Form) -> _Form:
+    """What was made of a file, if each field is of the type that it is declared with; else a ValueError."""
+    form: Any = type(made)
+    for name, adapter in _adapters(form).items():
+        adapter.validate_python(getattr(made, name), strict=True)
+    return made
+
+
+@functools.cache
+def _adapters(form: type) -> dict[str, Any]:
+    from pydantic import TypeAdapter  # slow to import, and who reads no report does without
+
+    return {name: TypeAdapter(kind) for name, kind in get_type_hints(form).items()}
 
 
 def percent(share: float) -> str:
@@ -255,14 +288,15 @@ class PrivacyReport:
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> PrivacyReport:
         """The report that `to_dict` wrote; an infinite epsilon may be the text "inf"."""
-        return cls(
+        made = cls(
             **{name: Guarantee.from_dict(said["against"][name]) for name in VIEWS},
             assumptions=tuple(said["assumptions"]),
             public=said["public"],
-            pooling={name: float(epsilon) for name, epsilon in said.get("pooling", {}).items()},
-            noises={name: float(noise) for name, noise in said.get("noises", {}).items()},
-            left=tuple((str(party), str(when)) for party, when in said.get("left", ())),
+            pooling={name: _number(epsilon) for name, epsilon in said.get("pooling", {}).items()},
+            noises={name: _number(noise) for name, noise in said.get("noises", {}).items()},
+            left=tuple(map(tuple, said.get("left", ()))),
         )
+        return _checked(made)
 
     def to_json(self) -> str:
         """The report as JSON; an infinite epsilon is the text "inf"."""
