@@ -3,18 +3,29 @@ from __future__ import annotations
 import ast
 import errno
 import os
+import re
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import sottovoce
 from sottovoce import files
+from sottovoce.data.room import Scratch
 from sottovoce.errors import InputError, LedgerError
-from sottovoce.files import check_writable, is_there, sync_folder, write_durably, write_text, written
+from sottovoce.files import (
+    appended,
+    check_writable,
+    is_there,
+    sync_folder,
+    write_data,
+    write_durably,
+    write_text,
+    written,
+)
 from sottovoce.privacy.ledger import Ledger
 
 
@@ -256,3 +267,117 @@ def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
         check_writable(tmp_path / "none" / "file", "output.page")
     with pytest.raises(FileNotFoundError):
         sync_folder(tmp_path / "none")
+
+
+def kept(path: Path, folder: Path) -> None:
+    scratch = Scratch(folder, to_keep=True)
+    try:
+        scratch.keep(path)
+    finally:
+        scratch.close()
+
+
+def long_text(path: Path) -> None:
+    with written(path, "--output") as file:
+        file.write("text")
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "write_text": lambda path: write_text(path, "text", "--output"),
+    "write_data": lambda path: write_data(path, b"data", "--output"),
+    "write_durably": lambda path: write_durably(path, b"data"),
+    "written": long_text,
+    "appended": lambda path: appended(path).close(),
+    "check_writable": lambda path: check_writable(path, "--output"),
+    "keep": lambda path: kept(path, path.parent),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_no_writer_replaces_a_ledger_or_adds_to_it(
+    writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its name, and by whatever name it is reached; nor what SQLite needs to set one right."""
+    ledger, linked, second = tmp_path / "page.html", tmp_path / "link.html", tmp_path / "second.html"
+    Ledger.create(ledger).open("people", epsilon=1.0, delta=1e-5)
+    linked.symlink_to(ledger)
+    os.link(ledger, second)
+    journal = tmp_path / "page.html-journal"
+    journal.write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(504))
+    before = ledger.read_bytes()
+    for path in (ledger, linked, second, journal):
+        with pytest.raises(InputError, match=rf"{re.escape(str(path))} is a ledger, and nothing is written over one"):
+            WRITERS[writer](path)
+        assert linked.is_symlink()
+        assert ledger.read_bytes() == second.read_bytes() == before
+    journal.unlink()
+    assert Ledger(ledger).verify() == 1
+    assert set(tmp_path.iterdir()) == {ledger, linked, second}
+    for module in ("files", "data.room"):  # planted: a writer that does not ask
+        monkeypatch.setattr(f"sottovoce.{module}.check_no_ledger", lambda path: None)
+    WRITERS[writer](ledger)
+
+
+# Beside `files.py`, which asks. What these write to is not a path that somebody gave, or is new, or is told otherwise.
+WRITING = {
+    "app/card.py": {"svg_of"},  # into memory
+    "app/demo.py": {"_fresh", "_prepare", "_processes"},  # in its own folder, which it has just made
+    "app/estimates.py": {"_written"},  # in a temporary folder
+    "app/provisioning.py": {"provision", "_issue"},  # folders and keys that it has just made
+    "app/view/server.py": {"token_in"},  # a new file
+    "data/room.py": {"__init__", "keep"},  # a new file, and its name: asks
+    "door/used_labels.py": {"use"},  # a file that it has made new
+    "estimators/plots.py": {"picture"},  # into memory
+    "federation/journal.py": {"_have"},  # a file that begins as states of runs do
+    "lab/audit/runner.py": {"plot"},  # asks
+    "lab/datasets.py": {"fetch", "_receive"},  # in the folder of public data
+    "lab/reproduce/tables.py": {"draw"},  # asks
+    "transports/probe.py": {"_as_file"},  # in a temporary folder
+}
+METHODS = {"savefig", "rename", "write_bytes", "write_text", "tofile", "to_csv", "to_parquet", "write_table"}
+
+
+def writes(call: ast.Call) -> bool:
+    """Whether a call opens a file to write to it, or puts one in the place of another."""
+    said, method = ast.unparse(call), isinstance(call.func, ast.Attribute)
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    if name == "open":
+        given = [
+            each.value for each in (*call.args, *(key.value for key in call.keywords)) if type(each) is ast.Constant
+        ]
+        modes = [each for each in given if isinstance(each, str) and re.fullmatch(r"[rwaxbt+]{1,3}", each)]
+        return "O_WRONLY" in said or "O_RDWR" in said or any(set(mode) & set("wax+") for mode in modes)
+    if name == "replace":
+        return said.startswith("os.") or (method and len(call.args) == 1 and not call.keywords)
+    return (method and name in METHODS) or re.match(r"shutil\.(copy|move)", said) is not None
+
+
+def writing(source: str) -> set[str]:
+    """The functions that write to files otherwise than by `files.py`."""
+    return {
+        function.name
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and writes(call)
+    }
+
+
+def test_files_are_written_in_one_place() -> None:
+    package = Path(sottovoce.__file__).parent
+    found = {path.relative_to(package).as_posix(): writing(path.read_text()) for path in package.rglob("*.py")}
+    del found["files.py"]
+    assert {path: names for path, names in found.items() if names} == WRITING
+    for line in (  # planted
+        "path.open('a', encoding='utf-8')",
+        "open(path, 'w')",
+        "path.open(mode='r+b')",
+        "os.open(path, os.O_RDWR | os.O_APPEND)",
+        "figure.savefig(path)",
+        "path.write_text(text)",
+        "shutil.copyfile(other, path)",
+        "temporary.replace(path)",
+        "os.replace(temporary, path)",
+    ):
+        assert writing(f"def place():\n    {line}\n") == {"place"}, line
+    assert writing("def read():\n    path.open('rb'); path.open(); text.replace('a', 'b'); replace(a, b=1)\n") == set()

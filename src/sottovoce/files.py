@@ -10,7 +10,7 @@ import stat
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TextIO
 
 from sottovoce.errors import InputError
 
@@ -25,6 +25,8 @@ _NO_LINKS: Final = {errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, 
 LONGEST_LINE: Final = 1 << 24  # bytes
 MOST_COLUMNS: Final = 100_000  # of CSV and Parquet files
 MOST_FEATURES: Final = 1 << 22  # of LIBSVM files, and of what a job declares
+# What ledgers begin with, and what SQLite has beside one while it changes it.
+_LEDGER: Final = (b"SQLite format 3\0", b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7")
 
 
 def check_plain(path: Path) -> None:
@@ -43,6 +45,28 @@ def read_plain(path: Path) -> bytes:
     """The bytes of a plain file; an OSError of anything else."""
     check_plain(path)
     return path.read_bytes()
+
+
+def check_no_ledger(path: Path) -> None:
+    """Raise an `InputError` if a ledger is at `path`, whatever its name: nothing takes its place or is added to it.
+
+    Whatever replaces a file, or appends to one, asks this before. An OSError of a file that cannot be read.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return
+        with path.open("rb") as file:
+            start = file.read(16)
+    except FileNotFoundError:
+        return
+    if start.startswith(_LEDGER):
+        raise InputError(f"{path} is a ledger, and nothing is written over one or into it; give another path.")
+
+
+def appended(path: Path, mode: int = 0o666) -> TextIO:
+    """A file that lines are added to, made if there is none."""
+    check_no_ledger(path)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode), "a", encoding="utf-8")
 
 
 def parsed(path: Path, parse: Callable[[str], Any], what: str, remedy: str) -> Any:
@@ -69,6 +93,7 @@ def check_writable(path: Path, what: str, *, overwrite: bool = True) -> None:
     try:
         if path.is_dir():
             raise InputError(f"{what}={str(path)!r} is a folder; name a file in it.")
+        check_no_ledger(path)
         if not overwrite and path.exists():
             raise _there_already(path, what)
         temporary, trial = _beside(path), _beside(path)
@@ -169,6 +194,7 @@ def is_there(path: Path) -> bool:
 def _name(temporary: Path, path: Path, *, replace: bool) -> None:
     """Give a file its name; unless it is to `replace` one that has it, FileExistsError is raised."""
     if replace:
+        check_no_ledger(path)
         temporary.replace(path)
         return
     try:

@@ -35,7 +35,7 @@ def charging(source: str) -> list[bool]:
         for child in ast.iter_child_nodes(node):
             inside = held
             if isinstance(node, ast.With) and child in node.body:
-                inside = inside or any(names(item, "interrupted") & {"begun", "alone"} for item in node.items)
+                inside = inside or any(names(item, "interrupted") & {"begun", "evaluating"} for item in node.items)
             if isinstance(child, ast.withitem | ast.Expr | ast.Assign) and names(child, "runs") & {"opened", "tested"}:
                 found.append(inside)
             walk(child, held=inside)
@@ -51,7 +51,7 @@ def test_every_place_that_opens_what_can_charge_holds_the_state_of_its_job() -> 
     assert all(all(held) for path, held in found.items() if path != DEMO)
     for path in sorted(set(found) - {DEMO}):  # planted: the same without the lock
         text = (APP / path).read_text()
-        for name in ("begun", "alone"):
+        for name in ("begun", "evaluating"):
             text = text.replace(f"interrupted.{name}(", f"unlocked.{name}(")
         assert not any(charging(text))
 

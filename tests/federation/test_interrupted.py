@@ -194,7 +194,7 @@ def test_a_party_that_does_not_come_back_ends_the_run_and_one_that_does_goes_on(
         "The run stops in round 2",
         "epsilon 1 at delta 1e-05, was charged once and stays spent",
         str(folder / "fit.run"),
-        "start the same fit again",
+        "start the same run again",
     ):
         assert part in str(stopped.value)
     assert stopped.value.parties == ("ben",)

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import time
 import tomllib
 import traceback
@@ -30,7 +28,7 @@ from sottovoce.door.frames import decode, peek
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.errors import InputError, SottovoceError
 from sottovoce.federation.helper import Helper
-from sottovoce.files import parsed
+from sottovoce.files import appended, parsed, write_data, write_text
 from sottovoce.transports.base import Endpoint, Transport
 from sottovoce.transports.certificates import COORDINATOR, Credentials
 from sottovoce.transports.certified import Certified
@@ -62,7 +60,7 @@ class Coordinator(CoordinatorEnd):
                 opened.wait_for_parties(table.wait)
                 train(job, opened, results, self.logger.info, restart=self._restart)
         except SottovoceError as error:
-            (results / "error.txt").write_text(f"{error}\n", encoding="utf-8")
+            write_text(results / "error.txt", f"{error}\n", "error.txt")
             raise
 
 
@@ -73,7 +71,7 @@ def _kept(site: Site, file: str) -> Job:
     folder = site.root / _FOLDER
     folder.mkdir(exist_ok=True)
     for path in site.app.glob("*.toml"):
-        shutil.copyfile(path, folder / path.name)
+        write_data(folder / path.name, path.read_bytes(), path.name)
     return load_job(folder / file)
 
 
@@ -185,5 +183,5 @@ class _Told:
 def _tell(site: Site, text: str) -> None:
     """A line of `local/NAME.log`, which the holder alone reads."""
     path = site.local / f"{site.name}.log"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a", encoding="utf-8") as file:
+    with appended(path, 0o600) as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from sottovoce.app.jobs import Job, TrainingTable
 from sottovoce.errors import InputError
-from sottovoce.files import parsed, write_text
+from sottovoce.files import parsed, write_data, write_text
 from sottovoce.transports.certificates import check_name
 
 CLASSES: Final = {"server": "sottovoce.app.flare.Coordinator", "client": "sottovoce.app.flare.Party"}
@@ -68,7 +67,7 @@ def write_flare_job(job: Job, folder: Path, *, restart: bool = False) -> Path:
         write_text(path, json.dumps(content, indent=2) + "\n", "out")
     schema = None if job.schema_table is None else job.schema_table.file
     for name in filter(None, (job.path.name, schema)):
-        shutil.copyfile(job.path.parent / name, coordinator / name)
+        write_data(coordinator / name, (job.path.parent / name).read_bytes(), "out")
     return folder
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from sottovoce import __version__, algorithms
 from sottovoce.app.costs import LONG, Cost, cost_of
 from sottovoce.app.estimates import InFiles, InMemory, OnCluster, OnDevice, Place, PreparedRows, Rows
-from sottovoce.app.interrupted import Begun, state_path
+from sottovoce.app.interrupted import Begun, receipts_path, state_path
 from sottovoce.app.jobs import EvaluationJob, FederationTable, Job, PartyTable, PeopleJob, SourceTable
 from sottovoce.app.large import goes_by_pieces
 from sottovoce.app.model_file import plain, to_json
@@ -48,7 +48,7 @@ from sottovoce.federation.journal import Journal
 from sottovoce.federation.models import Models
 from sottovoce.federation.party import Party
 from sottovoce.federation.plan_checks import charge_of, check_place, part_of_fit
-from sottovoce.files import check_writable, read_plain, sync_folder, write_text
+from sottovoce.files import check_writable, read_plain, sync_folder, write_data, write_text
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.guarantee import PrivacyReport
 from sottovoce.privacy.ledger import Account, Balance, Receipt
@@ -206,7 +206,7 @@ def _common(job: Job) -> int | None:
     return len(set(lists[0]).intersection(*lists[1:]))
 
 
-def accounts_of(job: Job) -> dict[str, Account]:
+def accounts_of(job: Job | EvaluationJob) -> dict[str, Account]:
     """The account that pays for each party of this process, where it has one; no two parties share one."""
     accounts: dict[str, Account] = {}
     for party, source in job.sources.items():
@@ -387,7 +387,7 @@ def opened(
         if begun is not None and federation.counted:
             federation.journal = state
             if not state.begun:
-                state.about = begun.beginning(job, facts)
+                state.about = begun.beginning(facts)
         if job.federation is not None:
             _check_declared(job.federation, facts)
         elif job.split == "columns":
@@ -412,32 +412,38 @@ def people(job: PeopleJob, model: PrivateLinearModel, say: Say) -> Iterator[Fede
 
 
 @contextmanager
-def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Iterator[Federation]:
+def tested(job: EvaluationJob, model: PrivateLinearModel, say: Say, begun: Begun) -> Iterator[Federation]:
     """The holders of test records: files are read here, or remote parties are waited for.
 
-    A file is read by the model's schema, if it has one. What they tell of their ledgers is kept beside the job, however
-    the evaluation ends.
+    An evaluation that was `begun` goes on, with what they declared then. A file is read by the model's schema, if it
+    has one. What they tell of their ledgers is kept beside the job, however the evaluation ends.
     """
     if model.plan_.split == "columns":
-        federation = _tested_columns(job, model, say)
+        federation = _tested_columns(job, model, say, begun.journal)
     elif job.federation is not None:
-        federation = Federation.connect(_wire(job.federation, job.resolve, say))
+        federation = Federation.connect(_wire(job.federation, job.resolve, say, begun.journal))
     else:
         parties = [_test_holder(job, name, source, model) for name, source in job.sources.items()]
         federation = Federation("central" if job.data is not None else "rows", InProcess(parties), parties=parties)
     with contextlib.closing(federation):
+        facts = [_fact_of(told) for told in begun.facts] or _facts(federation, classes=False)
         federation.receipts |= kept_receipts(job)
+        federation.declared = {fact.party: asdict(fact) for fact in facts}
+        if federation.counted:
+            federation.journal = begun.journal
+            if not begun.journal.begun:
+                begun.journal.about = begun.beginning(facts)
         try:
             yield federation
         finally:
             keep_receipts(job, federation.receipts)
 
 
-def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say) -> Federation:
+def _tested_columns(job: EvaluationJob, model: PrivateLinearModel, say: Say, state: Journal) -> Federation:
     """By columns: each file has some columns of the same people, that of one party the labels too."""
     holder = job.label_holder
     if job.federation is not None:
-        made = Federation.connect(_wire(job.federation, job.resolve, say), split="columns")
+        made = Federation.connect(_wire(job.federation, job.resolve, say, state), split="columns")
     else:
         parties = [_person_holder(job, table, model, labelled=table.name == holder) for table in job.party]
         join(parties)
@@ -509,11 +515,6 @@ def keep_receipts(job: Job | EvaluationJob, receipts: Mapping[str, Receipt]) -> 
     """Write the last receipt of each party beside the job."""
     if receipts:
         write_text(receipts_path(job), json.dumps(receipts_of(receipts), indent=2) + "\n", "receipts")
-
-
-def receipts_path(job: Job | EvaluationJob) -> Path:
-    """Where a job keeps the last receipt of each party: beside the job, to be shown to the party at the next run."""
-    return job.path.with_suffix(".receipts.json")
 
 
 def receipts_of(receipts: Mapping[str, Receipt]) -> dict[str, str]:
@@ -599,9 +600,7 @@ def write_texts(job: Job, texts: Mapping[str, str], *, overwrite: bool = False) 
     paths = job.outputs()
     try:
         for key, text in texts.items():
-            if not _has(paths[key], text):
-                empty = _has(paths[key], "")  # as a fit leaves it that was stopped on a disk without hard links
-                write_text(paths[key], text, f"output.{key}", overwrite=overwrite or empty)
+            write_once(paths[key], text.encode(), f"output.{key}", overwrite=overwrite)
     except InputError as error:
         folder = Path(tempfile.mkdtemp(prefix="sottovoce-"))
         for key, text in texts.items():
@@ -610,10 +609,17 @@ def write_texts(job: Job, texts: Mapping[str, str], *, overwrite: bool = False) 
     return paths
 
 
-def _has(path: Path, text: str) -> bool:
-    """Whether a file has that very text, and keeps it."""
+def write_once(path: Path, data: bytes, what: str, *, overwrite: bool) -> None:
+    """Write a result, unless a run that was stopped has written it."""
+    if not _has(path, data):
+        empty = _has(path, b"")  # as one leaves it that was stopped on a disk without hard links
+        write_data(path, data, what, overwrite=overwrite or empty)
+
+
+def _has(path: Path, data: bytes) -> bool:
+    """Whether a file has those very bytes, and keeps them."""
     try:
-        if path.read_bytes() != text.encode():
+        if read_plain(path) != data:
             return False
         sync_folder(path.parent)
     except OSError:

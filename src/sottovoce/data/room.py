@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from sottovoce.errors import InputError
+from sottovoce.files import check_no_ledger
 
 SHARE: Final = 4  # rows take at most this part of the memory that is left
 UNKNOWN: Final = 1 << 32  # bytes that are taken for free where the system does not say
@@ -139,6 +140,7 @@ class Scratch:
 
     def keep(self, path: Path) -> None:
         """Give it a name, in the place of a file that has it."""
+        check_no_ledger(path)
         if self._name is not None:
             self._name.replace(path)
             self._name = None

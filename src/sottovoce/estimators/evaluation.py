@@ -41,6 +41,7 @@ from sottovoce.estimators.declarations import common_names
 from sottovoce.estimators.planning import planned
 from sottovoce.estimators.report import UNPROTECTED_FIT, privacy_report
 from sottovoce.federation.federation import Federation
+from sottovoce.federation.journal import Journal
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
@@ -190,9 +191,13 @@ def evaluate(  # noqa: PLR0913
     relation = checked(relation or model.plan_.relation)
     by_columns = model.plan_.split == "columns"
     federation = (_by_columns if by_columns else _by_rows)(model, X, y, ledger)
-    coordinator = federation.coordinator(insecure_seed=insecure_seed, without_privacy=epsilon == math.inf)
+    coordinator = federation.coordinator(
+        insecure_seed=insecure_seed,
+        without_privacy=epsilon == math.inf,
+        fits=_kept(federation) is not None and epsilon != math.inf,
+    )
     with failures_of(federation):
-        facts = coordinator.facts(classes=False)
+        facts = federation.declared or coordinator.facts(classes=False)
         if not by_columns:
             _check_columns(model, facts, federation)
         problem = Problem(
@@ -216,11 +221,14 @@ def evaluate(  # noqa: PLR0913
         spread = getattr(model, "score_spread_", None)
         subject = Subject(weights, spread, people, model.charged_as_ if by_columns else "")
         plan = planned(form, problem, subject, federation, insecure_seed)
+        plan = coordinator.stored_plan(plan) or coordinator.settled(plan)
         seeded = insecure_seed is not None
         report = _after(model, privacy_report(plan, seeded=seeded), people)
         promised: dict[str, Any] = {"privacy_": report, "model": model.charged_as_}
         if people == "same":
             promised |= {"with_fit": _with_fit(model, report), "fit_mark": model.privacy_.weakest.mark}
+        if coordinator.journal.path is not None and not coordinator.journal.begun and len(plan.names) == 1:
+            coordinator.check(plan)  # what is refused has not begun
         solution, _ = coordinator.run(plan, form)  # all that can fail by the model's report has been made
     found = replace(estimated(plan, solution.model, seeded=seeded), **promised)
     if not (federation.counted or found.privacy_.weakest.void or epsilon == math.inf):
@@ -341,8 +349,14 @@ def _by_columns(model: PrivateLinearModel, X: Any, y: ArrayLike | None, ledger: 
         )
     if X.unlabelled:
         raise InputError("y=None: nobody of the federation knows the labels; give them: by_columns(parts, y).")
-    model.predict_for(X, X.names[X.label_party])
+    if (state := _kept(X)) is None or not state.answered:  # else the cells of one that was stopped are there
+        model.predict_for(X, X.names[X.label_party])
     return X
+
+
+def _kept(federation: Federation) -> Journal | None:
+    """The state of an evaluation that is to go on; a file of that name (`journal=`) is of fits."""
+    return federation.journal if isinstance(federation.journal, Journal) else None
 
 
 def _columns(model: PrivateLinearModel, federation: Federation) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -33,6 +34,16 @@ def new_figure(size: tuple[float, float] = (9.0, 7.0)) -> Any:
     except ImportError:
         raise InputError("a plot needs matplotlib; install the extra, sottovoce[plots].") from None
     return Figure(figsize=size, layout="constrained")
+
+
+def picture(figure: Any, suffix: str) -> bytes:
+    """A figure as the bytes of a file of that kind; of the same figure they are the same."""
+    import matplotlib as mpl
+
+    undated, found = {".svg": ["Date"], ".pdf": ["CreationDate"]}.get(suffix, []), io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "sottovoce"}):
+        figure.savefig(found, format=suffix.removeprefix("."), metadata=dict.fromkeys(undated))
+    return found.getvalue()
 
 
 def draw(told: Told, figure: Any) -> Any:

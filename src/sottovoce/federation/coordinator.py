@@ -396,7 +396,7 @@ class Coordinator:
         return WireError(
             f"{error} The run stops in round {number}. The plan's cost, epsilon {plan.epsilon:g} at delta "
             f"{plan.delta:g}, was charged once and stays spent{spent}. Its state is in {self.journal.path}: start the "
-            "same fit again once all parties are there, and it goes on from here at no further cost.",
+            "same run again once all parties are there, and it goes on from here at no further cost.",
             error.parties,
         )
 

@@ -73,6 +73,7 @@ class Federation:
         if journal is not None and not self.counted:
             raise InputError(f"journal={str(journal)!r}: a fit goes on where every party has a ledger; give ledgers.")
         self.receipts: dict[str, Receipt] = {}  # by party, how far its ledger went when it last said so
+        self.declared: Mapping[str, Mapping[str, Any]] = {}  # by party, what is public, where it need not be asked for
         self.about = About()  # who runs plans here, on which data and what for; a plan carries it
 
     @property

@@ -211,7 +211,7 @@ class Journal:
             self._let_go()  # what was torn is dropped when the run goes on
             raise InputError(
                 f"the state of the run cannot be written to {self.path} ({error.strerror}), and the run stops. What "
-                "was charged stays charged; free some space and start the same fit again: it goes on from here."
+                "was charged stays charged; free some space and start the same command again: it goes on from here."
             ) from None
 
     def _write(self, body: bytes) -> None:
@@ -246,7 +246,6 @@ class Journal:
             return
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.fchmod(self._handle, 0o600)  # a copy that was put back may have another
         except BlockingIOError:
             raise InputError(
                 f"{self.path}: another process is at this run now{self._whose()}; let it end, or stop it first. This "
@@ -281,13 +280,20 @@ class Journal:
 
     def _read(self, about: Mapping[str, Any], *, restart: bool) -> None:
         try:
-            self._take_all(self._data())
+            data = self._data()
+        except OSError as error:
+            raise self.unusable(f"it cannot be read ({error.strerror})") from None
+        if not (_OTHER.match(data) or _MAGIC.startswith(data.rstrip(b"\0"))):  # nor is it given up with `restart`
+            raise InputError(
+                f"{self.path} is no state of a run, and a job keeps its own there; it is left as it is. Move that file "
+                "away, or give the job another name."
+            )
+        try:
+            self._take_all(data)
         except InputError:
             if not restart:
                 raise
             self._reset(about)
-        except OSError as error:
-            raise self.unusable(f"it cannot be read ({error.strerror})") from None
         if restart:
             self.given_up = tuple(plan for plan in self.plans if self.charged(plan))
         if restart or not self.begun:  # what has no beginning was stopped before anything was charged
@@ -302,13 +308,12 @@ class Journal:
                 self._end = end
         elif other := _OTHER.match(data):
             raise self.unusable(JOURNAL.refusal("it", int(other[1])).removesuffix("."))
-        elif not _MAGIC.startswith(data.rstrip(b"\0")):
-            raise self.unusable("it is no state of a run")
 
     def _sign(self) -> None:
         """Say whose the file is now, for who comes second; without room for that a run goes on, and none begins."""
         whose = {"id": os.getpid(), "host": socket.gethostname(), "since": _now()}
         try:
+            os.fchmod(self._handle, 0o600)  # a copy that was put back may have another
             os.truncate(self._handle, self._end)  # less an entry that was torn
             if not self._end:
                 self._end = os.write(self._handle, _MAGIC)
@@ -381,8 +386,7 @@ class Journal:
         """Why the state of an interrupted run cannot be used, and what to do."""
         return InputError(
             f"{self.path}, the state of an interrupted run, cannot be used: {why}. Put right what changed, or restore "
-            "the file; or give the run up, with `sottovoce fit --restart` or by removing the file: what it was charged "
-            "stays spent."
+            "the file; or give the run up, with --restart or by removing the file: what it was charged stays spent."
         )
 
 

@@ -59,8 +59,9 @@ def compare(
 ) -> None:
     """Several epsilons side by side, with simulated accuracy."""
     from sottovoce.app.choosing import compared
+    from sottovoce.estimators.plots import picture
     from sottovoce.estimators.progress import progress_bar
-    from sottovoce.files import check_writable
+    from sottovoce.files import check_writable, write_data
     from sottovoce.privacy.guarantee import percent
 
     axes = None if plot is None else _axes(plot)
@@ -71,8 +72,9 @@ def compare(
     beside.print(f"{work.fits} fits of {sum(work.sizes):,} records, {seconds_text(work.seconds())}")
     with progress_bar("simulating", beside) as advance:
         simulated = work.run(advance)
-    if axes is not None:
-        simulated.plot(axes).figure.savefig(plot)
+    if axes is not None and plot is not None:
+        drawn = picture(simulated.plot(axes).figure, plot.suffix.lower())
+        write_data(plot, drawn, "--plot", overwrite=overwrite)
     if as_json:
         plans = [shown.to_dict() for shown in found.previews]
         print_json({"epsilon": list(work.epsilons), "plans": plans, "simulation": simulated.to_dict()})

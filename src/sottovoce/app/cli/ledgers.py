@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.app.cli.console import AsJson, bar, out, print_json, table
+from sottovoce.app.cli.console import AsJson, Overwrite, bar, out, print_json, table
 from sottovoce.app.texts import rests_of, sealed_balance
 
 if TYPE_CHECKING:
@@ -259,6 +259,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page to write; beside the ledger by default.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Write what was spent, when, by whom and what for as a page (HTML) that needs nothing else.
@@ -266,11 +267,12 @@ def report(
     - `sottovoce ledger report budget.db -o budget.html`
     """
     from sottovoce.app.ledger_page import ledger_page
-    from sottovoce.files import write_text
+    from sottovoce.files import check_writable, write_text
     from sottovoce.privacy.ledger import Ledger
 
     target = path.with_suffix(".html") if output is None else output
-    write_text(target, ledger_page(Ledger(path)), "output")
+    check_writable(target, "--output", overwrite=overwrite)
+    write_text(target, ledger_page(Ledger(path)), "--output", overwrite=overwrite)
     if as_json:
         print_json({"ledger": str(path), "page": str(target)})
     else:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from sottovoce.app.estimates import PreparedRows
     from sottovoce.app.interrupted import Begun
-    from sottovoce.app.jobs import Job
+    from sottovoce.app.jobs import EvaluationJob, Job
     from sottovoce.app.runs import Preview, Run
     from sottovoce.app.view.watched import WatchedWire
     from sottovoce.estimators import PrivateLinearModel
@@ -141,7 +141,7 @@ def fit(
         for said in filter(None, (loaded.set_elsewhere, begun.said())):
             beside.print(said, soft_wrap=True)
         with (
-            _told_when_stopped(loaded, begun),
+            told_when_stopped(loaded, begun),
             watched_fit(loaded, seen, lambda text: None if quiet else beside.print(text, soft_wrap=True)) as watched,
             runs.opened(loaded, watched.hear, begun, watched.over) as run,
         ):
@@ -190,8 +190,8 @@ def _fitted(run: Run, begun: Begun, watched: WatchedWire, *, quiet: bool) -> tup
 
 
 @contextmanager
-def _told_when_stopped(job: Job, begun: Begun) -> Iterator[None]:
-    """Of a fit that is interrupted, or that memory is too small for, say what it has cost."""
+def told_when_stopped(job: Job | EvaluationJob, begun: Begun) -> Iterator[None]:
+    """Of a run that is interrupted, or that memory is too small for, say what it has cost."""
     try:
         yield
     except KeyboardInterrupt:
@@ -201,8 +201,8 @@ def _told_when_stopped(job: Job, begun: Begun) -> Iterator[None]:
         raise InputError(f"{OUT_OF_MEMORY} {_standing(job, begun).capitalize()}.") from None
 
 
-def _standing(job: Job, begun: Begun) -> str:
-    """Whether a fit that stops now was charged: by the ledgers that are here, of parties elsewhere by its state."""
+def _standing(job: Job | EvaluationJob, begun: Begun) -> str:
+    """Whether a run that stops now was charged: by the ledgers that are here, of parties elsewhere by its state."""
     from sottovoce.app import runs
 
     now = {party: account.balance().plans for party, account in runs.accounts_of(job).items()}

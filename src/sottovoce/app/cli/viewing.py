@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TextIO
 import typer
 
 from sottovoce.errors import InputError
+from sottovoce.files import appended
 
 if TYPE_CHECKING:
     from sottovoce.app.jobs import Job, ViewTable
@@ -124,7 +125,7 @@ def watching(
 def _stream(log: str, resolve: Callable[[str], Path], stack: contextlib.ExitStack) -> TextIO:
     if log == "-":
         return sys.stdout
-    stream = resolve(log).open("a", encoding="utf-8")
+    stream = appended(resolve(log))
     stack.callback(_close, stream)
     return stream
 

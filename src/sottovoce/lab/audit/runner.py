@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import InputError
+from sottovoce.files import check_no_ledger
 from sottovoce.lab.audit.catalogue import accounts, catalogue
 from sottovoce.lab.audit.games import Claim, Game, Result, source, verdict
 from sottovoce.plan.plan import Plan
@@ -192,5 +193,6 @@ def plot(results: Sequence[Result], path: Path) -> None:
     axes.set_xlabel("claimed (mu, or epsilon of a published claim)")
     axes.set_ylabel("measured lower bound, same unit")
     figure.legend(fontsize=8, loc="outside lower center", ncols=3)
+    check_no_ledger(path)
     figure.savefig(path)
     plt.close(figure)

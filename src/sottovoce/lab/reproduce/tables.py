@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import InputError
+from sottovoce.files import check_no_ledger
 from sottovoce.lab.datasets import Dataset, load
 
 SUPPLIED = ("year_prediction_msd", "gisette")  # large and not fetched without being asked: the user supplies them
@@ -118,6 +119,7 @@ def draw(made: Reproduction, path: Path) -> None:
         (_lines if _numeric(table) else _dots)(axis, table)
         axis.set_title(table.title, fontsize=9, loc="left")
     figure.tight_layout()
+    check_no_ledger(path)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
