@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from sottovoce.privacy.randomness import Randomness, SeededRandomness
 from sottovoce.sealed.columns import ROWS, Columns
 from sottovoce.sealed.dealer import Dealer
-from sottovoce.sealed.pads import COLUMNS, SCORES, SLOPES, Piece, column_pieces, label
+from sottovoce.sealed.pads import SCORES, SLOPES, Asked, Piece, column_pieces
 from sottovoce.sealed.streams import stream
 from sottovoce.sealed.tables import Lookup
 
 Words = NDArray[np.uint64]
+
+FIRST = Asked(0, "")
 
 
 def seeds_of(count: int, seed: int = 0) -> dict[str, bytes]:
@@ -65,15 +67,17 @@ class Run:
 
     def exchange(self, matrix: str = ROWS) -> Run:
         for piece in column_pieces(self.records, self.widths):
-            of = label(COLUMNS, matrix, piece)
-            sent = {name: self.padded(name, of, party.columns(matrix, piece)) for name, party in self.parties.items()}
+            sent = {
+                name: self.padded(name, party.columns_label(matrix, piece), party.columns(matrix, piece))
+                for name, party in self.parties.items()
+            }
             for name, party in self.parties.items():
                 party.receive_columns({o: w for o, w in sent.items() if o != name}, matrix, piece)
         return self
 
     def gram_shares(self, noise: Any = 0) -> dict[str, Words]:
-        receiver, correction = self.dealer.gram(noise)
-        return {name: p.gram(correction if name == receiver else None) for name, p in self.parties.items()}
+        receiver, correction = self.dealer.gram(FIRST, noise)
+        return {name: p.gram(FIRST, correction if name == receiver else None) for name, p in self.parties.items()}
 
     def round(
         self,
@@ -90,26 +94,27 @@ class Run:
         """Each party's share of the gradient; the looked-up slopes are in `seen["r"]`."""
         drawn = dithers or SeededRandomness(round, "dithers")
         shares: dict[str, Words] = {}
+        asked = Asked(round, "")
         looked = []
         for piece in pieces or ((0, self.records),):
-            receiver, table, correction = self.dealer.lookup(round, lookup, matrix, noise, piece=piece)
+            receiver, table, correction = self.dealer.lookup(asked, lookup, matrix, noise, piece=piece)
             noise = 0
             deltas, start = {}, 0
             for name, party in self.parties.items():
                 own = weights[start : start + self.widths[name]]
                 start += self.widths[name]
-                k = party.scores(round, own, lookup, drawn, offset, matrix=ROWS, piece=piece)
-                deltas[name] = self.padded(name, label(SCORES, round, piece), k)
+                k = party.scores(asked, own, lookup, drawn, offset, matrix=ROWS, piece=piece)
+                deltas[name] = self.padded(name, asked.label(SCORES, piece), k)
             slopes = {}
             total = np.zeros((piece[1] - piece[0], lookup.outputs), dtype=np.uint64)
             for name, party in self.parties.items():
-                r = party.slopes(round, deltas, table if name == receiver else None, piece=piece)
+                r = party.slopes(asked, deltas, table if name == receiver else None, piece=piece)
                 total += r
-                slopes[name] = self.padded(name, label(SLOPES, round, piece), r)
+                slopes[name] = self.padded(name, asked.label(SLOPES, piece), r)
             looked.append(total.view(np.int64))
             for name, party in self.parties.items():
                 dealt = correction if name == receiver else None
-                share = party.gradient(round, slopes, dealt, matrix, piece=piece)
+                share = party.gradient(asked, slopes, dealt, matrix, piece=piece)
                 shares[name] = shares[name] + share if name in shares else share
         self.seen["r"] = np.concatenate(looked)
         return shares

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dealing import Run, opened, some_rows
+from dealing import FIRST, Run, opened, some_rows
 from sottovoce import losses
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
@@ -18,7 +18,7 @@ from sottovoce.privacy.mechanisms import wide_gaussian
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import pads
 from sottovoce.sealed.columns import ONE, ROWS, Columns
-from sottovoce.sealed.pads import COLUMNS, CORRECTION, SCORES, SLOPES, label
+from sottovoce.sealed.pads import COLUMNS, CORRECTION, SCORES, SLOPES, Asked, label
 from sottovoce.sealed.ring import check_room
 from sottovoce.sealed.streams import masks, stream
 from sottovoce.sealed.tables import Lookup, slope_lookup
@@ -132,9 +132,9 @@ def test_sums_that_could_wrap_around_are_refused_and_those_just_below_are_exact(
 def shares_less_the_dealers_own(run: Run, shares: dict[str, NDArray[np.uint64]]) -> NDArray[np.uint64]:
     """Of party 1, in the block of party 0, after all that the dealer knows: D_0'rho_1 where nothing veils it."""
     piece, width = (0, run.records), run.widths["p0"]
-    pad = stream(run.seeds["p0"], label(COLUMNS, ROWS, piece), run.records * width).reshape(run.records, width)
-    rho = stream(run.seeds["p1"], label(SLOPES, 0, piece), run.records)
-    dealt = stream(run.seeds["p1"], [*label(CORRECTION, 0, piece), ROWS], sum(run.widths.values()))
+    pad = stream(run.seeds["p0"], label(COLUMNS, ROWS, piece, ""), run.records * width).reshape(run.records, width)
+    rho = stream(run.seeds["p1"], FIRST.label(SLOPES, piece), run.records)
+    dealt = stream(run.seeds["p1"], [*FIRST.label(CORRECTION, piece), ROWS], sum(run.widths.values()))
     return shares["p1"][0, :width] - dealt[:width] + pad.T @ rho
 
 
@@ -142,7 +142,7 @@ def test_masks_keep_shares_from_the_dealer() -> None:
     rows = some_rows(40, 5, BITS)
     run = Run(rows, some_labels(40), [3, 2], BITS).exchange()
     shares = run.round(0, np.ones(5), logistic())
-    rho = stream(run.seeds["p1"], label(SLOPES, 0, (0, 40)), 40)
+    rho = stream(run.seeds["p1"], FIRST.label(SLOPES, (0, 40)), 40)
     read = rows[:, :3].astype(np.uint64).T @ rho
     assert np.array_equal(shares_less_the_dealers_own(run, shares), read)  # no masks: read in the clear
 
@@ -158,7 +158,7 @@ def test_masks_keep_shares_from_the_dealer() -> None:
 def test_the_dealer_with_one_party_reads_everything() -> None:
     rows = some_rows(40, 5, BITS)
     run = Run(rows, some_labels(40), [3, 2], BITS).exchange()
-    of = label(COLUMNS, ROWS, (0, 40))
+    of = label(COLUMNS, ROWS, (0, 40), "")
     pad = stream(run.seeds["p0"], of, 120).reshape(40, 3)  # the dealer's
     assert np.array_equal((run.seen[("p0", *of)] + pad).view(np.int64), rows[:, :3])  # with what party 1 has
 
@@ -209,8 +209,8 @@ def test_what_parties_send_is_uniform_for_constant_data() -> None:
         for party in run.names:
             (sent,) = (words for of, words in run.seen.items() if of[:2] == (party, name))
             assert even(sent) < EVEN, name
-    delta = run.seen[("p0", *label(SCORES, 0, (0, records)))]
-    pad = stream(run.seeds["p0"], label(SCORES, 0, (0, records)), records, np.uint16)
+    delta = run.seen[("p0", *FIRST.label(SCORES, (0, records)))]
+    pad = stream(run.seeds["p0"], FIRST.label(SCORES, (0, records)), records, np.uint16)
     score = delta + pad
     assert even(score - (pad & 0x7FFF)) > 10 * EVEN  # a mask of 15 bits
     low = pad & ~np.uint16(0xFF) | score & 0xFF
@@ -223,12 +223,15 @@ def test_what_is_dealt_depends_on_no_data() -> None:
         for seed in (0, 1)
     ]
     for number in range(2):
-        gram, dealt = ([run.dealer.gram() for run in runs], [run.dealer.lookup(number, logistic()) for run in runs])
+        gram, dealt = (
+            [run.dealer.gram(FIRST) for run in runs],
+            [run.dealer.lookup(Asked(number, ""), logistic()) for run in runs],
+        )
         assert gram[0][1].tobytes() == gram[1][1].tobytes()
         assert dealt[0][0] == dealt[1][0] == f"p{number}"
         assert all(a.tobytes() == b.tobytes() for a, b in zip(dealt[0][1:], dealt[1][1:], strict=True))
     other = Run(some_rows(40, 5, BITS), some_labels(40), [3, 2], BITS, seed=1)
-    assert other.dealer.gram()[1].tobytes() != runs[0].dealer.gram()[1].tobytes()
+    assert other.dealer.gram(FIRST)[1].tobytes() != runs[0].dealer.gram(FIRST)[1].tobytes()
 
 
 def test_the_low_bits_of_what_is_opened_are_noise() -> None:
@@ -250,21 +253,21 @@ def test_bad_words_weights_and_orders_are_refused() -> None:
     run = Run(rows, some_labels(10), [3, 2], BITS)
     party, drawn = run.parties["p0"], SeededRandomness(0, "dithers")
     with pytest.raises(RefusedError, match="before all masked columns"):
-        party.gram()
+        party.gram(FIRST)
     run.exchange()
     sent = {"p1": np.zeros((10, 2), dtype=np.uint64)}
     with pytest.raises(RefusedError, match="sent twice"):
         party.receive_columns(sent)
     for weights in (np.full(3, math.nan), np.full(3, math.inf), np.ones(2)):
         with pytest.raises(RefusedError, match="must be 3 finite numbers"):
-            party.scores(0, weights, logistic(), drawn)
+            party.scores(FIRST, weights, logistic(), drawn)
     with pytest.raises(RefusedError, match="slopes before scores"):
-        party.slopes(1, {})
-    party.scores(0, np.ones(3), logistic(), drawn)
+        party.slopes(Asked(1, ""), {})
+    party.scores(FIRST, np.ones(3), logistic(), drawn)
     with pytest.raises(RefusedError, match="missing, or of strangers"):
-        party.slopes(0, {"p0": np.zeros(10, dtype=np.uint16)})
+        party.slopes(FIRST, {"p0": np.zeros(10, dtype=np.uint16)})
     with pytest.raises(RefusedError, match="came in place of 10"):
-        party.slopes(0, {name: np.zeros(9, dtype=np.uint16) for name in run.names})
+        party.slopes(FIRST, {name: np.zeros(9, dtype=np.uint16) for name in run.names})
     with pytest.raises(RefusedError, match="'none' is not of this plan"):
         party.columns("none")
     with pytest.raises(LeakError, match=r"beyond 2\^bits"):
@@ -272,15 +275,15 @@ def test_bad_words_weights_and_orders_are_refused() -> None:
     with pytest.raises(InputError, match="is there already"):
         party.add_matrix("rows", rows[:, :3])
     with pytest.raises(InputError, match="is not known"):
-        run.dealer.lookup(0, logistic(), "none")
+        run.dealer.lookup(FIRST, logistic(), "none")
 
 
 def test_a_score_that_is_not_finite_counts_as_zero_and_a_huge_one_wraps() -> None:
     rows = np.array([[2**BITS, 0], [2**BITS - 1, 2**BITS], [0, 0]])
     party = Columns("a", ("a", "b"), {"a": 2, "b": 1}, rows, None, b"s" * 32, BITS)
     lookup, drawn = logistic(), SeededRandomness(0, "dithers")
-    found = party.scores(0, np.array([1e308, 1e308]), lookup, drawn)
+    found = party.scores(FIRST, np.array([1e308, 1e308]), lookup, drawn)
     assert found.tolist() == [0, 0, 0]  # beyond 2^69 a float is a multiple of 2^16; the sum of two is not finite
     steps = 2.0**lookup.fine
-    found = party.scores(0, np.array([2.0**60, -0.5]), lookup, drawn)
+    found = party.scores(FIRST, np.array([2.0**60, -0.5]), lookup, drawn)
     assert found.tolist() == [0, int((2**60 - 2**45) * steps - 0.5 * steps) % 2**16, 0]

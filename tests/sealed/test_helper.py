@@ -21,11 +21,10 @@ from sottovoce.errors import InputError, RefusedError, WireError
 from sottovoce.federation import announcements
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.sealed_columns import dealer
-from sottovoce.federation.sealed_columns import party as party_side
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
-from sottovoce.federation.sealed_columns.messages import TABLE, Stage
-from sottovoce.sealed import sums
-from sottovoce.sealed.pads import blocks, label
+from sottovoce.federation.sealed_columns.messages import Stage
+from sottovoce.sealed import pads, sums
+from sottovoce.sealed.pads import TABLE, TranscriptHash, blocks
 from sottovoce.sealed.pair_keys import fingerprint_of
 from sottovoce.sealed.streams import stream
 from sottovoce.sealed.sums import Opener, packed_box, unpacked_box
@@ -181,9 +180,9 @@ def test_a_look_up_is_cut_as_the_plan_has_it() -> None:
 
 def tables_seen(wire: Watched, federation: sv.Federation, fitted: Any, seeds: dict[str, bytes]) -> Iterator[Any]:
     """What passes the coordinator for each table, with the streams of two parties taken off, as if it were one."""
-    names = fitted.plan_.names
+    names, transcript = fitted.plan_.names, TranscriptHash()
     for said, reply in wire.of(NOTARY, "seal"):
-        stage = Stage.read(said.text)
+        stage, asked = Stage.read(said.text), transcript.after(said.query, said.round, said.arrays)
         for place, receiver in enumerate(names):
             if stage.name != "lookup" or f"{place} {TABLE}" not in reply.arrays:
                 continue
@@ -192,7 +191,7 @@ def tables_seen(wire: Watched, federation: sv.Federation, fitted: Any, seeds: di
             records, width = stage.piece[1], 16
             table = words[: records * width].reshape(records, width)
             for start, stop in blocks(records, width):
-                of = [*label(TABLE, said.round, stage.piece), start]
+                of = [*asked.label(TABLE, stage.piece), start]
                 for other in names:
                     if other != receiver:
                         table[start:stop] += stream(seeds[other], of, (stop - start) * width).reshape(-1, width)
@@ -288,8 +287,7 @@ def test_what_is_dealt_opens_for_nobody_who_was_told_other_numbers(
 
 def test_a_label_without_what_was_told_lets_the_helper_be_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: the top-up is then for other cuts than those of the columns, and nobody notices."""
-    for module in (dealer, party_side):
-        monkeypatch.setattr(module, "dealt_label", lambda what, at, _: ["dealt", what, at])
+    monkeypatch.setattr(pads, "hash_of", lambda told: "")
     Liar(federation := by_columns(helper=Helper(NOTARY)), "gradient", "cuts")
     model(solver="whitened", rounds=3).fit(federation)
 

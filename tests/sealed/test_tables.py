@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dealing import Run, opened, seeds_of, some_rows
+from dealing import FIRST, Run, opened, seeds_of, some_rows
 from sottovoce import losses
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss, weighted
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed.columns import ONE
-from sottovoce.sealed.pads import SCORES, label
+from sottovoce.sealed.pads import SCORES
 from sottovoce.sealed.streams import stream
 from sottovoce.sealed.tables import Lookup, fitted_nodes, slope_lookup, widening
 
@@ -97,7 +97,7 @@ def test_one_dither_rounds_the_sum_of_all_parties(parties: int) -> None:
     steps = 1 << lookup.fine
     parts = np.rint(rows * weights * (steps * 2.0**-BITS)).astype(np.int64)
     piece = (0, records)
-    pads = [stream(seed, label(SCORES, 0, piece), records, np.uint16) for seed in seeds_of(parties).values()]
+    pads = [stream(seed, FIRST.label(SCORES, piece), records, np.uint16) for seed in seeds_of(parties).values()]
     low = np.sum(pads, axis=0, dtype=np.uint64).astype(np.int64) % steps
     drawn = np.frombuffer(SeededRandomness(0, "dithers").bytes(4 * records), dtype="<u2").reshape(2, -1) % steps
     dithers = drawn.sum(axis=0, dtype=np.int64) - (steps - 1)

@@ -111,7 +111,7 @@ def test_after_the_end_no_copy_masks_or_runs_the_plan_again(tmp_path: Path) -> N
     h.said(WHO, Frame("done", 0, h.plan.digest))
     assert not file.exists()
     with pytest.raises(RefusedError, match="the run of this plan is over"):
-        copy[0].masked("scores", ["scores", number, 0, RECORDS], "", lambda: np.zeros(3, dtype=np.uint64))  # type: ignore[attr-defined]
+        copy[0].masked("scores", ["scores", number, 0, RECORDS, ""], lambda: np.zeros(3, dtype=np.uint64))  # type: ignore[attr-defined]
     party._keys._known |= keys  # as it was before the plan
     party._seen.clear()
     again = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
@@ -135,7 +135,7 @@ def test_a_party_with_a_ledger_masks_nothing_that_is_not_registered(tmp_path: Pa
     gate: Any = h.parties[WHO]._run.gate  # type: ignore[union-attr]
     gate.used = None
     with pytest.raises(LeakError, match="no key to leave under"):
-        gate.masked("scores", ["scores", 1, 0, 3], "", lambda: np.zeros(3, dtype=np.uint64))
+        gate.masked("scores", ["scores", 1, 0, 3, ""], lambda: np.zeros(3, dtype=np.uint64))
 
 
 class TestFile:

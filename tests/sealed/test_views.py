@@ -194,7 +194,7 @@ def rows_of(h: Hostile, name: str) -> NDArray[np.int64]:
 def test_the_dealer_with_one_party_has_every_column() -> None:
     """Why the report says that raw columns are then in the clear."""
     h, *_ = played()
-    masked, whole = h.all(Stage("columns", (0, 8))), label(COLUMNS, "rows", (0, 8))
+    masked, whole = h.all(Stage("columns", (0, 8))), label(COLUMNS, "rows", (0, 8), "")
     run = h.parties["party 2"]._run
     assert run is not None
     assert run.columns is not None
@@ -234,10 +234,10 @@ def test_the_masks_keep_the_dealer_from_products_with_its_own_numbers(monkeypatc
         call = sums.Call(h.plan.names, said=tuple(told))
         words = h.ask("party 2", "gradient", 0, call, {**told, **each["party 2"]}).arrays["sealed"].view(np.uint64)
         assert h.deals is not None
-        seeds, whole = h.deals._keys, (0, 8)
-        pads = stream(seeds["party 1"], label(COLUMNS, "rows", whole), 24).reshape(8, 3)
-        rho = stream(seeds["party 2"], label(SLOPES, 0, whole), 8)
-        correction = stream(seeds["party 2"], [*label(CORRECTION, 0, whole), "rows"], 6)
+        seeds, whole, asked = h.deals._keys, (0, 8), h.deals._transcript.after("gradient", 0, told)
+        pads = stream(seeds["party 1"], label(COLUMNS, "rows", whole, ""), 24).reshape(8, 3)
+        rho = stream(seeds["party 2"], asked.label(SLOPES, whole), 8)
+        correction = stream(seeds["party 2"], [*asked.label(CORRECTION, whole), "rows"], 6)
         product = rows_of(h, "party 1").view(np.uint64).T @ rho
         found = (words - correction)[:3] + pads.T @ rho - product
         return np.abs(found.view(np.int64).astype(np.float64))

@@ -48,21 +48,20 @@ class SealedGate(Gate):
         self._again = 0  # shares of sums that were asked before, of more parties
         self._counted: set[tuple[int, str]] = set()  # shares in the ledger whose rosters are kept, and attempts counted
 
-    def masked(
-        self, name: str, label: Label, told: str, make: Callable[[], NDArray[Any]]
-    ) -> tuple[Masked, NDArray[Any]]:
+    def masked(self, name: str, label: Label, make: Callable[[], NDArray[Any]]) -> tuple[Masked, NDArray[Any]]:
         """What the other parties may read of this party's words: less a pad, and in a box. And the padded words.
 
         Guarantee: a pad is used once. Asked again alike, the same box leaves; by other numbers it is refused. With a
         ledger that holds over all copies and forks of the party: the label is on disk before the box leaves. `make`
-        gives the words, and nobody sees them before the pad is off. `told` is the hash of what was asked.
+        gives the words, and nobody sees them before the pad is off. The last entry of the label is the hash of what was
+        told so far: by other numbers there is another pad, and all the same one box leaves for a round and its records.
         """
         with self._one_at_a_time:
             sealer = self._sealer
             unregistered = self._account is not None and self.used is None
             if not isinstance(sealer, ColumnSealer) or not sealer.group or unregistered:
                 raise LeakError(f"{name!r} has no key to leave under; nothing was released.")
-            asked = json.dumps([name, *label])
+            asked, told = json.dumps([name, *label[:-1]]), label[-1]
             known = self._masked.get(name)
             if known is not None and known[0] == asked:
                 if known[1] != told:

@@ -58,7 +58,7 @@ Progress = Callable[[int, int], None]
 Each = Mapping[str, Mapping[str, NDArray[Any]]]
 Keys = tuple[tuple[str, str], ...]
 Answers = Callable[[int, Ask, Mapping[str, Query]], dict[str, Array]]
-Recall = Callable[[Mapping[str, Query], Mapping[str, Array]], None]
+Recall = Callable[[int, Ask, Mapping[str, Query], Mapping[str, Array]], None]
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Coordinator:
                 asked = {name: queries[name][ask.query] for name in ask.to or plan.names}
                 values = self._taken(plan, number, ask)
                 if values is not None:
-                    recall(asked, values)
+                    recall(number, ask, asked, values)
                 else:
                     self._open_once(plan)
                     values = answers(number, ask, asked)
@@ -626,9 +626,9 @@ class Coordinator:
         return found
 
 
-def _nothing_to_recall(queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
+def _nothing_to_recall(number: int, ask: Ask, queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
     """Where each round is asked by itself."""
-    del queries, values
+    del number, ask, queries, values
 
 
 def _queries(form: Algorithm, plan: Plan) -> Mapping[str, Mapping[str, Query]]:

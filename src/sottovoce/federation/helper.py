@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sottovoce import algorithms
 from sottovoce.algorithms.registry import check_sums
@@ -24,15 +24,15 @@ from sottovoce.federation import limits
 from sottovoce.federation.announcements import check_start, known_keys
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.run_keys import PAIR, RunKeys
-from sottovoce.federation.sealed_columns.dealer import GRAM, LOOKUP, OWN, LocalDeals
-from sottovoce.federation.sealed_columns.messages import DEALT_WORDS, Stage, Wholes, pieces_of
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
+from sottovoce.federation.sealed_columns.messages import DEALT_WORDS, Stage, Wholes, dealt_for, pieces_of
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.pads import Piece
+from sottovoce.sealed.pads import WHOLE, Piece
 from sottovoce.sealed.streams import hash_of
 from sottovoce.sealed.sums import Call, Sealer
 from sottovoce.transports.identity import PLAN, Identity
@@ -166,15 +166,11 @@ class Helper(Answering):
             raise RefusedError(f"by rows {self.name} adds noise to sums, and deals nothing.")
         told = {name: array for name, array in frame.arrays.items() if name in stage.said}
         query, made = self._query(run, frame, told), partial(_made, deals, run.plan, number, told)
-        label: list[Any] = [stage.name, number]
-        if isinstance(query, JointSum) and stage.name == LOOKUP:
-            if stage.piece not in pieces_of(run.plan, query, told):
-                raise RefusedError("the records of a look-up are cut as the plan has it.")
-            label += stage.piece
-        elif isinstance(query, GramMatrix) and stage.name == GRAM:
-            label = [GRAM]
-        elif isinstance(query, GramMatrix | JointSum) or stage.name != OWN:
+        if stage.name != dealt_for(query):
             raise RefusedError(f"nothing is dealt for {frame.query!r} under {stage.name!r}.")
+        if stage.piece not in (pieces_of(run.plan, query, told) if isinstance(query, JointSum) else (WHOLE,)):
+            raise RefusedError("the records of a look-up are cut as the plan has it.")
+        label = [stage.name, number, *stage.piece]
         dealt = run.gate.dealt(label, frame.query + hash_of(told), lambda: made(query, stage.piece))
         return reply("answer", frame, dealt)
 

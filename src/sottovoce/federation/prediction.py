@@ -127,7 +127,12 @@ class Predictor:
         self._given[digest] = model
 
     def keep(self, digest: bytes, model: PartialModel) -> None:
-        """Keep what a run left behind."""
+        """Keep what a run left behind. With a model that is new here the key is new too, as in `learn`.
+
+        Copies of a party that are told two models have no key in common.
+        """
+        if self.models.get(digest) is None:
+            self._key = RunKey()
         self.models.keep(digest, dataclasses.replace(model, feature_names=self._feature_names))
 
     def answer(self, frame: Frame, rows: Matrix, policy: Policy) -> Disclosed | Masked | None:

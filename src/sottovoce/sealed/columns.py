@@ -23,9 +23,11 @@ from sottovoce.sealed.pads import (
     COLUMNS,
     CORRECTION,
     GRAM,
+    NOTHING_TOLD,
     OWN,
     SLOPES,
     TABLE,
+    Asked,
     Piece,
     blocks,
     column_pieces,
@@ -53,7 +55,8 @@ def places(widths: Mapping[str, int]) -> dict[str, slice]:
 class _Matrix:
     """One table of integers: this party's columns, and the masked columns of all."""
 
-    def __init__(self, own: NDArray[Any], widths: Mapping[str, int]) -> None:
+    def __init__(self, own: NDArray[Any], widths: Mapping[str, int], said: str) -> None:
+        self.said = said
         self.own: NDArray[np.int32] = np.ascontiguousarray(own, dtype=np.int32)
         self.places = places(widths)
         self.width = sum(widths.values())
@@ -92,14 +95,24 @@ class Columns:
         self.holder = labels is not None
         self._seed = seed
         self._matrices: dict[str, _Matrix] = {}
-        self._asked: tuple[int, Lookup] | None = None
+        self._asked: tuple[Asked, Lookup] | None = None
         self.add_matrix(ROWS, rows)
         if labels is not None:
             self._null = ~np.isfinite(labels)
             self._labels = np.where(self._null, 0.0, np.clip(labels, -1.0, 1.0))
 
-    def add_matrix(self, name: str, integers: NDArray[np.int64], widths: Mapping[str, int] | None = None) -> None:
-        """A further table of the same records, by default as wide as the rows, whose products may be asked for."""
+    def add_matrix(
+        self,
+        name: str,
+        integers: NDArray[np.int64],
+        widths: Mapping[str, int] | None = None,
+        *,
+        said: str = NOTHING_TOLD,
+    ) -> None:
+        """A further table of the same records, by default as wide as the rows, whose products may be asked for.
+
+        `said` is the hash of what was told before it was made.
+        """
         known = self.widths if widths is None else {party: widths[party] for party in self.names}
         if name == ONE or name in self._matrices:
             raise InputError(f"matrix={name!r} is there already; take another name.")
@@ -109,11 +122,15 @@ class Columns:
             )
         if integers.size and (int(integers.min()) < -(2**self.bits) or int(integers.max()) > 2**self.bits):
             raise LeakError(f"an entry of the matrix {name!r} is beyond 2^bits with bits={self.bits}.")
-        self._matrices[name] = _Matrix(integers, known)
+        self._matrices[name] = _Matrix(integers, known, said)
 
     def has(self, matrix: str) -> bool:
         """Whether a matrix was added."""
         return matrix in self._matrices
+
+    def columns_label(self, matrix: str, piece: Piece) -> list[Any]:
+        """Of the pad of its columns, and of their box."""
+        return label(COLUMNS, matrix, piece, self._matrix(matrix).said)
 
     def columns(self, matrix: str = ROWS, piece: Piece | None = None) -> Words:
         """D_m, (records, own columns): padded with the stream "columns" it is E_m."""
@@ -129,11 +146,11 @@ class Columns:
             place = kept.places[party]
             kept.masked[start:stop, place] = _signed(words, (stop - start, place.stop - place.start))
         own = kept.own[start:stop]
-        pad = stream(self._seed, label(COLUMNS, matrix, (start, stop)), own.size).view(np.int64).reshape(own.shape)
-        np.subtract(own, pad, out=kept.masked[start:stop, kept.places[self.name]])
+        pad = stream(self._seed, self.columns_label(matrix, (start, stop)), own.size).view(np.int64)
+        np.subtract(own, pad.reshape(own.shape), out=kept.masked[start:stop, kept.places[self.name]])
         kept.missing.remove((start, stop))
 
-    def gram(self, correction: Words | None = None) -> Words:
+    def gram(self, asked: Asked, correction: Words | None = None) -> Words:
         """A share of D'D, its upper triangle row by row; the sum over the parties is D'D and the noise dealt.
 
         `correction` is what this party was dealt, None for those who make theirs from the seed.
@@ -147,16 +164,16 @@ class Columns:
             total[place, place] += ring.cross(own, own)
             total[place, place.stop :] += ring.cross(own - masked[:, place], masked[:, place.stop :])
         triangle = total[np.triu_indices(rows.width)]
-        triangle += self._share(correction, [GRAM, 0], triangle.shape)
+        triangle += self._share(correction, asked.label(GRAM), triangle.shape)
         return triangle.view(np.uint64)
 
-    def own(self, round: int, values: Signed, correction: Words | None = None) -> Words:
+    def own(self, asked: Asked, values: Signed, correction: Words | None = None) -> Words:
         """A share of a sum of what each party has by itself; the sum over the parties has the noise dealt."""
-        return (values + self._share(correction, [OWN, round], values.shape)).view(np.uint64)
+        return (values + self._share(correction, asked.label(OWN), values.shape)).view(np.uint64)
 
     def scores(  # noqa: PLR0913  # one message
         self,
-        round: int,
+        asked: Asked,
         weights: NDArray[np.float64],
         lookup: Lookup,
         dithers: Randomness,
@@ -174,7 +191,7 @@ class Columns:
         rows, (start, stop) = self._matrix(matrix).own, piece or (0, self.records)
         if weights.shape != rows.shape[1:] or not np.isfinite(weights).all():
             raise RefusedError(f"weights of shape {weights.shape}: must be {rows.shape[1]} finite numbers.")
-        self._asked = (round, lookup)
+        self._asked = (asked, lookup)
         steps = 2.0**lookup.fine / lookup.level
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as 0
             values = ring.scores(rows[start:stop], weights) * (steps * 2.0**-self.bits)
@@ -189,13 +206,13 @@ class Columns:
         return found
 
     def slopes(
-        self, round: int, deltas: Mapping[str, Scores], table: Words | None = None, *, piece: Piece | None = None
+        self, asked: Asked, deltas: Mapping[str, Scores], table: Words | None = None, *, piece: Piece | None = None
     ) -> Words:
         """r_m, (records, outputs): a share of what is looked up; with the pad "slopes" it is e_m.
 
         `deltas` are those of all parties, `table` what this party was dealt, None for those who make theirs.
         """
-        lookup, piece = self._looked(round), piece or (0, self.records)
+        lookup, piece = self._looked(asked), piece or (0, self.records)
         outputs, width = lookup.nodes.shape
         total = np.zeros(piece[1] - piece[0], dtype=np.uint16)
         for words in self._of_all(deltas):
@@ -205,7 +222,7 @@ class Columns:
             for start, stop in blocks(len(total), lookup.nodes.size):
                 shape = (stop - start, outputs, width)
                 spare = spare if spare.shape == shape else np.empty(shape, dtype=np.uint64)
-                stream(self._seed, [*label(TABLE, round, piece), start], spare.size, out=spare)
+                stream(self._seed, [*asked.label(TABLE, piece), start], spare.size, out=spare)
                 found[start:stop] = ring.looked_up(spare.view(np.int64), total[start:stop], lookup.fine)
         else:
             found = ring.looked_up(_signed(table, (len(total), outputs, width)), total, lookup.fine)
@@ -216,7 +233,7 @@ class Columns:
 
     def gradient(
         self,
-        round: int,
+        asked: Asked,
         slopes: Mapping[str, Words],
         correction: Words | None = None,
         matrix: str = ROWS,
@@ -228,9 +245,9 @@ class Columns:
         `slopes` are the e of all parties (for "one" its own is enough), `correction` is as for the Gram matrix. The sum
         over parties and pieces is D'r and the noise dealt.
         """
-        lookup, piece = self._looked(round), piece or (0, self.records)
+        lookup, piece = self._looked(asked), piece or (0, self.records)
         shape = (piece[1] - piece[0], lookup.outputs)
-        rho = _signed(stream(self._seed, label(SLOPES, round, piece), shape[0] * shape[1]), shape)
+        rho = _signed(stream(self._seed, asked.label(SLOPES, piece), shape[0] * shape[1]), shape)
         if matrix == ONE:
             total: Signed = (_signed(slopes[self.name], shape) + rho).sum(axis=0)
         else:
@@ -240,7 +257,7 @@ class Columns:
                 e += _signed(words, shape)
             total = ring.weighted_rows(kept.masked[piece[0] : piece[1]], rho)
             total[:, kept.places[self.name]] += ring.weighted_rows(kept.own[piece[0] : piece[1]], e)
-        total += self._share(correction, [*label(CORRECTION, round, piece), matrix], total.shape)
+        total += self._share(correction, [*asked.label(CORRECTION, piece), matrix], total.shape)
         return total.view(np.uint64)
 
     def _dithers(self, lookup: Lookup, dithers: Randomness, piece: Piece) -> Scores:
@@ -263,9 +280,9 @@ class Columns:
             raise RefusedError("a product was asked for before all masked columns were there.")
         return self._matrices[name]
 
-    def _looked(self, round: int) -> Lookup:
-        if self._asked is None or self._asked[0] != round:
-            raise RefusedError(f"round={round} was asked for slopes before scores.")
+    def _looked(self, asked: Asked) -> Lookup:
+        if self._asked is None or self._asked[0] != asked:
+            raise RefusedError(f"round={asked.number} was asked for slopes before scores.")
         return self._asked[1]
 
     def _of_all(self, words: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

@@ -25,10 +25,12 @@ from sottovoce.sealed.pads import (
     COLUMNS,
     CORRECTION,
     GRAM,
+    NOTHING_TOLD,
     OWN,
     SCORES,
     SLOPES,
     TABLE,
+    Asked,
     Piece,
     blocks,
     column_pieces,
@@ -58,56 +60,59 @@ class Dealer:
         self.names, self.holder, self.records = tuple(seeds), holder, records
         self._seeds = dict(seeds)
         self._widths: dict[str, dict[str, int]] = {}
+        self._said: dict[str, str] = {}  # by matrix, as its parties have it
         self._pads: dict[str, Signed] = {}
         self.add_matrix(ROWS, widths)
 
-    def add_matrix(self, name: str, widths: Mapping[str, int] | None = None) -> None:
-        """A further table of the same records, by default as wide as the rows."""
+    def add_matrix(self, name: str, widths: Mapping[str, int] | None = None, *, said: str = NOTHING_TOLD) -> None:
+        """A further table of the same records, by default as wide as the rows; once, after what was told then."""
+        if name in self._widths:
+            return
         given = self._widths[ROWS] if widths is None else widths
-        self._widths[name] = {party: given[party] for party in self.names}
+        self._widths[name], self._said[name] = {party: given[party] for party in self.names}, said
 
-    def gram(self, noise: Noise = 0) -> tuple[str, Words]:
+    def gram(self, asked: Asked, noise: Noise = 0) -> tuple[str, Words]:
         """(who gets it, A_m'A_j for all m < j and noise, less the others' shares), the upper triangle row by row."""
         pads = self._pads_of(ROWS)
         total = np.zeros((pads.shape[1], pads.shape[1]), dtype=np.int64)
         for place in places(self._widths[ROWS]).values():
             total[place, place.stop :] = ring.cross(pads[:, place], pads[:, place.stop :])
         triangle = total[np.triu_indices(len(total))]
-        return self.names[0], self._rest(triangle, noise, [GRAM, 0], self.names[0])
+        return self.names[0], self._rest(triangle, noise, asked.label(GRAM), self.names[0])
 
-    def own(self, round: int, noise: NDArray[np.int64]) -> tuple[str, Words]:
+    def own(self, asked: Asked, noise: NDArray[np.int64]) -> tuple[str, Words]:
         """(who gets it, noise less the others' shares), for a sum of what each party has by itself."""
-        receiver = receiver_of(self.names, round)
-        return receiver, self._rest(np.zeros(len(noise), dtype=np.int64), noise, [OWN, round], receiver)
+        receiver = receiver_of(self.names, asked.number)
+        return receiver, self._rest(np.zeros(len(noise), dtype=np.int64), noise, asked.label(OWN), receiver)
 
     def lookup(
-        self, round: int, lookup: Lookup, matrix: str = ROWS, noise: Noise = 0, *, piece: Piece | None = None
+        self, asked: Asked, lookup: Lookup, matrix: str = ROWS, noise: Noise = 0, *, piece: Piece | None = None
     ) -> tuple[str, Words, Words]:
         """(who gets it, table (records, outputs, levels), correction (outputs, columns)) of a piece, by default of all.
 
         Noise is that of the whole sum: for one of the pieces, 0 for the others.
         """
         piece = piece or (0, self.records)
-        receiver = receiver_of(self.names, round)
+        receiver = receiver_of(self.names, asked.number)
         count = piece[1] - piece[0]
         masks = np.zeros(count, dtype=np.uint16)
         rho = np.zeros((count, lookup.outputs), dtype=np.int64)
         for seed in self._seeds.values():
-            masks += stream(seed, label(SCORES, round, piece), count, np.uint16)
-            rho += stream(seed, label(SLOPES, round, piece), rho.size).view(np.int64).reshape(rho.shape)
+            masks += stream(seed, asked.label(SCORES, piece), count, np.uint16)
+            rho += stream(seed, asked.label(SLOPES, piece), rho.size).view(np.int64).reshape(rho.shape)
         if matrix == ONE:
             exact = np.zeros(lookup.outputs, dtype=np.int64)
         else:
             exact = ring.weighted_rows(self._pads_of(matrix)[piece[0] : piece[1]], rho)
-        correction = self._rest(exact, noise, [*label(CORRECTION, round, piece), matrix], receiver)
-        return receiver, self._table(round, lookup, masks, receiver, piece), correction
+        correction = self._rest(exact, noise, [*asked.label(CORRECTION, piece), matrix], receiver)
+        return receiver, self._table(asked, lookup, masks, receiver, piece), correction
 
-    def _table(self, round: int, lookup: Lookup, masks: Scores, receiver: str, piece: Piece) -> Words:
+    def _table(self, asked: Asked, lookup: Lookup, masks: Scores, receiver: str, piece: Piece) -> Words:
         others = [seed for party, seed in self._seeds.items() if party != receiver]
         table = np.empty((len(masks), *lookup.nodes.shape), dtype=np.int64)
         spare = np.empty(0, dtype=np.uint64)
         for start, stop in blocks(len(masks), lookup.nodes.size):
-            part, of = table[start:stop], [*label(TABLE, round, piece), start]
+            part, of = table[start:stop], [*asked.label(TABLE, piece), start]
             stream(others[0], of, part.size, out=part.view(np.uint64))
             for seed in others[1:]:
                 spare = spare if spare.size == part.size else np.empty(part.size, dtype=np.uint64)
@@ -134,7 +139,8 @@ class Dealer:
             for piece in column_pieces(self.records, widths):
                 for party, place in places(widths).items():
                     shape = (piece[1] - piece[0], widths[party])
-                    pad = stream(self._seeds[party], label(COLUMNS, matrix, piece), shape[0] * shape[1])
+                    of = label(COLUMNS, matrix, piece, self._said[matrix])
+                    pad = stream(self._seeds[party], of, shape[0] * shape[1])
                     found[piece[0] : piece[1], place] = pad.view(np.int64).reshape(shape)
             self._pads[matrix] = found
         return self._pads[matrix]

@@ -1,17 +1,30 @@
 """What a label of sealed columns says, and how records are cut into pieces that fit a frame.
 
-A piece (start, stop) is in every label: the words of a piece have a stream of their own, and the caller goes from piece
-to piece. Both cuts follow from public numbers.
+    label    what for, of which matrix or round, for which records, and the hash of all that was told so far
+
+Pads, boxes and what is dealt follow from keys, rows and what was told, in this round and in those before it. All that
+was told is in every label: who is asked by other numbers, a copy or a fork, has other pads. A piece (start, stop) is in
+every label too: the words of a piece have a stream of their own, and the caller goes from piece to piece. Both cuts
+follow from public numbers.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from numpy.typing import NDArray
+
+from sottovoce.errors import RefusedError
+from sottovoce.sealed.streams import hash_of, written
 
 Piece = tuple[int, int]
+
+WHOLE: Final = (0, 0)  # of what is not cut into pieces
+NOTHING_TOLD: Final = ""  # the hash before the first round
 
 FRAME: Final = 60 * 2**20  # bytes of words in one message
 _BLOCK: Final = 2**17  # words of a table that are made at a time
@@ -24,9 +37,43 @@ TABLE: Final = "table"  # its share of the dealer's table
 CORRECTION: Final = "correction"  # its share of the dealer's A'rho
 
 
-def label(name: str, use: str | int, piece: Piece) -> list[Any]:
-    """Of one stream: what for, of which matrix or round, for which records."""
-    return [name, use, *piece]
+def label(name: str, use: str | int, piece: Piece, said: str) -> list[Any]:
+    """Of one stream or box: what for, of which matrix or round, for which records, after what was told."""
+    return [name, use, *piece, said]
+
+
+class Asked(NamedTuple):
+    """A round, and the hash of all that was told in the run until then, its own numbers last."""
+
+    number: int
+    said: str
+
+    def label(self, name: str, piece: Piece = WHOLE) -> list[Any]:
+        """Of what is made in the round."""
+        return label(name, self.number, piece, self.said)
+
+
+class TranscriptHash:
+    """The running hash of what one end was told in a run, in the order in which it came.
+
+    Guarantee: ends that were told the same in the same order have the same hash, and others another one. A round is
+    told one set of numbers; others are refused.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, int], tuple[str, Asked]] = {}
+        self._said = NOTHING_TOLD
+
+    def after(self, query: str, number: int, told: Mapping[str, NDArray[Any]]) -> Asked:
+        """Take in what a round is asked by; told again, it is what it was."""
+        by = hash_of(told)
+        if (query, number) not in self._told:
+            self._said = hashlib.sha256(written([self._said, query, number, by])).hexdigest()
+            self._told[query, number] = by, Asked(number, self._said)
+        known, asked = self._told[query, number]
+        if known != by:
+            raise RefusedError(f"query {query!r} in round {number} was told other numbers before.")
+        return asked
 
 
 def pieces(records: int, width: int) -> tuple[Piece, ...]:

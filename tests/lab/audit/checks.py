@@ -495,7 +495,7 @@ def sealed_sensitivity(case: Case) -> dict[str, float]:
             for one in opened:
                 query, release = every[0].queries[plan.names[0]][one.query], plan.release(one.query)
                 told = {n: louder * array if n == "weights" else array for n, array in one.told.items()}
-                if query.objection(plan, one.round, told) is not None:
+                if query.objection(plan, one.asked.number, told) is not None:
                     told = dict(one.told)
                 asked = dataclasses.replace(one, told=told)
                 unit = release.step * np.asarray(query.noise_weights)

@@ -18,9 +18,9 @@ from sottovoce.federation.replies import Reply, share
 from sottovoce.federation.sealed_columns.dealer import Deals
 from sottovoce.federation.sealed_columns.messages import (
     DEALT_WORDS,
-    TABLE,
     WHITENED,
     Stage,
+    asked_after,
     lost,
     pieces_of,
     widths_of,
@@ -30,7 +30,7 @@ from sottovoce.plan.problem import Problem
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointGradient, JointSum
 from sottovoce.sealed.columns import ONE
-from sottovoce.sealed.pads import COLUMNS, SCORES, SLOPES, Piece, column_pieces
+from sottovoce.sealed.pads import COLUMNS, SCORES, SLOPES, TABLE, Piece, TranscriptHash, column_pieces
 from sottovoce.sealed.sums import Call, Opener, label_of
 
 Array = NDArray[np.float64]
@@ -65,6 +65,7 @@ class ColumnSums:
         self._steps = steps or Steps()
         self._order = places_of(plan)
         self._gram: Array | None = None
+        self._transcript = TranscriptHash()
 
     def values(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """The opened value of a round; before the first the parties get what they need of one another."""
@@ -72,9 +73,12 @@ class ColumnSums:
             self.set_up()
         return {"sum": self.sum(number, ask, queries)}
 
-    def recall(self, queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
+    def recall(self, number: int, ask: Ask, queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
         """Take in a round that was answered before this process was started."""
         query = next(iter(queries.values()))
+        told = self._told(ask, query)
+        self._transcript.after(ask.query, number, told)
+        self._deals.recall(number, query, told)
         if isinstance(query, GramMatrix):
             self._gram = query.matrix(values["sum"])
 
@@ -89,7 +93,8 @@ class ColumnSums:
 
     def sum(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> Array:
         """The opened value of a round, in the order of the columns of a prepared row."""
-        query, told = next(iter(queries.values())), dict(ask.arrays)
+        query = next(iter(queries.values()))
+        told = self._told(ask, query)
         if isinstance(query, GramMatrix):
             dealt = {name: {DEALT_WORDS: words} for name, words in self._deals.gram(query).items()}
             value = self._opened(number, ask.query, queries, told, dealt)
@@ -98,13 +103,18 @@ class ColumnSums:
         if not isinstance(query, JointSum):
             dealt = {name: {DEALT_WORDS: words} for name, words in self._deals.own(number, query, told).items()}
             return self._opened(number, ask.query, queries, told, dealt)
-        if isinstance(query, JointGradient):
-            told["widen"] = np.array([query.widened(self._plan, told["weights"], self._gram)], dtype=np.int64)
         each = self._look_up(number, query, told)
         value = self._opened(number, ask.query, queries, told, each)
         if query.matrix == ONE:
             return value
         return np.asarray(value.reshape(-1, len(self._order))[:, self._order].ravel())
+
+    def _told(self, ask: Ask, query: Query) -> Told:
+        """What everybody is told in a round."""
+        if not isinstance(query, JointGradient):
+            return ask.arrays
+        widen = query.widened(self._plan, ask.arrays["weights"], self._gram)
+        return {**ask.arrays, "widen": np.array([widen], dtype=np.int64)}
 
     def _look_up(self, number: int, query: JointSum, told: Told) -> dict[str, dict[str, NDArray[Any]]]:
         """The exchanges before the last: what each party is sent with it."""
@@ -146,7 +156,8 @@ class ColumnSums:
         replies = self._exchange(self._plan.names, said, each)
         _check_remembered(replies)
         shares = {party: share(party, query, replies[party]) for party in call.roster}
-        return self._opener.open(shares, noise_of(query, self._plan, told), label_of(name, number, call, told))
+        label = label_of(name, number, *asked_after(call, told, self._transcript.after(name, number, told)))
+        return self._opener.open(shares, noise_of(query, self._plan, told), label)
 
     def _pass_on(self, stage: str, query: str, number: int, told: Told, first: Mapping[str, Boxes]) -> None:
         """Every party's masked columns to every other."""

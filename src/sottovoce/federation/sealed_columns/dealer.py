@@ -17,12 +17,11 @@ from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.boxes import Exchange, box_of
 from sottovoce.federation.sealed_columns.messages import (
     DEALT_WORDS,
-    TABLE,
+    LOOKUP,
     WHITENED,
     Stage,
     Wholes,
     check_piece,
-    dealt_label,
     lost,
     pieces_of,
     widths_of,
@@ -33,12 +32,10 @@ from sottovoce.privacy.randomness import Randomness
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.columns import ONE
 from sottovoce.sealed.dealer import Dealer
-from sottovoce.sealed.pads import Piece
+from sottovoce.sealed.pads import CORRECTION, GRAM, OWN, TABLE, Asked, Piece, TranscriptHash
 from sottovoce.sealed.pair_keys import PairKeys
 from sottovoce.sealed.streams import box, hash_of, labelled
 from sottovoce.sealed.sums import Noise, packed_box
-
-GRAM, OWN, LOOKUP = "gram", "own", "lookup"
 
 Note = Callable[[str, str], None]  # of a label and what it is asked by, before words leave under it
 
@@ -58,14 +55,19 @@ class Deals(Protocol):
         """For a piece of a look-up: the table and the correction."""
         ...
 
+    def recall(self, number: int, query: Query, told: Told) -> None:
+        """Take in a round that was dealt for before this process was started."""
+        ...
+
 
 class LocalDeals:
     """The dealer in this process: the coordinator's own, or a helper's.
 
     Guarantee: what has a label is dealt once. Asked again, the last boxes are given again and nothing is drawn; by
     other numbers, or for an earlier label, it is refused. `note` keeps what each label was asked by, for a coordinator
-    that goes on after it was stopped, and refuses other numbers. All else, noise too, follows from the keys: a label
-    has the same boxes in every process, copy and backup.
+    that goes on after it was stopped, and refuses other numbers. All else, noise too, follows from the keys and what
+    was told so far, which a label has: it has the same boxes in every process, copy and backup, and no box opens for a
+    party that was told other numbers, for which noise and tables could be too small.
     """
 
     def __init__(self, plan: Plan, keys: PairKeys, randomness: Randomness, note: Note = lambda *_: None) -> None:
@@ -74,6 +76,7 @@ class LocalDeals:
         self._plan, self._sealing, self._name = plan, plan.sealing, plan.sealing.dealer
         self._randomness = keys.key.noise(plan.digest, randomness)
         self._keys = keys  # that it shares with each party; there once the members have agreed
+        self._transcript = TranscriptHash()
         self._labels: set[str] = set()
         self._last: tuple[str, str, Any] = ("", "", None)
         self._note = note
@@ -82,63 +85,73 @@ class LocalDeals:
     def _dealer(self) -> Dealer:
         plan = self._plan
         seeds = {name: self._keys[name] for name in plan.names}
-        dealer = Dealer(seeds, widths_of(plan), plan.records, plan.label_party_name)
-        dealer.add_matrix(WHITENED)
-        return dealer
+        return Dealer(seeds, widths_of(plan), plan.records, plan.label_party_name)
+
+    def recall(self, number: int, query: Query, told: Told) -> None:
+        """Take in a round that was dealt for before this process was started."""
+        self._asked(number, query, told)
+
+    def _asked(self, number: int, query: Query, told: Told) -> Asked:
+        """The round, as the parties have it. Those with whitened columns make them when they are first asked about."""
+        asked = self._transcript.after(query.name, number, told)
+        if isinstance(query, JointSum) and query.matrix == WHITENED:
+            self._dealer.add_matrix(WHITENED, said=asked.said)
+        return asked
 
     def _once(
-        self, at: list[Any], query: Query, told: Told, deal: Callable[[Wholes], Any], *, noisy: bool = True
+        self, label: list[Any], query: Query, told: Told, deal: Callable[[Wholes], Any], *, noisy: bool = True
     ) -> Any:
         """A box has one content, and a top-up is drawn once: two of them on one sum would average out."""
-        said, by = json.dumps(at), json.dumps([query.name, hash_of(told)])
+        said, by = json.dumps(label[:-1]), json.dumps([query.name, hash_of(told)])
         if self._last[:2] == (said, by):
             return self._last[2]
         if said in self._labels:
             raise RefusedError(f"the words for {query.name!r} were dealt before, and are dealt once.")
         self._labels.add(said)
         self._note(said, by)
-        noise = (
-            self._noise(query, told, labelled(self._randomness, [*at, by])) if noisy else np.zeros(0, dtype=np.int64)
-        )
+        noise = self._noise(query, told, labelled(self._randomness, label)) if noisy else np.zeros(0, dtype=np.int64)
         self._last = (said, by, deal(noise))
         return self._last[2]
 
     def gram(self, query: Query) -> dict[str, Wholes]:
         """The products of the pads, with the top-up."""
+        asked = self._asked(self._plan.release(query.name).first, query, {})
 
         def deal(noise: Wholes) -> dict[str, Wholes]:
-            receiver, words = self._dealer.gram(noise)
-            return {receiver: self._boxed(receiver, dealt_label(GRAM, 0, {}), words)}
+            receiver, words = self._dealer.gram(asked, noise)
+            return {receiver: self._boxed(receiver, asked.label(GRAM), words)}
 
-        return dict(self._once([GRAM], query, {}, deal))
+        return dict(self._once(asked.label(GRAM), query, {}, deal))
 
     def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
         """The top-up."""
+        asked = self._asked(number, query, told)
 
         def deal(noise: Wholes) -> dict[str, Wholes]:
-            receiver, words = self._dealer.own(number, noise)
-            return {receiver: self._boxed(receiver, dealt_label(OWN, number, told), words)}
+            receiver, words = self._dealer.own(asked, noise)
+            return {receiver: self._boxed(receiver, asked.label(OWN), words)}
 
-        return dict(self._once([OWN, number], query, told, deal))
+        return dict(self._once(asked.label(OWN), query, told, deal))
 
     def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
         """The table of a piece and its correction; the top-up is in that of the first."""
         check_piece(piece, pieces_of(self._plan, query, told))
-        deal = functools.partial(self._looked_up, number, query, told, piece)
-        return dict(self._once([TABLE, number, *piece], query, told, deal, noisy=piece[0] == 0))
+        asked = self._asked(number, query, told)
+        deal = functools.partial(self._looked_up, asked, query, told, piece)
+        return dict(self._once(asked.label(TABLE, piece), query, told, deal, noisy=piece[0] == 0))
 
     def _looked_up(
-        self, number: int, query: JointSum, told: Told, piece: Piece, drawn: Wholes
+        self, asked: Asked, query: JointSum, told: Told, piece: Piece, drawn: Wholes
     ) -> dict[str, dict[str, Wholes]]:
-        table, at = query.lookup(self._plan, told), [number, *piece]
+        table = query.lookup(self._plan, told)
         noise: Wholes | int = drawn if piece[0] == 0 else 0
         if piece[0] == 0 and query.matrix != ONE:
             noise = np.reshape(drawn, (table.outputs, -1))
-        receiver, words, correction = self._dealer.lookup(number, table, query.matrix, noise, piece=piece)
+        receiver, words, correction = self._dealer.lookup(asked, table, query.matrix, noise, piece=piece)
         return {
             receiver: {
-                TABLE: self._boxed(receiver, dealt_label(TABLE, at, told), words),
-                DEALT_WORDS: self._boxed(receiver, dealt_label(DEALT_WORDS, at, told), correction),
+                TABLE: self._boxed(receiver, asked.label(TABLE, piece), words),
+                DEALT_WORDS: self._boxed(receiver, asked.label(CORRECTION, piece), correction),
             }
         }
 
@@ -173,6 +186,9 @@ class RemoteDeals:
     def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
         """For a piece of a look-up."""
         return self._ask(Stage(LOOKUP, piece, tuple(told)), number, query, told, TABLE, DEALT_WORDS)
+
+    def recall(self, number: int, query: Query, told: Told) -> None:
+        """Nothing: the helper lives on, or the run is lost."""
 
     def _ask(self, stage: Stage, number: int, query: Query, told: Told, *wanted: str) -> dict[str, dict[str, Wholes]]:
         frame = Frame("seal", 0, self._plan.digest, number, query.name, told, stage.text)

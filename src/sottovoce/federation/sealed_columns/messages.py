@@ -1,33 +1,35 @@
-"""The words that all sides of the protocol share: stages, pieces of the records, labels of boxes."""
+"""The words that all sides of the protocol share: stages, pieces of the records, what is dealt for a query."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.query import Told
+from sottovoce.door.query import Query, Told
 from sottovoce.errors import RefusedError, WireError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
+from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
-from sottovoce.sealed.pads import Piece, round_pieces
-from sottovoce.sealed.streams import hash_of
+from sottovoce.sealed.pads import GRAM, OWN, WHOLE, Asked, Piece, round_pieces
+from sottovoce.sealed.sums import Call
 
 Wholes = NDArray[np.int64]
 
 WHITENED: Final = "whitened"
-TABLE: Final = "table"
+LOOKUP: Final = "lookup"
 DEALT_WORDS: Final = "dealt"
+_TRANSCRIPT: Final = "transcript"
 
 
 class Stage(NamedTuple):
     """What a message of the protocol asks for, and of which records."""
 
     name: str
-    piece: Piece = (0, 0)
+    piece: Piece = WHOLE
     said: tuple[str, ...] = ()  # the arrays that everybody was told
 
     @property
@@ -64,12 +66,20 @@ def check_piece(piece: Piece, due: tuple[Piece, ...]) -> None:
         raise RefusedError(f"piece={list(piece)} is not of the records whose turn it is.")
 
 
-def dealt_label(what: str, at: Any, told: Told) -> list[Any]:
-    """Of the box of what is dealt to one party: it opens for nobody who was told other numbers than the dealer.
+def dealt_for(query: Query) -> str:
+    """What is dealt for a sum of the query, as a stage names it."""
+    if isinstance(query, GramMatrix):
+        return GRAM
+    return LOOKUP if isinstance(query, JointSum) else OWN
 
-    Noise and tables follow from what is told. For other numbers they could be too small.
+
+def asked_after(call: Call, told: Told, asked: Asked) -> tuple[Call, Told]:
+    """A sum's call and numbers, to make its label of: with the hash of all that was told before.
+
+    What a party has of a sum follows from that too, whitened columns for instance.
     """
-    return ["dealt", what, at, hash_of(told)]
+    words = np.frombuffer(bytes.fromhex(asked.said), dtype=np.uint8)
+    return call._replace(said=(*call.said, _TRANSCRIPT)), {**told, _TRANSCRIPT: words}
 
 
 class LostError(WireError):

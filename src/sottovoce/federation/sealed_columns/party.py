@@ -17,12 +17,11 @@ from sottovoce.errors import LeakError, RefusedError
 from sottovoce.federation.boxes import Boxes
 from sottovoce.federation.sealed_columns.messages import (
     DEALT_WORDS,
-    TABLE,
     WHITENED,
     Stage,
     Wholes,
+    asked_after,
     check_piece,
-    dealt_label,
     pieces_of,
     widths_of,
 )
@@ -33,7 +32,19 @@ from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.columns import ONE, ROWS, Columns
 from sottovoce.sealed.dealer import receiver_of
-from sottovoce.sealed.pads import COLUMNS, SCORES, SLOPES, Piece, column_pieces, label
+from sottovoce.sealed.pads import (
+    COLUMNS,
+    CORRECTION,
+    GRAM,
+    OWN,
+    SCORES,
+    SLOPES,
+    TABLE,
+    Asked,
+    Piece,
+    TranscriptHash,
+    column_pieces,
+)
 from sottovoce.sealed.streams import hash_of, labelled, stream
 from sottovoce.sealed.sums import Call, ColumnSealer
 
@@ -45,8 +56,7 @@ class _Lookup:
     """A look-up that is under way at a party."""
 
     query: JointSum
-    number: int
-    told: Told
+    asked: Asked
     pieces: tuple[Piece, ...]
     added: int = 0  # pieces whose part of the sum waits here
     table: NDArray[np.uint64] | None = None
@@ -66,6 +76,7 @@ class ColumnRun:
         self._engine = Columns(sealer.name, plan.names, widths_of(plan), integers, labels, sealer.seed, bits)
         self._plan, self._sealer, self._gate = plan, sealer, gate
         self._randomness = sealer.noise(randomness)  # of dithers
+        self._transcript = TranscriptHash()
         self._lookup: _Lookup | None = None
         self._pieces = column_pieces(plan.records, widths_of(plan))
         self._received: set[tuple[str, Piece]] = set()  # a message that is repeated brings nothing new
@@ -82,7 +93,7 @@ class ColumnRun:
             matrix = ROWS if frame.query == "" else WHITENED
             check_piece(asked.piece, self._pieces)
             if (matrix, asked.piece) not in self._received:
-                others = self._opened(label(COLUMNS, matrix, asked.piece), frame.arrays)
+                others = self._opened(self._engine.columns_label(matrix, asked.piece), frame.arrays)
                 self._engine.receive_columns(others, matrix, asked.piece)
                 self._received.add((matrix, asked.piece))
             return None
@@ -98,22 +109,21 @@ class ColumnRun:
         call = Call.read(frame.text)
         told = {name: array for name, array in frame.arrays.items() if name in call.said}
         sent = {name: array for name, array in frame.arrays.items() if name not in call.said}
-        round = round._replace(told=told)
+        asked = self._transcript.after(query.name, round.number, told)
 
         def product(own: Own) -> Wholes:
             number = round.number
             if isinstance(query, GramMatrix):
-                return self._engine.gram(self._dealt(dealt_label("gram", 0, told), 0, sent)).view(np.int64)
+                return self._engine.gram(asked, self._dealt(asked.label(GRAM), 0, sent)).view(np.int64)
             if not isinstance(query, JointSum):
-                dealt = self._dealt(dealt_label("own", number, told), number, sent)
-                return self._engine.own(number, own(), dealt).view(np.int64)
+                dealt = self._dealt(asked.label(OWN), number, sent)
+                return self._engine.own(asked, own(), dealt).view(np.int64)
             current = self._current(query, number)
-            if hash_of(current.told) != hash_of(told):
-                raise RefusedError(f"query {query.name!r} in round {number} was told other numbers before.")
             part = self._part(current, current.pieces[-1], sent)
             return np.asarray(part + current.total).ravel().view(np.int64)
 
-        return self._gate.share(query, round, call, product)
+        call, after = asked_after(call, told, asked)
+        return self._gate.share(query, round._replace(told=after), call, product)
 
     def _columns(self, asked: Stage, query: Query | None, round: Round, arrays: Boxes) -> Masked:
         if "group" in arrays:
@@ -127,11 +137,13 @@ class ColumnRun:
                 raise RefusedError("the plan has no query of whitened columns.")
             self._check_told(query, round.number, told)
             if not self._engine.has(WHITENED):
-                self._engine.add_matrix(WHITENED, query.columns(round._replace(told=told)))
+                made = query.columns(round._replace(told=told))
+                said = self._transcript.after(query.name, round.number, told).said
+                self._engine.add_matrix(WHITENED, made, said=said)
                 self._shaped = _shape(query, told)
             self._check_shape(query, told)
-        at, told_hash = label(COLUMNS, matrix, asked.piece), hash_of(told)
-        return self._gate.masked(asked.name, at, told_hash, lambda: self._engine.columns(matrix, asked.piece))[0]
+        at = self._engine.columns_label(matrix, asked.piece)
+        return self._gate.masked(asked.name, at, lambda: self._engine.columns(matrix, asked.piece))[0]
 
     def _scores(self, query: JointSum, frame: Frame, asked: Stage) -> Masked:
         told = {name: frame.arrays[name] for name in asked.said if name in frame.arrays}
@@ -139,52 +151,44 @@ class ColumnRun:
         self._check_shape(query, told)
         table = query.lookup(self._plan, told)
         weights = own_columns(self._plan, self._sealer.name, told["weights"])
-        current = self._lookup
-        if current is None or current.number != frame.round:
-            current = _Lookup(query, frame.round, told, pieces_of(self._plan, query, told))
-        if current.query.name != query.name or hash_of(current.told) != hash_of(told):
-            raise RefusedError(f"query {frame.query!r} in round {frame.round} was told other numbers before.")
+        current, now = self._lookup, self._transcript.after(query.name, frame.round, told)
+        if current is None or current.asked != now:
+            current = _Lookup(query, now, pieces_of(self._plan, query, told))
         if asked.piece in current.pieces[: current.added]:
-            return self._again(SCORES, frame.round, asked.piece, hash_of(told))
+            return self._again(SCORES, now, asked.piece)
         check_piece(asked.piece, current.pieces[current.added : current.added + 1])
-        at = dealt_label(TABLE, [frame.round, *asked.piece], told)
-        current.table = self._dealt(at, frame.round, frame.arrays, TABLE)
+        current.table = self._dealt(now.label(TABLE, asked.piece), frame.round, frame.arrays, TABLE)
         self._lookup = current
-        at, by = label(SCORES, frame.round, asked.piece), hash_of(told)
+        at = now.label(SCORES, asked.piece)
+        dithers = labelled(self._randomness, ["dithers", *at])
         masked, current.delta = self._gate.masked(
-            SCORES,
-            at,
-            by,
-            lambda: self._engine.scores(
-                frame.round, weights, table, labelled(self._randomness, ["dithers", *at, by]), piece=asked.piece
-            ),
+            SCORES, at, lambda: self._engine.scores(now, weights, table, dithers, piece=asked.piece)
         )
         return masked
 
     def _slopes(self, query: JointSum, frame: Frame, asked: Stage) -> Masked:
         current = self._current(query, frame.round)
         if asked.piece in current.pieces[: current.added]:
-            return self._again(SLOPES, frame.round, asked.piece, "")
+            return self._again(SLOPES, current.asked, asked.piece)
         check_piece(asked.piece, current.pieces[current.added : current.added + 1])
         masked, current.slopes = self._gate.masked(
             SLOPES,
-            label(SLOPES, frame.round, asked.piece),
-            "",
-            lambda: self._looked_up(current, frame.round, asked.piece, frame.arrays),
+            current.asked.label(SLOPES, asked.piece),
+            lambda: self._looked_up(current, asked.piece, frame.arrays),
         )
         return masked
 
-    def _again(self, name: str, number: int, piece: Piece, told: str) -> Masked:
+    def _again(self, name: str, asked: Asked, piece: Piece) -> Masked:
         """What left for a piece that was added since: the same box, for a coordinator that was stopped just then."""
-        return self._gate.masked(name, label(name, number, piece), told, _not_again)[0]
+        return self._gate.masked(name, asked.label(name, piece), _not_again)[0]
 
-    def _looked_up(self, current: _Lookup, number: int, piece: Piece, sent: Boxes) -> NDArray[np.uint64]:
+    def _looked_up(self, current: _Lookup, piece: Piece, sent: Boxes) -> NDArray[np.uint64]:
         """A share of what is looked up at all parties' scores."""
         if current.delta is None:
-            raise RefusedError(f"round {number} was asked for slopes before scores.")
-        deltas: dict[str, Any] = self._opened(label(SCORES, number, piece), sent, np.uint16)
+            raise RefusedError(f"round {current.asked.number} was asked for slopes before scores.")
+        deltas: dict[str, Any] = self._opened(current.asked.label(SCORES, piece), sent, np.uint16)
         deltas[self._sealer.name] = current.delta
-        return self._engine.slopes(number, deltas, current.table, piece=piece)
+        return self._engine.slopes(current.asked, deltas, current.table, piece=piece)
 
     def _more(self, query: JointSum, frame: Frame, asked: Stage) -> None:
         """A piece of the records that is not the last: its part of the sum waits here, once."""
@@ -197,23 +201,24 @@ class ColumnRun:
 
     def _part(self, current: _Lookup, piece: Piece, sent: Boxes) -> NDArray[np.uint64]:
         """Of the sum over the piece whose turn it is."""
-        number, matrix = current.number, current.query.matrix
+        asked, matrix = current.asked, current.query.matrix
         check_piece(piece, current.pieces[current.added : current.added + 1])
-        dealt = self._dealt(dealt_label(DEALT_WORDS, [number, *piece], current.told), number, sent)
+        dealt = self._dealt(asked.label(CORRECTION, piece), asked.number, sent)
         if matrix == ONE:
-            words = self._looked_up(current, number, piece, sent)
-            pad = stream(self._sealer.seed, label(SLOPES, number, piece), words.size).reshape(words.shape)
+            words = self._looked_up(current, piece, sent)
+            pad = stream(self._sealer.seed, asked.label(SLOPES, piece), words.size).reshape(words.shape)
             slopes: dict[str, Any] = {self._sealer.name: words - pad}
         else:
             if current.slopes is None:
-                raise RefusedError(f"round {number} was asked for a sum before slopes.")
-            slopes = {**self._opened(label(SLOPES, number, piece), sent), self._sealer.name: current.slopes}
-        return self._engine.gradient(number, slopes, dealt, matrix, piece=piece)
+                raise RefusedError(f"round {asked.number} was asked for a sum before slopes.")
+            slopes = {**self._opened(asked.label(SLOPES, piece), sent), self._sealer.name: current.slopes}
+        return self._engine.gradient(asked, slopes, dealt, matrix, piece=piece)
 
     def _current(self, query: JointSum, number: int) -> _Lookup:
-        if self._lookup is None or self._lookup.number != number or self._lookup.query.name != query.name:
+        current = self._lookup
+        if current is None or (current.asked.number, current.query.name) != (number, query.name):
             raise RefusedError(f"query {query.name!r} in round {number} was not asked for scores first.")
-        return self._lookup
+        return current
 
     def _check_told(self, query: JointSum, number: int, told: Told) -> None:
         reason = query.objection(self._plan, number, told)

@@ -43,7 +43,7 @@ from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.sealed.columns import ONE, ROWS, Columns
-from sottovoce.sealed.pads import SCORES, label
+from sottovoce.sealed.pads import SCORES, Asked
 from sottovoce.sealed.pair_keys import PairKeys, RunKey, fingerprint_of
 from sottovoce.sealed.streams import Label, masks, stream
 from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Opener, Sealer, label_of
@@ -94,7 +94,7 @@ class Opened:
     """A sum that was opened: what is left of it to an adversary, in steps of its grid, and with how much noise."""
 
     query: str
-    round: int
+    asked: Asked
     told: Told
     left: Integers
     std: Array | float  # in steps
@@ -227,7 +227,9 @@ class SealedColumns:
 
     def exact(self, one: Opened, memories: Mapping[str, Any], seeds: Mapping[str, bytes]) -> Integers:
         """The sum without noise, given the coins; what parties keep is in their memories."""
-        rounds = {n: Round(self.plan, one.round, one.told, self.blocks[n], memories.get(n)) for n in self.plan.names}
+        rounds = {
+            n: Round(self.plan, one.asked.number, one.told, self.blocks[n], memories.get(n)) for n in self.plan.names
+        }
         queries = {name: self.queries[name][one.query] for name in rounds}
         query = queries[self.plan.names[0]]
         if isinstance(query, GramMatrix):
@@ -254,8 +256,8 @@ class SealedColumns:
             rows, bits = integers_of(block, plan, name), plan.preparation.bits
             engine = Columns(name, plan.names, widths_of(plan), rows, held, b"", bits)
             weights = own_columns(plan, name, one.told["weights"])
-            scores += engine.scores(one.round, weights, lookup, _NoDithers())
-            pads += stream(seeds[name], label(SCORES, one.round, piece), plan.records, np.uint16)
+            scores += engine.scores(one.asked, weights, lookup, _NoDithers())
+            pads += stream(seeds[name], one.asked.label(SCORES, piece), plan.records, np.uint16)
             labels = labels if held is None else np.nan_to_num(np.clip(held, -1.0, 1.0))
         places = (((scores - pads) >> lookup.fine) + (pads >> lookup.fine)) % lookup.period
         width = lookup.nodes.shape[1]
@@ -331,16 +333,14 @@ class _Protocol:
         """The last sum as an adversary sees it, in the order of the parties' columns."""
         plan = self.plan
         query = self.side.queries[plan.names[0]][ask.query]
-        told = dict(ask.arrays)
-        if lookup := self.runs[plan.names[0]]._lookup:
-            told = {**told, **lookup.told} if isinstance(query, JointSum) else told
-        noise = noise_of(query, plan, told)
+        told = self.sums._told(ask, query)
+        noise, asked = noise_of(query, plan, told), self.sums._transcript.after(query.name, number, told)
         seen = np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0).view(np.int64)
         if "coordinator" in pool:
             seen = seen - self.deals.drawn
         if "parties" in pool:
             seen = seen - sum(self.sealers[name].drawn for name in plan.names[1:])
-        return Opened(ask.query, number, told, seen, noise.steps(noise_left(plan, pool, noise)))
+        return Opened(ask.query, asked, told, seen, noise.steps(noise_left(plan, pool, noise)))
 
 
 def seeds_of(plan: Plan, keys: Keys) -> dict[str, bytes]:
