@@ -38,7 +38,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.models import Models, PartialModel, kept_beside, own_part, parts_of
 from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
-from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added, scores_of, words_of
+from sottovoce.federation.prediction import COORDINATOR, MASKED, Predictor, Request, added, scores_of, words_of
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
@@ -308,6 +308,23 @@ def test_no_pad_is_on_scores_of_two_models_or_orders() -> None:
     key = anna.public_key
     anna.renew("of another order")
     assert anna.public_key != key
+
+
+def test_a_party_that_is_told_a_new_model_has_a_new_key() -> None:
+    """So copies of it that are told two models of a plan put no pad on the scores of both."""
+    fitted, _ = trained()
+    plan: Plan = fitted.plan_
+    part = parts_of(plan, *plan.unprepare(np.ones(plan.dimension)))["anna"]
+    anna = Predictor("anna", Models(), ())
+    before = anna.public_key
+    anna.keep(plan.digest, part)
+    kept = anna.public_key
+    assert kept != before
+    anna.keep(plan.digest, part)
+    assert anna.public_key == kept
+    with pytest.raises(RefusedError, match="it is another one"):
+        anna.keep(plan.digest, dataclasses.replace(part, coef=2 * part.coef))
+    assert anna.public_key == kept
 
 
 def test_parties_that_were_shown_different_keys_do_not_agree() -> None:

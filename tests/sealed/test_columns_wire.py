@@ -49,7 +49,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Counter[Any]:
     whole = ColumnRun._part
 
     def counted(self: Any, current: Any, piece: Any, sent: Any) -> Any:
-        found[self._sealer.name, current.number, piece] += 1
+        found[self._sealer.name, current.asked.number, piece] += 1
         return whole(self, current, piece, sent)
 
     monkeypatch.setattr(ColumnRun, "_part", counted)

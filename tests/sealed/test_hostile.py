@@ -128,7 +128,7 @@ def test_the_dealer_deals_once() -> None:
     piece = h.pieces("gradient", told)[0]
     one, two = (deals.lookup(1, h.query("gradient"), told, piece) for _ in range(2))
     assert all(np.array_equal(one[n][what], two[n][what]) for n in one for what in one[n])
-    with pytest.raises(RefusedError, match="dealt once"):
+    with pytest.raises(RefusedError, match="told other numbers before"):
         deals.lookup(1, h.query("gradient"), {**told, "weights": 2 * told["weights"]}, piece)
     with pytest.raises(RefusedError, match="dealt once"):
         deals.gram(gram)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import pickle
@@ -20,6 +21,10 @@ from sottovoce.errors import LeakError, LedgerError, RefusedError
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage
 from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.sealed import pads
+from sottovoce.sealed.pads import SCORES, TranscriptHash
+from sottovoce.sealed.streams import unbox
+from sottovoce.sealed.sums import unpacked_box
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import Hostile, sealed_plan
@@ -28,33 +33,46 @@ RECORDS = 8
 WHO = "party 1"
 
 
-def opened(folder: Path) -> Hostile:
-    """Two parties with ledgers over sealed columns, in the middle of their run."""
+def opened(folder: Path, *, ledgers: bool = True) -> Hostile:
+    """Two parties, with ledgers or without, over sealed columns, in the middle of their run."""
     plan = sealed_plan("gradient", features=1, rounds=3, relation="zero-out", records=RECORDS, label_party=1)
     generator = np.random.default_rng(1)
     data = {name: (generator.uniform(-1, 1, (RECORDS, 1)), generator.uniform(-1, 1, RECORDS)) for name in plan.names}
-    accounts = {n: sv.Ledger.create(folder / f"{n}.db").open(n, epsilon=50.0, delta=1e-2) for n in plan.names}
+    names = plan.names if ledgers else ()
+    accounts = {n: sv.Ledger.create(folder / f"{n}.db").open(n, epsilon=50.0, delta=1e-2) for n in names}
     h = Hostile(plan, data, accounts=accounts)
     for party in h.parties.values():
         party.randomness = SystemRandomness()
     return h.open().set_up()
 
 
+def told_of(weight: float) -> dict[str, Any]:
+    return {"weights": np.array([weight, 0.0]), "widen": np.array([1], dtype=np.int64)}
+
+
 def scores(h: Hostile, weight: float, number: int) -> Frame:
     """What a party answers that is asked for its scores by a weight."""
-    told = {"weights": np.array([weight, 0.0]), "widen": np.array([1], dtype=np.int64)}
-    deals = LocalDeals(h.plan, h.deal_key, SystemRandomness())
-    table = deals.lookup(number, h.query("gradient"), told, (0, RECORDS)).get(WHO, {})
+    told = told_of(weight)
+    deals = LocalDeals(h.plan, h.deals._keys, SystemRandomness())  # type: ignore[union-attr]
+    deals._transcript = copy.deepcopy(h.parties[WHO]._run.columns._transcript)  # type: ignore[union-attr]
+    try:
+        dealt = deals.lookup(number, h.query("gradient"), told, (0, RECORDS))
+    except RefusedError:  # the party was told otherwise: whatever is dealt
+        deals._transcript = TranscriptHash()
+        dealt = deals.lookup(number, h.query("gradient"), told, (0, RECORDS))
+    table = dealt.get(WHO, {})
     arrays = {**told, **({"table": table["table"]} if table else {})}
     return h.stage(WHO, Stage("scores", (0, RECORDS), tuple(told)), "gradient", number, arrays)
 
 
 def in_a_copy(task: Callable[[], Any], file: Path) -> Any:
     """What a task gives in a copy of this process."""
-    if (copy := os.fork()) == 0:
-        file.write_bytes(pickle.dumps(task()))
-        os._exit(0)
-    os.waitpid(copy, 0)
+    if (child := os.fork()) == 0:
+        try:
+            file.write_bytes(pickle.dumps(task()))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
     return pickle.loads(file.read_bytes())
 
 
@@ -74,7 +92,7 @@ def check_one_box(lives: list[list[tuple[int, bytes]]]) -> None:
     """Of each round, over all lives."""
     boxes = {number: {box for life in lives for n, box in life if n == number} for life in lives for number, _ in life}
     assert boxes
-    assert {len(each) for each in boxes.values()} == {1}, "one pad on two messages"
+    assert {len(each) for each in boxes.values()} == {1}, "two boxes in one round"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -88,7 +106,7 @@ def test_planted_labels_that_are_not_registered_are_found(tmp_path: Path, monkey
     h = opened(tmp_path)
     monkeypatch.setattr(UsedLabels, "use", lambda self, label, content: None)
     lives = [in_a_copy(lambda life=life: left_at_random(h, life), tmp_path / "copy") for life in range(4)]
-    with pytest.raises(AssertionError, match="one pad on two messages"):
+    with pytest.raises(AssertionError, match="two boxes in one round"):
         check_one_box(lives)
 
 
@@ -101,18 +119,19 @@ def test_a_copy_that_is_asked_by_other_numbers_refuses_and_alike_says_the_same(t
     assert scores(h, 2.0, number).arrays["boxed"].tobytes() == one.tobytes()
 
 
-def test_after_the_end_no_copy_masks_or_runs_the_plan_again(tmp_path: Path) -> None:
+def test_after_the_end_no_copy_masks_or_runs_the_plan_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     h = opened(tmp_path)
     party, number = h.parties[WHO], h.plan.release("gradient").first
     run, keys, charged = party._run, dict(party._keys._known), party._account.balance()  # type: ignore[union-attr]
-    copy = run.gate, run.columns  # type: ignore[union-attr]
+    kept = run.gate, run.columns  # type: ignore[union-attr]
     (file,) = (tmp_path / f"{WHO}.db.sealed").iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     h.said(WHO, Frame("done", 0, h.plan.digest))
     assert not file.exists()
     with pytest.raises(RefusedError, match="the run of this plan is over"):
-        copy[0].masked("scores", ["scores", number, 0, RECORDS, ""], lambda: np.zeros(3, dtype=np.uint64))  # type: ignore[attr-defined]
-    party._keys._known |= keys  # as it was before the plan
+        kept[0].masked("scores", ["scores", number, 0, RECORDS, ""], lambda: np.zeros(3, dtype=np.uint64))  # type: ignore[attr-defined]
+    party._keys._known |= keys  # as it was before the plan, when all had agreed on keys
+    monkeypatch.setattr(party._keys, "check_agreed", lambda plan: None)
     party._seen.clear()
     again = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
     assert again.kind == "refuse"
@@ -136,6 +155,31 @@ def test_a_party_with_a_ledger_masks_nothing_that_is_not_registered(tmp_path: Pa
     gate.used = None
     with pytest.raises(LeakError, match="no key to leave under"):
         gate.masked("scores", ["scores", 1, 0, 3, ""], lambda: np.zeros(3, dtype=np.uint64))
+
+
+def read_by_another_party(h: Hostile, file: Path) -> tuple[Any, Any]:
+    """What another party has of the difference of two boxes of a copied party, and the column that it would be."""
+    number, whole = h.plan.release("gradient").first, (0, RECORDS)
+    boxes = {w: in_a_copy(lambda w=w: scores(h, w, number).arrays["boxed"], file) for w in (1.0, 2.0)}
+    group, padded = h.parties["party 2"]._run.columns._sealer.group, []  # type: ignore[union-attr]
+    for weight, box in boxes.items():
+        at = TranscriptHash().after("gradient", number, told_of(weight)).label(SCORES, whole)
+        padded.append(np.frombuffer(unbox(group, at, WHO, unpacked_box(box)), dtype=np.uint16))
+    table = h.query("gradient").lookup(h.plan, told_of(1.0))
+    run: Any = h.parties[WHO]._run
+    return (padded[1] - padded[0]).view(np.int16) * (table.level / 2**table.fine), run.rows.dense_rows(1)[:, 0]
+
+
+def test_a_copy_without_a_ledger_has_other_pads_for_other_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So who has the key of the boxes reads nothing; planted labels without what was told show the column."""
+    h = opened(tmp_path, ledgers=False)
+    read, column = read_by_another_party(h, tmp_path / "copy")
+    assert np.abs(read - column).max() > 0.1  # eight uniform numbers of 16 bits are all that near with a chance < 1e-9
+    monkeypatch.setattr(pads, "hash_of", lambda told: "")
+    read, column = read_by_another_party(h, tmp_path / "copy")
+    assert np.abs(read - column).max() < 0.01
 
 
 class TestFile:

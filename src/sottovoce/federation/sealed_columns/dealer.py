@@ -77,6 +77,7 @@ class LocalDeals:
         self._randomness = keys.key.noise(plan.digest, randomness)
         self._keys = keys  # that it shares with each party; there once the members have agreed
         self._transcript = TranscriptHash()
+        self._whitened = ""  # the hash of what was told until the whitened columns were made
         self._labels: set[str] = set()
         self._last: tuple[str, str, Any] = ("", "", None)
         self._note = note
@@ -95,7 +96,7 @@ class LocalDeals:
         """The round, as the parties have it. Those with whitened columns make them when they are first asked about."""
         asked = self._transcript.after(query.name, number, told)
         if isinstance(query, JointSum) and query.matrix == WHITENED:
-            self._dealer.add_matrix(WHITENED, said=asked.said)
+            self._whitened = self._whitened or asked.said
         return asked
 
     def _once(
@@ -144,6 +145,8 @@ class LocalDeals:
         self, asked: Asked, query: JointSum, told: Told, piece: Piece, drawn: Wholes
     ) -> dict[str, dict[str, Wholes]]:
         table = query.lookup(self._plan, told)
+        if query.matrix == WHITENED:
+            self._dealer.add_matrix(WHITENED, said=self._whitened)
         noise: Wholes | int = drawn if piece[0] == 0 else 0
         if piece[0] == 0 and query.matrix != ONE:
             noise = np.reshape(drawn, (table.outputs, -1))

@@ -1,0 +1,210 @@
+"""Whatever is told otherwise, in whichever round: no pad, mask, box or dealt word of sealed columns has two contents.
+
+Lives of one run, all with the same keys and without memory of one another, as copies of all ends have: each is told one
+array of one round otherwise, and all else alike, in later rounds too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sottovoce.algorithms import Ask
+from sottovoce.errors import RefusedError, WireError
+from sottovoce.federation.sealed_columns import coordinator as coordinator_side
+from sottovoce.federation.sealed_columns import dealer as dealing_side
+from sottovoce.federation.sealed_columns import party as party_side
+from sottovoce.lab.audit.sealed import Keys, SealedColumns, _Protocol, keyed
+from sottovoce.plan.plan import Plan
+from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.privacy.randomness import SeededRandomness, SystemRandomness
+from sottovoce.sealed import columns, dealer, pads, sums
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hostile import sealed_plan
+
+RECORDS = 6
+SOLVERS = ("newton", "whitened")  # gradients of rows; matrices, cuts and tables that are told rounds before their use
+
+
+class Contents:
+    """What was made under each key and label, by all lives."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: dict[tuple[str, ...], set[bytes]] = {}
+        box, masked, sealed = sums.box, sums.ColumnSealer.masked, sums.Sealer.sealed
+        rest, table = dealer.Dealer._rest, dealer.Dealer._table
+
+        def on_box(key: bytes, label: Any, sender: str, data: bytes) -> bytes:
+            self.note("box", key.hex(), label, sender, content=data)
+            return box(key, label, sender, data)
+
+        def on_masked(end: Any, label: Any, words: Any) -> Any:
+            self.note("pad", end.name, label, content=words)
+            return masked(end, label, words)
+
+        def on_sealed(end: Any, values: Any, noise: Any, label: Any, randomness: Any) -> Any:
+            found = sealed(end, values, noise, label, randomness)
+            self.note("mask", end.name, label, content=found)
+            return found
+
+        def on_rest(end: Any, exact: Any, noise: Any, of: Any, receiver: str) -> Any:
+            self.note("dealt", of, content=exact + np.reshape(noise, exact.shape if np.ndim(noise) else ()))
+            return rest(end, exact, noise, of, receiver)
+
+        def on_table(end: Any, asked: Any, lookup: Any, masks: Any, receiver: str, piece: Any) -> Any:
+            of = np.concatenate([lookup.nodes.ravel(), masks.astype(np.int64)])
+            self.note("dealt", asked.label(pads.TABLE, piece), content=of)
+            return table(end, asked, lookup, masks, receiver, piece)
+
+        for module in (sums, dealing_side):
+            monkeypatch.setattr(module, "box", on_box)
+        monkeypatch.setattr(sums.ColumnSealer, "masked", on_masked)
+        monkeypatch.setattr(sums.Sealer, "sealed", on_sealed)
+        monkeypatch.setattr(dealer.Dealer, "_rest", on_rest)
+        monkeypatch.setattr(dealer.Dealer, "_table", on_table)
+
+    def note(self, *label: Any, content: Any) -> None:
+        data = content if isinstance(content, bytes) else content.tobytes()
+        self.seen.setdefault(tuple(json.dumps(one) for one in label), set()).add(data)
+
+    def check(self) -> None:
+        """One content each."""
+        twice = [label for label, contents in self.seen.items() if len(contents) > 1]
+        assert not twice, f"two contents of {twice}"
+
+
+@pytest.fixture
+def contents(monkeypatch: pytest.MonkeyPatch) -> Contents:
+    return Contents(monkeypatch)
+
+
+@functools.cache
+def run_of(solver: str) -> tuple[Plan, Keys, SealedColumns, tuple[Ask, ...]]:
+    """A plan with keys, its data, and all that is asked in an honest run."""
+    plan = sealed_plan(solver, features=1, rounds=3, records=RECORDS, label_party=1)
+    plan, keys = keyed(plan, lambda name: SeededRandomness(1, name))
+    generator = np.random.default_rng(1)
+    data = {name: (generator.uniform(-1, 1, (RECORDS, 1)), generator.uniform(-1, 1, RECORDS)) for name in plan.names}
+    side = SealedColumns(plan, data, "world")
+    run, text, asks = began(solver, plan, keys, side), side.text(), list[Ask]()
+    with contextlib.suppress(StopIteration):
+        ask = next(text)
+        while True:
+            asks.append(ask)
+            ask = text.send({"sum": run.sum(len(asks) - 1, ask)})
+    return plan, keys, side, tuple(asks)
+
+
+def began(solver: str, plan: Plan, keys: Keys, side: SealedColumns) -> _Protocol:
+    return _Protocol(side, plan, keys, {name: SystemRandomness() for name in (*plan.names, COORDINATOR)})
+
+
+def life(solver: str, changed: tuple[int, str] | None = None) -> list[tuple[int, str]]:
+    """All rounds of the honest run, one array of one of them changed; what was told in which round."""
+    plan, keys, side, asks = run_of(solver)
+    run, said = began(solver, plan, keys, side), list[tuple[int, str]]()
+    whole = run.sums._told
+    for number, ask in enumerate(asks):
+
+        def told(ask: Ask, query: Any, number: int = number) -> Any:
+            found = dict(whole(ask, query))
+            for name in found if changed is not None and changed[0] == number else ():
+                found[name] = altered(name, found[name]) if name == changed[1] else found[name]  # type: ignore[index]
+            said.extend((number, name) for name in found if (number, name) not in said)
+            return found
+
+        run.sums._told = told  # type: ignore[method-assign]
+        with contextlib.suppress(RefusedError, WireError):
+            run.sum(number, ask)
+    return said
+
+
+def altered(name: str, array: Any) -> Any:
+    found = np.array(array)
+    if name == "widen":
+        return 2 * found
+    found.flat[0] = found.flat[0] - 1 if found.dtype.kind == "i" else found.flat[0] * (1 - 2.0**-6) + 2.0**-6
+    return found
+
+
+def check_lives(solver: str, contents: Contents) -> set[str]:
+    """Each array of each round otherwise, in turn; the names of all arrays."""
+    told = life(solver)
+    for changed in told:
+        life(solver, changed)
+        contents.check()
+    return {name for _, name in told}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_label_has_one_content_whatever_is_told_otherwise(solver: str, contents: Contents) -> None:
+    told = check_lives(solver, contents)
+    assert {"weights"} < told
+    assert (solver == "whitened") == ({"projection", "means", "cuts"} <= told)
+    kinds = {json.loads(label[-1 if label[0] == '"dealt"' else 2])[0] for label in contents.seen if len(label) > 1}
+    assert {"columns", "scores", "slopes", "table", "correction", "sum"} <= kinds
+
+
+def without_told(kinds: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant labels of some kinds that lack what was told."""
+    whole = pads.label
+
+    def planted(name: str, use: Any, piece: Any, said: str) -> list[Any]:
+        return whole(name, use, piece, "" if name in kinds else said)
+
+    for module in (pads, columns, dealer):
+        monkeypatch.setattr(module, "label", planted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "solver"),
+    [
+        (pads.SCORES, "newton"),
+        (pads.SLOPES, "newton"),
+        (pads.TABLE, "newton"),
+        (pads.CORRECTION, "newton"),
+        (pads.COLUMNS, "whitened"),
+        ("sum", "whitened"),
+        ("earlier rounds", "whitened"),
+    ],
+)
+def test_planted_labels_without_what_was_told_are_found(
+    kind: str, solver: str, contents: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of(solver)
+    if kind == "sum":
+        for side in (party_side, coordinator_side):
+            monkeypatch.setattr(side, "asked_after", lambda call, told, _: (call, told))
+    elif kind == "earlier rounds":
+        own = pads.TranscriptHash.after
+
+        def after(self: Any, query: str, number: int, told: Any) -> Any:
+            self._said = ""
+            return own(self, query, number, told)
+
+        monkeypatch.setattr(pads.TranscriptHash, "after", after)
+    else:
+        without_told({kind}, monkeypatch)
+    with pytest.raises(AssertionError, match="two contents of"):
+        check_lives(solver, contents)
+
+
+def test_a_round_is_told_one_set_of_numbers() -> None:
+    transcript, told = pads.TranscriptHash(), {"weights": np.ones(2)}
+    one = transcript.after("gradient", 1, told)
+    two = transcript.after("gradient", 2, told)
+    assert (transcript.after("gradient", 1, told), transcript.after("gradient", 2, told)) == (one, two)
+    assert one.said != two.said
+    with pytest.raises(RefusedError, match="was told other numbers before"):
+        transcript.after("gradient", 1, {"weights": np.zeros(2)})
+    other = pads.TranscriptHash()
+    other.after("gradient", 1, {"weights": np.zeros(2)})
+    assert other.after("gradient", 2, told) != two
