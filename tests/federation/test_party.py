@@ -1133,7 +1133,7 @@ ATTACKS: dict[str, Attack] = {
         changed,
         False,
     ),
-    "another format": ({}, lambda p: changed(p, format=3), False),
+    "another format": ({}, lambda p: changed(p, format=99), False),
     "a field more": ({}, lambda p: changed(p, print_rows=True), False),
     "no releases": ({}, lambda p: changed(p, releases=[]), False),
     "columns for a gradient": ({}, lambda p: changed(p, layout="columns"), False),
