@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 import sottovoce as sv
 from sottovoce import files
-from sottovoce.app import card, jobs, model_file
+from sottovoce.app import card, cli, jobs, model_file
 from sottovoce.app.cli import app
 from sottovoce.data import opening, readers
 from sottovoce.data.readers import read_table
@@ -274,6 +275,109 @@ def test_a_name_with_a_nul_is_refused() -> None:
             read(Path("a\0b.csv"))
 
 
+LONG = "\u00e9" * 300
+COMMANDS = [
+    ["plan", f"{LONG}.toml"],
+    ["fit", f"{LONG}.toml"],
+    ["predict", f"{LONG}.json", "rows.csv"],
+    ["predict", "model.json", f"{LONG}.csv"],
+    ["schema", f"{LONG}.csv"],
+    ["evaluate", "model.json", f"{LONG}.toml"],
+    ["card", f"{LONG}.json"],
+    ["coefficients", f"{LONG}.json"],
+    ["ledger", "show", f"{LONG}.db"],
+    ["models", "list", LONG],
+    ["doctor", "--job", f"{LONG}.toml"],
+    ["plan", "long.toml"],
+    ["fit", "long.toml"],
+]
+
+
+def uncaught(command: list[str], folder: Path) -> bool:
+    """Whether a command ends with an error that is no line and no exit code of its own."""
+    (folder / "long.toml").write_text(JOB.replace("rows.csv", f"{LONG}.csv"))
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code != 0
+    return not isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command).replace(LONG, "LONG"))
+def test_a_name_that_is_too_long_ends_a_command_with_a_line_and_a_code(command: list[str], folder: Path) -> None:
+    assert not uncaught(command, folder)
+
+
+def test_a_job_on_a_pipe_of_parquet_is_refused_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.parquet")
+    (folder / "job.toml").write_text(JOB.replace("rows.csv", "pipe.parquet").replace("records = 40\n", ""))
+    for command in (["plan", "job.toml"], ["doctor", "--job", "job.toml"]):
+        result = CliRunner().invoke(app, command)
+        assert "pipe" in result.output
+        assert result.exit_code != 0
+
+
+def test_a_damaged_table_in_a_folder_is_an_error_of_this_package(folder: Path) -> None:
+    path = folder / "rows.parquet"
+    content = path.read_bytes()
+    footer = len(content) - int.from_bytes(content[-8:-4], "little") - 8
+    for place in range(4, footer, 7):
+        path.write_bytes(
+            content[:place] + bytes(byte ^ 255 for byte in content[place : place + 7]) + content[place + 7 :]
+        )
+        with contextlib.suppress(SottovoceError):
+            opening.first_records(path)
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-320, 1e-301])
+def test_a_delta_that_floats_hardly_hold_is_refused_everywhere(delta: float, folder: Path) -> None:
+    table = read_table(folder / "rows.csv", label="y")
+    with pytest.raises(InputError, match="1e-300"):
+        sv.PrivateLogisticRegression(1.0, delta, row_norm=2.0, classes=(0, 1)).fit(table.X, table.y)
+    with pytest.raises(InputError, match="1e-300"):
+        sv.evaluate(model_file.load(folder / "model.json"), table.X, table.y, epsilon=1.0, delta=delta)
+    (folder / "job.toml").write_text(JOB.replace("1e-6", str(delta)))
+    with pytest.raises(InputError, match="delta"):
+        jobs.load_job(folder / "job.toml")
+    asked = ["ledger", "create", "new.db", "--dataset", "people", "--epsilon", "1", "--delta", str(delta)]
+    assert CliRunner().invoke(app, asked).exit_code == 2
+    assert not (folder / "new.db").exists()
+
+
+def test_the_smallest_delta_is_served(folder: Path) -> None:
+    table = read_table(folder / "rows.csv", label="y")
+    account = sv.Ledger.create(folder / "people.db").open("people", 9.0, 1e-290)
+    model = sv.PrivateLogisticRegression(1.0, 1e-300, row_norm=2.0, classes=(0, 1), ledger=account)
+    model_file.save(model.fit(table.X, table.y), folder / "model.json")
+    assert model_file.load(folder / "model.json").privacy_.delta <= 1e-300
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        (0, math.inf),
+        (True, False),
+        (1e22, 2),
+        (2**70, 1),
+        ("\ud800", "x"),
+        ("", 1),
+        ("a\0", "b"),
+        (1e-320, 0),
+        ("inf", "x"),
+    ],
+)
+def test_classes_are_refused_before_the_charge_or_the_model_is_read_back(classes: Any, folder: Path) -> None:
+    table = read_table(folder / "rows.csv", label="y")
+    account = sv.Ledger.create(folder / "people.db").open("people", 9.0, 1e-5)
+    model = sv.PrivateLogisticRegression(1.0, 1e-6, row_norm=2.0, classes=classes, ledger=account)
+    y = np.array([classes[int(own)] for own in table.y.tolist()], dtype=object)
+    try:
+        model.fit(table.X, y)
+    except InputError:
+        assert account.balance().plans == 0
+        return
+    model_file.save(model, folder / "model.json")
+    assert model_file.load(folder / "model.json").classes_.tolist() == model.classes_.tolist()
+
+
 # A model file: what was loaded can be shown and saved again.
 
 ODD: list[Any] = [
@@ -475,6 +579,11 @@ def test_planted_texts_of_parquet_without_a_limit(tmp_path: Path, monkeypatch: p
 def test_planted_a_report_that_nobody_checks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarantee, "_checked", lambda made: made)
     assert len(crashes_of_models(folder, "privacy")) > 5
+
+
+def test_planted_errors_of_the_system_that_come_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli._Group, "invoke", TyperGroup.invoke)
+    assert uncaught(["plan", "long.toml"], folder)
 
 
 def test_planted_a_pipe_that_nobody_looks_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

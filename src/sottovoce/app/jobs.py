@@ -22,6 +22,7 @@ from sottovoce.errors import InputError, did_you_mean
 from sottovoce.files import MOST_FEATURES, parsed
 from sottovoce.plan.about import About
 from sottovoce.plan.sealing import COORDINATOR
+from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.relation import Relation
 
 if TYPE_CHECKING:
@@ -103,7 +104,9 @@ class PrivacyTable(_Table):
         gt=0,
         description="a number above 0; 1 is a usual choice, a smaller one promises more, inf switches privacy off",
     )
-    delta: float = Field(1e-5, strict=True, gt=0, lt=1, description="a number between 0 and 1, well below 1 / records")
+    delta: float = Field(
+        1e-5, strict=True, ge=SMALLEST_DELTA, lt=1, description="a number between 0 and 1, well below 1 / records"
+    )
     relation: Relation = Field(
         "zero-out", description='"zero-out" (a record is blanked) or "replace-one" (a record becomes any other)'
     )

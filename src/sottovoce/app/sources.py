@@ -256,18 +256,8 @@ def _header(path: Path) -> tuple[list[str], int]:
 
 
 def _parquet_shape(path: Path) -> tuple[list[str], int]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_metadata
-    except ImportError:
-        raise InputError(
-            f'{path}: reading Parquet needs pyarrow. Install it with: pip install "sottovoce[parquet]"'
-        ) from None
-    try:
-        metadata = read_metadata(path)
-    except (ArrowException, OSError):
-        raise InputError(f"{path} is not there, damaged, or not a Parquet file.") from None
-    return list(metadata.schema.to_arrow_schema().names), int(metadata.num_rows)
+    with readers.parquet_file(path) as file:
+        return list(file.schema_arrow.names), int(file.metadata.num_rows)
 
 
 def _check_features(path: Path, features: int | None) -> None:

@@ -201,7 +201,7 @@ def first_records(path: Path, count: int = 10_000) -> dict[str, Any]:
     if not readers.has_columns(path):
         raise InputError(f"{path.name}: a schema is for CSV and Parquet files, whose columns have names.")
     if readers.kind_of(path) in readers.PARQUET:
-        with readers.parquet_file(path) as file:
+        with readers.parquet_file(path) as file, readers.reading_parquet(path):
             return columns_of(next(file.iter_batches(count), file.schema_arrow.empty_table()))
     layout = _csv_layout(path)
     with readers.open_data(path) as stream:

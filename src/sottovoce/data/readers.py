@@ -607,27 +607,33 @@ def parquet_file(path: Path, **options: Any) -> Any:
     except UnicodeDecodeError:
         raise InputError(f"{path} has a column whose name is no UTF-8; write it again with another name.") from None
     except (pyarrow.ArrowException, OSError, EOFError):
-        raise damaged_parquet(path) from None
+        raise _damaged_parquet(path) from None
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have the same name.")
     return file
 
 
-def damaged_parquet(path: Path) -> InputError:
+def _damaged_parquet(path: Path) -> InputError:
     """What is said of a file that is none."""
     return InputError(f"{path} is damaged, or not a Parquet file. Copy or write it again.")
 
 
-def _parquet_table(path: Path) -> Any:
-    with parquet_file(path) as file:
-        import pyarrow
+@contextmanager
+def reading_parquet(path: Path) -> Iterator[None]:
+    """What Arrow says of the file while it reads rows becomes an `InputError`."""
+    import pyarrow
 
-        try:
-            table = file.read()
-        except pyarrow.ArrowMemoryError:
-            raise
-        except (pyarrow.ArrowException, OSError, EOFError):
-            raise damaged_parquet(path) from None
+    try:
+        yield
+    except pyarrow.ArrowMemoryError:
+        raise
+    except (pyarrow.ArrowException, OSError, EOFError):
+        raise _damaged_parquet(path) from None
+
+
+def _parquet_table(path: Path) -> Any:
+    with parquet_file(path) as file, reading_parquet(path):
+        table = file.read()
     if table.num_rows == 0 or table.num_columns == 0:
         raise InputError(f"{path} has no rows.")
     return table

@@ -259,17 +259,13 @@ class ParquetSource(FileSource):
         import pyarrow
 
         found, step = 0, max(1, min(rows, (CELLS if self.columns.schema else 8 * CELLS) // max(len(names), 1)))
-        with readers.parquet_file(self.path, pre_buffer=False, buffer_size=1 << 16) as file:
-            try:
-                for batch in file.iter_batches(step, list(self.groups), list(names), use_threads=False):
-                    found += batch.num_rows
-                    held = [pyarrow.Table.from_batches([batch])]
-                    del batch  # nobody has it while the next is read
-                    yield held.pop()
-            except pyarrow.ArrowMemoryError:
-                raise
-            except (pyarrow.ArrowException, OSError, EOFError):
-                raise readers.damaged_parquet(self.path) from None
+        opened = readers.parquet_file(self.path, pre_buffer=False, buffer_size=1 << 16)
+        with opened as file, readers.reading_parquet(self.path):
+            for batch in file.iter_batches(step, list(self.groups), list(names), use_threads=False):
+                found += batch.num_rows
+                held = [pyarrow.Table.from_batches([batch])]
+                del batch  # nobody has it while the next is read
+                yield held.pop()
         self.check(found)
 
     def pieces(self, rows: int) -> Iterator[Piece]:

@@ -44,6 +44,7 @@ from sottovoce.federation.federation import Federation
 from sottovoce.federation.journal import Journal
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
+from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
 from sottovoce.privacy.relation import Relation, checked
 
@@ -328,8 +329,10 @@ def _check(model: Any, epsilon: Any, delta: Any) -> None:
     check_is_fitted(model, "plan_")
     if not (is_number(epsilon) and epsilon > 0):
         raise InputError(f"epsilon={epsilon!r} must be a positive number, or float('inf') for no privacy.")
-    if not (is_number(delta) and 0 < delta < 1):
-        raise InputError(f"delta={delta!r} must be a number between 0 and 1, well below 1 / records; 1e-5 is usual.")
+    if not (is_number(delta) and SMALLEST_DELTA <= delta < 1):
+        raise InputError(
+            f"delta={delta!r} must be a number between 0 and 1, from 1e-300 on, well below 1 / N; 1e-5 is usual."
+        )
 
 
 def _check_columns(model: PrivateLinearModel, facts: Mapping[str, Mapping[str, Any]], federation: Federation) -> None:

@@ -10,6 +10,7 @@ from sottovoce.data.devices import check_device
 from sottovoce.data.schema import Schema
 from sottovoce.data.threads import check_jobs
 from sottovoce.errors import InputError
+from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.ledger import Account, Ledger
 from sottovoce.privacy.relation import checked
 from sottovoce.solvers import SOLVERS, Options
@@ -27,9 +28,9 @@ def check_parameters(model: PrivateLinearModel) -> None:
             f"epsilon={model.epsilon!r} must be a positive number (1.0 is a usual choice), or float('inf') for no "
             "privacy."
         )
-    if not (is_number(model.delta) and 0 < model.delta < 1):
+    if not (is_number(model.delta) and SMALLEST_DELTA <= model.delta < 1):
         raise InputError(
-            f"delta={model.delta!r} must be a number between 0 and 1, well below 1 / records; 1e-5 is usual."
+            f"delta={model.delta!r} must be a number between 0 and 1, from 1e-300 on, well below 1 / N; 1e-5 is usual."
         )
     if not (model.row_norm is None or is_number(model.row_norm)):
         raise InputError(f"row_norm={model.row_norm!r} must be a positive number; declare the largest you expect.")

@@ -23,6 +23,7 @@ from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.frozen import Count, Frozen
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.calibration import mu_for
+from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.relation import Relation, distance, inside
 
 Array = NDArray[np.float64]
@@ -57,7 +58,7 @@ class Problem(Frozen):
     features: Count
     bounds: Bounds
     epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1)
+    delta: float = Field(ge=SMALLEST_DELTA, lt=1)
     relation: Relation = "zero-out"
     calibration: Calibration = "tight"
     fit_intercept: bool = True

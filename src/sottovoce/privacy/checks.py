@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from sottovoce.arguments import is_number, is_whole
 from sottovoce.errors import InputError
+
+SMALLEST_DELTA: Final = 1e-300  # that is declared: parts of it are numbers that a float holds in full
 
 
 def require(condition: bool, name: str, value: object, allowed: str, remedy: str) -> None:

@@ -20,6 +20,7 @@ from typing import Final, Literal, get_args
 from sottovoce.errors import BudgetError, InputError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import mu_for, renyi_budget, renyi_order_for
+from sottovoce.privacy.checks import SMALLEST_DELTA
 from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.relation import Relation, checked, inside
 
@@ -134,8 +135,8 @@ def open_terms(epsilon: float, delta: float, relation: Relation, composition: Co
     """The terms of a new account; the Renyi order is chosen here, from public numbers, once."""
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise InputError(f"epsilon={epsilon!r} must be a finite number above 0, for example 1.0.")
-    if not 0 < delta < 1:
-        raise InputError(f"delta={delta!r} must lie strictly between 0 and 1, for example 1e-5.")
+    if not SMALLEST_DELTA <= delta < 1:
+        raise InputError(f"delta={delta!r} must lie strictly between 0 and 1, from 1e-300 on, for example 1e-5.")
     checked(relation)
     if composition not in get_args(Composition):
         raise InputError(f"composition={composition!r} must be one of {', '.join(get_args(Composition))}.")

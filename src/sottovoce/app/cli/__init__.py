@@ -39,7 +39,7 @@ party's policy; 4 trouble on the wire; 5 trouble with a ledger.
 
 
 class _Group(TyperGroup):
-    """Errors that the package raises on purpose become one line and an exit code."""
+    """Errors that the package raises on purpose, and those of the system about files, become one line and a code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -49,6 +49,12 @@ class _Group(TyperGroup):
             raise typer.Exit(exit_code(error)) from None
         except MemoryError:
             complain(OUT_OF_MEMORY)
+            raise typer.Exit(2) from None
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:  # of a path that nothing else looked at, such as a name that is too long
+            what = error.filename or "a file"
+            complain(f"{what} cannot be read or written ({error.strerror or type(error).__name__}); give another path.")
             raise typer.Exit(2) from None
 
 

@@ -76,14 +76,13 @@ def create(
 
     - `sottovoce ledger create budget.db --dataset patients --epsilon 3 --delta 1e-6`
     """
-    from sottovoce.errors import SottovoceError
     from sottovoce.privacy.ledger import Ledger
 
     terms = _terms(epsilon, delta, relation, composition, allowance)
     ledger = Ledger.create(path)
     try:
         account = ledger.open(dataset, **terms)
-    except SottovoceError:
+    except BaseException:
         ledger.path.unlink()  # nothing was ever opened in it
         raise
     _opened(path, account, as_json)
