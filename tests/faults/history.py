@@ -247,19 +247,33 @@ def charge_of_several(history: History, unbroken: History, given_up: int) -> Ite
             yield f"{holder} was charged {costs[0]} for a plan, without failures {costs[1]}"
 
 
-def nothing_left(history: History, unbroken: History, given_up: int) -> Iterator[str]:
+def nothing_left(history: History, unbroken: History) -> Iterator[str]:
     """No file is there that an unbroken run does not leave, and what a role keeps is for its owner alone.
 
     A process that is killed while it writes may leave the file that it wrote, as `files.write_durably` says, but no
-    key and nothing that a solver remembers. Of a run over sealed columns that was given up the labels of masks stay.
+    key and nothing that a solver remembers. Which labels a party has used stays if nobody could tell it that the run is
+    over, and no other plan followed.
     """
     kinds = {_kind(path) for path in unbroken.files}
-    kinds |= {f"{holder}/ledger.db.sealed/#.#.labels" for holder in history.ledgers if given_up}
     kinds |= {f"{kind}.#.new" for kind in kinds}
-    yield from (f"left behind: {path}" for path in history.files if _kind(path) not in kinds)
+    for path in history.files:
+        if _kind(path) not in kinds and not (path.endswith(".labels") and _never_ended(history, path)):
+            yield f"left behind: {path}"
     for path, mode in history.files.items():
         if mode & 0o077 and not path.endswith((".toml", ".html")) and "/job." not in path:
             yield f"{path} has the mode {mode:o}"
+
+
+def _never_ended(history: History, path: str) -> bool:
+    """Whether the last plan or end of a run that a party has answered to was the acceptance of a file's plan."""
+    role, last = path.partition("/")[0], ""
+    for event in history.events:
+        if event["role"] == role and event["what"] == "left" and event["kind"] in ("accept", "done", "unknown-plan"):
+            if event["asked"] == "plan" and event["query"] == "" and event["kind"] == "accept":
+                last = event["plan"]
+            elif event["asked"] == "done":
+                last = ""
+    return bool(last) and last in path
 
 
 def _kind(path: str) -> str:
@@ -270,6 +284,6 @@ def _kind(path: str) -> str:
 def violations(history: History, unbroken: History, given_up: int = 0) -> list[str]:
     """All that is wrong with a history that ended in a model, after so many runs were given up."""
     found = [said for check in ALWAYS for said in check(history)]
-    found += [*same_model(history, unbroken), *nothing_left(history, unbroken, given_up)]
+    found += [*same_model(history, unbroken), *nothing_left(history, unbroken)]
     charge = charge_of_several(history, unbroken, given_up) if given_up else same_charge(history, unbroken)
     return [*found, *charge]

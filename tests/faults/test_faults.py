@@ -95,6 +95,10 @@ PLANTED: dict[str, dict[str, Any]] = {
     "the ledger of north has other entries": ledger(*GOOD.ledgers["north"], Entry(4, "release", PLAN, 1, "gram", "w")),
     "left behind: north/ledger.db.sealed/k.key": {"files": {**GOOD.files, "north/ledger.db.sealed/k.key": 0o600}},
     "left behind: north/ledger.db.sealed/k.labels": {"files": {**GOOD.files, "north/ledger.db.sealed/k.labels": 0o600}},
+    "left behind: north/ledger.db.sealed/": {
+        "events": (*GOOD.events, said("north", "left", "done", kind="done")),
+        "files": {**GOOD.files, f"north/ledger.db.sealed/{PLAN}.x.labels": 0o600},
+    },
     "left behind: north/ledger.db-journal": {"files": {**GOOD.files, "north/ledger.db-journal": 0o600}},
     "north/ledger.db has the mode 644": {"files": {"north/ledger.db": 0o644}},
 }
@@ -108,6 +112,10 @@ def test_a_history_in_order_has_no_violation() -> None:
 def test_a_planted_fault_is_found(fault: str) -> None:
     found = violations(replace(GOOD, **PLANTED[fault]), GOOD)
     assert any(said.startswith(fault) for said in found), found
+
+
+def test_labels_of_a_run_whose_end_nobody_told_stay() -> None:
+    assert violations(replace(GOOD, files={**GOOD.files, f"north/ledger.db.sealed/{PLAN}.x.labels": 0o600}), GOOD) == []
 
 
 def test_a_refusal_ends_what_was_accepted() -> None:

@@ -29,7 +29,6 @@ from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import Outgoing
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import BudgetError, InputError, LeakError, LedgerError, RefusedError, SottovoceError, WireError
-from sottovoce.federation import party as party_module
 from sottovoce.federation.answering import FAILED
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import MOST_PREPARED, Party
@@ -454,7 +453,7 @@ def test_a_memory_is_of_the_records_that_it_was_made_of(
     refusal = last(without, -1)
     assert refusal.kind == "refuse"
     assert "other records" in said(refusal)["refused"]
-    monkeypatch.setattr(party_module, "digest_of", lambda _: b"")  # planted: a memory of whatever records
+    monkeypatch.setattr(Block, "digest", lambda _: b"")  # planted: a memory of whatever records
     assert moved(-1) > release.charged_zero_out
 
 

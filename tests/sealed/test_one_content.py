@@ -173,18 +173,19 @@ def test_what_enters_an_opened_value_has_no_other_source() -> None:
         keys["p00"].key.noise(plan.digest, SystemRandomness()).bytes(8)
 
 
-def test_streams_of_noise_differ_by_key_plan_and_label() -> None:
+def test_streams_of_noise_differ_by_key_plan_rows_and_label() -> None:
     one, other, source = RunKey(), RunKey(), SystemRandomness()
     each = [
-        streams.labelled(key.noise(digest, source), label).bytes(64)
+        streams.labelled(key.noise(digest, source, records), label).bytes(64)
         for key in (one, other)
         for digest in (b"1", b"2")
+        for records in (b"", b"1")
         for label in (["sum", 1], ["sum", 2], ["sum1"])
     ]
     assert len(set(each)) == len(each)
-    same = KeyedRandomness(one.own(NOISE, [b"1".hex()])).of(["sum", 1])
+    same = KeyedRandomness(one.own(NOISE, [b"1".hex(), ""])).of(["sum", 1])
     assert same.bytes(24) + same.bytes(40) == each[0]
-    assert streams.stream(one.own(NOISE, [b"1".hex()]), ["sum", 1], 8).tobytes() != each[0]
+    assert streams.stream(one.own(NOISE, [b"1".hex(), ""]), ["sum", 1], 8).tobytes() != each[0]
 
 
 class StoppedError(BaseException):

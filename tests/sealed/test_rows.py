@@ -380,7 +380,8 @@ class TestDeparted:
         self, accounts: list[sv.Account], tmp_path: Path
     ) -> None:
         self.left(accounts, restarted=True, back=False)
-        (key,) = (tmp_path / "p02.db.sealed").iterdir()
+        key, rows = sorted((tmp_path / "p02.db.sealed").iterdir())
+        assert rows == key.with_suffix(".rows")
 
         def start() -> None:
             Party("p02", *data_of(2), account=accounts[2], policy=sv.Policy(sealed=True))

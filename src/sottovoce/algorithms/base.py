@@ -47,8 +47,8 @@ class Ask:
     """One round: a query for all parties (or those in `to`), with one payload of public arrays.
 
     `each` has what is said to one party alone, `reminder` what is said besides to one that lost what earlier rounds
-    told it. Rounds are numbered as they come, unless the ask says its own: two queries may share a round; a query's go
-    up.
+    told it: all of that which the value follows from. Rounds are numbered as they come, unless the ask says its own:
+    two queries may share a round; a query's go up.
     """
 
     query: str

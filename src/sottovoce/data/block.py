@@ -14,6 +14,7 @@ private forms of `newton`, `gradient`, `sgd` and `whitened`, whose queries ask f
     projected(matrix, made)                 rows seen through a public matrix (`projection.Projected`): bits, ready,
                                             number_sum, cut, weighted_sum; by a matrix of few columns they are `made`
     take(indices)                           the named rows, as such a block: for `sgd`
+    digest()                                which rows they are, to the last bit
 
 A run without privacy asks for two more, of rows on no grid: scalar_sum(weights, term) and gram(weights, term).
 Runs that fit nothing ask for over(work): what it makes of a block, summed over the parts where rows lie in several.
@@ -22,9 +23,10 @@ Runs that fit nothing ask for over(work): what it makes of a block, summed over 
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +105,16 @@ def tell_null_rows(null: int, count: int) -> None:
         )
 
 
+def digest_of(arrays: Iterable[NDArray[Any]]) -> bytes:
+    """Of arrays with their types, shapes and order."""
+    found = hashlib.blake2b(digest_size=32)
+    for array in arrays:
+        whole = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
+        found.update(f"{whole.dtype.str}{whole.shape}".encode())
+        found.update(whole.data)
+    return found.digest()
+
+
 class Block:
     """Prepared rows and labels of one holder, or a batch of them.
 
@@ -177,6 +189,12 @@ class Block:
     def row_norm(self) -> float:
         """What bounds the norm of every row; infinite where the layout bounds entries alone."""
         return self._arrangement.row_norm
+
+    def digest(self) -> bytes:
+        """Of all that a value follows from: the prepared rows in their order, their labels, which are null rows."""
+        matrix = self.rows
+        parts = (matrix.indptr, matrix.indices, matrix.data) if is_sparse(matrix) else (matrix,)
+        return digest_of((*parts, self.labels, self.usable_rows))
 
     def over(self, work: Callable[[Block], Array]) -> Array:
         """What `work` makes of the rows; where they lie in several parts, the sum of what it makes of each."""

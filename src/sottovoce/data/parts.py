@@ -7,6 +7,7 @@ for bit. A part is a `Block`; work comes to the parts, and what is small comes b
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -105,6 +106,10 @@ class Parts(ABC):
     def sum_bits(self) -> int:
         """As of a block with all rows."""
         return self._about.sum_bits
+
+    def digest(self) -> bytes:
+        """Of the rows of all parts, in their order."""
+        return hashlib.blake2b(b"".join(self.each(lambda part: part.block.digest())), digest_size=32).digest()
 
     def over(self, work: Callable[[Block], Array]) -> Array:
         """The sum of what `work` makes of each part: exact, if its own sums are."""

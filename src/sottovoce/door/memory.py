@@ -20,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.block import Block, is_sparse
 from sottovoce.files import write_durably
 
 _log = logging.getLogger("sottovoce.holder")
@@ -82,18 +81,6 @@ class Memory:
     def _path(self, key: tuple[int, str], release: bytes) -> Path:
         tag = hashlib.sha256(repr(key).encode() + b"\0" + release).hexdigest()
         return self._folder / f"{self._party}.{self._plan}.{tag}"
-
-
-def digest_of(rows: Block) -> bytes:
-    """Of prepared rows and their labels, in their order."""
-    matrix = rows.rows
-    parts = (matrix.indptr, matrix.indices, matrix.data) if is_sparse(matrix) else (matrix,)
-    found = hashlib.blake2b(digest_size=32)
-    for array in (*parts, rows.labels):
-        whole = np.ascontiguousarray(array.T if array.flags.f_contiguous else array)
-        found.update(f"{whole.dtype.str}{whole.shape}".encode())
-        found.update(whole.data)
-    return found.digest()
 
 
 def _delete(path: Path) -> None:

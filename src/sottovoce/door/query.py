@@ -220,6 +220,14 @@ class Query(ABC):
         """Why a message is refused, or None. Made of the plan and the message alone."""
         return misfit(self.takes(plan, number), told)
 
+    def follows_from(self, told: Told, memory: Any) -> Told:  # noqa: ARG002
+        """All public numbers that the value follows from: those of the message, and of earlier ones what is in memory.
+
+        A sealed sum has the hash of them in its label: one that was left out here would leave two values under one
+        mask. What the coordinator has of them is `Ask.arrays` and `Ask.reminder`.
+        """
+        return told
+
     def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
         """What the exact value is, shape and limits, where the message of that round said `told`."""
         return Reals((self.length,))

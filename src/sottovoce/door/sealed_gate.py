@@ -104,7 +104,7 @@ class SealedGate(Gate):
             if not set(query.takes(self._public, round.number)) <= set(call.said):
                 raise RefusedError(f"query {query.name!r} in round {round.number} is asked with all that it takes.")
             self._recall()
-            label = label_of(query.name, round.number, call, round.told)
+            label = label_of(query.name, round.number, call, query.follows_from(round.told, round.memory))
             earlier = self._stored_share(query.name, round.number, call.attempt)
             if earlier is not None:
                 if earlier.text != json.dumps(label):

@@ -127,17 +127,16 @@ class Coordinator:
         found = self.journal.next_plan(made)
         if found is not None:
             known = self.journal.of(found).made
-            if "run_key" in known:
-                self._run_keys[found.keys] = RunKey(bytes.fromhex(known["run_key"]))
+            if found.sealing is not None and found.sealing.helper is None and not self.journal.ended:
+                self._run_keys[found.keys] = RunKey(bytes.fromhex(self.journal.keys_of(found, "key")["key"]))
             self._publics |= {fingerprint_of(public): public for public in known["public_keys"]}
         return found
 
     def settled(self, plan: Plan) -> Plan:
         """A plan that is about to be shown, proposed and run: kept, so that it comes back if the fit is interrupted."""
-        key = self._run_keys.get(plan.keys)
-        own = {} if key is None else {"run_key": key.private_bytes().hex()}
-        publics = [self._publics[known] for _, known in plan.keys]
-        self.journal.add_plan(plan, public_keys=publics, **own)
+        if (key := self._run_keys.get(plan.keys)) is not None:
+            self.journal.keep_keys(plan, {"key": key.private_bytes().hex()})
+        self.journal.add_plan(plan, public_keys=[self._publics[known] for _, known in plan.keys])
         return plan
 
     @property
@@ -267,6 +266,8 @@ class Coordinator:
         """How the answers of a round are got, of each party or as a sealed sum, and what is made of stored ones."""
         if plan.sealing is None:
             return functools.partial(self._ask, plan), _nothing_to_recall
+        if self._stored.made and self.journal.ended:
+            return self._asks_no_more, _nothing_to_recall
         key, left = self._run_keys.get(plan.keys), self._stored.left
         opener = Opener(plan, self._randomness if key is None else key.noise(plan.digest, self._randomness))
         if self.journal.path is not None:
@@ -279,6 +280,10 @@ class Coordinator:
             columns = self._columns(opener)
             return columns.values, columns.recall
         return functools.partial(self._sum, opener), _nothing_to_recall
+
+    def _asks_no_more(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:  # noqa: ARG002
+        """Of a run that is over, whose keys are gone."""
+        raise self.journal.unusable(f"its run is over, and has no answer to {ask.query!r} in round {number}")
 
     def _taken(self, plan: Plan, number: int, ask: Ask) -> dict[str, Array] | None:
         """The values of a round as an interrupted run stored them, if it did."""
@@ -299,13 +304,13 @@ class Coordinator:
         if known is None:
             self._have_charged(plan)
             if self._remote:  # in one process all ends are new after an interruption
-                own = self._dealt_with(plan)
-                pairs = {} if own is None else {"deal_pairs": own.state}
-                self.journal.note("opened", plan, self._told() | pairs, sync=False)
+                if (own := self._dealt_with(plan)) is not None:
+                    self.journal.keep_keys(plan, own.state)
+                self.journal.note("opened", plan, self._told(), sync=False)
         else:
             self._take_told(known)
             if (own := self._dealt_with(plan)) is not None:
-                own.restore(known["deal_pairs"])
+                own.restore(self.journal.keys_of(plan, "pairs"))
             with contextlib.suppress(RefusedError):  # one that refuses says so when it is asked
                 self._start(plan, self._there(signers(plan)))  # who accepted it again may not have been told to start
         self._take_counts()
@@ -559,6 +564,8 @@ class Coordinator:
         if left is not None and (left["round"], left["query"]) == (number, ask.query):
             attempt = left["attempt"]  # it was asked again, of fewer, before the run was interrupted
         call = Call(opener.roster.of((*queries, *helper)), attempt, tuple(ask.arrays))
+        if ask.reminder:
+            ask = dataclasses.replace(ask, each=dict.fromkeys(helper, ask.reminder))  # a helper keeps no numbers
         replies: dict[str, Reply] = {}
         while not replies:
             said = Frame("ask", 0, plan.digest, number, ask.query, ask.arrays, call.text)
@@ -572,7 +579,7 @@ class Coordinator:
                 said_of = {"round": number, "query": ask.query, "attempt": call.attempt}
                 self.journal.note("left", plan, gone | said_of, sync=True)
         shares = {name: checks.share(name, query, replies[name]) for name in call.roster}
-        label = label_of(ask.query, number, call, ask.arrays)
+        label = label_of(ask.query, number, call, {**ask.reminder, **ask.arrays})
         return {"sum": opener.open(shares, noise_of(query, plan, ask.arrays), label)}
 
     def _answers(self, plan: Plan, said: Frame, ask: Ask, parties: Iterable[str]) -> dict[str, Reply]:

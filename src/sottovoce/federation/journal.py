@@ -4,13 +4,15 @@
 
 A body is a line of JSON and the bytes of its arrays. The file is only appended to, and is synced before an answer is
 used. Whoever reads it has locked it before, and keeps it until the fit is over. It holds public texts and released
-values; where the coordinator tops up sealed sums, or deals for sealed columns, also its key of that run, in one entry
-with the plan. It is readable by its owner alone.
+values. Where the coordinator tops up sealed sums, or deals for sealed columns, its keys of the run are in a file beside
+it, `NAME.run.keys`, which is on disk before the plan is and is deleted when the run is over. Both are readable by their
+owner alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -29,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import InputError
-from sottovoce.files import sync_folder
+from sottovoce.files import read_plain, sync_folder, write_durably
 from sottovoce.formats import JOURNAL
 from sottovoce.plan.plan import Plan
 
@@ -105,6 +107,7 @@ class Journal:
         self._end = 0  # of what is whole in the file
         self._hash = b""
         self._pending: list[bytes] = []  # plans that were made, before the file is written to
+        self._keys: dict[str, Any] = {}  # by plan; of a file that is there, what it has
         self._plans: deque[Plan] = deque()
         self._runs: dict[str, Stored] = {}
         self.plans: list[Plan] = []
@@ -120,6 +123,52 @@ class Journal:
                 "arguments or the version of sottovoce changed"
             )
         return known
+
+    def keep_keys(self, plan: Plan, keys: Mapping[str, Any]) -> None:
+        """Keep the coordinator's keys of a plan until the fit has ended: on disk before an entry that needs them."""
+        if self.path is None or self._keys.get(plan.digest.hex()) == keys:
+            return
+        self._keys[plan.digest.hex()] = dict(keys)
+        if self._writes:
+            try:
+                self._write_keys()
+            except OSError as error:
+                raise self._stops(error) from None
+
+    def keys_of(self, plan: Plan, *needed: str) -> Mapping[str, Any]:
+        """These keys of a plan that is stored; without them its run does not go on."""
+        known: Mapping[str, Any] = self._keys.get(plan.digest.hex(), {})
+        if not set(needed) <= set(known):
+            raise self.unusable(
+                f"{self._key_path}, the coordinator's keys of that run, is lost or older, and with new keys a sum that "
+                "was opened before would get a second noise"
+            )
+        return known
+
+    def _write_keys(self) -> None:
+        if self._keys:
+            write_durably(self._key_path, json.dumps(self._keys).encode(), mode=0o600)
+
+    def _read_keys(self) -> None:
+        """Those of a run that goes on; of any other none are left."""
+        if not self.begun or self.ended:
+            self._delete_keys()
+            return
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(read_plain(self._key_path))
+            self._keys = found if isinstance(found, dict) else {}
+
+    def _delete_keys(self) -> None:
+        """Also what a killed process was writing."""
+        self._keys = {}
+        path = self._key_path
+        for each in (path, *path.parent.glob(f"{glob.escape(path.name)}.*.new")):
+            with contextlib.suppress(OSError):
+                each.unlink(missing_ok=True)
+
+    @property
+    def _key_path(self) -> Path:
+        return Path(f"{self.path}.keys")
 
     def add_plan(self, plan: Plan, **said: Any) -> None:
         """Take in a new plan: on disk with the next entry that is synced."""
@@ -154,6 +203,7 @@ class Journal:
             if not self.begun:
                 self._write(_packed("begun", "", self.about, {}))
             pending, self._pending, self.begun, self._writes = self._pending, [], True, True
+            self._write_keys()
             for body in pending:
                 self._write(body)
             os.fsync(self._handle)
@@ -166,6 +216,8 @@ class Journal:
         """Append an entry of a plan; with `sync` it is on disk when this returns."""
         if self._writes:
             self._append(_packed(kind, plan.digest.hex(), said, arrays or {}), sync=sync)
+        if kind == "ended" and self.path is not None:
+            self._delete_keys()
 
     def keep_outputs(self, texts: Mapping[str, str]) -> None:
         """The results of the fit, on disk before they are put in their places."""
@@ -183,6 +235,7 @@ class Journal:
         if self._file is not None and self.path is not None and not self.begun:
             with contextlib.suppress(OSError):
                 if self._is_ours():
+                    self._delete_keys()
                     self.path.unlink()
                     sync_folder(self.path.parent)
         self._let_go()
@@ -208,11 +261,15 @@ class Journal:
             if sync:
                 os.fsync(self._handle)
         except OSError as error:
-            self._let_go()  # what was torn is dropped when the run goes on
-            raise InputError(
-                f"the state of the run cannot be written to {self.path} ({error.strerror}), and the run stops. What "
-                "was charged stays charged; free some space and start the same command again: it goes on from here."
-            ) from None
+            raise self._stops(error) from None
+
+    def _stops(self, error: OSError) -> InputError:
+        """Why a run stops in the middle."""
+        self._let_go()  # what was torn is dropped when the run goes on
+        return InputError(
+            f"the state of the run cannot be written to {self.path} ({error.strerror}), and the run stops. What was "
+            "charged stays charged; free some space and start the same command again: it goes on from here."
+        )
 
     def _write(self, body: bytes) -> None:
         hash_ = hashlib.sha256(self._hash + body).digest()
@@ -298,6 +355,7 @@ class Journal:
             self.given_up = tuple(plan for plan in self.plans if self.charged(plan))
         if restart or not self.begun:  # what has no beginning was stopped before anything was charged
             self._reset(about)
+        self._read_keys()
         self._sign()
 
     def _take_all(self, data: bytes) -> None:

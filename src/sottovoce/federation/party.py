@@ -23,7 +23,7 @@ from sottovoce.data.progress import Hear, heard_by
 from sottovoce.data.threads import check_jobs, using
 from sottovoce.door.frames import Frame
 from sottovoce.door.gate import Gate
-from sottovoce.door.memory import Memory, digest_of
+from sottovoce.door.memory import Memory
 from sottovoce.door.noisy_rows import NONE, RowKeeper, digests_of, recipe_of
 from sottovoce.door.outgoing import Declared, Outgoing, Released, Share, declare_public, reply
 from sottovoce.door.query import ForgottenError, Query, Round
@@ -128,7 +128,7 @@ class Party(Answering):
         self._run: _Run | None = None
         self._seen: set[bytes] = set()
         self._prepared: Counter[bytes] = Counter()  # by plan, of a data set
-        self._keys = RunKeys(None if account is None else account.path, name)
+        self._keys = RunKeys(account, name)
         self.aligner.file.check(known, id_rule)
         if (kept := self.aligner.file.kept) is not None:
             self.use(kept.places, kept.digest)
@@ -388,7 +388,7 @@ class Party(Answering):
         fresh = form.remember(plan, rows)
         if self._account is None or not form.lasting(fresh):
             return fresh, None
-        kept = Memory(self._account.path, self.name, plan.digest, digest_of(rows))
+        kept = Memory(self._account.path, self.name, plan.digest, rows.digest())
         kept.clear(all_plans=False)
         found = self._recalled(form, plan, fresh, kept)
         if found is None:
@@ -546,6 +546,9 @@ class Party(Answering):
         beside = None if self._account is None else self._account.path.parent
         rows = devices.prepared(self._rows_of(plan), self._labels, recipe, plan.algorithm, beside)
         memory, kept = self._remembered(form, plan, rows)
+        if sealer is not None:
+            sealer.records = rows.digest()
+            self._keys.bind(plan, sealer.records, charged=self._charged(plan))
         used = self._begun(form, plan)
         self._keys.keep(plan)
         self._seen.add(plan.digest)

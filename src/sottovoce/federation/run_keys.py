@@ -20,6 +20,7 @@ from sottovoce.errors import RefusedError
 from sottovoce.federation.answering import acknowledged
 from sottovoce.files import write_durably
 from sottovoce.plan.plan import Plan
+from sottovoce.privacy.ledger import Account
 from sottovoce.sealed.pair_keys import OFFERS, PUBLIC_KEYS, PairKeys, PeerKey, RunKey, fingerprint_of
 
 _log = logging.getLogger("sottovoce.holder")
@@ -32,19 +33,22 @@ LONGEST: Final = timedelta(days=90)  # that a run may last, from its check on
 class RunKeys:
     """Keys that this party has told, by fingerprint; beside a ledger that of the checked or accepted plan, to go on.
 
+    Guarantee: by rows a key serves one account and one set of prepared rows. A file beside it says which, from before
+    the plan is charged; whoever serves another account or other rows by then has lost the key. Proof: `sealed/proofs`.
+
     A key lasts until the run is over or another plan is accepted: then nobody, not even its holder, can read what the
     others sealed with it. That of a run which the party left, and whose end nobody told it, is deleted after `LONGEST`.
     By columns no run goes on after a restart, and no key is written, but used labels are (`door/used_labels.py`).
     """
 
-    def __init__(self, ledger: Path | None, party: str) -> None:
+    def __init__(self, account: Account | None, party: str) -> None:
+        ledger, self._account = (None, "") if account is None else (account.path, account.dataset)
         self._folder = None if ledger is None else ledger.with_name(f"{ledger.name}.sealed")
         self._party = party
         self._known: dict[str, RunKey] = {}
         self._pairs: dict[bytes, tuple[Plan, PairKeys]] = {}  # by plan, of those that were checked or accepted
         self._used = ""  # the key of the accepted plan
         self._held = b""  # the plan that was checked last
-        self._labels: Path | None = None  # of the accepted plan
         self._expire()
 
     def new(self) -> str:
@@ -82,6 +86,28 @@ class RunKeys:
         self._pairs[plan.digest] = plan, pairs
         return pairs
 
+    def bind(self, plan: Plan, rows: bytes, *, charged: bool) -> None:
+        """Let the key of a plan that is about to be charged serve these prepared rows of this account alone, durably.
+
+        The first of all processes to say so decides. A plan that is `charged`, and whose key is for no rows, has a key
+        of before that: it was set back.
+        """
+        if self._folder is None or plan.split != "rows":
+            return  # a party without a ledger, or over columns, runs a plan once
+        path, said = self._path(self._folder, plan.digest, "rows"), json.dumps([self._account, rows.hex()])
+        same = not charged or path.exists()
+        if same:
+            try:
+                write_durably(path, said.encode(), mode=0o600, replace=False)
+            except FileExistsError:
+                same = path.read_text(encoding="ascii") == said
+        if not same:
+            raise RefusedError(
+                f"{self._party} does not go on with this plan: its key of the run was used for other records, or on "
+                "another account of its ledger, than it serves now, and answers on both would show how they differ. "
+                "What was released stays charged. Serve what the run was begun with, or start a new fit."
+            )
+
     def check_agreed(self, plan: Plan) -> None:
         """Refuse a plan of sealed sums whose ends have not agreed on their keys."""
         if plan.sealing is not None and not self._pairs[plan.digest][1].agreed:
@@ -106,17 +132,15 @@ class RunKeys:
         return reply("accept", frame, acknowledged(True))
 
     def keep(self, plan: Plan) -> None:
-        """Write the key of an accepted plan, for its holder alone; that of the plan before it is deleted."""
+        """Write the key of an accepted plan, for its holder alone; what there is of other plans is deleted."""
         if self._held == plan.digest:
             self._held = b""
         if self._used != (used := dict(plan.keys).get(self._party, "")):
             self._known.pop(self._used, None)
             self._used = used
         self._pairs = {digest: known for digest, known in self._pairs.items() if digest == plan.digest}
-        kept = plan.sealing is not None and plan.split == "rows"
-        self._delete(but=plan.digest if kept else b"")
+        self._delete(but=b"" if plan.sealing is None else plan.digest)
         self._write(plan)
-        self._end_labels(self._labels_of(plan))
 
     def labels(self, plan: Plan) -> UsedLabels | None:
         """Where labels of masks are registered, if anywhere: of sealed columns, beside a ledger."""
@@ -144,9 +168,8 @@ class RunKeys:
             write_durably(path, data, mode=0o600)
 
     def end(self, digest: bytes) -> None:
-        """The run of a plan that this process does not know is over: its key is deleted."""
-        if self._folder is not None:
-            self._path(self._folder, digest).unlink(missing_ok=True)
+        """The run of a plan that this process does not know is over: so are its key and its labels."""
+        self._delete(f"{digest.hex()}.{self._own}.*")
 
     def forget(self) -> None:
         """The run is over: so are all keys."""
@@ -154,14 +177,18 @@ class RunKeys:
         self._pairs.clear()
         self._used = ""
         self._delete()
-        self._end_labels()
 
-    def _delete(self, but: bytes = b"") -> None:
-        """Keys of this party on disk, also one that a killed process was writing, less that of one plan."""
+    def _delete(self, which: str = "", but: bytes = b"") -> None:
+        """What this party has of runs on disk, also what a killed process was writing, less that of one plan.
+
+        Keys go before what they are for. A plan whose labels are gone is masked in no more, and one that was charged is
+        not begun again.
+        """
         if self._folder is not None:
-            for path in self._folder.glob(f"*.{self._ending}*"):
+            kept = [f"{but.hex()}.{self._own}.{kind}" for kind in ("key", "rows", "labels")]
+            for path in sorted(self._folder.glob(which or f"*.{self._own}.*")):  # NAME.key, NAME.labels, NAME.rows
                 try:
-                    if path != self._path(self._folder, but):
+                    if path.name not in kept:
                         path.unlink(missing_ok=True)
                 except OSError as error:
                     _log.error("%s of a run that is over cannot be deleted (%s); delete it.", path, error.strerror)
@@ -174,23 +201,13 @@ class RunKeys:
                 if path.stat().st_mtime < before:
                     path.unlink()
 
-    def _end_labels(self, now: Path | None = None) -> None:
-        """Those of this process's run before are used no more: without the file nothing is masked."""
-        if self._labels is not None and self._labels != now:
-            self._labels.unlink(missing_ok=True)
-        self._labels = now
-
     def _labels_of(self, plan: Plan) -> Path | None:
         if self._folder is None or not plan.sealed_columns:
             return None
-        return self._folder / f"{plan.digest.hex()}.{self._own}.labels"
+        return self._path(self._folder, plan.digest, "labels")
 
-    def _path(self, folder: Path, digest: bytes) -> Path:
-        return folder / f"{digest.hex()}.{self._ending}"
-
-    @property
-    def _ending(self) -> str:
-        return f"{self._own}.key"
+    def _path(self, folder: Path, digest: bytes, kind: str = "key") -> Path:
+        return folder / f"{digest.hex()}.{self._own}.{kind}"
 
     @property
     def _own(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,13 @@ class Shape:
         return full
 
 
+class Seen(NamedTuple):
+    """Rows seen through a P, and what was told of it and, once they are cut, of C."""
+
+    rows: Projected
+    told: dict[str, NDArray[Any]]
+
+
 class LengthSum(NumberSum):
     """sum_i min(1, |P'x_i| / radius); the holder keeps P and the lengths for `ProjectedGradient`."""
 
@@ -89,7 +96,8 @@ class LengthSum(NumberSum):
 
     def value(self, round: Round) -> Array:
         """Of lengths in units of the radius."""
-        rows = round.memory["gradient"] = self.shape.projected(round.rows, round.told)
+        rows = self.shape.projected(round.rows, round.told)
+        round.memory["gradient"] = Seen(rows, {name: round.told[name] for name in self.shape.takes})
         radius = float(round.told["radius"][0])
         return np.array([rows.number_sum(lambda lengths, labels: lengths / radius)])  # noqa: ARG005
 
@@ -134,16 +142,26 @@ class ProjectedGradient(Query):
             return rows.weighted_sum(point.reshape(-1, loss.outputs), several).ravel()
         return rows.weighted_sum(point, Slope(loss, self.bound, rows.bits, most, offset[0]))
 
-    def _rows(self, memory: dict[str, Any], round: Round) -> Projected:
+    def follows_from(self, told: Told, memory: dict[str, Seen]) -> Told:
+        """With P and C, as the rows were seen through them."""
+        if "projection" in told:
+            return told
+        seen = memory.get(self.name)
+        if seen is None or seen.rows.ready == ("cut" in told):  # a C for rows that have theirs comes with a P
+            raise ForgottenError(f"query {self.name!r} needs rows that were projected and cut; tell P and C.")
+        return {**seen.told, **told}
+
+    def _rows(self, memory: dict[str, Seen], round: Round) -> Projected:
+        told = self.follows_from(round.told, memory)
         if "projection" in round.told:
             memory.clear()  # the rows of the stage before
-            memory[self.name] = self.shape.projected(round.rows, round.told)
-        rows: Projected | None = memory.get(self.name)
-        if rows is None or rows.ready == ("cut" in round.told):  # a C for rows that have theirs comes with a P
-            raise ForgottenError(f"query {self.name!r} needs rows that were projected and cut; tell P and C.")
-        if not rows.ready:
-            rows.cut(float(round.told["cut"][0]))
-        return rows
+            kept = {name: told[name] for name in self.shape.takes}
+            memory[self.name] = Seen(self.shape.projected(round.rows, told), kept)
+        seen = memory[self.name]
+        if not seen.rows.ready:
+            seen.rows.cut(float(told["cut"][0]))
+            seen.told["cut"] = told["cut"]
+        return seen.rows
 
 
 class ScaleGradient(ProjectedGradient):

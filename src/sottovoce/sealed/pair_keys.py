@@ -79,9 +79,12 @@ class RunKey:
         """What nobody but this end can make, for one purpose."""
         return _derived(self._seed, ["own", purpose, *of])
 
-    def noise(self, digest: bytes, source: Randomness) -> Randomness:
-        """Where this end draws what enters opened values of a plan: by label. A seeded run has its own source."""
-        return KeyedRandomness(self.own(NOISE, [digest.hex()])) if source.secure else source
+    def noise(self, digest: bytes, source: Randomness, records: bytes = b"") -> Randomness:
+        """Where this end draws what enters opened values of a plan: by label. A seeded run has its own source.
+
+        `records` is the digest of its rows, where it has some: noise on other rows is other noise.
+        """
+        return KeyedRandomness(self.own(NOISE, [digest.hex(), records.hex()])) if source.secure else source
 
     def exchanged(self, public: bytes) -> bytes:
         """x: of the pair, by X25519; no key by itself."""

@@ -3,8 +3,9 @@
     share_i = v_i + noise(a) + sum_{j > i} stream(k_ij, label) - sum_{j < i} stream(k_ij, label)      modulo 2^64
     opened  = sum_i share_i + noise(tau)
 
-The label says all that was asked: query, round, attempt, roster and the hash of what the coordinator told. So masks
-cancel only where all parties of the roster were asked the same, and no other sum has the same masks.
+The label says all that was asked: query, round, attempt, roster and the hash of all numbers of the coordinator that the
+value follows from, whenever they were told. So masks cancel only where all parties of the roster were asked the same,
+and no other sum has the same masks.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ class Call(NamedTuple):
 
 
 def label_of(query: str, number: int, call: Call, told: Mapping[str, NDArray[Any]]) -> list[Any]:
-    """What the masks of a sum are made for: all that it was asked by, less what a restarted party is reminded of."""
+    """What the masks of a sum are made for: all that it was asked by; `told` is as `Query.follows_from` gives it."""
     if not set(call.said) <= set(told):
         raise RefusedError(f"query {query!r} in round {number} lacks numbers that it is said to have.")
-    return ["sum", query, number, call.attempt, list(call.roster), hash_of({name: told[name] for name in call.said})]
+    return ["sum", query, number, call.attempt, list(call.roster), hash_of(told)]
 
 
 class Sealer:
@@ -86,6 +87,7 @@ class Sealer:
         self._roster = frozenset(self._members)
         self._tops_up = name not in plan.names
         self._digest = plan.digest
+        self.records = b""  # the digest of this end's prepared rows
 
     def check(self, call: Call) -> None:
         """Refuse a roster that is none, that has grown again, or that is smaller than the shares of noise allow."""
@@ -101,8 +103,8 @@ class Sealer:
             )
 
     def noise(self, source: Randomness) -> Randomness:
-        """Where this end draws what enters its shares: by label, so that a label has one content in every process."""
-        return self._keys.key.noise(self._digest, source)
+        """Where this end draws what enters its shares: by its rows and the label, so that both have one content."""
+        return self._keys.key.noise(self._digest, source, self.records)
 
     def keep(self, roster: Sequence[str]) -> None:
         """From now on nobody outside this roster is summed with."""

@@ -188,12 +188,14 @@ class CoordinateWalk(Walk):
     def walk(self, round: Round, noise: Integers | None, step: float) -> NDArray[Any]:
         """A holder that is alone takes the steps; one of several only says its sum and waits for the others'."""
         rows, order, moves = round.rows, self.order(round), Moves(round.plan, round.told["curvatures"])
-        scores = round.memory.follow(rows, round.told["weights"])
+        # Numbers of earlier messages are not in the label of a sealed sum, and may not enter it by rounding either.
+        memory = round.memory if round.plan.sealing is None else Scores(rows)
+        scores = memory.follow(rows, round.told["weights"])
         sizes = moves.steps if len(round.plan.parties) == 1 else np.zeros(self.dimension)
         loss = (code_of(moves.loss), moves.loss.parameter)
         steps = CoordinateSteps(moves.clip, sizes, *moves.terms, *loss, moves.records)
         drawn, bits = (np.zeros(len(order)), -1) if noise is None else (noise, rows.sum_bits)
-        return rows.coordinate_walk(scores, round.memory.weights, order, steps, drawn, step, bits)
+        return rows.coordinate_walk(scores, memory.weights, order, steps, drawn, step, bits)
 
 
 class ColumnSquares(Query):

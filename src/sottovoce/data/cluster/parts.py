@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,10 @@ class PartsOnCluster(Parts):
         sizes = [facts[place][0] for place in places]
         self._ends = list(itertools.accumulate(map(len, sizes), initial=0))
         super().__init__(about, list(itertools.chain.from_iterable(sizes)))
+
+    def digest(self) -> bytes:
+        """Of what the workers said of the rows of each source, when they had prepared them."""
+        return hashlib.blake2b(b"".join(self._digests or ()), digest_size=32).digest()
 
     def each(self, work: Work[Found], chosen: Sequence[Integers] | None = None) -> Iterator[Found]:
         """In the order of the sources, once all workers have answered."""

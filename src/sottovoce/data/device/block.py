@@ -7,6 +7,7 @@ piece in every pass.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
@@ -31,7 +32,7 @@ from sottovoce.data.device.loops import (
     shape_of,
     shared_memory,
 )
-from sottovoce.data.device.pieces import Arrays, Piece, gathered, on_device, sent_to, stored
+from sottovoce.data.device.pieces import CHUNK, Arrays, Piece, gathered, on_device, sent_to, stored
 from sottovoce.data.grid import bounded, exact_weights, toward_zero
 from sottovoce.data.preparation import Preparation
 from sottovoce.data.projection import Projected, _checked, _each, _on_grid
@@ -103,6 +104,18 @@ class DeviceBlock:
     def whole(self) -> DeviceBlock:
         """The holder's block. It does not hold itself: the device's memory is given back as soon as nobody needs it."""
         return self if self._whole is None else self._whole
+
+    def digest(self) -> bytes:
+        """Of all rows, labels and marks of null rows, however much of them the device has room for."""
+        found = [hashlib.blake2b() for _ in range(5)]
+        for piece in (*self._pieces, *self._host):
+            for to, array in zip(found, piece.arrays, strict=False):
+                step = max(1, CHUNK * len(array) // max(array.size, 1))
+                for start in range(0, len(array), step):
+                    part = np.ascontiguousarray(cupy().asnumpy(array[start : start + step]))
+                    to.update(f"{part.dtype.str}{part.shape[1:]}".encode() if not start else b"")
+                    to.update(part.data)
+        return hashlib.blake2b(b"".join(each.digest() for each in found), digest_size=32).digest()
 
     def take(self, indices: Integers) -> DeviceBlock:
         """The named rows as a batch, in any order, each as often as it is named."""

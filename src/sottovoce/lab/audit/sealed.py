@@ -166,7 +166,7 @@ class SealedRows(Side):
                     for name, gate in gates.items()
                 }
                 noise = noise_of(self.queries[self.own][ask.query], plan, ask.arrays)
-                value = opener.open(shares, noise, label_of(ask.query, number, call, ask.arrays))
+                value = opener.open(shares, noise, label_of(ask.query, number, call, {**ask.reminder, **ask.arrays}))
                 seen = np.rint(value / noise.release.step).astype(np.int64)
                 if "coordinator" in self.pool:
                     seen = np.sum([words.view(np.uint64) for words in shares.values()], axis=0).view(np.int64)
