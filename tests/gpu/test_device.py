@@ -302,6 +302,23 @@ def test_memory_is_given_back_with_the_last_name_of_a_block() -> None:
     assert xp.get_default_memory_pool().used_bytes() == before
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_digest_is_of_rows_labels_and_null_rows(form: str) -> None:
+    X, y = rows_of(301, 7)
+    recipe = Preparation(Bounds(row_norm=2.0), 7, True, 301, (0, 1))
+    row, label, null = X.copy(), y.copy(), X.copy()
+    row[300, 1] += 0.25
+    label[300] = 1 - label[300]
+    null[299, 0] = math.nan
+    with pytest.MonkeyPatch.context() as patch:
+        parted = half_there(FORMS[form](X), y, recipe, patch).digest()
+    found = [device.DeviceBlock.prepare(FORMS[form](A), b, recipe).digest() for A, b in ((X, y), (row, y), (X, label))]
+    found.append(device.DeviceBlock.prepare(FORMS[form](null), y, recipe).digest())
+    assert len(set(found)) == 4
+    assert device.DeviceBlock.prepare(FORMS[form](X), y, recipe).digest() == found[0]
+    assert len(parted) == 32
+
+
 def test_what_a_block_has_not_is_told() -> None:
     there = device.DeviceBlock.prepare(*rows_of(100, 3), Preparation(Bounds(row_norm=2.0), 3, True, 100, (0, 1)))
     assert not hasattr(there, "column_dots")
