@@ -29,7 +29,7 @@ from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, either
 from sottovoce.queries.gradient import ClassesSum
 from sottovoce.queries.numbers import ClassCounts
-from sottovoce.queries.projected import ProjectedGradient, Shape
+from sottovoce.queries.projected import ProjectedGradient, Seen, Shape
 from support import at, handle, plan_of, told_to
 
 FEATURES, CLASSES, RECORDS = 3, 4, 7
@@ -85,7 +85,7 @@ def value(query: Query, said: dict[str, np.ndarray], records: list[Any], sparse:
     memory: dict[str, Any] = {}
     if isinstance(query, ProjectedGradient):
         own = MATRIX if query.shape.kind == "triangular" else np.append(np.arange(1.0, D), 0.0)
-        memory["gradient"] = query.shape.projected(block, query.shape.told(own))
+        memory["gradient"] = Seen(query.shape.projected(block, seen := query.shape.told(own)), seen)
     return at(query, block, plan=PLAN, memory=memory, **said)
 
 
@@ -283,7 +283,7 @@ def test_counts_of_labels_that_are_no_places_are_counts() -> None:
 def test_a_nan_is_no_class(classes: tuple[Any, ...]) -> None:
     """A column of numbers and one with a text in it would match it differently."""
     loss = Named(name="softmax", parameters={"classes": 3.0}) if len(classes) == 3 else Named(name="logistic")
-    with pytest.raises(ValueError, match="one that no label can equal"):
+    with pytest.raises(ValueError, match="neither a text nor a finite number"):
         problem(classes=classes, loss=loss)
     for labels in (np.array([math.nan, 1.0]), np.array([math.nan, "x"], dtype=object)):
         assert not equal(labels, math.nan).any()

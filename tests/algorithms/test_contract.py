@@ -206,7 +206,9 @@ class AlgorithmContract:
         plan = case.plan()
         parties = parties_of(plan)
         if case.sealed:
-            plan = Coordinator(InProcess(parties)).with_keys(plan)
+            coordinator = Coordinator(InProcess(parties))
+            plan = coordinator.with_keys(plan)
+            coordinator.check(plan)  # which is where keys of pairs are agreed on
         for party in parties:
             assert said(party, Frame("plan", 1, plan.digest, text=plan.to_json())).kind == "accept"
             for release in plan.releases:

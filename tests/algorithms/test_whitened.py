@@ -29,7 +29,7 @@ from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, Relation, either
 from sottovoce.queries.gram import ColumnSquares
 from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum
-from sottovoce.queries.projected import LengthSum, ProjectedGradient, Shape
+from sottovoce.queries.projected import LengthSum, ProjectedGradient, Seen, Shape
 from support import REGULARISERS, at, plan_of, told_to
 
 FEATURES, RECORDS = 3, 7
@@ -63,7 +63,8 @@ def valued(query: Query, told: Mapping[str, np.ndarray]) -> Values:
     def value(block: Block) -> np.ndarray:
         memory: dict[str, Any] = {}
         if isinstance(query, ProjectedGradient) and query.name == "gradient":
-            memory["gradient"] = query.shape.projected(block, query.shape.told(PROJECTIONS[query.shape.kind]))
+            seen = query.shape.told(PROJECTIONS[query.shape.kind])
+            memory["gradient"] = Seen(query.shape.projected(block, seen), seen)
         return at(query, block, plan=PLAN, memory=memory, **told)
 
     return value
@@ -201,7 +202,7 @@ def test_rows_are_asked_for_in_order() -> None:
     query = {query.name: query for query in algorithms.of(plan).queries(plan, "anna")}["gradient"]
     told = {name: np.ones(wanted.largest) for name, wanted in query.takes(plan, plan.release("gradient").first).items()}
     block, first = block_of(np.eye(3), np.ones(3)), plan.release("gradient").first
-    memory = {"gradient": projection.Projected(block, np.ones(D))}
+    memory = {"gradient": Seen(projection.Projected(block, np.ones(D)), {})}
     for missing in ({}, memory):
         with pytest.raises(RefusedError, match="needs rows that were projected and cut"):
             query.value(Round(plan, first + 1, {k: v for k, v in told.items() if k != "cut"}, block, missing))
@@ -209,7 +210,7 @@ def test_rows_are_asked_for_in_order() -> None:
     with pytest.raises(RefusedError, match="tell P and C"):  # another C would be taken for the first
         query.value(Round(plan, first, told, block, memory))
     with pytest.raises(LeakError, match="cut already"):
-        memory["gradient"].cut(1.0)
+        memory["gradient"].rows.cut(1.0)
     with pytest.raises(LeakError, match="not prepared for exact scores"):
         projection.Projected(block_of(np.eye(3), np.ones(3), epsilon=math.inf), np.ones(D))
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from processes import Program
+from sottovoce.app import superuser
 from sottovoce.app.cli import app
 from sottovoce.privacy.ledger import Ledger
 
@@ -26,7 +26,7 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """As root every end of a federation has a line more to say, and tests may be run as root."""
-    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
+    monkeypatch.setattr(superuser, "_user", lambda: 1000)
 
 
 @pytest.fixture

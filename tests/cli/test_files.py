@@ -136,7 +136,8 @@ def test_a_damaged_file_is_refused(tmp_path, case):
     content = json.loads(path.read_text())
     DAMAGE[case](content)
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="is not a model file of this version"):
+    said = "NaN is no number of JSON" if case == "a NaN" else "is not a model file of this version"
+    with pytest.raises(InputError, match=said):
         load(path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ ROOT = "this runs as root"
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch, ordinary_user: None) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
+    monkeypatch.setattr(superuser, "_user", lambda: 0)
 
 
 def ends(folder: Path, invoke: Any) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def test_the_doctor_warns_of_root(root: None, tmp_path: Path, invoke: Any, monke
     invoke("provision", tmp_path / "sites", "north")
     path = tmp_path / "sites/north/party.toml"
     assert [finding.text for finding in examine(path) if finding.check == "user"] == [AS_ROOT]
-    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
+    monkeypatch.setattr(superuser, "_user", lambda: 1000)
     assert not [finding for finding in examine(path) if finding.check == "user"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sealed.hostile import Hostile, sealed_plan
 from sealed_fits import Watched, by_columns, by_rows, model
 from sottovoce.algorithms.cd import walk
 from sottovoce.data.block import Block
@@ -28,6 +28,9 @@ from sottovoce.sealed import sums
 from sottovoce.sealed.sums import Call
 from sottovoce.solvers import by_name
 from sottovoce.transports.identity import PLAN
+
+sys.path.insert(0, str(Path(__file__).parent))
+from hostile import Hostile, sealed_plan
 
 WHO, TOLD = "party 1", {"weights": np.array([0.3, -0.2])}
 

@@ -11,11 +11,12 @@ AS_ROOT: Final = (
     "(deploy/ has a service that does)."
 )
 _LOG: Final = logging.getLogger(__name__)
+_user = getattr(os, "geteuid", lambda: -1)  # not every system has such users
 
 
 def is_root() -> bool:
     """Whether this process may do everything; False where there is no such user."""
-    return hasattr(os, "geteuid") and os.geteuid() == 0
+    return bool(_user() == 0)
 
 
 def warn_as_root() -> None:

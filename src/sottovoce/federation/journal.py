@@ -162,9 +162,9 @@ class Journal:
         """Also what a killed process was writing."""
         self._keys = {}
         path = self._key_path
-        for each in (path, *path.parent.glob(f"{glob.escape(path.name)}.*.new")):
+        for each in path.parent.glob(f"{glob.escape(path.name)}*"):
             with contextlib.suppress(OSError):
-                each.unlink(missing_ok=True)
+                each.unlink()
 
     @property
     def _key_path(self) -> Path:
@@ -355,8 +355,8 @@ class Journal:
             self.given_up = tuple(plan for plan in self.plans if self.charged(plan))
         if restart or not self.begun:  # what has no beginning was stopped before anything was charged
             self._reset(about)
-        self._read_keys()
         self._sign()
+        self._read_keys()
 
     def _take_all(self, data: bytes) -> None:
         if data.startswith(_MAGIC):
