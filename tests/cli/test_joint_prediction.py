@@ -204,7 +204,7 @@ def test_remote_parties_train_and_then_predict_for_one_of_them_that_evaluates(tr
     refused = invoke("predict", model, town / "people.toml", code=3)
     assert "no part in predictions for 'coordinator'" in refused.stderr
     refused = invoke("predict", model, town / "people.toml", "--recipient", "clinic", code=3)
-    assert f"lab has a model of plan {plan[:12]} that its holder has not approved" in refused.stderr
+    assert f"clinic has a model of plan {plan[:12]} that its holder has not approved" in refused.stderr
     for name in ("clinic", "lab"):
         assert "approved" in invoke("models", "approve", town / f"{name}.db", plan[:8], "--yes").stdout
     assert json.loads(invoke("models", "list", lab, "--json").stdout)["models"][0]["approved"] is True
