@@ -198,7 +198,7 @@ def add_noise_by_key() -> None:
         return noise(self, query, told, SeededRandomness(17, "dealt", query.name, hash_of(told)))
 
     Opener.open, LocalDeals._noise = open_, dealt  # type: ignore[method-assign]
-    RunKey.noise = lambda self, digest, source: Labelled(source)  # type: ignore[method-assign]
+    RunKey.noise = lambda self, digest, source, records=b"": Labelled(source)  # type: ignore[method-assign]
     without_chance()  # a look-up rounds by its pads, which so are the same in every run
     plan_by = algorithms.plan_by
 
