@@ -1,12 +1,14 @@
 """What a plan of sealed sums promises against parties that pool, with the dealer or without: a curve.
 
-The variance that is left is that of `noise_left`; the epsilon is that of the same releases with so much noise.
+The epsilon is that of the same releases with the variance that is left to them, as `Sealing.left` says. By columns a
+dealer with one party has every column, so nothing is left.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import pool_name
@@ -14,10 +16,27 @@ from sottovoce.plan.sealing import COORDINATOR, Sealing
 from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
 from sottovoce.privacy.events import Event
 from sottovoce.privacy.relation import Relation, inside
-from sottovoce.queries.noise_left import Pool, left_to
 from sottovoce.queries.pricing import Form, Pricing, queries_of, sealed_events
 
 Run = tuple[Form, Plan, Pricing]
+
+
+class Pool(NamedTuple):
+    """Who pools: so many parties, and whether the dealer is with them."""
+
+    parties: int
+    dealer: bool
+
+
+def left_to(plan: Plan, pool: Pool) -> float:
+    """The variance of a sealed sum that is left to a pool, in that of the plan's release."""
+    sealing, parties = plan.sealing, len(plan.parties)
+    if sealing is None:
+        return 1.0
+    if plan.split == "columns" and pool.dealer and pool.parties:
+        return 0.0
+    gone = min(sealing.absent, parties - 1 - pool.parties)
+    return sealing.left(parties, pool.parties, dealer=pool.dealer, gone=gone)
 
 
 def pools(sealing: Sealing, parties: int, counts: Sequence[int]) -> Iterator[tuple[str, Pool]]:
