@@ -28,7 +28,7 @@ from sottovoce.sealed.ring import check_room
 from sottovoce.solvers.auto import preferences
 
 SOLVERS = FAMILIES  # by name
-WIDEST, FEWEST_BITS = 4.0, 6  # the largest K of a sealed sum, and the fewest bits that rows and slopes may have
+FEWEST_BITS = 6  # that rows and slopes may have
 
 
 def forms(solver: str) -> tuple[Algorithm, ...]:
@@ -68,12 +68,6 @@ def missed(plan: Plan, false_alarms: Sequence[float], *, beside: Sequence[Plan] 
 def pooled(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
     """The epsilon of a plan of sealed sums, with plans beside it, against those who pool, by name."""
     return pooling.curve([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
-
-
-def noises(plan: Plan) -> dict[str, float]:
-    """By title of each sealed sum: the deviation of its noise over that of data in one place."""
-    named = titles(plan)
-    return {named[query]: noise for query, noise in pooling.noises(of(plan), plan).items()}
 
 
 def _profiles(plans: tuple[Plan, ...], relation: Relation) -> dict[str, Profile]:
@@ -240,8 +234,7 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
         charged = "zero-out" if release.rate is not None else plan.relation
         std = release.std * finer.charged(charged) / release.charged(charged)
         releases.append(Release.of(query, *times, std, step, release.rate))
-        widest = WIDEST if plan.split == "columns" else 1.0
-        part = max(sealing.share(parties), sealing.top_up(parties, widest))
+        part = max(sealing.share(parties), sealing.top_up(parties))
         scale = release.std * math.sqrt(part) / step / float(np.min(query.noise_weights))
         too_wide = max(too_wide, scale / MAX_WIDE)
     if too_wide <= 1.0:
@@ -264,7 +257,7 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
         query = queries[release.query]
         if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
             raise RefusedError(f"the plan seals {release.query!r} of {form.name}, which is no sum over all parties.")
-        noise = release.std * math.sqrt(plan.noises(WIDEST)) / float(np.min(query.noise_weights))
+        noise = release.std * math.sqrt(plan.noises()) / float(np.min(query.noise_weights))
         check_room(plan.records, release.charged_zero_out, release.step, noise)
         step = query.joint_step(plan.preparation.bits) if plan.split == "columns" else None
         if step is not None and release.step != step:

@@ -50,7 +50,7 @@ class DealingGate:
                 raise RefusedError(f"query {query.name!r} in round {number} is asked with all that it takes.")
             if call.attempt > spare:
                 raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and no more.")
-            noise, nothing = noise_of(query, self._plan, told), np.zeros(query.length, dtype=np.int64)
+            noise, nothing = noise_of(query, self._plan), np.zeros(query.length, dtype=np.int64)
             words = sealer.sealed(nothing, noise, label, labelled(sealer.noise(self._randomness), label))
             sealer.keep(call.roster)
             return Share(query.name, number, words, json.dumps(label), seal=SEAL)

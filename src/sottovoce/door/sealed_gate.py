@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate
 from sottovoce.door.outgoing import SEAL, Masked, Share
-from sottovoce.door.query import Query, Round, Told, Walk
+from sottovoce.door.query import Query, Round, Walk
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.sealed.pair_keys import OFFERS, PairKeys
@@ -125,7 +125,7 @@ class SealedGate(Gate):
                     if product is None
                     else self._product(query, release, round, product)
                 )
-                words = sealer.sealed(values, noise_of(query, self._public, round.told), label, drawn)
+                words = sealer.sealed(values, noise_of(query, self._public), label, drawn)
             share = Share(query.name, round.number, words, json.dumps(label), seal=SEAL)
             return self._store_share(share, sealer, call)
 
@@ -209,9 +209,9 @@ class SealedGate(Gate):
                 self._counted.add((number, name))
 
 
-def noise_of(query: Query, plan: Plan, told: Told) -> Noise:
+def noise_of(query: Query, plan: Plan) -> Noise:
     """What a sealed sum of a query is released with."""
-    return Noise(plan.release(query.name), query.noise_weights, query.known_part(plan, told))
+    return Noise(plan.release(query.name), query.noise_weights)
 
 
 def offered(pairs: PairKeys, publics: NDArray[Any] | None) -> Masked:

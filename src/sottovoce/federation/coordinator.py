@@ -580,7 +580,7 @@ class Coordinator:
                 self.journal.note("left", plan, gone | said_of, sync=True)
         shares = {name: checks.share(name, query, replies[name]) for name in call.roster}
         label = label_of(ask.query, number, call, {**ask.reminder, **ask.arrays})
-        return {"sum": opener.open(shares, noise_of(query, plan, ask.arrays), label)}
+        return {"sum": opener.open(shares, noise_of(query, plan), label)}
 
     def _answers(self, plan: Plan, said: Frame, ask: Ask, parties: Iterable[str]) -> dict[str, Reply]:
         """The replies to an ask. Restarted parties are proposed the plan again, charged once, and asked again."""

@@ -126,13 +126,10 @@ class Problem(Frozen):
         kept = 0.0 if self.sealing is None else self.sealing.reserve
         return mu_for(self.epsilon, inside(self.delta)) * math.sqrt(1.0 - kept)
 
-    def noises(self, known: float = 1.0) -> float:
-        """The variance of a sum over the parties, in that of one release: each adds its own noise, or a share of it.
-
-        `known` is the K of a sealed sum (`Sealing`).
-        """
+    def noises(self) -> float:
+        """The variance of a sum over the parties, in that of one release: each adds its own noise, or a share of it."""
         if self.sealing is not None:
-            return self.sealing.variance(len(self.parties), known)
+            return self.sealing.variance(len(self.parties))
         return 1.0 if self.split == "columns" else float(len(self.parties))
 
     @functools.cached_property

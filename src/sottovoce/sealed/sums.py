@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 
 
 class Noise(NamedTuple):
-    """What a sum is released with: the noise of its release, the weights of its entries, and its K."""
+    """What a sum is released with: the noise of its release, and the weights of its entries."""
 
     release: Release
     weights: NDArray[np.float64] | float
-    known: float
 
     def steps(self, part: float) -> NDArray[np.float64] | float:
         """The standard deviation of a part of the variance, in steps of the grid."""
@@ -115,7 +114,7 @@ class Sealer:
     ) -> NDArray[np.int64]:
         """Whole numbers under this party's share of the noise and its masks."""
         parties = len(self._parties)
-        part = self.sealing.top_up(parties, noise.known) if self._tops_up else self.sealing.share(parties)
+        part = self.sealing.top_up(parties) if self._tops_up else self.sealing.share(parties)
         scale = noise.steps(part)
         if not self._tops_up and not np.min(scale) >= LEAST_SHARE:
             raise LeakError("a share of the noise is below 8 steps of its grid; nothing was released.")
@@ -245,10 +244,10 @@ class Opener:
         for words in shares.values():
             total += words.view(np.uint64)
         opened = total.view(np.int64)
-        top_up = sealing.top_up(parties, noise.known)
+        top_up = sealing.top_up(parties)
         if top_up > 0.0 and sealing.dealer == COORDINATOR and self.plan.split == "rows":  # by columns it was dealt
             opened = opened + wide_gaussian(noise.steps(top_up), size, labelled(self._randomness, label))
-        release, most = noise.release, float(np.max(noise.steps(sealing.variance(parties, noise.known))))
+        release, most = noise.release, float(np.max(noise.steps(sealing.variance(parties))))
         reach = self.plan.records * release.charged_zero_out / release.step + 64 * most
         if not np.all(np.abs(opened.astype(np.float64)) <= reach):
             raise WireError(
