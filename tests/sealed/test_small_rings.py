@@ -1,8 +1,8 @@
 """Two parties and a dealer in rings so small that every state is played: what party 1 sees is alike for all data.
 
 The formulas are those of `sealed/columns.py` and `sealed/dealer.py`, of one record, words modulo 4. All pads of party
-0, and the shares that hide what is dealt, are played through at once; party 1 has fixed pads, which it knows. Its view is
-what party 0 says under pads, and its own shares of what is dealt: the rest, where it is the one that is dealt to.
+0, and the shares that hide what is dealt, are played through at once; party 1 has fixed pads, which it knows. Its view
+is what party 0 says under pads, and its own shares of what is dealt: the rest, where it is the one that is dealt to.
 """
 
 from __future__ import annotations
