@@ -7,7 +7,7 @@ Bounds hold for any chances. Proof: `proofs/columns.md`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,13 @@ FEW, MANY = 32, 64  # levels
 WIDENINGS: Final = (1, 2, 4, 8)
 _SLOW = 0.25  # the curvature of a slope for which few levels do
 _NEAR, _FAR = 3.0, 4.0  # deviations of scores, and of residuals, that a table has to reach
+
+
+class Projection(NamedTuple):
+    """P, (columns, directions), whole numbers in the unit in which rows are clipped at C^2 = 4 2^g."""
+
+    matrix: NDArray[np.int64]
+    exponent: int  # g
 
 
 @dataclass(frozen=True, eq=False)
