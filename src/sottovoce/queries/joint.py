@@ -36,7 +36,7 @@ from sottovoce.sealed.tables import (
     slope_chances,
     slope_level,
 )
-from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, ROW_BITS, UNIT_BITS, exponent_of, fits_clip, row_square
+from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, ROW_BITS, UNIT_BITS, exponent_of, fits_clip
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -79,15 +79,16 @@ def slope_takes(dimension: int, levels: int, outputs: int = 1) -> dict[str, Real
 class JointGradient(JointSum, GradientSum):
     """sum_i n_i r_i x_i of all parties' columns, r_i a bit whose mean is the slope: |r_i| <= slope_bound.
 
-    Guarantee: zero-out moves it by at most slope_bound, replace-one by twice that. A record that is null at one party
-    adds 0. Edges: slopes are cut at a power of two, so that sums are on a grid; at the next above the one asked for.
+    Guarantee: zero-out moves it by at most slope_bound, times sqrt Q of rows whose parts' norms overlap, replace-one by
+    twice that. A record that is null at one party adds 0. Edges: slopes are cut at a power of two, so that sums are on a grid; at the next above the one asked for.
     """
 
     samples: ClassVar[bool] = False
 
     def __init__(self, problem: Problem, slope_bound: float) -> None:
         super().__init__(problem.dimension, slope_bound, problem.scaled_loss)
-        self.bound = self.slope_bound = 2.0 ** math.ceil(math.log2(slope_bound))
+        self.slope_bound = 2.0 ** math.ceil(math.log2(slope_bound))
+        self.bound = self.slope_bound * math.sqrt(problem.row_square)
         self.records, self.rounding_entries = problem.records, 0.0
 
     def joint_step(self, bits: int) -> float | None:
@@ -345,7 +346,7 @@ def lower_triangle(plan: Plan, told: Told) -> Integers | None:
 def too_long(plan: Plan, told: Told) -> str | None:
     """Why a P is refused, by the numbers of the plan."""
     matrix = lower_triangle(plan, told)
-    if matrix is None or fits_clip(matrix, exponent_of(plan), row_square(plan)):
+    if matrix is None or fits_clip(matrix, exponent_of(plan), plan.row_square):
         return None
     return "needs a 'projection' that makes no row longer than the levels of the clip reach"
 

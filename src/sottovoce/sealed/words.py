@@ -35,15 +35,6 @@ def grid_bits(problem: Problem) -> int:
     return ROW_BITS if problem.split == "columns" else problem.preparation.bits
 
 
-def row_square(problem: Problem) -> float:
-    """Q: what bounds the square of a whole row. 1, unless the squares of the parties' norms sum to more."""
-    if not problem.norms or problem.bounds.row_norm is None:
-        return 1.0
-    constant = problem.preparation.intercept_entry**2
-    squares = math.fsum(norm**2 for norm in problem.norms) / problem.bounds.row_norm**2
-    return max(1.0, constant + (1 - constant) * squares)
-
-
 def factors() -> NDArray[np.int64]:
     """f by the level l of |P'x|^2 in C^2 / 4: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
     return np.array([min(MOST_FACTOR, math.isqrt(4 * MOST_FACTOR**2 // (level + 1))) for level in range(64)])

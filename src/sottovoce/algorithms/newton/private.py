@@ -63,7 +63,7 @@ class PrivateNewton(Algorithm):
     def design(self, problem: Problem, options: Newton) -> Design:
         """The rule above; it needs no tuning."""
         gradient = gradient_sum(problem, slope_bound(problem, options))
-        gram, rule = GramMatrix(problem.dimension), RULES[gradient.loss.kind]
+        gram, rule = GramMatrix(problem.dimension, problem.row_square), RULES[gradient.loss.kind]
         share = given(options.gram_share, rule.gram_share)
         rounds = limited("rounds", given(options.rounds, 64), 2, MOST_ROUNDS)
         releases = (
@@ -77,7 +77,7 @@ class PrivateNewton(Algorithm):
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The Gram matrix and the gradient sum."""
-        return gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension)
+        return gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension, plan.row_square)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Steps in the metric of the released Gram matrix; the mean of the second half of the iterates."""

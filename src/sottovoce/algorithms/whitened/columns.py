@@ -44,7 +44,6 @@ from sottovoce.sealed.words import (
     factors,
     finest_exponent,
     fits_clip,
-    row_square,
     step_of,
 )
 from sottovoce.solvers import Whitened
@@ -99,7 +98,7 @@ class ColumnsWhitened(PrivateWhitened):
 def _queries(problem: Problem, party: str) -> Iterator[Query]:
     """What is asked, in order."""
     loss, constant = problem.scaled_loss, problem.fit_intercept
-    yield GramMatrix(problem.dimension)
+    yield GramMatrix(problem.dimension, problem.row_square)
     if loss.kind == "regression":
         labels, residuals = HeldLabels(problem, party), HeldResiduals(problem, party)
         yield from (labels, residuals) if constant else (residuals,)
@@ -140,7 +139,7 @@ class JointRun(Run):
 
     def reaching(self, columns: Columns, cut: float, longest: float) -> float:
         """The least clip, from `cut` on, with which no row is longer than the levels of its length reach."""
-        exponent, square = exponent_of(self.plan), row_square(self.plan)
+        exponent, square = exponent_of(self.plan), self.plan.row_square
         found = max(cut, longest * math.sqrt(square / LONGEST))
         while not fits_clip(self.projection(columns, found), exponent, square):
             found *= 1.01
