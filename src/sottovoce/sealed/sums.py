@@ -22,37 +22,26 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.errors import InputError, LeakError, RefusedError, WireError
+from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.sealed.fields import Fields, pack, streams, subtract, unpack
 from sottovoce.sealed.pair_keys import GROUP, PairKeys
 from sottovoce.sealed.streams import Label, Words, box, hash_of, labelled, masks, unbox
+from sottovoce.sealed.words import word_bits
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.release import Release
 
 TAIL: Final = 64.0  # standard deviations that an opened sum has room for
-WORD_BITS: Final = (32, 40, 48)  # of words by columns
-_SQUARES: Final = 40  # at least where lengths of whole rows are shared
 _ROOM: Final = 0.75  # of the numbers that a ring has, those that a sum is taken for
 
 
-def word_bits(plan: Plan) -> int:
-    """k: by rows 64; by columns the least in which every sum of a plan has room, with its noise."""
-    if plan.split == "rows" or plan.sealing is None:
-        return 64
-    squared = any(release.query == "length" for release in plan.releases)
-    most = max(_reach(plan, release, math.sqrt(plan.sealing.variance(len(plan.names)))) for release in plan.releases)
-    for bits in WORD_BITS:
-        if most < 2.0 ** (bits - 1) and (bits >= _SQUARES or not squared):
-            return bits
-    raise InputError(
-        f"{plan.records} records and the plan's noise leave no room for its sums in {WORD_BITS[-1]} bits; take a larger "
-        "epsilon."
-    )
+def bits_of(plan: Plan) -> int:
+    """Of a word: by rows 64, by columns as few as have room for its sums."""
+    return 64 if plan.split == "rows" else word_bits(plan)
 
 
 def _reach(plan: Plan, release: Release, noise: float) -> float:
@@ -127,7 +116,7 @@ class Sealer:
         self.name, self.sealing, self._parties = name, plan.sealing, plan.names
         helper = plan.sealing.dealer != COORDINATOR and plan.split == "rows"
         self._members = (*plan.names, plan.sealing.dealer) if helper else plan.names
-        self.bits = word_bits(plan)
+        self.bits = bits_of(plan)
         self._keys = keys  # of pairs, by name; there once the members have agreed
         self._roster = frozenset(self._members)
         self._tops_up = name not in plan.names
@@ -291,7 +280,7 @@ class Opener:
         total = np.zeros(size, dtype=np.uint64)
         for words in shares.values():
             total += words.view(np.uint64)
-        bits = word_bits(self.plan)
+        bits = bits_of(self.plan)
         opened = from_ring(total, bits)
         top_up = sealing.top_up(parties)
         if opened is not None and top_up > 0.0 and sealing.dealer == COORDINATOR and self.plan.split == "rows":

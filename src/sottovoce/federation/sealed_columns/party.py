@@ -47,6 +47,7 @@ from sottovoce.sealed.pads import GRAM, OWN, Asked, Piece, TranscriptHash, colum
 from sottovoce.sealed.streams import labelled
 from sottovoce.sealed.sums import Call, ColumnSealer
 from sottovoce.sealed.tables import LookUp, Projection
+from sottovoce.sealed.words import exponent_of
 
 Array = NDArray[np.float64]
 _CHUNK: Final = 2**16  # records that are rounded at a time
@@ -108,10 +109,9 @@ class ColumnRun:
             raise RefusedError(f"a party over sealed columns has no stage {stage.name!r} of {frame.query!r}.")
         if stage.name == "say":
             return self._say(work, stage.message, sent)
-        turn = self._at(work, stage.message)
         if stage.name == "add":
-            return self._add(turn, sent)
-        self._end(turn, sent)
+            return self._add(self._at(work, stage.message), sent)
+        self._end(self._at(work, stage.message, stage.message + 1), sent)
         return None
 
     def share(self, query: Query, round: Round, frame: Frame) -> Share:
@@ -150,7 +150,8 @@ class ColumnRun:
     def _say(self, work: Work, message: int, sent: Boxes) -> Masked | None:
         """The next message of a program, or the last once more."""
         turn = self._turn
-        if message == 0 and not (turn is not None and turn.message == 0 and _same(turn.work, work)):
+        again = turn is not None and turn.message == 0 and _same(turn.work, work)
+        if message == 0 and not (again and turn is not None and work.asked(self._transcript) == turn.asked):
             self._turn = None
             turn = self._begun(work, sent)
             make = functools.partial(next, turn.program)
@@ -178,6 +179,8 @@ class ColumnRun:
         """The end of a program over a piece: its part of a sum waits here."""
         if turn.message == turn.messages:
             return  # the answer was lost
+        if turn.message != turn.messages - 1:
+            raise RefusedError(f"a program {turn.work.program!r} has {turn.messages} messages; ask for all of them.")
         total = self._total(turn, sent)
         turn.message += 1
         try:
@@ -191,7 +194,7 @@ class ColumnRun:
     def _whole_sum(self, query: JointSum, asked: Asked, sent: Boxes) -> Wholes:
         """Over all pieces; the last one may end with this message."""
         turn, (of, parts) = self._turn, self._parts
-        if turn is not None and turn.asked == asked and turn.message == turn.messages - 1:
+        if turn is not None and (turn.asked, turn.message) == (asked, turn.messages - 1):
             self._end(turn, sent)
         if of != asked or set(parts) != set(pieces_of(self._plan)):
             raise RefusedError(f"query {query.name!r} in round {asked.number} lacks the parts of some records.")
@@ -229,9 +232,7 @@ class ColumnRun:
         """The program that this party is at, which has said one of these messages last."""
         turn = self._turn
         if turn is None or not _same(turn.work, work) or turn.message not in messages:
-            # the end may come twice
-            if turn is None or not _same(turn.work, work) or turn.message != turn.messages:
-                raise RefusedError(f"{work.program!r} was not asked from its first message on; ask for that.")
+            raise RefusedError(f"{work.program!r} was not asked from its first message on; ask for that.")
         return turn
 
     def _total(self, turn: _Turn, sent: Boxes) -> Fields:
@@ -279,7 +280,7 @@ def projected(plan: Plan, work: Work) -> Projection:
     found = query.projection(plan, work.said) if isinstance(query, JointSum) else None
     if found is None:
         raise RefusedError(f"query {work.name!r} in round {work.number} has no projection.")
-    return dataclasses.replace(found, matrix=np.ascontiguousarray(found.matrix[np.argsort(places_of(plan))]))
+    return Projection(np.ascontiguousarray(found[np.argsort(places_of(plan))]), exponent_of(plan))
 
 
 def looked_up(plan: Plan, work: Work, factors: Mapping[str, Told]) -> LookUp | None:
