@@ -24,7 +24,7 @@ from sottovoce.federation.sealed_columns.messages import (
     Wholes,
     Work,
     message_label,
-    widths_of,
+    place_of,
 )
 from sottovoce.federation.sealed_columns.party import looked_up, projected
 from sottovoce.plan.plan import Plan
@@ -75,8 +75,8 @@ class LocalDeals:
     def _dealer(self) -> Dealer:
         plan = self._plan
         seeds = {name: self._keys[name] for name in plan.names}
-        classes = plan.scaled_loss.kind == "classification"
-        return Dealer(seeds, widths_of(plan), plan.records, word_bits(plan), classes=classes)
+        place = place_of(plan, plan.names[0])
+        return Dealer(seeds, place.widths, plan.records, place.bits, classes=place.classes)
 
     def recall(self, work: Work) -> None:
         """Take in a round that is over."""

@@ -16,9 +16,10 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
-from sottovoce.sealed.columns import messages_of
+from sottovoce.sealed.columns import Place, said_like
 from sottovoce.sealed.pads import GRAM, NOTHING_TOLD, OWN, WHOLE, Asked, Piece, TranscriptHash, program_pieces
 from sottovoce.sealed.sums import Call
+from sottovoce.sealed.words import word_bits
 
 Wholes = NDArray[np.int64]
 
@@ -102,14 +103,21 @@ class Work:
         return transcript.after(self.query.name, self.number, self.said)
 
     def messages(self, plan: Plan) -> int:
-        """That a party says."""
-        looks_up = isinstance(self.query, JointSum) and self.program == LOOK_UP
-        return messages_of(self.program, self.query.lookup(plan, self.said) if looks_up else None)  # type: ignore[union-attr]
+        """How many messages of each party it has."""
+        lookup = None
+        if isinstance(self.query, JointSum) and self.program == LOOK_UP:
+            lookup = self.query.lookup(plan, self.said)
+        return len(said_like(self.program, self.piece, place_of(plan, plan.names[0]), lookup))
 
 
 def widths_of(plan: Problem) -> dict[str, int]:
     """How many columns of a prepared row each party has; the constant is with the labels."""
     return {name: plan.part(name).stop - plan.part(name).start + plan.part(name).constant for name in plan.names}
+
+
+def place_of(plan: Plan, name: str) -> Place:
+    """What a party knows of all parties."""
+    return Place(name, widths_of(plan), word_bits(plan), plan.scaled_loss.kind == "classification")
 
 
 def places_of(plan: Problem) -> NDArray[np.int64]:

@@ -31,6 +31,7 @@ from sottovoce.federation.sealed_columns.messages import (
     asked_after,
     message_label,
     pieces_of,
+    place_of,
     places_of,
     widths_of,
 )
@@ -40,7 +41,7 @@ from sottovoce.privacy.randomness import Randomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed import fields
-from sottovoce.sealed.columns import ROW_BITS, Columns, Place, Program, dealt_like
+from sottovoce.sealed.columns import ROW_BITS, Columns, Program, dealt_like
 from sottovoce.sealed.dealer import receiver_of
 from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pads import GRAM, OWN, Asked, Piece, TranscriptHash, column_pieces
@@ -79,8 +80,7 @@ class ColumnRun:
     """
 
     def __init__(self, plan: Plan, sealer: ColumnSealer, rows: Block, gate: SealedGate, randomness: Randomness) -> None:
-        classes = plan.scaled_loss.kind == "classification"
-        self._place = Place(sealer.name, widths_of(plan), sealer.bits, classes)
+        self._place = place_of(plan, sealer.name)
         coins = labelled(sealer.noise(randomness), ["rounding"])
         integers, labels = integers_of(rows, plan, sealer.name, coins), rows.labels if sealer.holder else None
         self._engine = Columns(self._place, integers, rows.usable_rows, labels, sealer.seed)
