@@ -17,7 +17,6 @@ so: the gate takes pads off, or adds noise and masks. Proof: `proofs/columns.md`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -31,13 +30,10 @@ from sottovoce.sealed.fields import Bits, Fields, bits_of, pack_bits, streams
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
 from sottovoce.sealed.tables import LookUp, Projection
+from sottovoce.sealed.words import FACTOR_BITS, ROW_BITS, UNIT_BITS
 
 Program = Generator[Fields, Fields, Signed | None]
 
-ROW_BITS: Final = 8  # rows are whole numbers of 2^-8
-FACTOR_BITS: Final = 5  # of the factor f
-MOST_FACTOR: Final = 2**FACTOR_BITS - 1
-UNIT_BITS: Final = 8  # a sum of bits is in units of 2^-8
 FINE_LEVELS, COARSE_LEVELS, NULL_LEVELS = 64, 128, 32  # of |z|^2 in C^2 / 4 and in 2 C^2; of how many parts are null
 KEPT: Final = 7  # coarse levels, counted from 1, in which a row is kept: |z|^2 < 14 C^2
 INDEX: Final = 16  # bits of an index of |z|^2
@@ -116,11 +112,6 @@ def coarse_levels(exponent: int) -> Levels:
 def fine_levels(exponent: int) -> Levels:
     """64 levels of C^2 / 4."""
     return Levels(exponent + 6, 10)
-
-
-def factors() -> list[int]:
-    """By level the factors f: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
-    return [min(MOST_FACTOR, math.isqrt(4 * MOST_FACTOR**2 // (level + 1))) for level in range(FINE_LEVELS)]
 
 
 class Columns:

@@ -26,13 +26,11 @@ from sottovoce.privacy.randomness import Randomness
 from sottovoce.sealed import fields, ring
 from sottovoce.sealed.columns import (
     COARSE_LEVELS,
-    FACTOR_BITS,
     FINE_LEVELS,
     KEPT,
     NULL_LEVELS,
     Place,
     coarse_levels,
-    factors,
     fine_levels,
     places,
     said_like,
@@ -41,6 +39,7 @@ from sottovoce.sealed.fields import Bits, Fields, bits_of
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
 from sottovoce.sealed.tables import CHANCE_BITS, LookUp, Projection
+from sottovoce.sealed.words import FACTOR_BITS, factors
 
 Noise = Signed | int
 
@@ -98,7 +97,7 @@ class Dealer:
     def factor(self, asked: Asked, piece: Piece, projection: Projection) -> tuple[str, Fields]:
         """What f is found with."""
         self._asked["factor"] = asked
-        count, found = piece[1] - piece[0], np.array(factors())
+        count, found = piece[1] - piece[0], factors()
         chances = ALWAYS * ((found[None, :] >> np.arange(FACTOR_BITS)[:, None]) & 1)
         clip = self._clip("factor", asked, piece, projection, (chances, _certain(count, FACTOR_BITS)))
         gamma = self._gammas("factor", 2, asked, piece)

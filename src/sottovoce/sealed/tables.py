@@ -28,7 +28,7 @@ _NEAR, _FAR = 3.0, 4.0  # deviations of scores, and of residuals, that a table h
 
 
 class Projection(NamedTuple):
-    """P, (columns, directions), whole numbers in units with which rows are clipped at C^2 = 4 2^g."""
+    """P, (columns, directions), whole numbers in the unit in which rows are clipped at C^2 = 4 2^g."""
 
     matrix: NDArray[np.int64]
     exponent: int  # g

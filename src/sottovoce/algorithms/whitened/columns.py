@@ -186,7 +186,9 @@ class JointRun(Run):
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
             scores = rows @ descent.point + told["offset"][0]
-            slopes = [cut(descent.units.loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)]
+            slopes = [
+                cut(descent.units.loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)
+            ]
             chances = chances_of((1 + np.hstack([shares * each for each in slopes])) / 2)
             answer = summed((yield Ask("rescale", {"weights": weights, "chances": chances, "scales": scales})))
             descent.step(answer * bounds * 2.0**UNIT_BITS / scales * (clips.product / self.plan.records))
