@@ -41,14 +41,14 @@ from sottovoce.privacy.randomness import Randomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed import fields
-from sottovoce.sealed.columns import ROW_BITS, Columns, Program, dealt_like
+from sottovoce.sealed.columns import Columns, Program, dealt_like
 from sottovoce.sealed.dealer import receiver_of
 from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pads import GRAM, OWN, Asked, Piece, TranscriptHash, column_pieces
 from sottovoce.sealed.streams import labelled
 from sottovoce.sealed.sums import Call, ColumnSealer
 from sottovoce.sealed.tables import LookUp, Projection
-from sottovoce.sealed.words import exponent_of
+from sottovoce.sealed.words import ROW_BITS, exponent_of
 
 Array = NDArray[np.float64]
 _CHUNK: Final = 2**16  # records that are rounded at a time
