@@ -50,6 +50,7 @@ from sottovoce.lab.audit.transcript import Message, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.randomness import Randomness
+from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
@@ -253,8 +254,10 @@ class SealedColumns:
         return self._scripted()
 
     def _scripted(self) -> Coordination:
+        query = self.queries[self.plan.names[0]]["gradient"]
+        assert isinstance(query, GradientSum), query.name  # noqa: S101
         for weights in self.script:
-            yield Ask("gradient", {"weights": np.array(weights)})
+            yield Ask("gradient", query.asked_at(np.array(weights)))
         return np.zeros(self.plan.dimension)
 
     def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> Sums:
@@ -430,7 +433,7 @@ class _Protocol:
         query = self.side.queries[plan.names[0]][ask.query]
         noise, asked = noise_of(query, plan), self.sums._transcript.after(query.name, number, ask.arrays)
         bits = word_bits(plan)
-        total = np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0, dtype=np.uint64)
+        total = np.asarray(np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0, dtype=np.uint64))
         seen = from_ring(total, bits)
         assert seen is not None, "shares of one sum"  # noqa: S101
         if "coordinator" in pool:
