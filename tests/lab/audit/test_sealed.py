@@ -10,10 +10,12 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sottovoce.data.bounds import Bounds
-from sottovoce.errors import InputError
+from sottovoce.federation.sealed_columns import party
+from sottovoce.lab.audit import sealed
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, play, source
 from sottovoce.lab.audit.measure import errors_at, mu_of
@@ -22,8 +24,7 @@ from sottovoce.plan.problem import Named
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import RELATIONS, Relation
-from sottovoce.queries import pricing
-from sottovoce.queries.joint import JointGradient
+from sottovoce.sealed.columns import Columns
 
 ROWS: dict[str, Any] = {"solver": "gradient", "split": "rows", "parties": 6, "rounds": 1, "sealing": Sealing(curious=5)}
 COLUMNS: dict[str, Any] = {
@@ -75,7 +76,7 @@ def test_by_rows_the_coordinator_with_all_other_parties_has_a_share_of_the_noise
 
 def test_a_top_up_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     game = rows(adversary="parties")
-    monkeypatch.setattr(Sealing, "top_up", lambda self, parties, known=1.0: 0.0)
+    monkeypatch.setattr(Sealing, "top_up", lambda self, parties: 0.0)
     assert play(game, runs=120, seed=1).broken
 
 
@@ -85,12 +86,21 @@ def test_shares_of_a_quarter_of_the_noise_are_found(monkeypatch: pytest.MonkeyPa
     assert play(game, runs=180, seed=1).broken
 
 
+class Blind(Columns):
+    """A party that does not say which of its records are null."""
+
+    def __init__(self, *arguments: Any) -> None:
+        place, rows, usable, *rest = arguments
+        super().__init__(place, rows, np.ones_like(usable), *rest)
+
+
 def test_by_columns_parties_that_know_a_part_are_left_what_was_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a top-up that does not count what they know is found."""
+    """And a record that is null at one party, and counts at the others, is found."""
     result = play(columns(), runs=200, seed=1)
     assert result.verdict == "holds"
     assert 0.3 * result.claimed < result.measured < result.claimed
-    monkeypatch.setattr(JointGradient, "known_part", lambda self, plan, told: 1.0)
+    for module in (party, sealed):
+        monkeypatch.setattr(module, "Columns", Blind)
     assert play(columns(), runs=200, seed=1).broken
 
 
@@ -140,13 +150,6 @@ def test_an_account_under_another_relation_is_charged_what_can_be_measured(
     assert 0 < ruled_out(split, adversary, relation, account) < charged
 
 
-def test_the_charge_of_the_noise_of_the_plan_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where parties know a part of a record, and the top-up was not made for that."""
-    monkeypatch.setattr(pricing, "least_left", lambda plan, query, relation: 1.0)
-    found = {cell for cell in CROSSED if ruled_out(*cell) > crossed(*cell).claim().value}
-    assert found == {("columns", "parties", "replace-one", "zero-out")}
-
-
 def test_every_sealed_plan_is_played_under_both_relations() -> None:
     relations: dict[tuple[str, str], set[str]] = {}
     for name, make in catalogue().items():
@@ -184,7 +187,8 @@ def test_a_sealed_plan_of_ones_own_is_attacked_by_each_adversary() -> None:
             assert Game("", scaled, adversary=adversary).statistics(0, 1, source(1)).shape == (1,)
 
 
-def test_classes_over_sealed_columns_are_not_weighed() -> None:
+def test_classes_over_sealed_columns_are_weighed_too() -> None:
     fields = {**COLUMNS, "loss": Named(name="logistic"), "classes": (-1, 1), "bounds": Bounds.declare(row_norm=1.0)}
-    with pytest.raises(InputError, match="audits of sealed columns are of numbers"):
-        play(Game("classes", audit_plan(**fields)), runs=1)
+    records = ((0.28, 0.96, 1.0), (math.nan, 0.96, math.nan), (math.nan,) * 3)
+    game = Game("classes", audit_plan(**fields), adversary="parties", records=records, script=((0.0, 0.0),))
+    assert play(game, runs=200, seed=1).verdict == "holds"
