@@ -72,7 +72,7 @@ class Clear:
         wrong = query.objection(self.plan, number, told)
         assert wrong is None, wrong
         exact = self.exact(query, told, number)
-        std = self.plan.release(query.name).std * math.sqrt(self.plan.noises(query.known_part(self.plan, told)))
+        std = self.plan.release(query.name).std * math.sqrt(self.plan.noises())
         std = std / query.noise_weights
         opened = exact + self.noise * std * self.rng.standard_normal(exact.shape)
         if isinstance(query, GramMatrix):

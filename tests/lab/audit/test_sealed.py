@@ -75,7 +75,7 @@ def test_by_rows_the_coordinator_with_all_other_parties_has_a_share_of_the_noise
 
 def test_a_top_up_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     game = rows(adversary="parties")
-    monkeypatch.setattr(Sealing, "top_up", lambda self, parties, known=1.0: 0.0)
+    monkeypatch.setattr(Sealing, "top_up", lambda self, parties: 0.0)
     assert play(game, runs=120, seed=1).broken
 
 
