@@ -1,8 +1,8 @@
 """What ledgers charge, policies limit and reports say of sealed plans, against what each declared pool is left with.
 
 Every form that seals sums, losses, relations of plan and of account, numbers of parties, and knobs. What is true is
-written out here from the proofs: the noise that parties and dealer draw, and all pools one by one. That a record moves a
-sum no further for parties that know a part of it is in `test_null_rule.py`. Nothing here asks `Sealing.left`.
+written out here from the proofs: the noise that parties and dealer draw, and all pools one by one. Nothing here asks
+`Sealing.left`. That a record moves a sum no further for parties that know a part of it: `test_null_rule.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The null rule in the clear: how far a record moves each sum over secure columns, for parties that know a part of it.
 
-A record that is null at one party, or has no label, adds 0 to every looked-up sum. So the neighbours of parties J, which
+A record that is null at one party, or has no label, adds 0 to every looked-up sum. So neighbours of parties J, which
 differ in what the other parties H have of one record, are no further apart than those of data in one place: K = 1.
 All records of a small grid are taken in pairs, for every H, with every coin of either record by itself: bits are any of
 0 and 1, and a level is the one below or the next. The sums are written out here; nothing asks the product for them.
@@ -35,7 +35,7 @@ HOLDERS = [held for size in range(1, PARTIES + 1) for held in itertools.combinat
 
 
 def parts(party: int, q: int) -> tuple[int, ...]:
-    """What a party may have of a record: as much as its norm allows, what is clipped just so, and 0, which is not null."""
+    """What a party may have of a record: 0, which is not null, what is just not clipped, and all its norm allows."""
     most = math.isqrt(int(ROW**2 * SHARES[q][party]))
     own = int((PROJECTION[:, party] ** 2).sum())
     just = math.isqrt((LENGTH**2 - 1) // own)
