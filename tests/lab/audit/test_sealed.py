@@ -10,6 +10,7 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sottovoce.data.bounds import Bounds
@@ -22,8 +23,7 @@ from sottovoce.plan.problem import Named
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import RELATIONS, Relation
-from sottovoce.queries import pricing
-from sottovoce.queries.joint import JointGradient
+from sottovoce.sealed.columns import Columns
 
 ROWS: dict[str, Any] = {"solver": "gradient", "split": "rows", "parties": 6, "rounds": 1, "sealing": Sealing(curious=5)}
 COLUMNS: dict[str, Any] = {
@@ -86,12 +86,22 @@ def test_shares_of_a_quarter_of_the_noise_are_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_by_columns_parties_that_know_a_part_are_left_what_was_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a top-up that does not count what they know is found."""
+    """And a null part that counts as zeros, the record going on, is found."""
     result = play(columns(), runs=200, seed=1)
     assert result.verdict == "holds"
     assert 0.3 * result.claimed < result.measured < result.claimed
-    monkeypatch.setattr(JointGradient, "known_part", lambda self, plan, told: 1.0)
+    unmark_null_rows(monkeypatch)
     assert play(columns(), runs=200, seed=1).broken
+
+
+def unmark_null_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: no party marks a record as null, so that what others have of it goes on."""
+    real = Columns.__init__
+
+    def unmarked(self: Columns, place: Any, rows: Any, usable: Any, *more: Any) -> None:
+        real(self, place, rows, np.ones_like(usable), *more)
+
+    monkeypatch.setattr(Columns, "__init__", unmarked)
 
 
 @pytest.mark.parametrize("game", [rows(), columns()], ids=["rows", "columns"])
@@ -140,11 +150,11 @@ def test_an_account_under_another_relation_is_charged_what_can_be_measured(
     assert 0 < ruled_out(split, adversary, relation, account) < charged
 
 
-def test_the_charge_of_the_noise_of_the_plan_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where parties know a part of a record, and the top-up was not made for that."""
-    monkeypatch.setattr(pricing, "least_left", lambda plan, query, relation: 1.0)
-    found = {cell for cell in CROSSED if ruled_out(*cell) > crossed(*cell).claim().value}
-    assert found == {("columns", "parties", "replace-one", "zero-out")}
+def test_the_charge_is_exceeded_where_null_rows_are_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By parties that know a part of a record: what was blanked moves the slope of their own part."""
+    unmark_null_rows(monkeypatch)
+    blanked = [("columns", "parties", relation, "zero-out") for relation in RELATIONS]
+    assert all(ruled_out.__wrapped__(*cell) > crossed(*cell).claim().value for cell in blanked)
 
 
 def test_every_sealed_plan_is_played_under_both_relations() -> None:
