@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from dealing import FIRST, Run, logistic, look_up, projection, some_rows
 from sottovoce.errors import InputError, LeakError, RefusedError
 from sottovoce.sealed import columns, dealer, fields, pads
-from sottovoce.sealed.columns import MOST_FACTOR, Columns, Levels, Place, coarse_levels, factors, fine_levels
+from sottovoce.sealed.columns import Columns, Levels, Place, coarse_levels, fine_levels
 from sottovoce.sealed.pads import Asked
 from sottovoce.sealed.tables import Projection
+from sottovoce.sealed.words import MOST_FACTOR, factors
 
 SPLITS = ([3, 2], [1, 4, 2], [2, 1, 1, 3, 1, 5, 1, 2])
 
@@ -168,7 +169,7 @@ def test_no_carry_and_no_coin_keeps_a_row_too_long(parties: int, exponent: int) 
     clip, unit = 4 << exponent, 1 << exponent
     near = np.arange(0, 252 * 4 + 1)[:, None] * unit + np.array([-2, -1, 0, 1, 2])
     squares = np.unique(np.clip(near.ravel(), 0, 252 * clip))
-    f = np.array(factors())
+    f = factors()
     for carry in range(parties):
         level = worst(coarse_levels(exponent), squares, parties, carry)
         kept = squares[level < columns.KEPT]
@@ -180,7 +181,7 @@ def test_no_carry_and_no_coin_keeps_a_row_too_long(parties: int, exponent: int) 
 
 
 def test_the_factors_are_whole_numbers_from_below() -> None:
-    found = factors()
+    found = factors().tolist()
     assert len(found) == columns.FINE_LEVELS
     assert max(found) == MOST_FACTOR == 31
     for level, factor in enumerate(found):

@@ -19,6 +19,7 @@ from sottovoce.privacy.randomness import Randomness
 from sottovoce.sealed.pair_keys import OFFERS, PairKeys
 from sottovoce.sealed.streams import Label, labelled
 from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Sealer, label_of
+from sottovoce.sealed.words import grid_bits
 
 if TYPE_CHECKING:
     from sottovoce.door.used_labels import UsedLabels
@@ -135,7 +136,7 @@ class SealedGate(Gate):
         """A share of a sum over columns: `product` makes it, of what a party has by itself or of what it was sent."""
         if release.std == 0.0 or release.mechanism != "gaussian" or self._public.split != "columns":
             raise LeakError(f"query {query.name!r} is no sum over columns with noise; nothing was released.")
-        if query.joint_step(self._public.preparation.bits) not in (None, release.step):
+        if query.joint_step(grid_bits(self._public)) not in (None, release.step):
             raise LeakError(f"query {query.name!r} has another grid than its noise; nothing was released.")
         values = product(functools.partial(self._whole_numbers, query, release, round))
         if values.shape != (query.length,) or values.dtype != np.int64:

@@ -17,7 +17,6 @@ so: the gate takes pads off, or adds noise and masks. Proof: `proofs/columns.md`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -31,23 +30,14 @@ from sottovoce.sealed.fields import Bits, Fields, bits_of, pack_bits, streams
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
 from sottovoce.sealed.tables import LookUp, Projection
+from sottovoce.sealed.words import FACTOR_BITS, ROW_BITS, UNIT_BITS
 
 Program = Generator[Fields, Fields, Signed | None]
 
-ROW_BITS: Final = 8  # rows are whole numbers of 2^-8
-FACTOR_BITS: Final = 5  # of the factor f
-MOST_FACTOR: Final = 2**FACTOR_BITS - 1
-UNIT_BITS: Final = 8  # a sum of bits is in units of 2^-8
 FINE_LEVELS, COARSE_LEVELS, NULL_LEVELS = 64, 128, 32  # of |z|^2 in C^2 / 4 and in 2 C^2; of how many parts are null
 KEPT: Final = 7  # coarse levels, counted from 1, in which a row is kept: |z|^2 < 14 C^2
 INDEX: Final = 16  # bits of an index of |z|^2
-MESSAGES: Final = {"null": 3, "factor": 4, "length": 3, "look-up": 3}  # of a program
 _CHUNK = 2**15  # records whose products are on the table at a time
-
-
-def messages_of(program: str, lookup: LookUp | None = None) -> int:
-    """How many messages of each party a program has."""
-    return MESSAGES[program] - (lookup is not None and lookup.matrix == "one")
 
 
 def places(widths: Mapping[str, int]) -> dict[str, slice]:
@@ -122,11 +112,6 @@ def coarse_levels(exponent: int) -> Levels:
 def fine_levels(exponent: int) -> Levels:
     """64 levels of C^2 / 4."""
     return Levels(exponent + 6, 10)
-
-
-def factors() -> list[int]:
-    """By level the factors f: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
-    return [min(MOST_FACTOR, math.isqrt(4 * MOST_FACTOR**2 // (level + 1))) for level in range(FINE_LEVELS)]
 
 
 class Columns:
@@ -372,6 +357,21 @@ class Columns:
             raise RefusedError("a product was asked for before all masked columns were there.")
 
 
+def said_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = None) -> tuple[Fields, ...]:
+    """The kinds and shapes of the messages of a program about a piece of the records, one after the other."""
+    count = piece[1] - piece[0]
+    flags, word, index = _zeros(np.int8, count), _zeros(np.int64, count), _zeros(np.int16, count)
+    if program == "null":
+        return (flags, word) if place.classes else (flags,), (_packed(count, 1),), (word,)
+    if program == "factor":
+        return (_packed(count, 1), index), (_packed(count, 1), index), (_packed(count, FACTOR_BITS),), (word,)
+    if program == "length":
+        return (_packed(count, 1), index), (_packed(count, 1), index), (_packed(count, 1),)
+    assert lookup is not None, program  # noqa: S101
+    said: tuple[Fields, ...] = (_zeros(np.int8, count),), (_packed(count, lookup.outputs),)
+    return said if lookup.matrix == "one" else (*said, (word,))
+
+
 def dealt_like(program: str, piece: Piece, place: Place, lookup: LookUp | None = None) -> Fields:
     """The kinds and shapes of what is dealt for a piece of a program."""
     count, labels = piece[1] - piece[0], _words(((piece[1] - piece[0]) * place.classes,))
@@ -402,9 +402,17 @@ def _words_of(bits: Bits, gamma: Signed, *, first: bool) -> Signed:
     return np.asarray((1 - 2 * c) * gamma + c if first else (1 - 2 * c) * gamma)
 
 
+def _zeros(kind: type[Any], *shape: int) -> NDArray[Any]:
+    return np.broadcast_to(kind(0), shape)
+
+
 def _words(shape: tuple[int, ...]) -> Signed:
-    return np.broadcast_to(np.int64(0), shape)
+    return _zeros(np.int64, *shape)
 
 
 def _bits(shape: tuple[int, ...]) -> Bits:
-    return np.broadcast_to(np.uint8(0), shape)
+    return _zeros(np.uint8, *shape)
+
+
+def _packed(records: int, outputs: int) -> Bits:
+    return _zeros(np.uint8, -(-records // 8), outputs)

@@ -26,21 +26,20 @@ from sottovoce.privacy.randomness import Randomness
 from sottovoce.sealed import fields, ring
 from sottovoce.sealed.columns import (
     COARSE_LEVELS,
-    FACTOR_BITS,
     FINE_LEVELS,
     KEPT,
-    MESSAGES,
     NULL_LEVELS,
     Place,
     coarse_levels,
-    factors,
     fine_levels,
     places,
+    said_like,
 )
 from sottovoce.sealed.fields import Bits, Fields, bits_of
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
 from sottovoce.sealed.tables import CHANCE_BITS, LookUp, Projection
+from sottovoce.sealed.words import FACTOR_BITS, factors
 
 Noise = Signed | int
 
@@ -86,29 +85,26 @@ class Dealer:
     def null(self, asked: Asked, piece: Piece) -> tuple[str, Fields]:
         """Bits at the number of parts that are null: 1 but for none of them."""
         count = piece[1] - piece[0]
-        flags = _numbers((count,), np.int8)
-        message = (flags, _numbers((count,))) if self._place.classes else (flags,)
-        index, *second = self._pads("null", 0, asked, piece, message)
+        index, *second = self._pads("null", 0, asked, piece)
         chances = np.full((1, 1, NULL_LEVELS), ALWAYS)
         chances[0, 0, 0] = 0
         table = ring.tables(chances, _certain(count, 1), index.astype(np.int64) & (NULL_LEVELS - 1), _zeros(count))
-        gamma = self._gammas("null", 1, asked, piece, 1)
-        (pad,) = self._pads("null", 2, asked, piece, (_numbers((count,)),))
+        gamma = self._gammas("null", 1, asked, piece)
+        (pad,) = self._pads("null", 2, asked, piece)
         product = pad * second[0] if second else np.zeros(0, dtype=np.int64)
         return self._rest(asked.label("null dealt", piece), asked, (table, gamma, product))
 
     def factor(self, asked: Asked, piece: Piece, projection: Projection) -> tuple[str, Fields]:
         """What f is found with."""
         self._asked["factor"] = asked
-        count, found = piece[1] - piece[0], np.array(factors())
+        count, found = piece[1] - piece[0], factors()
         chances = ALWAYS * ((found[None, :] >> np.arange(FACTOR_BITS)[:, None]) & 1)
         clip = self._clip("factor", asked, piece, projection, (chances, _certain(count, FACTOR_BITS)))
-        gamma = self._gammas("factor", 2, asked, piece, FACTOR_BITS)
-        (pad,) = self._pads("factor", 3, asked, piece, (_numbers((count,)),))
+        gamma = self._gammas("factor", 2, asked, piece)
+        (pad,) = self._pads("factor", 3, asked, piece)
         product = np.zeros(0, dtype=np.int64)
         if self._place.classes:  # y' was told under these pads before anything else was
-            first = (_numbers((count,), np.int8), _numbers((count,)))
-            product = pad * self._pads("null", 0, self._asked["null"], piece, first)[1]
+            product = pad * self._pads("null", 0, self._asked["null"], piece)[1]
         return self._rest(asked.label("factor dealt", piece), asked, (*clip, gamma, product))
 
     def length(
@@ -117,7 +113,7 @@ class Dealer:
         """Bits of the mean min(1, |z| / 2C). Noise is that of the whole sum: for one piece, 0 for the others."""
         chances = np.minimum(ALWAYS, np.rint(ALWAYS * np.sqrt(np.arange(FINE_LEVELS)) / 4)).astype(np.int64)[None]
         clip = self._clip("length", asked, piece, projection, (chances, _uniform(piece[1] - piece[0], 1, coins)))
-        gamma = self._gammas("length", 2, asked, piece, 1)
+        gamma = self._gammas("length", 2, asked, piece)
         return self._rest(asked.label("length dealt", piece), asked, (*clip, gamma, np.reshape(noise, 1)))
 
     def look_up(
@@ -125,14 +121,14 @@ class Dealer:
     ) -> tuple[str, Fields]:
         """The table, what bits are multiplied with, and what the sum lacks."""
         count = piece[1] - piece[0]
-        (index,) = self._pads("look-up", 0, asked, piece, (_numbers((count,), np.int8),))
+        (index,) = self._pads("look-up", 0, asked, piece, lookup)
         shifts = (index.astype(np.int64) & 0xFF) >> lookup.fine
         table = ring.tables(lookup.chances[None], _uniform(count, lookup.outputs, coins), shifts, _zeros(count))
-        gamma = self._gammas("look-up", 1, asked, piece, lookup.outputs)
+        gamma = self._gammas("look-up", 1, asked, piece, lookup)
         product = gamma * self._weight_pads(lookup, piece)[:, None]
         exact = np.zeros(lookup.outputs, dtype=np.int64)
         if lookup.matrix != "one":
-            (rho,) = self._pads("look-up", 2, asked, piece, (_numbers((count,)),))
+            (rho,) = self._pads("look-up", 2, asked, piece, lookup)
             exact = ring.weighted_sum(self._pads_of_columns()[slice(*piece)], rho)
         if lookup.projection is not None:
             exact = ring.through(exact[None], lookup.projection)[0]
@@ -153,34 +149,34 @@ class Dealer:
             stop = min(start + _CHUNK, piece[1])
             seen = ring.through(pads[start:stop], projection.matrix)
             squares[start - piece[0] : stop - piece[0]] = ring.dots(seen, seen)
-        message = (_packed(count, 1), _numbers((count,), np.int16))
         kept = np.full((2, 1, COARSE_LEVELS), ALWAYS)
         kept[0, 0, :KEPT] = 0
-        choice, index = self._pads(program, 0, asked, piece, message)
+        choice, index = self._pads(program, 0, asked, piece)
         levels = coarse_levels(projection.exponent)
         swaps = bits_of(choice, count)[:, 0]
         coarse = ring.tables(kept, _certain(count, 1), levels.place(index), swaps)
-        choice, index = self._pads(program, 1, asked, piece, message)
+        choice, index = self._pads(program, 1, asked, piece)
         levels = fine_levels(projection.exponent)
         both = np.stack([chances, np.zeros_like(chances)])
         fine = ring.tables(both, uniform, levels.place(index), bits_of(choice, count)[:, 0])
         return squares, coarse, fine
 
-    def _gammas(self, program: str, number: int, asked: Asked, piece: Piece, outputs: int) -> Signed:
+    def _gammas(self, program: str, number: int, asked: Asked, piece: Piece, lookup: LookUp | None = None) -> Signed:
         """The pads of bits, as numbers."""
-        count = piece[1] - piece[0]
-        (packed,) = self._pads(program, number, asked, piece, (_packed(count, outputs),))
-        return bits_of(packed, count).astype(np.int64)
+        (packed,) = self._pads(program, number, asked, piece, lookup)
+        return bits_of(packed, piece[1] - piece[0]).astype(np.int64)
 
     def _weight_pads(self, lookup: LookUp, piece: Piece) -> Signed:
         """Of what the bits are multiplied with."""
         program = lookup.weight
-        number = MESSAGES[program] - 1
-        (pad,) = self._pads(program, number, self._asked[program], piece, (_numbers((piece[1] - piece[0],)),))
+        (pad,) = self._pads(program, -1, self._asked[program], piece)
         return np.asarray(pad)
 
-    def _pads(self, program: str, number: int, asked: Asked, piece: Piece, message: Fields) -> Fields:
-        """The sum over the parties of the pads of a message."""
+    def _pads(self, program: str, number: int, asked: Asked, piece: Piece, lookup: LookUp | None = None) -> Fields:
+        """The sum over the parties of the pads of a message; -1 is the last of the program."""
+        messages = said_like(program, piece, self._place, lookup)
+        number %= len(messages)
+        message = messages[number]
         total = fields.nothing_like(message)
         for seed in self._seeds.values():
             total = fields.add(total, fields.streams(seed, asked.label(f"{program} {number}", piece), message))
@@ -201,18 +197,10 @@ class Dealer:
             found = self._columns = np.empty((self.records, sum(widths.values())), dtype=np.int64)
             for piece in column_pieces(self.records, widths):
                 for party, place in places(widths).items():
-                    like = (_numbers((piece[1] - piece[0], widths[party])),)
+                    like = (np.broadcast_to(np.int64(0), (piece[1] - piece[0], widths[party])),)
                     of = label(COLUMNS, 0, piece, NOTHING_TOLD)
                     (found[slice(*piece), place],) = fields.streams(self._seeds[party], of, like)
         return self._columns
-
-
-def _numbers(shape: tuple[int, ...], kind: type[Any] = np.int64) -> NDArray[Any]:
-    return np.broadcast_to(kind(0), shape)
-
-
-def _packed(records: int, outputs: int) -> Bits:
-    return np.broadcast_to(np.uint8(0), (-(-records // 8), outputs))
 
 
 def _zeros(records: int) -> Bits:
