@@ -6,14 +6,15 @@
     coordinator and parties   less both: beyond what is promised
 
 Gates, masks, pads and the dealer are the real ones; no frames and no ledgers, and the keys of pairs are seeded. By
-columns the low bits of the masks are coins that some adversary knows, and the likelihood is given the coins.
+columns pads, what the dealer draws for bits, and how rows were rounded are coins that some adversary knows. They are
+functions of the keys and of what was told: the likelihood is by the same questions put to a data set without noise.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,21 +34,16 @@ from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.replies import Reply
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
-from sottovoce.federation.sealed_columns.messages import widths_of
-from sottovoce.federation.sealed_columns.party import ColumnRun, integers_of, own_columns
+from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.lab.audit.transcript import Message, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
-from sottovoce.privacy.randomness import Randomness
-from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.joint import JointSum
+from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.queries.joint import JointGradient
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.columns import ONE, ROWS, Columns
-from sottovoce.sealed.pads import SCORES, Asked
 from sottovoce.sealed.pair_keys import PairKeys, RunKey, fingerprint_of
-from sottovoce.sealed.streams import Label, masks, stream
-from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Opener, Sealer, label_of
-from sottovoce.sealed.tables import Lookup
+from sottovoce.sealed.streams import Label, hash_of, masks
+from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Opener, Sealer, from_ring, in_ring, label_of
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -61,9 +57,9 @@ class _Seen:
 
     def sealed(self: Any, values: Integers, noise: Noise, label: Label, randomness: Randomness) -> Integers:
         words: Integers = self.kind.sealed(self, values, noise, label, randomness)
-        mask = masks(self._keys, self.name, label[4], label, values.size)
-        self.put_in = (words.view(np.uint64) - mask).view(np.int64)
-        self.drawn = self.put_in - values
+        mask = masks(self._keys, self.name, label[4], label, words.size)
+        self.put_in = _whole(words.view(np.uint64) - mask, self.bits)
+        self.drawn = _whole(in_ring(self.put_in - values, self.bits), self.bits)
         return words
 
 
@@ -79,14 +75,36 @@ class _SeenColumns(_Seen, ColumnSealer):
     drawn: Integers
 
 
+class _SilentColumns(ColumnSealer):
+    """One that adds no noise."""
+
+    def sealed(self, values: Integers, noise: Noise, label: Label, randomness: Randomness) -> Integers:  # noqa: ARG002
+        words = in_ring(values, self.bits)
+        return (words + masks(self._keys, self.name, label[4], label, words.size)).view(np.int64)
+
+
 class _SeenDeals(LocalDeals):
-    """A dealer that remembers its last top-up."""
+    """A dealer that remembers its last top-up, and adds none without a source; coins are by key and label, always."""
 
     drawn: Integers
 
-    def _noise(self, query: Query, told: Told, randomness: Randomness) -> Integers:
-        self.drawn = super()._noise(query, told, randomness)
+    def __init__(self, plan: Plan, keys: PairKeys, source: Randomness | None) -> None:
+        super().__init__(plan, keys, SystemRandomness())
+        self._source = source
+
+    def _noise(self, query: Query, randomness: Randomness) -> Integers:  # noqa: ARG002
+        self.drawn = np.zeros(query.length, dtype=np.int64)
+        if self._source is not None:
+            self.drawn = super()._noise(query, self._source)
         return self.drawn
+
+
+def _whole(words: NDArray[np.uint64], bits: int) -> Integers:
+    """The numbers of words that add up."""
+    found = from_ring(words, bits)
+    if found is None:
+        raise InputError("shares of a sealed sum do not add up.")
+    return found
 
 
 @dataclass(frozen=True)
@@ -94,7 +112,7 @@ class Opened:
     """A sum that was opened: what is left of it to an adversary, in steps of its grid, and with how much noise."""
 
     query: str
-    asked: Asked
+    number: int
     told: Told
     left: Integers
     std: Array | float  # in steps
@@ -182,16 +200,14 @@ class SealedRows(Side):
 
 
 class SealedColumns:
-    """One of two data sets by columns. Labels are numbers: a look-up has no coins but the low bits of the masks."""
+    """One of two data sets by columns."""
 
     def __init__(self, plan: Plan, data: Data, pool: Pool, script: tuple[tuple[float, ...], ...] = ()) -> None:
-        if plan.scaled_loss.kind != "regression":
-            raise InputError("audits of sealed columns are of numbers: for classes the holder has secret dithers too.")
         self.plan, self.pool, self.script = plan, pool, script
         self.form = algorithms.of(plan)
         self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
         self.queries = {name: queries_of(self.form, plan, name) for name in plan.names}
-        self.rows = np.hstack([integers_of(block, plan, name) for name, block in self.blocks.items()])
+        self._exact: tuple[Any, tuple[Integers, ...]] = (None, ())  # of what was asked last
 
     def text(self) -> Coordination:
         """The algorithm's own, or gradients at the weights of a script."""
@@ -200,8 +216,11 @@ class SealedColumns:
         return self._scripted()
 
     def _scripted(self) -> Coordination:
+        query = self.queries[self.plan.names[0]]["gradient"]
+        if not isinstance(query, JointGradient):
+            raise InputError("a script has the weights of gradients of rows.")
         for weights in self.script:
-            yield Ask("gradient", {"weights": np.array(weights)})
+            yield Ask("gradient", query.told(np.array(weights)))
         return np.zeros(self.plan.dimension)
 
     def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> Sums:
@@ -219,51 +238,22 @@ class SealedColumns:
             found = stop.value
         return Sums(tuple(opened), found if isinstance(found, Solution) else Solution(found))
 
-    def log_likelihood(self, sums: Sums, seeds: Mapping[str, bytes]) -> float:
+    def log_likelihood(self, sums: Sums, keys: Keys) -> float:
         """Of the opened sums given this data set and the coins, up to a constant."""
-        memories = {name: self.form.remember(self.plan, block) for name, block in self.blocks.items()}
-        found = ((one.left - self.exact(one, memories, seeds)) / one.std for one in sums.opened)
-        return -0.5 * math.fsum(float(np.sum(away**2)) for away in found)
+        found = zip(sums.opened, self.exact(sums.opened, keys), strict=True)
+        return -0.5 * math.fsum(float(np.sum(((one.left - exact) / one.std) ** 2)) for one, exact in found)
 
-    def exact(self, one: Opened, memories: Mapping[str, Any], seeds: Mapping[str, bytes]) -> Integers:
-        """The sum without noise, given the coins; what parties keep is in their memories."""
-        rounds = {
-            n: Round(self.plan, one.asked.number, one.told, self.blocks[n], memories.get(n)) for n in self.plan.names
-        }
-        queries = {name: self.queries[name][one.query] for name in rounds}
-        query = queries[self.plan.names[0]]
-        if isinstance(query, GramMatrix):
-            return np.asarray((self.rows.T @ self.rows)[query.places])
-        if not isinstance(query, JointSum):
-            step = self.plan.release(one.query).step
-            each = [np.rint(queries[name].value(at) / step) for name, at in rounds.items()]
-            return np.asarray(np.sum(each, axis=0), dtype=np.int64)
-        slopes = self.slopes(query.lookup(self.plan, one.told), one, seeds)
-        if query.matrix == ONE:
-            return np.asarray(slopes.sum(axis=0))
-        rows = self.rows
-        if query.matrix != ROWS:
-            rows = np.hstack([own.columns(rounds[n]) for n, own in queries.items() if isinstance(own, JointSum)])
-        return np.asarray((slopes.T @ rows).ravel())
-
-    def slopes(self, lookup: Lookup, one: Opened, seeds: Mapping[str, bytes]) -> Integers:
-        """What is looked up for every record, given the low bits of the masks."""
-        piece, plan = (0, self.plan.records), self.plan
-        scores, pads = (np.zeros(plan.records, dtype=np.uint16) for _ in range(2))
-        labels: Array = np.zeros(plan.records)
-        for name, block in self.blocks.items():
-            held = np.where(block.usable_rows, block.labels, math.nan) if name == plan.label_party_name else None
-            rows, bits = integers_of(block, plan, name), plan.preparation.bits
-            engine = Columns(name, plan.names, widths_of(plan), rows, held, b"", bits)
-            weights = own_columns(plan, name, one.told["weights"])
-            scores += engine.scores(one.asked, weights, lookup, _NoDithers())
-            pads += stream(seeds[name], one.asked.label(SCORES, piece), plan.records, np.uint16)
-            labels = labels if held is None else np.nan_to_num(np.clip(held, -1.0, 1.0))
-        places = (((scores - pads) >> lookup.fine) + (pads >> lookup.fine)) % lookup.period
-        width = lookup.nodes.shape[1]
-        signs = np.where(places < width, 1, -1)
-        found: Integers = (lookup.nodes[:, places % width] * signs).T
-        return found - np.trunc(np.outer(labels, 2.0**plan.preparation.bits * np.array(lookup.beta))).astype(np.int64)
+    def exact(self, asked: Sequence[Opened], keys: Keys) -> tuple[Integers, ...]:
+        """The sums without noise: the same questions, in order, with the same pads and coins."""
+        by = [(one.query, one.number, hash_of(one.told)) for one in asked], keys
+        if self._exact[0] != by:
+            run, found = _Protocol(self, self.plan, keys), list[Integers]()
+            for one in asked:
+                ask = Ask(one.query, one.told)
+                run.sum(one.number, ask)
+                found.append(run.left(one.number, ask, "world").left)
+            self._exact = by, tuple(found)
+        return self._exact[1]
 
 
 class Anew(Randomness):
@@ -279,31 +269,25 @@ class Anew(Randomness):
         return self._source.bytes(count)
 
 
-class _NoDithers(Randomness):
-    """For look-ups that draw none."""
-
-    secure = False
-
-    def bytes(self, count: int) -> bytes:
-        """Zeros, and none are asked for."""
-        return bytes(count)
-
-
 class _Protocol:
-    """The coordinator, the dealer and the parties of one run, in one process, without frames."""
+    """The coordinator, the dealer and the parties of one run, in one process, without frames; without sources no noise.
 
-    def __init__(self, side: SealedColumns, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> None:
-        self.side, self.plan = side, plan
-        self.sealers = {name: _SeenColumns(plan, name, keys[name]) for name in plan.names}
-        self.gates = {name: SealedGate(plan, sources[name], None, sealer) for name, sealer in self.sealers.items()}
+    How rows are rounded follows from the keys alone, whatever the rows are.
+    """
+
+    def __init__(
+        self, side: SealedColumns, plan: Plan, keys: Keys, sources: Mapping[str, Randomness] | None = None
+    ) -> None:
+        self.side, self.plan, kind = side, plan, _SilentColumns if sources is None else _SeenColumns
+        self.sealers = {name: kind(plan, name, keys[name]) for name in plan.names}
         self.memories = {name: side.form.remember(plan, block) for name, block in side.blocks.items()}
-        self.runs = {
-            name: ColumnRun(plan, sealer, side.blocks[name], self.gates[name], sources[name])
-            for name, sealer in self.sealers.items()
-        }
+        self.runs, coins = dict[str, ColumnRun](), SystemRandomness()
+        for name, sealer in self.sealers.items():
+            gate = SealedGate(plan, coins if sources is None else sources[name], None, sealer)
+            self.runs[name] = ColumnRun(plan, sealer, side.blocks[name], gate, coins)
         self.shares: dict[str, Integers] = {}
-        self.deals = _SeenDeals(plan, keys[COORDINATOR], sources[COORDINATOR])
-        self.sums = ColumnSums(plan, self.exchange, self.deals, Opener(plan, sources[COORDINATOR]))
+        self.deals = _SeenDeals(plan, keys[COORDINATOR], None if sources is None else sources[COORDINATOR])
+        self.sums = ColumnSums(plan, self.exchange, self.deals, Opener(plan, coins))
         self.sums.set_up()
 
     def exchange(
@@ -331,18 +315,12 @@ class _Protocol:
 
     def left(self, number: int, ask: Ask, pool: Pool) -> Opened:
         """The last sum as an adversary sees it, in the order of the parties' columns."""
-        plan = self.plan
-        query = self.side.queries[plan.names[0]][ask.query]
-        told = self.sums._told(ask, query)
-        noise, asked = noise_of(query, plan), self.sums._transcript.after(query.name, number, told)
-        seen = np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0).view(np.int64)
+        plan, bits = self.plan, next(iter(self.sealers.values())).bits
+        noise = noise_of(self.side.queries[plan.names[0]][ask.query], plan)
+        seen = _whole(np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0), bits)
         if "coordinator" in pool:
             seen = seen - self.deals.drawn
         if "parties" in pool:
-            seen = seen - sum(self.sealers[name].drawn for name in plan.names[1:])
-        return Opened(ask.query, asked, told, seen, noise.steps(noise_left(plan, pool)))
-
-
-def seeds_of(plan: Plan, keys: Keys) -> dict[str, bytes]:
-    """What the dealer shares with each party."""
-    return {name: keys[COORDINATOR][name] for name in plan.names}
+            others = (self.sealers[name] for name in plan.names[1:])
+            seen = seen - sum(sealer.drawn for sealer in others if isinstance(sealer, _SeenColumns))
+        return Opened(ask.query, number, ask.arrays, seen, noise.steps(noise_left(plan, pool)))
