@@ -1,6 +1,7 @@
-"""Sealed columns in the clear: what a run over sealed columns opens, from all parties' rows in one place.
+"""Secure columns in the clear: what a run over them opens, from all parties' rows in one place.
 
-Every `Ask` of a coordinator's text is answered with the exact sum and noise of the variance that an opened sum has.
+Every `Ask` of a coordinator's text is answered with the sum that the protocol has for some coins, all of them drawn here
+with their law, and noise of the variance that an opened sum has.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Round
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.joint import JointGradient, JointSum
+from sottovoce.queries.joint import JointSum
+from sottovoce.sealed.tables import CHANCE_BITS, LookUp
+from sottovoce.sealed.words import ROW_BITS, UNIT_BITS, exponent_of, factors
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-TURN = 2**16  # fine steps of a whole turn of levels
+KEPT = 7  # coarse levels of 2 C^2, counted from 1
 
 
 def parts_of(plan: Plan, X: Any, y: Any) -> list[Block]:
@@ -31,22 +34,34 @@ def parts_of(plan: Plan, X: Any, y: Any) -> list[Block]:
     return [Block.prepare(X[:, part.start : part.stop], y, part.preparation) for part in parts]
 
 
+def rounded(rows: Array, coins: Array, square: float) -> Integers:
+    """Whole numbers of 2^-8 by coins; a part that this makes longer than its norm toward zero."""
+    exact = rows * 2.0**ROW_BITS
+    found = np.floor(exact + coins).astype(np.int64)
+    long = (found**2).sum(axis=1) > math.floor(4**ROW_BITS * square)
+    found[long] = np.trunc(exact[long]).astype(np.int64)
+    return found
+
+
 class Clear:
-    """All parties of a plan over sealed columns, in one place."""
+    """All parties of a plan over secure columns, in one place."""
 
     def __init__(self, plan: Plan, form: Algorithm, parts: list[Block], rng: Any, *, noise: float = 1.0) -> None:
         self.plan, self.form, self.parts, self.rng, self.noise = plan, form, parts, rng, noise
         self.queries = [{q.name: q for q in form.queries(plan, party)} for party in plan.names]
-        self.memories = [form.remember(plan, part) for part in parts]
-        self.scale = 2.0**plan.preparation.bits
-        self.rows = self.joined([np.asarray(part.rows, dtype=np.float64) for part in parts])
         holder = parts[plan.label_party]
-        self.usable, self.labels = holder.usable_rows, np.where(holder.usable_rows, holder.labels, 0.0)
-        self.white: Array | None = None
-        self.gram: Array | None = None
+        self.usable = np.logical_and.reduce([part.usable_rows for part in parts])
+        self.labels = np.where(holder.usable_rows, holder.labels, 0.0)
+        shares = plan.row_shares() * (1 + 2.0**-30)
+        dense = [np.asarray(part.dense_rows(part.dimension), dtype=np.float64) for part in parts]
+        self.rows = self.joined(
+            [rounded(rows, self.rng.random(rows.shape), float(share)) for rows, share in zip(dense, shares, strict=True)]
+        )
+        self.matrix: Integers | None = None  # P, and f of the rows clipped by it
+        self.factors: Integers | None = None
         self.opened: list[tuple[str, dict[str, Any], Array]] = []
 
-    def joined(self, parts: list[Array]) -> Array:
+    def joined(self, parts: list[Integers]) -> Integers:
         """All columns in their order; the constant, the last of the party that has it, comes last."""
         pieces = [part[:, :width] for part, width in zip(parts, self.plan.columns, strict=True)]
         last = [parts[self.plan.label_party][:, -1:]] if self.plan.fit_intercept else []
@@ -67,55 +82,76 @@ class Clear:
     def answer(self, ask: Ask, number: int) -> Array:
         """One opened sum."""
         query, told = self.queries[0][ask.query], dict(ask.arrays)
-        if isinstance(query, JointGradient):
-            told["widen"] = np.array([query.widened(self.plan, told["weights"], self.gram)], dtype=np.int64)
         wrong = query.objection(self.plan, number, told)
         assert wrong is None, wrong
         exact = self.exact(query, told, number)
-        std = self.plan.release(query.name).std * math.sqrt(self.plan.noises(query.known_part(self.plan, told)))
-        std = std / query.noise_weights
-        opened = exact + self.noise * std * self.rng.standard_normal(exact.shape)
-        if isinstance(query, GramMatrix):
-            self.gram = query.matrix(opened)
+        std = self.plan.release(query.name).std * math.sqrt(self.plan.noises()) / query.noise_weights
         self.opened.append((ask.query, told, exact))
-        return np.asarray(opened)
+        return np.asarray(exact + self.noise * std * self.rng.standard_normal(exact.shape))
 
     def exact(self, query: Query, told: dict[str, Any], number: int) -> Array:
         """The sum before noise."""
-        rounds = [
-            Round(self.plan, number, told, part, memory) for part, memory in zip(self.parts, self.memories, strict=True)
-        ]
         if isinstance(query, GramMatrix):
-            return np.asarray((self.rows.T @ self.rows)[query.places])
+            return np.asarray((self.rows.T @ self.rows)[query.places] * 4.0**-ROW_BITS)
         if not isinstance(query, JointSum):
+            rounds = [Round(self.plan, number, told, part) for part in self.parts]
             return np.sum([own[query.name].value(one) for own, one in zip(self.queries, rounds, strict=True)], axis=0)
-        slopes = self.looked_up(query, told) / self.scale
-        if query.matrix == "one":
-            return slopes.sum(axis=1)
-        if query.matrix == "whitened" and self.white is None:
-            pieces = [own[query.name].columns(one) for own, one in zip(self.queries, rounds, strict=True)]
-            self.white = self.joined([piece / self.scale for piece in pieces])
-        return np.asarray((self.white if query.matrix == "whitened" else self.rows).T @ slopes[0])
+        return np.asarray(self.whole(query, told) * self.plan.release(query.name).step)
 
-    def looked_up(self, query: JointSum, told: dict[str, Any]) -> Array:
-        """Whole numbers of 2^-bits, outputs x records."""
-        table, count = query.lookup(self.plan, told), len(self.labels)
-        words = table.nodes.shape[1]
-        levels = 2 * words if table.symmetric else words
-        fine = TURN // levels
-        ends = np.cumsum((0, *self.plan.columns))
-        total = np.zeros(count)
-        for place, (start, stop) in enumerate(itertools.pairwise(ends)):
-            own = self.rows[:, start:stop] @ told["weights"][start:stop]
-            if place == self.plan.label_party:
-                if self.plan.fit_intercept:
-                    own += self.rows[:, -1] * told["weights"][-1]
-                own -= table.shift * self.labels
-                dithers = (self.rng.random((table.order - 1, count)) - 0.5).sum(axis=0)
-                own += table.level * np.where(self.usable, dithers, 0.0)
-            total += np.rint(own * fine / table.level)
-        total += self.rng.integers(0, fine, count)
-        level = (np.floor(total / fine) % levels).astype(np.int64)
-        sign = np.where(level < words, 1, -1)
-        found = table.nodes[:, level % words] * sign
-        return found - np.trunc(np.outer(table.beta, self.labels) * self.scale)
+    def whole(self, query: JointSum, told: dict[str, Any]) -> Integers:
+        """The sum as whole numbers of its grid."""
+        matrix = query.projection(self.plan, told)
+        if query.program == "length":
+            assert matrix is not None
+            levels, kept = self.levels(matrix)
+            bits = kept & (self.rng.random(len(kept)) < np.minimum(1.0, np.sqrt(levels) / 4))
+            return np.array([bits.sum()]) << UNIT_BITS
+        if query.factored and matrix is not None:
+            levels, kept = self.levels(matrix)
+            self.matrix, self.factors = matrix, np.where(kept, factors()[levels], 0)
+        table = query.lookup(self.plan, told)
+        terms = self.terms(table, told["weights"])
+        if table.matrix == "one":
+            return np.asarray((terms * table.scales).sum(axis=0))
+        total = self.rows.T @ terms[:, 0]
+        return np.asarray(total if self.matrix is None or table.matrix == "rows" else self.matrix.T @ total)
+
+    def levels(self, matrix: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+        """Of |P'x|^2 in C^2 / 4, and which rows are kept: by shares whose low bits carry, and by masks."""
+        squares, exponent, count = ((self.rows @ matrix) ** 2).sum(axis=1), exponent_of(self.plan), len(self.rows)
+        found = []
+        for modulus, fine in ((exponent + 10, 9), (exponent + 6, 10)):
+            top = (squares >> (modulus - 16)) + self.rng.integers(0, len(self.parts), count)
+            top += (1 << fine) - 1 - self.rng.integers(0, 1 << fine, count)
+            found.append((top & 0xFFFF) >> fine)
+        coarse, levels = found
+        return levels, self.usable & (coarse + 1 <= KEPT)
+
+    def terms(self, table: LookUp, weights: Array) -> Integers:
+        """What each record is weighed by: (records, outputs)."""
+        uniform = self.rng.integers(0, 2**CHANCE_BITS, len(self.rows))
+        bits = (uniform < table.chances[:, self.index(table, weights)]).astype(np.int64).T
+        if table.weight == "factor":
+            assert self.factors is not None
+            value = self.factors[:, None]
+        else:
+            value = self.usable.astype(np.int64)[:, None]
+        found = 2 * value * bits - value if table.twice else value * bits
+        return found - value * (self.labels == 1.0)[:, None] if table.minus_label else found
+
+    def index(self, table: LookUp, weights: Array) -> Integers:
+        """The level of every record: each party rounds its part of the score, and a mask rounds the sum at random."""
+        fine, levels, holder = 2**table.fine, table.levels, self.plan.label_party
+        total = np.full(len(self.rows), fine - 1, dtype=np.int64) - self.rng.integers(0, fine, len(self.rows))
+        for place, (start, stop) in enumerate(itertools.pairwise(np.cumsum((0, *self.plan.columns)))):
+            own = self.rows[:, start:stop] @ weights[start:stop]
+            if place == holder and self.plan.fit_intercept:
+                own = own + self.rows[:, -1] * weights[-1]
+            total += np.rint(own * 2.0**-ROW_BITS * fine / table.level).astype(np.int64)
+        if table.index == "label":
+            total += np.where(self.labels == 1.0, levels // 4, -(levels // 4)) * fine
+        else:
+            total += levels // 2 * fine
+        if table.index == "residual":
+            total -= np.rint(self.labels * fine / table.level).astype(np.int64)
+        return (total % (fine * levels)) >> table.fine

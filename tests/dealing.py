@@ -1,125 +1,240 @@
-"""What tests of sealed columns share: parties and a dealer in one process, pads on, masks and noise off."""
+"""What tests of secure columns share: parties and a dealer in one process, pads on, masks and noise off."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.privacy.randomness import Randomness, SeededRandomness
-from sottovoce.sealed.columns import ROWS, Columns
+from sottovoce.sealed import fields
+from sottovoce.sealed.columns import Columns, Place, Program
 from sottovoce.sealed.dealer import Dealer
-from sottovoce.sealed.pads import SCORES, SLOPES, Asked, Piece, column_pieces
-from sottovoce.sealed.streams import stream
-from sottovoce.sealed.tables import Lookup
+from sottovoce.sealed.fields import Fields
+from sottovoce.sealed.pads import NOTHING_TOLD, Asked, Piece, column_pieces
+from sottovoce.sealed.tables import LookUp, Projection
 
-Words = NDArray[np.uint64]
+Integers = NDArray[np.int64]
 
-FIRST = Asked(0, "")
+FIRST = Asked(0, NOTHING_TOLD)
 
 
 def seeds_of(count: int, seed: int = 0) -> dict[str, bytes]:
-    return {f"p{m}": bytes([seed % 256, m]) * 16 for m in range(count)}
+    return {f"p{m:02}": bytes([seed % 256, m]) * 16 for m in range(count)}
 
 
-def some_rows(records: int, width: int, bits: int, seed: int = 0) -> NDArray[np.int64]:
-    """Integer rows of norm at most 2^bits, most of them close to it."""
-    rows = np.random.default_rng(seed).standard_normal((records, width))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.trunc(rows * 2.0**bits).astype(np.int64)
+def some_rows(records: int, width: int, seed: int = 0) -> Integers:
+    """Integer rows of norm at most 2^8, of all lengths up to that."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((records, width))
+    rows *= rng.uniform(0.02, 1.0, (records, 1)) / np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.trunc(rows * 256).astype(np.int64)
+
+
+def signed(words: Integers, bits: int) -> Integers:
+    """Residues modulo 2^bits as signed numbers."""
+    return np.asarray((words.astype(np.uint64) << np.uint64(64 - bits)).view(np.int64) >> (64 - bits))
 
 
 class Run:
-    """M parties over the columns of one table, and their dealer; `noise` is what the dealer adds."""
+    """M parties over the columns of one table, and their dealer. Coins and pads follow from the seed.
 
-    def __init__(
+    `null` says which part of which record is null; such parts are zeros.
+    """
+
+    def __init__(  # a table of tests
         self,
-        rows: NDArray[np.int64],
+        rows: Integers,
         labels: NDArray[np.float64],
-        widths: list[int],
-        bits: int,
+        widths: Sequence[int],
         *,
+        null: NDArray[np.bool_] | None = None,
         holder: int = 0,
         seed: int = 0,
+        bits: int = 40,
+        classes: bool = True,
     ) -> None:
         self.seeds = seeds_of(len(widths), seed)
-        self.names = tuple(self.seeds)
+        self.names, self.seed = tuple(self.seeds), seed
         self.widths = dict(zip(self.names, widths, strict=True))
-        self.bits, self.records, self.rows = bits, len(rows), rows
-        ends = np.cumsum([0, *widths])
+        self.bits, self.records = bits, len(rows)
+        self.ends = np.cumsum([0, *widths])
+        self.null = np.zeros((len(rows), len(widths)), dtype=bool) if null is None else null
+        self.rows = np.where(np.repeat(self.null, widths, axis=1), 0, rows)
+        self.labels = np.where(self.null[:, holder], 0.0, labels)
         self.parties = {
             name: Columns(
-                name, self.names, self.widths, rows[:, ends[m] : ends[m + 1]],
-                labels if m == holder else None, self.seeds[name], bits,
+                Place(name, self.widths, bits, classes),
+                self.rows[:, self.part(m)],
+                ~self.null[:, m],
+                labels if m == holder else None,
+                self.seeds[name],
             )
             for m, name in enumerate(self.names)
-        }  # fmt: skip
-        self.dealer = Dealer(self.seeds, self.widths, self.records, self.names[holder])
-        self.seen: dict[Any, Any] = {}
+        }
+        self.dealer = Dealer(self.seeds, self.widths, self.records, bits, classes=classes)
+        self.said: dict[tuple[str, int, int], dict[str, Fields]] = {}  # what each party said, padded
+        self.opened: dict[tuple[str, int, int], Fields] = {}
+        self.dealt: dict[tuple[str, int], Fields] = {}
 
-    def padded(self, party: str, of: list[Any], words: NDArray[Any]) -> NDArray[Any]:
-        kind = np.uint16 if words.dtype == np.uint16 else np.uint64
-        pad = stream(self.seeds[party], of, words.size, kind)
-        self.seen[(party, *of)] = found = words - pad.reshape(words.shape)
-        return found
+    def part(self, place: int) -> slice:
+        return slice(self.ends[place], self.ends[place + 1])
 
-    def exchange(self, matrix: str = ROWS) -> Run:
+    def coins(self, asked: Asked) -> Randomness:
+        return SeededRandomness(self.seed, f"coins {asked}")
+
+    def exchange(self) -> Run:
+        """Masked columns."""
         for piece in column_pieces(self.records, self.widths):
-            sent = {
-                name: self.padded(name, party.columns_label(matrix, piece), party.columns(matrix, piece))
-                for name, party in self.parties.items()
-            }
+            sent = {}
             for name, party in self.parties.items():
-                party.receive_columns({o: w for o, w in sent.items() if o != name}, matrix, piece)
+                own = party.columns(piece)
+                sent[name] = self.sent(fields.subtract(own, self.pads(name, party.columns_label(piece), own)))
+            for name, party in self.parties.items():
+                party.receive_columns({other: words for other, words in sent.items() if other != name}, piece)
         return self
 
-    def gram_shares(self, noise: Any = 0) -> dict[str, Words]:
-        receiver, correction = self.dealer.gram(FIRST, noise)
-        return {name: p.gram(FIRST, correction if name == receiver else None) for name, p in self.parties.items()}
+    def pads(self, name: str, label: list[Any], like: Fields) -> Fields:
+        return fields.streams(self.seeds[name], label, like)
 
-    def round(
+    def sent(self, message: Fields) -> Fields:
+        """As it arrives: words have so many bits."""
+        return fields.unpack(fields.pack(message, self.bits), message, self.bits)
+
+    def gram(self) -> Integers:
+        asked = Asked(1, "gram")
+        receiver, dealt = self.dealer.gram(asked)
+        shares = [p.gram(asked, dealt if n == receiver else None) for n, p in self.parties.items()]
+        return signed(sum(shares, np.zeros_like(shares[0])), self.bits)
+
+    def program(
         self,
-        round: int,
-        weights: NDArray[np.float64],
-        lookup: Lookup,
-        *,
-        matrix: str = ROWS,
-        noise: Any = 0,
-        dithers: Randomness | None = None,
-        pieces: tuple[Piece, ...] | None = None,
-        offset: float = 0.0,
-    ) -> dict[str, Words]:
-        """Each party's share of the gradient; the looked-up slopes are in `seen["r"]`."""
-        drawn = dithers or SeededRandomness(round, "dithers")
-        shares: dict[str, Words] = {}
-        asked = Asked(round, "")
-        looked = []
-        for piece in pieces or ((0, self.records),):
-            receiver, table, correction = self.dealer.lookup(asked, lookup, matrix, noise, piece=piece)
-            noise = 0
-            deltas, start = {}, 0
-            for name, party in self.parties.items():
-                own = weights[start : start + self.widths[name]]
-                start += self.widths[name]
-                k = party.scores(asked, own, lookup, drawn, offset, matrix=ROWS, piece=piece)
-                deltas[name] = self.padded(name, asked.label(SCORES, piece), k)
-            slopes = {}
-            total = np.zeros((piece[1] - piece[0], lookup.outputs), dtype=np.uint64)
-            for name, party in self.parties.items():
-                r = party.slopes(asked, deltas, table if name == receiver else None, piece=piece)
-                total += r
-                slopes[name] = self.padded(name, asked.label(SLOPES, piece), r)
-            looked.append(total.view(np.int64))
-            for name, party in self.parties.items():
-                dealt = correction if name == receiver else None
-                share = party.gradient(asked, slopes, dealt, matrix, piece=piece)
-                shares[name] = shares[name] + share if name in shares else share
-        self.seen["r"] = np.concatenate(looked)
-        return shares
+        name: str,
+        asked: Asked,
+        dealt: tuple[str, Fields],
+        begin: Callable[[str, Columns, Fields | None], Program],
+        piece: Piece,
+    ) -> Integers | None:
+        """All messages of a program, and the sum of what it returns."""
+        receiver, words = dealt
+        self.dealt[name, asked.number] = words
+        running = {n: begin(n, p, self.sent(words) if n == receiver else None) for n, p in self.parties.items()}
+        messages = {n: next(one) for n, one in running.items()}
+        for number in range(5):
+            label = asked.label(f"{name} {number}", piece)
+            padded = {n: self.sent(fields.subtract(m, self.pads(n, label, m))) for n, m in messages.items()}
+            total = fields.nothing_like(next(iter(padded.values())))
+            for message in padded.values():
+                total = fields.add(total, message)
+            self.said[name, asked.number, number], self.opened[name, asked.number, number] = padded, total
+            parts: dict[str, Integers | None] = {}
+            messages = {}
+            for n, one in running.items():
+                try:
+                    messages[n] = one.send(total)
+                except StopIteration as end:
+                    parts[n] = end.value
+            if parts:
+                assert len(parts) == len(running), "all end at once"
+                found = [part for part in parts.values() if part is not None]
+                return signed(sum(found, np.zeros_like(found[0])), self.bits) if found else None
+        raise AssertionError("a program has at most four messages")
+
+    def whole(self) -> Piece:
+        return (0, self.records)
+
+    def share_null(self) -> Run:
+        """The program that finds records that are null nowhere."""
+        dealt = self.dealer.null(FIRST, self.whole())
+        self.program("null", FIRST, dealt, lambda _, p, d: p.null(FIRST, self.whole(), d), self.whole())
+        return self
+
+    def share_factor(self, projection: Projection, number: int = 5) -> Run:
+        asked = Asked(number, "factor")
+        dealt = self.dealer.factor(asked, self.whole(), projection)
+        begin = lambda _, p, d: p.factor(asked, self.whole(), projection, d)  # noqa: E731
+        self.program("factor", asked, dealt, begin, self.whole())
+        return self
+
+    def length(self, projection: Projection, number: int = 3, noise: int = 0) -> int:
+        asked = Asked(number, "length")
+        dealt = self.dealer.length(asked, self.whole(), projection, noise, self.coins(asked))
+        begin = lambda _, p, d: p.length(asked, self.whole(), projection, d)  # noqa: E731
+        found = self.program("length", asked, dealt, begin, self.whole())
+        assert found is not None
+        return int(found[0])
+
+    def look_up(self, number: int, weights: NDArray[np.float64], lookup: LookUp, noise: Any = 0) -> Integers:
+        asked = Asked(number, "look-up")
+        dealt = self.dealer.look_up(asked, self.whole(), lookup, noise, self.coins(asked))
+        own = {name: weights[self.part(m)] for m, name in enumerate(self.names)}
+        begin = lambda n, p, d: p.look_up(asked, self.whole(), lookup, own[n], d)  # noqa: E731
+        found = self.program("look-up", asked, dealt, begin, self.whole())
+        assert found is not None
+        return found
+
+    def shared(self, name: str) -> Integers:
+        """n or f."""
+        found = [party._weights[name, self.whole()][0].share for party in self.parties.values()]
+        return signed(sum(found, np.zeros_like(found[0])), self.bits)
+
+    def shared_labels(self, name: str) -> Integers:
+        """n y' or f y'."""
+        found = [party._weights[name, self.whole()][1] for party in self.parties.values()]
+        return signed(sum(found, np.zeros_like(found[0])), self.bits)
+
+    def bits_of(self, number: int, lookup: LookUp) -> Integers:
+        """The bits that a look-up took, by the level of each record and the dealer's coins."""
+        asked = Asked(number, "look-up")
+        uniform = np.frombuffer(self.coins(asked).bytes(2 * self.records * lookup.outputs), dtype="<u2")
+        level = self.levels(number, lookup)
+        drawn = uniform.reshape(self.records, lookup.outputs)
+        return np.asarray(drawn < lookup.chances[:, level].T, dtype=np.int64)
+
+    def levels(self, number: int, lookup: LookUp) -> Integers:
+        """The level of each record: what was opened and the pads."""
+        asked = Asked(number, "look-up")
+        (opened,) = self.opened["look-up", number, 0]
+        pads = sum(int_of(self.pads(name, asked.label("look-up 0", self.whole()), (opened,))[0]) for name in self.names)
+        first = int_of(opened) >> lookup.fine
+        return np.asarray((first + ((pads & 0xFF) >> lookup.fine)) % lookup.levels)
 
 
-def opened(shares: Mapping[str, Words]) -> NDArray[np.int64]:
-    """The sum of all shares, read as signed."""
-    return np.sum(list(shares.values()), axis=0, dtype=np.uint64).view(np.int64)
+def int_of(numbers: NDArray[Any]) -> Integers:
+    return np.asarray(numbers.astype(np.int64) & 0xFF)
+
+
+def look_up(  # a table of tests
+    chances: Any,
+    *,
+    level: float = 1.0,
+    index: Any = "label",
+    weight: Any = "null",
+    matrix: Any = "rows",
+    twice: bool = False,
+    minus_label: bool = True,
+    scales: Sequence[int] = (1,),
+    projection: Projection | None = None,
+) -> LookUp:
+    chances = np.rint(np.atleast_2d(chances) * 65536).astype(np.int64)
+    matrix_of = None if projection is None else projection.matrix
+    return LookUp(chances, level, index, weight, matrix, twice, minus_label, np.array(scales), matrix_of)
+
+
+def logistic(**more: Any) -> LookUp:
+    """The slope as a chance: the first half of the levels for the label 1."""
+    levels = np.arange(32)
+    return look_up(1 / (1 + np.exp(-(levels % 16 - 8.0))), **more)
+
+
+def projection(width: int, exponent: int, seed: int = 0, *, most: float = 250.0) -> Projection:
+    """A P of all columns that stretches a row of norm 2^8 to |z|^2 = `most` C^2 at most."""
+    rng = np.random.default_rng(seed)
+    found = rng.standard_normal((width, width)) * np.exp(rng.normal(0, 0.7, width))
+    found *= np.sqrt(most * 4.0 * 2.0**exponent / 4.0**8) / np.linalg.norm(found, 2)
+    return Projection(np.trunc(found).astype(np.int64), exponent)
+
+
+__all__ = ["FIRST", "Mapping", "Run", "logistic", "look_up", "projection", "seeds_of", "signed", "some_rows"]

@@ -33,7 +33,7 @@ FRAME: Final = Format("frames", 3, _SAME)
 PLAN: Final = Format("plans", 3, _SAME)
 # Ledgers of format 1 have no accounts under others and no periods, and say nothing about a plan.
 LEDGER: Final = Format("ledgers", 2, "Use the version of sottovoce that wrote it.", older=(1,))
-JOURNAL: Final = Format("states of runs", 5, "Let the version of sottovoce that began the run end it.")
+JOURNAL: Final = Format("states of runs", 6, "Let the version of sottovoce that began the run end it.")
 MODEL: Final = Format("models", 3, "Use the version of sottovoce that wrote it, or fit the model again.")
 PARTIAL_MODEL: Final = Format("partial models", 2, "Use the version of sottovoce that wrote it, or train again.")
 SCHEMA: Final = Format("schemas", 1, "Draft it anew with `sottovoce schema`.")

@@ -19,7 +19,7 @@ from sottovoce.plan.sealed_words import COMPUTING, assumed
 from sottovoce.privacy.accounting import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.guarantee import VIEWS, Guarantee, PrivacyReport
 from sottovoce.privacy.relation import inside
-from sottovoce.queries.noise_left import Pool, left_to
+from sottovoce.queries.pooling import Pool, left_to
 from sottovoce.transports.identity import local_identities
 from support import events_of
 

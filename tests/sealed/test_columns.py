@@ -1,5 +1,6 @@
-"""Sealed products over columns: what is opened is exact, bounded, and nothing else can be read."""
+"""Secure products over columns: what is opened is exact, every row is clipped, and null records add nothing."""
 
+import itertools
 import math
 from typing import Any
 
@@ -7,283 +8,253 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dealing import FIRST, Run, opened, some_rows
-from sottovoce import losses
-from sottovoce.data.block import Block
-from sottovoce.data.bounds import Bounds
-from sottovoce.data.grid import exact_bits
-from sottovoce.data.preparation import Preparation
+from dealing import FIRST, Run, logistic, look_up, projection, some_rows
 from sottovoce.errors import InputError, LeakError, RefusedError
-from sottovoce.privacy.mechanisms import wide_gaussian
-from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.sealed import pads
-from sottovoce.sealed.columns import ONE, ROWS, Columns
-from sottovoce.sealed.pads import COLUMNS, CORRECTION, SCORES, SLOPES, Asked, label
-from sottovoce.sealed.ring import check_room
-from sottovoce.sealed.streams import masks, stream
-from sottovoce.sealed.tables import Lookup, slope_lookup
+from sottovoce.sealed import columns, dealer, fields, pads
+from sottovoce.sealed.columns import Columns, Levels, Place, coarse_levels, fine_levels
+from sottovoce.sealed.pads import Asked
+from sottovoce.sealed.tables import Projection
+from sottovoce.sealed.words import MOST_FACTOR, factors
 
-BITS = 15
 SPLITS = ([3, 2], [1, 4, 2], [2, 1, 1, 3, 1, 5, 1, 2])
-
-
-def logistic(bits: int = BITS) -> Lookup:
-    return slope_lookup(losses.get("logistic"), 1.0, bits)
 
 
 def some_labels(records: int, seed: int = 7) -> NDArray[np.float64]:
     return np.sign(np.random.default_rng(seed).standard_normal(records))
 
 
-def products(left: NDArray[np.int64], right: NDArray[np.int64]) -> list[list[int]]:
-    """left'right in Python integers."""
-    return [[sum(a * b for a, b in zip(x, y, strict=True)) for y in right.T.tolist()] for x in left.T.tolist()]
+def made(widths: list[int], records: int = 60, **more: Any) -> Run:
+    null = np.random.default_rng(3).random((records, len(widths))) < 0.05
+    rows = some_rows(records, sum(widths))
+    return Run(rows, some_labels(records), widths, null=null, **more).exchange().share_null()
 
 
 @pytest.mark.parametrize("widths", SPLITS, ids=len)
-def test_what_is_opened_is_the_product_in_integers(widths: list[int]) -> None:
-    rows = some_rows(40, sum(widths), BITS)
-    exact = products(rows, rows)
+@pytest.mark.parametrize("bits", [32, 40, 48])
+def test_what_is_opened_is_the_sum_in_integers(widths: list[int], bits: int) -> None:
+    wide = sum(widths)
     for holder in range(len(widths)):
-        run = Run(rows, some_labels(40), widths, BITS, holder=holder).exchange()
-        upper = [exact[i][j] for i, j in zip(*np.triu_indices(len(exact)), strict=True)]
-        assert opened(run.gram_shares()).tolist() == upper
+        run = made(widths, bits=bits, holder=holder)
+        exact = run.rows.T @ run.rows
+        assert run.gram().tolist() == exact[np.triu_indices(wide)].tolist()
+        present = ~run.null.any(axis=1)
+        second = (run.labels > 0).astype(np.int64)
+        assert run.shared("null").tolist() == present.astype(int).tolist()
+        assert run.shared_labels("null").tolist() == (present * second).tolist()
+        weights = np.random.default_rng(holder).standard_normal(wide) * 4
         for number in range(len(widths) + 1):  # the dealt words go to each party in turn
-            weights = np.random.default_rng(number).standard_normal(len(exact))
-            gradient = opened(run.round(number, weights, logistic()))
-            assert gradient.T.tolist() == products(rows, run.seen["r"])
+            found = run.look_up(number, weights, logistic())
+            slopes = present * (run.bits_of(number, logistic())[:, 0] - second)
+            assert found.tolist() == (slopes @ run.rows).tolist()
 
 
-def test_a_share_left_out_of_one_block_is_seen() -> None:
-    rows = some_rows(40, 7, BITS)
-    run = Run(rows, some_labels(40), [1, 4, 2], BITS).exchange()
-    shares, square = run.gram_shares(), np.zeros((7, 7), dtype=np.uint64)
-    square[:1, 1:5] = 1
-    shares["p1"] = np.where(square[np.triu_indices(7)] == 1, np.uint64(0), shares["p1"])
-    assert (opened(shares) != (rows.T @ rows)[np.triu_indices(7)]).sum() >= 4
+@pytest.mark.parametrize("widths", SPLITS, ids=len)
+def test_rows_are_clipped_whole(widths: list[int]) -> None:
+    wide, exponent = sum(widths), 18
+    run, p = made(widths, 400, holder=len(widths) - 1), projection(sum(widths), exponent)
+    run.share_factor(p)
+    z, f, present = run.rows @ p.matrix, run.shared("factor"), ~run.null.any(axis=1)
+    squares, clip = (z**2).sum(axis=1), 4 * 2**exponent
+    assert f.min() == 0
+    assert f.max() == MOST_FACTOR
+    assert (f[~present] == 0).all()
+    assert (f.astype(object) ** 2 * squares <= MOST_FACTOR**2 * clip).all()
+    kept = f[present] > 0
+    assert kept[squares[present] < 12 * clip].all()
+    assert not kept[squares[present] >= 14 * clip].any()
+    ideal = MOST_FACTOR * np.minimum(1, np.sqrt(clip / np.maximum(squares, 1)))
+    assert (f[present][kept] / ideal[present][kept]).mean() > 0.9
+    second = (run.labels > 0).astype(np.int64)
+    assert run.shared_labels("factor").tolist() == (f * second).tolist()
+    weights = np.random.default_rng(1).standard_normal(wide) * 4
+    lookup = logistic(weight="factor", matrix="projected", projection=p)
+    found = run.look_up(6, weights, lookup, noise=np.arange(wide))
+    slopes = f * (run.bits_of(6, lookup)[:, 0] - second)
+    assert found.tolist() == (slopes @ z + np.arange(wide)).tolist()
+    assert (np.abs(slopes[:, None] * z) <= MOST_FACTOR * math.isqrt(clip)).all()
 
 
-def test_pieces_and_further_matrices_open_the_same_kind_of_sum() -> None:
-    rows, second = some_rows(50, 7, BITS), some_rows(50, 7, BITS, seed=5)
-    run = Run(rows, some_labels(50), [1, 4, 2], BITS, holder=2).exchange()
-    for party, part in zip(run.parties.values(), np.split(second, [1, 5], axis=1), strict=True):
-        party.add_matrix("whitened", part)
-    run.dealer.add_matrix("whitened")
-    run.exchange("whitened")
-    weights, pieces = np.linspace(-3, 3, 7), ((0, 17), (17, 18), (18, 50))
-    noise = np.arange(7)[None]
-    for number, matrix, exact in ((0, "rows", rows), (1, "whitened", second)):
-        gradient = opened(run.round(number, weights, logistic(), matrix=matrix, pieces=pieces, noise=noise))
-        np.testing.assert_array_equal(gradient, run.seen["r"].T @ exact + noise)
-    total = opened(run.round(2, weights, logistic(), matrix=ONE, pieces=pieces, noise=np.array([3])))
-    np.testing.assert_array_equal(total, run.seen["r"].sum(axis=0) + 3)
+def test_of_numbers_a_slope_is_between_both_bounds() -> None:
+    run, p = made([2, 3], 80, classes=False), projection(5, 18)
+    run.share_factor(p)
+    chances = np.clip(0.5 + (np.arange(64) - 32) / 16, 0, 1)
+    lookup = look_up(
+        chances, level=0.1, index="residual", weight="factor", matrix="projected", twice=True, minus_label=False,
+        projection=p,
+    )  # fmt: skip
+    found = run.look_up(6, np.ones(5), lookup)
+    slopes = run.shared("factor") * (2 * run.bits_of(6, lookup)[:, 0] - 1)
+    assert found.tolist() == (slopes @ run.rows @ p.matrix).tolist()
 
 
-def test_columns_in_many_frames_open_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pads, "FRAME", 8 * 7 * 12)
-    rows = some_rows(50, 7, BITS)
-    run = Run(rows, some_labels(50), [1, 4, 2], BITS).exchange()
-    assert pads.column_pieces(50, run.widths) == ((0, 10), (10, 20), (20, 30), (30, 40), (40, 50))
-    assert pads.round_pieces(50, 3, 16) == tuple((5 * part, 5 * part + 5) for part in range(10))
-    np.testing.assert_array_equal(opened(run.gram_shares()), (rows.T @ rows)[np.triu_indices(7)])
-    gradient = opened(run.round(0, np.ones(7), logistic(), pieces=pads.round_pieces(50, 3, 16)))
-    np.testing.assert_array_equal(gradient, run.seen["r"].T @ rows)
+def test_sums_of_bits_have_their_scales_and_two_bits_one_index() -> None:
+    run = made([1, 4, 2], 300)
+    chances = np.stack([np.linspace(0, 1, 64), np.linspace(1, 0, 64)])
+    twice = look_up(chances, index="label", matrix="one", twice=True, minus_label=False, scales=(200, -150))
+    found = run.look_up(1, np.ones(7), twice, noise=np.array([5, -7]))
+    n, bits = run.shared("null"), run.bits_of(1, twice)
+    assert found.tolist() == ((n @ (2 * bits - 1)) * [200, -150] + [5, -7]).tolist()
+    once = look_up(chances[:1], index="score", matrix="one", minus_label=False, scales=(256,))
+    assert run.look_up(2, np.ones(7), once).tolist() == [256 * int(n @ run.bits_of(2, once)[:, 0])]
 
 
-def test_the_gram_matrix_of_prepared_parts_is_the_central_one_bit_for_bit() -> None:
-    records, bounds = 300, Bounds.declare(entry_bound=1.0)
-    raw = np.random.default_rng(1).uniform(-1.0, 1.0, (records, 5))
-    block = Block.prepare(raw, some_labels(records), Preparation(bounds, 5, True, records, (-1.0, 1.0)))
-    bits = exact_bits(records)
-    rows = np.asarray(block.dense_rows(6) * 2.0**bits)
-    assert np.array_equal(rows, np.rint(rows))
-    run = Run(rows.astype(np.int64), some_labels(records), [2, 3, 1], bits, holder=2).exchange()
-    central = block.gram()[np.triu_indices(6)]
-    assert (opened(run.gram_shares()) * 4.0**-bits).tobytes() == central.tobytes()
-
-    coarser = rows.astype(np.int64)
-    coarser[:, 2:5] //= 2  # another scale at one party
-    other = Run(coarser, some_labels(records), [2, 3, 1], bits).exchange()
-    assert (opened(other.gram_shares()) * 4.0**-bits).tobytes() != central.tobytes()
+def test_the_mean_length_is_that_of_the_rows() -> None:
+    """Bits of 4,000 records: within 5 deviations, a false alarm below 1e-6."""
+    records, exponent = 4000, 18
+    run = Run(some_rows(records, 5), some_labels(records), [2, 3]).exchange().share_null()
+    p = projection(5, exponent, most=20.0)
+    squares = ((run.rows @ p.matrix) ** 2).sum(axis=1)
+    wanted = np.where(squares < 13 * 4 * 2**exponent, np.minimum(1, np.sqrt(squares / (16 * 2**exponent))), 0).sum()
+    found = run.length(p, noise=77) - 77
+    assert found % 256 == 0
+    assert abs(found / 256 - wanted) < 5 * math.sqrt(records) / 2 + 0.01 * records
+    halved = projection(5, exponent, most=5.0)  # control: rows half as long
+    assert abs(run.length(halved, number=4) / 256 - wanted) > 5 * math.sqrt(records) / 2 + 0.01 * records
 
 
-def test_sums_that_could_wrap_around_are_refused_and_those_just_below_are_exact() -> None:
-    bits, std = 30, 2.0**-20
-    for records in (7, 8):
-        rows = np.full((records, 2), [2**bits, 0])
-        run = Run(rows, np.ones(records), [1, 1], bits).exchange()
-        exact = records * 4**bits
-        if exact < 2**63:
-            check_room(records, 1.0, 4.0**-bits, std)
-            assert opened(run.gram_shares())[0] == exact
-        else:  # nothing of the sum is right then
-            with pytest.raises(InputError, match=r"leaves no room .* take fewer bits"):
-                check_room(records, 1.0, 4.0**-bits, std)
-            assert opened(run.gram_shares())[0] < 0
-    with pytest.raises(InputError, match="leaves no room"):
-        check_room(7, 1.0, 4.0**-bits, 1 / 64)
-    with pytest.raises(InputError, match="leaves no room"):
-        check_room(7, math.nan, 4.0**-bits, std)
+def test_scores_beyond_the_table_take_some_bit_all_the_same() -> None:
+    run = made([2, 3], 200)
+    for weights in (np.full(5, 1e9), np.full(5, 1e300), np.array([1e300, -1e300, 0, 0, 0])):
+        found = run.look_up(int(weights[0] % 7), weights, logistic())
+        bits = run.bits_of(int(weights[0] % 7), logistic())[:, 0]
+        assert found.tolist() == ((run.shared("null") * (bits - (run.labels > 0))) @ run.rows).tolist()
 
 
-# What each can read
-
-
-def shares_less_the_dealers_own(run: Run, shares: dict[str, NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """Of party 1, in the block of party 0, after all that the dealer knows: D_0'rho_1 where nothing veils it."""
-    piece, width = (0, run.records), run.widths["p0"]
-    pad = stream(run.seeds["p0"], label(COLUMNS, ROWS, piece, ""), run.records * width).reshape(run.records, width)
-    rho = stream(run.seeds["p1"], FIRST.label(SLOPES, piece), run.records)
-    dealt = stream(run.seeds["p1"], [*FIRST.label(CORRECTION, piece), ROWS], sum(run.widths.values()))
-    return shares["p1"][0, :width] - dealt[:width] + pad.T @ rho
-
-
-def test_masks_keep_shares_from_the_dealer() -> None:
-    rows = some_rows(40, 5, BITS)
-    run = Run(rows, some_labels(40), [3, 2], BITS).exchange()
-    shares = run.round(0, np.ones(5), logistic())
-    rho = stream(run.seeds["p1"], FIRST.label(SLOPES, (0, 40)), 40)
-    read = rows[:, :3].astype(np.uint64).T @ rho
-    assert np.array_equal(shares_less_the_dealers_own(run, shares), read)  # no masks: read in the clear
-
-    key, of = {"p0": b"k" * 32, "p1": b"k" * 32}, ["gradient", 0]
-    veiled = {
-        name: share + masks({o: k for o, k in key.items() if o != name}, name, run.names, of, 5)
-        for name, share in shares.items()
-    }
-    assert not (shares_less_the_dealers_own(run, veiled) == read).any()
-    assert np.array_equal(opened(veiled), opened(shares))
-
-
-def test_the_dealer_with_one_party_reads_everything() -> None:
-    rows = some_rows(40, 5, BITS)
-    run = Run(rows, some_labels(40), [3, 2], BITS).exchange()
-    of = label(COLUMNS, ROWS, (0, 40), "")
-    pad = stream(run.seeds["p0"], of, 120).reshape(40, 3)  # the dealer's
-    assert np.array_equal((run.seen[("p0", *of)] + pad).view(np.int64), rows[:, :3])  # with what party 1 has
-
-
-def test_a_party_that_adds_to_its_slopes_reads_a_row() -> None:
-    rows, victim, factor = some_rows(40, 5, BITS), 17, 1000
-    run = Run(rows, some_labels(40), [3, 2], BITS).exchange()
-    honest = opened(run.round(0, np.ones(5), logistic()))
-    active = Run(rows, some_labels(40), [3, 2], BITS).exchange()
-    party = active.parties["p1"]
-    asked = party.slopes
-
-    def altered(*arguments: Any, **more: Any) -> Any:
-        words = asked(*arguments, **more)
-        words[victim] += np.uint64(factor)
-        return words
-
-    party.slopes = altered  # type: ignore[method-assign]
-    moved = opened(active.round(0, np.ones(5), logistic()))
-    assert np.array_equal(moved - honest, factor * rows[victim][None])
-
-
-# Uniform words
-
-
-def even(words: NDArray[Any]) -> float:
-    """Chi-square over its degrees of freedom of the low and the high byte of words, the worse of the two.
-
-    For uniform words it is beyond 1.6 with a chance below 1e-8.
-    """
-    top = 8 * (words.dtype.itemsize - 1)
-    worst = 0.0
-    for byte in (words & 0xFF, words >> top):
-        counts = np.bincount(byte.astype(np.int64).ravel(), minlength=256)
-        worst = max(worst, float(((counts - counts.mean()) ** 2).sum() / counts.mean() / 255))
-    return worst
-
-
-EVEN = 1.6
-
-
-def test_what_parties_send_is_uniform_for_constant_data() -> None:
-    records = 20_000
-    rows = np.tile([2**BITS, 0], (records, 1))
-    run = Run(rows, np.ones(records), [1, 1], BITS).exchange()
-    run.round(0, np.array([1.5, 0.0]), logistic())
-    for name in (COLUMNS, SCORES, SLOPES):
-        for party in run.names:
-            (sent,) = (words for of, words in run.seen.items() if of[:2] == (party, name))
-            assert even(sent) < EVEN, name
-    delta = run.seen[("p0", *FIRST.label(SCORES, (0, records)))]
-    pad = stream(run.seeds["p0"], FIRST.label(SCORES, (0, records)), records, np.uint16)
-    score = delta + pad
-    assert even(score - (pad & 0x7FFF)) > 10 * EVEN  # a mask of 15 bits
-    low = pad & ~np.uint16(0xFF) | score & 0xFF
-    assert even(score - low) > 10 * EVEN  # dithers that follow the data
-
-
-def test_what_is_dealt_depends_on_no_data() -> None:
-    runs = [
-        Run(some_rows(40, 5, BITS, seed), some_labels(40, seed), [3, 2], BITS, holder=seed).exchange()
-        for seed in (0, 1)
-    ]
-    for number in range(2):
-        gram, dealt = (
-            [run.dealer.gram(FIRST) for run in runs],
-            [run.dealer.lookup(Asked(number, ""), logistic()) for run in runs],
+@pytest.mark.parametrize("parties", range(2, 17))
+def test_a_record_that_is_null_at_one_party_adds_nothing(parties: int) -> None:
+    """Every pattern of null parts up to 4 parties; beyond, none, each alone, all but one, and all."""
+    patterns = list(itertools.product((False, True), repeat=parties)) if parties <= 4 else [
+        tuple(flags) for flags in (
+            [False] * parties, [True] * parties,
+            *([m == k for m in range(parties)] for k in range(parties)),
+            *([m != k for m in range(parties)] for k in range(parties)),
         )
-        assert gram[0][1].tobytes() == gram[1][1].tobytes()
-        assert dealt[0][0] == dealt[1][0] == f"p{number}"
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(dealt[0][1:], dealt[1][1:], strict=True))
-    other = Run(some_rows(40, 5, BITS), some_labels(40), [3, 2], BITS, seed=1)
-    assert other.dealer.gram(FIRST)[1].tobytes() != runs[0].dealer.gram(FIRST)[1].tobytes()
+    ]  # fmt: skip
+    null = np.repeat(np.array(patterns), 3, axis=0)
+    records = len(null)
+    run = Run(some_rows(records, parties), np.ones(records), [1] * parties, null=null, holder=parties - 1)
+    run.exchange().share_null()
+    p = projection(parties, 18, most=3.0)
+    run.share_factor(p)
+    present = ~null.any(axis=1)
+    assert run.shared("null").tolist() == present.astype(int).tolist()
+    assert ((run.shared("factor") > 0) == present).all()
+    sure = np.ones((1, 32))
+    for number, twice in ((7, True), (8, False)):
+        lookup = look_up(sure, index="score", matrix="one", twice=twice, minus_label=False)
+        assert run.look_up(number, np.ones(parties), lookup).tolist() == [present.sum()]
+    far = Projection(np.eye(parties, dtype=np.int64) * 100, 10)  # every row that counts is of full length
+    ones = Run(np.full((records, parties), 64), np.ones(records), [1] * parties, null=null).exchange().share_null()
+    squares = ((ones.rows @ far.matrix) ** 2).sum(axis=1)[present]
+    assert ones.length(far) <= 256 * present.sum() if len(squares) else ones.length(far) == 0
 
 
-def test_the_low_bits_of_what_is_opened_are_noise() -> None:
-    """Of a sum that is always the same; false alarms below 1e-8, as `even` says."""
-    width = 200
-    run = Run(np.zeros((1, width), dtype=np.int64), np.ones(1), [150, 50], BITS).exchange()
-    entries, randomness = width * (width + 1) // 2, SeededRandomness(3, "noise")
-    fine = opened(run.gram_shares(wide_gaussian(2.0**30, entries, randomness)))
-    assert even((fine & 0xFF).astype(np.uint8)) < EVEN
-    coarse = opened(run.gram_shares(256 * wide_gaussian(2.0**22, entries, randomness)))
-    assert even((coarse & 0xFF).astype(np.uint8)) > 10 * EVEN
+def test_null_flags_that_wrap_around_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen parties and sixteen levels: a record that is null at all of them counts as null at none."""
+    monkeypatch.setattr(columns, "NULL_LEVELS", 16)
+    with pytest.raises(InputError):
+        Run(some_rows(3, 16), np.ones(3), [1] * 16)
 
 
-# Edges
+def worst(levels: Levels, squares: NDArray[Any], parties: int, shares: int) -> NDArray[Any]:
+    """The lowest level that any carry and any coin can make of squares."""
+    top = (squares >> (levels.modulus - columns.INDEX)) - shares + parties - 1
+    return np.asarray((top % 2**columns.INDEX) >> levels.fine)  # the coin 2^q - 1: nothing is rounded up
 
 
-def test_bad_words_weights_and_orders_are_refused() -> None:
-    rows = some_rows(10, 5, BITS)
-    run = Run(rows, some_labels(10), [3, 2], BITS)
-    party, drawn = run.parties["p0"], SeededRandomness(0, "dithers")
+@pytest.mark.parametrize("parties", [2, 8, 16])
+@pytest.mark.parametrize("exponent", [10, 12, 22, 30])
+def test_no_carry_and_no_coin_keeps_a_row_too_long(parties: int, exponent: int) -> None:
+    """Squares around every level, and up to 252 C^2, with the most that low bits of shares can carry."""
+    clip, unit = 4 << exponent, 1 << exponent
+    near = np.arange(0, 252 * 4 + 1)[:, None] * unit + np.array([-2, -1, 0, 1, 2])
+    squares = np.unique(np.clip(near.ravel(), 0, 252 * clip))
+    f = factors()
+    for carry in range(parties):
+        level = worst(coarse_levels(exponent), squares, parties, carry)
+        kept = squares[level < columns.KEPT]
+        assert kept.max() < 14 * clip
+        factor = f[worst(fine_levels(exponent), kept, parties, carry)]
+        assert (factor.astype(object) ** 2 * kept <= MOST_FACTOR**2 * clip).all()
+    beyond = np.array([254 * clip])  # control: a row that nobody may send is kept by some coin
+    assert worst(coarse_levels(exponent), beyond + 2 * clip, parties, parties - 1)[0] < columns.KEPT
+
+
+def test_the_factors_are_whole_numbers_from_below() -> None:
+    found = factors().tolist()
+    assert len(found) == columns.FINE_LEVELS
+    assert max(found) == MOST_FACTOR == 31
+    for level, factor in enumerate(found):
+        assert 0 < factor <= MOST_FACTOR
+        assert factor**2 * (level + 1) <= MOST_FACTOR**2 * 4
+        assert factor == MOST_FACTOR or (factor + 1) ** 2 * (level + 1) > MOST_FACTOR**2 * 4
+
+
+def test_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pads, "FRAME", 128 * 12)
+    assert pads.program_pieces(50, 3) == ((0, 10), (10, 20), (20, 30), (30, 40), (40, 50))
+    rows, labels = some_rows(50, 7), some_labels(50)
+    whole = Run(rows, labels, [1, 4, 2]).exchange()
+    assert whole.gram().tolist() == (rows.T @ rows)[np.triu_indices(7)].tolist()
+    total = np.zeros(7, dtype=np.int64)
+    second = (labels > 0).astype(np.int64)
+    asked, sure = Asked(4, "told"), look_up(np.ones((1, 32)), index="label")
+    own = {name: np.ones(whole.widths[name]) for name in whole.names}
+    for at in pads.program_pieces(50, 3):
+
+        def null(name: str, party: Columns, dealt: Any, at: Any = at) -> Any:
+            del name
+            return party.null(FIRST, at, dealt)
+
+        def sums(name: str, party: Columns, dealt: Any, at: Any = at) -> Any:
+            return party.look_up(asked, at, sure, own[name], dealt)
+
+        whole.program("null", FIRST, whole.dealer.null(FIRST, at), null, at)
+        words = whole.dealer.look_up(asked, at, sure, 0, whole.coins(asked))
+        found = whole.program("look-up", asked, words, sums, at)
+        assert found is not None
+        total += found
+    assert total.tolist() == ((1 - second) @ rows).tolist()
+
+
+def test_words_that_do_not_fit_are_refused() -> None:
+    run = made([2, 3])
+    party = run.parties["p00"]
+    with pytest.raises(RefusedError, match="wrong parties"):
+        party.receive_columns({}, (0, 60))
+    with pytest.raises(RefusedError, match="other fields"):
+        next(party.null(FIRST, (0, 60), (np.zeros(3, dtype=np.int64),)))
+    with pytest.raises(RefusedError, match="finite numbers"):
+        next(party.look_up(Asked(1, "x"), (0, 60), logistic(), np.array([np.nan, 1.0])))
+    with pytest.raises(RefusedError, match="before its 'factor' was shared"):
+        next(party.look_up(Asked(1, "x"), (0, 60), logistic(weight="factor"), np.zeros(2)))
+    with pytest.raises(LeakError, match="beyond 2"):
+        Columns(Place("a", {"a": 1, "b": 1}, 40, True), np.array([[300]]), np.array([True]), None, b"x" * 32)
     with pytest.raises(RefusedError, match="before all masked columns"):
-        party.gram(FIRST)
-    run.exchange()
-    sent = {"p1": np.zeros((10, 2), dtype=np.uint64)}
-    with pytest.raises(RefusedError, match="sent twice"):
-        party.receive_columns(sent)
-    for weights in (np.full(3, math.nan), np.full(3, math.inf), np.ones(2)):
-        with pytest.raises(RefusedError, match="must be 3 finite numbers"):
-            party.scores(FIRST, weights, logistic(), drawn)
-    with pytest.raises(RefusedError, match="slopes before scores"):
-        party.slopes(Asked(1, ""), {})
-    party.scores(FIRST, np.ones(3), logistic(), drawn)
-    with pytest.raises(RefusedError, match="missing, or of strangers"):
-        party.slopes(FIRST, {"p0": np.zeros(10, dtype=np.uint16)})
-    with pytest.raises(RefusedError, match="came in place of 10"):
-        party.slopes(FIRST, {name: np.zeros(9, dtype=np.uint16) for name in run.names})
-    with pytest.raises(RefusedError, match="'none' is not of this plan"):
-        party.columns("none")
-    with pytest.raises(LeakError, match=r"beyond 2\^bits"):
-        party.add_matrix("wide", rows[:, :3] * 4)
-    with pytest.raises(InputError, match="is there already"):
-        party.add_matrix("rows", rows[:, :3])
-    with pytest.raises(InputError, match="is not known"):
-        run.dealer.lookup(FIRST, logistic(), "none")
+        Run(some_rows(5, 2), np.ones(5), [1, 1]).gram()
 
 
-def test_a_score_that_is_not_finite_counts_as_zero_and_a_huge_one_wraps() -> None:
-    rows = np.array([[2**BITS, 0], [2**BITS - 1, 2**BITS], [0, 0]])
-    party = Columns("a", ("a", "b"), {"a": 2, "b": 1}, rows, None, b"s" * 32, BITS)
-    lookup, drawn = logistic(), SeededRandomness(0, "dithers")
-    found = party.scores(FIRST, np.array([1e308, 1e308]), lookup, drawn)
-    assert found.tolist() == [0, 0, 0]  # beyond 2^69 a float is a multiple of 2^16; the sum of two is not finite
-    steps = 2.0**lookup.fine
-    found = party.scores(FIRST, np.array([2.0**60, -0.5]), lookup, drawn)
-    assert found.tolist() == [0, int((2**60 - 2**45) * steps - 0.5 * steps) % 2**16, 0]
+def test_messages_have_the_bytes_of_their_fields() -> None:
+    message = (
+        np.arange(5, dtype=np.int8), np.arange(3, dtype=np.int16), np.array([-1, 2**39, 2**40 + 3]),
+        np.arange(2, dtype=np.uint8),
+    )  # fmt: skip
+    packed = fields.pack(message, 40)
+    assert len(packed) == 5 + 6 + 15 + 2
+    found = fields.unpack(packed, message, 40)
+    assert [f.tolist() for f in found] == [[0, 1, 2, 3, 4], [0, 1, 2], [2**40 - 1, 2**39, 3], [0, 1]]
+    for wrong in (packed[:-1], packed + b"\0"):
+        with pytest.raises(RefusedError, match="other fields"):
+            fields.unpack(wrong, message, 40)
+    with pytest.raises(RefusedError, match="the same fields"):
+        fields.add(message, message[:2])
+
+
+def test_a_party_that_is_dealt_nothing_has_the_words_of_its_seed() -> None:
+    assert dealer.receiver_of(("a", "b", "c"), 4) == "b"
+    run = made([2, 3])
+    again = made([2, 3])
+    assert run.said.keys() == again.said.keys()
+    for key, message in run.said.items():
+        for name, words in message.items():
+            assert all((a == b).all() for a, b in zip(words, again.said[key][name], strict=True))

@@ -1,168 +1,185 @@
-"""Two parties and a dealer in rings so small that every state is played: what party 1 sees is uniform for all data.
+"""Two parties and a dealer in rings so small that every state is played: what party 1 sees is alike for all data.
 
-The formulas are those of `sealed/columns.py` and `sealed/dealer.py`, of one record with one column at each party, words
-modulo R and scores modulo 2^q L. Party 1 knows its own pads. It sees E_0, delta_0 and e_0 and, where it is the one that
-is dealt to, the table and the corrections. The pads of party 0 are what is played through.
+The formulas are those of `sealed/columns.py` and `sealed/dealer.py`, of one record, words modulo 4. All pads of party
+0, and the shares that hide what is dealt, are played through at once; party 1 has fixed pads, which it knows. Its view
+is what party 0 says under pads, and its own shares of what is dealt: the rest, where it is the one that is dealt to.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-FINE, LEVELS = 1, 4  # q and L; scores are modulo 8
-SCORES, WIDTH = LEVELS << FINE, LEVELS // 2
-NODES = (0, 1)  # f_k, k < W; f_{k + W} = -f_k
-View = tuple[int, ...]
+Numbers = NDArray[np.int64]
 
-
-@dataclass(frozen=True)
-class Data:
-    """The columns, the scores and what the holder, party 1, subtracts from its slope."""
-
-    own: tuple[int, int]
-    scores: tuple[tuple[int, int], ...]  # of each round
-    beta: int
+WORDS = 4
 
 
-@dataclass(frozen=True)
-class Pads:
-    """Those of party 1 are (1, 3, 1) with shares of ones; any would do."""
-
-    column: int
-    mask: tuple[int, ...]  # of each round
-    rho: tuple[int, ...]
-    table: tuple[tuple[int, ...], ...]
-    correction: tuple[tuple[int, int], ...]
-    gram: int
+def states(**sizes: int) -> dict[str, Numbers]:
+    """Every value of every pad."""
+    grid = np.indices(tuple(sizes.values())).reshape(len(sizes), -1)
+    return dict(zip(sizes, grid.astype(np.int64), strict=True))
 
 
-A1, MASK1, RHO1, SHARE1 = 1, 3, 1, 1
+def law(*seen: tuple[Numbers, int]) -> Numbers:
+    """How often each view occurs; a number is seen modulo its size."""
+    view = np.zeros_like(np.broadcast_arrays(*(values for values, _ in seen))[0])
+    for values, size in seen:
+        view = view * size + values % size
+    return np.bincount(view, minlength=int(np.prod([size for _, size in seen])))
 
 
-def node(level: int) -> int:
-    level %= LEVELS
-    return NODES[level] if level < WIDTH else -NODES[level - WIDTH]
+def split(true: Numbers, share: Numbers, to: int, *, xor: bool = False) -> tuple[Numbers, Numbers]:
+    """What is dealt, shared: party `to` gets the rest, the other has a stream."""
+    rest = true ^ share if xor else (true - share) % WORDS
+    return (rest, share) if to == 0 else (share, rest)
 
 
-def every_pad(ring: int, rounds: int) -> Iterator[Pads]:
-    words = range(ring)
-    tables, pairs = list(itertools.product(words, repeat=WIDTH)), list(itertools.product(words, repeat=2))
-    parts = [words, words]
-    for _ in range(rounds):
-        parts += [range(SCORES), words, tables, pairs]  # type: ignore[list-item]
-    for column, gram, *rest in itertools.product(*parts):
-        yield Pads(column, tuple(rest[0::4]), tuple(rest[1::4]), tuple(rest[2::4]), tuple(rest[3::4]), gram)
+def chosen(null: int, j0: int, to: int, control: str = "") -> tuple[Numbers, bool]:
+    """A look-up of two levels of two steps with a shared choice, its bit as a number, opened under a pad.
+
+    The index is in shares with low bits (0 .. 3, of which the top bit is looked up), the choice in XOR shares.
+    """
+    s = states(a0=4, g0=2, table=16, b0=2, G=WORDS, phi0=WORDS)
+    a1, g1, b1, j1, null1 = 3, 1, 0, 2, 1
+    choice = (null ^ null1) ^ s["g0"]  # what party 0 says of its share of the choice
+    c = choice ^ null1 ^ g1
+    delta0 = (j0 - s["a0"]) % 4
+    delta = (delta0 + j1 + 1 - a1) % 4  # the first party's 2^q - 1
+    shift, gamma = ((s["a0"] + a1) % 4) >> 1, s["g0"] ^ g1
+    exact = np.zeros_like(c)
+    for half, v in itertools.product((0, 1), (0, 1)):
+        bit = ((half ^ gamma) == 0) & ((v + shift) % 2 == 1)  # 1 for the upper level of records that are chosen
+        exact |= bit.astype(np.int64) << (2 * half + v)
+    stream = np.zeros_like(exact) if control == "bare table" else s["table"]
+    table0, table1 = split(exact, stream, to, xor=True)
+    at = 2 * c + (delta >> 1)
+    t0, t1 = (table0 >> at) & 1, (table1 >> at) & 1
+    pad = s["g0"] if control == "a pad twice" else s["b0"]
+    said = t0 ^ pad
+    bits, gammas = said ^ t1 ^ b1, pad ^ b1
+    G0, G1 = split(gammas, s["G"], to)
+    word0, word1 = (bits + (1 - 2 * bits) * G0) % WORDS, ((1 - 2 * bits) * G1) % WORDS
+    wanted = ((null == 0) & ((((delta >> 1) + shift) % 2) == 1)).astype(np.int64)
+    right = bool(((word0 + word1 - wanted) % WORDS == 0).all())
+    own = ((table1, 16), (G1, WORDS))  # what it was dealt, or has by its seed
+    return law((delta0, 4), (choice, 2), (said, 2), ((word0 - s["phi0"]) % WORDS, WORDS), *own), right
 
 
-def play(ring: int, data: Data, pads: Pads, receiver: int, fault: str = "") -> tuple[View, bool]:
-    """What party 1 sees, and whether the shares open D_0 D_1 and (D_0 r, D_1 r), r by the coins in what it sees."""
-    d0, d1 = data.own
-    e0, e1 = d0 - pads.column, d1 - A1
-    seen = [e0]
-    gram = pads.column * A1  # A_0'A_1, shared
-    shares = (pads.gram, gram - pads.gram) if receiver == 1 else (gram - SHARE1, SHARE1)
-    right = (pads.column * e1 + shares[0] + e0 * d1 + shares[1] - d0 * d1) % ring == 0
-    if receiver == 1:
-        seen.append(shares[1])
-    for t, (k0, k1) in enumerate(data.scores):
-        rho0 = pads.rho[0] if fault == "one rho" else pads.rho[t]
-        mask = (pads.mask[t] + MASK1) % SCORES
-        table = [node(v + (mask >> FINE)) for v in range(WIDTH)]
-        exact = (pads.column * (rho0 + RHO1), A1 * (rho0 + RHO1))
-        if receiver == 1:
-            table0 = pads.table[t]
-            out = (0,) * WIDTH if fault == "no table share" else table0
-            table1 = tuple(value - share for value, share in zip(table, out, strict=True))
-            share0 = pads.correction[t]
-            share1 = tuple(value - share for value, share in zip(exact, share0, strict=True))
-            seen += [*table1, *share1]
-        else:
-            table1, share1 = (SHARE1,) * WIDTH, (SHARE1, SHARE1)
-            table0 = tuple(value - SHARE1 for value in table)
-            share0 = (exact[0] - SHARE1, exact[1] - SHARE1)
-        delta0 = (k0 - pads.mask[t]) % SCORES
-        delta = (delta0 + k1 - MASK1) % SCORES
-        place, sign = (delta >> FINE) % WIDTH, 1 if (delta >> FINE) < WIDTH else -1
-        r0, r1 = sign * table0[place], sign * table1[place] - data.beta
-        s0, s1 = r0 - rho0, r1 - RHO1
-        e = s0 + s1
-        seen += [delta0, s0]
-        g0 = (e0 * rho0 + d0 * e + share0[0], e1 * rho0 + share0[1])
-        g1 = (e0 * RHO1 + share1[0], e1 * RHO1 + d1 * e + share1[1])
-        coin = delta % (1 << FINE)  # which party 1 sees
-        joint = k0 + k1
-        r = node((joint >> FINE) - (joint % (1 << FINE) < coin)) - data.beta
-        right &= all((g0[i] + g1[i] - d * r) % ring == 0 for i, d in enumerate((d0, d1)))
-    return tuple(
-        value % (SCORES if is_score else ring) for value, is_score in _typed(seen, receiver, len(data.scores))
-    ), right
+SECRETS = tuple(itertools.product((0, 1), range(4)))
 
 
-def _typed(seen: list[int], receiver: int, rounds: int) -> Iterator[tuple[int, bool]]:
-    """Each number with whether it is a score."""
-    dealt = [False] * (WIDTH + 2) if receiver == 1 else []
-    kinds = [False] * (2 if receiver == 1 else 1) + [*dealt, True, False] * rounds
-    return zip(seen, kinds, strict=True)
+@pytest.mark.parametrize("to", [0, 1])
+def test_a_chosen_look_up_shows_nothing(to: int) -> None:
+    played = [chosen(null, j0, to) for null, j0 in SECRETS]
+    assert all(right for _, right in played)
+    assert all((found == played[0][0]).all() for found, _ in played)
+    assert len(set(played[0][0].tolist())) == 1, "every view is as likely as any other"
 
 
-def views(ring: int, data: Data, rounds: int, receiver: int, fault: str = "") -> tuple[Counter[View], bool]:
-    found: Counter[View] = Counter()
-    right = True
-    for pads in every_pad(ring, rounds):
-        view, opens = play(ring, data, pads, receiver, fault)
-        found[view] += 1
-        right &= opens
-    return found, right
+@pytest.mark.parametrize(("control", "to"), [("a pad twice", 0), ("bare table", 1)])
+def test_a_chosen_look_up_with_a_fault_is_seen(control: str, to: int) -> None:
+    played = [chosen(null, j0, to, control)[0] for null, j0 in SECRETS]
+    assert any((found != played[0]).any() for found in played)
 
 
-def space(ring: int, rounds: int, receiver: int) -> int:
-    dealt = ring ** (WIDTH + 2) if receiver == 1 else 1
-    return ring * (ring if receiver == 1 else 1) * (SCORES * ring * dealt) ** rounds
+def round_of(j0: int, f: int, to: int, control: str = "") -> tuple[Numbers, bool]:
+    """A round: score, bit, f t by F and the dealt product, slope; the column of party 0 times the slope."""
+    s = states(a0=2, table=4, g0=2, phi0=WORDS, G=WORDS, P=WORDS, rho0=WORDS, A0=WORDS, corr=WORDS)
+    a1, g1, f1, phi1, rho1, d0 = 1, 1, 3, 2, 1, 1
+    delta0 = (j0 - s["a0"]) % 2
+    delta = (delta0 - a1) % 2
+    shift = (s["a0"] + a1) % 2
+    exact = ((0 + shift) % 2) + 2 * ((1 + shift) % 2)  # t = the level
+    table0, table1 = split(exact, s["table"], to, xor=True)
+    t0, t1 = (table0 >> delta) & 1, (table1 >> delta) & 1
+    said = t0 if control == "bits bare" else t0 ^ s["g0"]
+    gamma = np.full_like(said, g1) if control == "bits bare" else s["g0"] ^ g1
+    c = said ^ t1 ^ g1
+    phi, f0 = (s["phi0"] + phi1) % WORDS, (f - f1) % WORDS
+    F0 = (f0 - s["phi0"]) % WORDS
+    F = (F0 + f1 - phi1) % WORDS
+    G0, G1 = split(gamma, s["G"], to)
+    P0, P1 = split(phi * gamma % WORDS, s["G"] if control == "one share for two" else s["P"], to)
+    w0 = (c * f0 + (1 - 2 * c) * (F * G0 + P0)) % WORDS
+    w1 = (c * f1 + (1 - 2 * c) * (F * G1 + P1)) % WORDS
+    rho0 = np.zeros_like(w0) if control == "no pad on slopes" else s["rho0"]
+    e0 = (w0 - rho0) % WORDS
+    e = (e0 + w1 - rho1) % WORDS
+    E0 = (d0 - s["A0"]) % WORDS
+    corr0, corr1 = split(s["A0"] * (rho0 + rho1) % WORDS, s["corr"], to)
+    sum_ = (E0 * rho0 + d0 * e + corr0 + E0 * rho1 + corr1) % WORDS
+    right = bool((sum_ == d0 * f * (j0 % 2) % WORDS).all()) or control != ""
+    own = ((table1, 4), (G1, WORDS), (P1, WORDS), (corr1, WORDS))  # what it was dealt, or has by its seed
+    return law((delta0, 2), (said, 2), (F0, WORDS), (e0, WORDS), (E0, WORDS), *own), right
 
 
-ONE_ROUND = [
-    Data(own, ((k0, k1),), beta) for own in ((0, 0), (1, 0), (1, 1), (2, 3)) for k0, k1, beta in ((0, 0, 0), (3, 6, 1))
-]
+ROUNDS = tuple(itertools.product((0, 1), range(WORDS)))
 
 
-@pytest.mark.parametrize("receiver", [0, 1])
-@pytest.mark.parametrize("ring", [2, 3])
-def test_every_view_is_as_likely_whatever_the_data(ring: int, receiver: int) -> None:
-    for data in ONE_ROUND if ring == 2 else ONE_ROUND[-1:]:
-        seen, right = views(ring, data, 1, receiver)
-        assert right
-        assert len(seen) == space(ring, 1, receiver)
-        assert len(set(seen.values())) == 1
+@pytest.mark.parametrize("to", [0, 1])
+def test_a_round_shows_nothing(to: int) -> None:
+    played = [round_of(j0, f, to) for j0, f in ROUNDS]
+    assert all(right for _, right in played)
+    assert all((found == played[0][0]).all() for found, _ in played)
+    assert len(set(played[0][0].tolist())) == 1
 
 
-def test_every_view_of_two_rounds_is_as_likely() -> None:
-    """Dealt to party 0: the states are its columns, and the masks and slopes of both rounds."""
-    for own in ((0, 0), (1, 1)):
-        data = Data(own, ((3, 6), (5, 2)), 1)
-        seen: Counter[View] = Counter()
-        for column, m0, m1, p0, p1 in itertools.product(range(2), range(SCORES), range(SCORES), range(2), range(2)):
-            view, right = play(2, data, Pads(column, (m0, m1), (p0, p1), ((), ()), ((0, 0), (0, 0)), 0), 0)
-            assert right
-            seen[view] += 1
-        assert len(seen) == space(2, 2, 0)
-        assert len(set(seen.values())) == 1
+@pytest.mark.parametrize(
+    ("control", "to"), [("bits bare", 0), ("one share for two", 1), ("no pad on slopes", 0)]
+)  # fmt: skip
+def test_a_round_with_a_fault_is_seen(control: str, to: int) -> None:
+    played = [round_of(j0, f, to, control)[0] for j0, f in ROUNDS]
+    assert any((found != played[0]).any() for found in played)
 
 
-def test_one_pad_for_two_rounds_is_seen() -> None:
-    data = Data((1, 1), ((3, 6), (5, 2)), 1)
-    seen: Counter[View] = Counter()
-    for column, m0, m1, p0, p1 in itertools.product(range(2), range(SCORES), range(SCORES), range(2), range(2)):
-        pads = Pads(column, (m0, m1), (p0, p1), ((), ()), ((0, 0), (0, 0)), 0)
-        seen[play(2, data, pads, 0, "one rho")[0]] += 1
-    assert len(seen) < space(2, 2, 0)
+def label_product(y: int, n: int, to: int, control: str = "") -> tuple[Numbers, bool]:
+    """A share of n y', y' told by party 0 under its pad."""
+    s = states(eta0=WORDS, nu0=WORDS, product=WORDS)
+    eta1, nu1, n1 = 3, 1, 2
+    Y0, N0 = (y - s["eta0"]) % WORDS, ((n - n1) - s["nu0"]) % WORDS
+    Y, N = (Y0 - eta1) % WORDS, (N0 + n1 - nu1) % WORDS
+    share = np.zeros_like(Y) if control == "bare product" else s["product"]
+    p0, p1 = split((s["nu0"] + nu1) * (s["eta0"] + eta1) % WORDS, share, to)
+    h0 = N * s["eta0"] + s["nu0"] * Y + p0 + N * Y
+    h1 = N * eta1 + nu1 * Y + p1
+    right = bool(((h0 + h1 - n * y) % WORDS == 0).all())
+    own = ((p1, WORDS),)  # what it was dealt, or has by its seed
+    return law((Y0, WORDS), (N0, WORDS), *own), right
 
 
-def test_a_table_without_the_others_share_is_seen() -> None:
-    ends = [views(2, data, 1, 1, "no table share")[0] for data in ONE_ROUND[:2]]
-    assert len(ends[0]) < space(2, 1, 1)
-    assert ends[0] != ends[1]  # the slope itself is read
+@pytest.mark.parametrize("to", [0, 1])
+def test_the_product_with_a_label_shows_nothing(to: int) -> None:
+    played = [label_product(y, n, to) for y, n in itertools.product((0, 1), (0, 1))]
+    assert all(right for _, right in played)
+    assert all((found == played[0][0]).all() for found, _ in played)
+
+
+def test_a_product_without_the_others_share_is_seen() -> None:
+    played = [label_product(y, n, 1, "bare product")[0] for y, n in itertools.product((0, 1), (0, 1))]
+    assert any((found != played[0]).any() for found in played)
+
+
+def squares(d0: int, to: int, control: str = "") -> tuple[Numbers, bool]:
+    """A share of |P'x|^2 by what is opened of x, one column at each party, P = (1, 1)'."""
+    s = states(A0=WORDS, dealt=WORDS)
+    A1, d1 = 3, 2
+    E0, E1 = (d0 - s["A0"]) % WORDS, (d1 - A1) % WORDS
+    seen = E0 + E1
+    share = np.zeros_like(E0) if control == "bare" else s["dealt"]
+    q0, q1 = split((s["A0"] + A1) ** 2 % WORDS, share, to)
+    total = seen**2 + 2 * seen * s["A0"] + q0 + 2 * seen * A1 + q1
+    own = ((q1, WORDS),)  # what it was dealt, or has by its seed
+    return law((E0, WORDS), *own), bool(((total - (d0 + d1) ** 2) % WORDS == 0).all())
+
+
+def test_the_square_of_a_row_shows_nothing() -> None:
+    for to in (0, 1):
+        played = [squares(d0, to) for d0 in range(WORDS)]
+        assert all(right for _, right in played)
+        assert all((found == played[0][0]).all() for found, _ in played)
+    bare = [squares(d0, 1, "bare")[0] for d0 in range(WORDS)]
+    assert any((found != bare[0]).any() for found in bare)

@@ -25,10 +25,11 @@ from sottovoce.queries import pooling
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.pricing import epsilons_at, joint_profiles, missed_at, queries_of
 from sottovoce.sealed.ring import check_room
+from sottovoce.sealed.words import grid_bits, word_bits
 from sottovoce.solvers.auto import preferences
 
 SOLVERS = FAMILIES  # by name
-WIDEST, FEWEST_BITS = 4.0, 6  # the largest K of a sealed sum, and the fewest bits that rows and slopes may have
+FEWEST_BITS = 6  # that rows and slopes may have
 
 
 def forms(solver: str) -> tuple[Algorithm, ...]:
@@ -68,12 +69,6 @@ def missed(plan: Plan, false_alarms: Sequence[float], *, beside: Sequence[Plan] 
 def pooled(plan: Plan, *, beside: Sequence[Plan] = ()) -> dict[str, float]:
     """The epsilon of a plan of sealed sums, with plans beside it, against those who pool, by name."""
     return pooling.curve([(form := of(each), each, form.pricing) for each in (plan, *beside)], plan.relation)
-
-
-def noises(plan: Plan) -> dict[str, float]:
-    """By title of each sealed sum: the deviation of its noise over that of data in one place."""
-    named = titles(plan)
-    return {named[query]: noise for query, noise in pooling.noises(of(plan), plan).items()}
 
 
 def _profiles(plans: tuple[Plan, ...], relation: Relation) -> dict[str, Profile]:
@@ -224,13 +219,13 @@ def with_sealing(form: Algorithm, problem: Problem, options: Any, design: Design
 def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
     """A plan whose sealed sums are opened on the grid on which they are exact.
 
-    So no party rounds its part, and without noise the sum is that of data in one place, bit for bit. Where noise is too
-    wide for its sampler on a grid so fine, rows and slopes have fewer bits.
+    So no party rounds its part, and by rows without noise the sum is that of data in one place, bit for bit. Where noise
+    is too wide for its sampler on a grid so fine, rows and slopes have fewer bits; by columns they always have few.
     """
     sealing, parties = plan.sealing, len(plan.parties)
     if sealing is None:
         return plan
-    bits, too_wide = plan.preparation.bits, 0.0
+    bits, too_wide = grid_bits(plan), 0.0
     releases, queries = list[Release](), queries_of(form, plan, plan.names[0])
     for release in plan.releases:
         query = queries[release.query]
@@ -240,12 +235,14 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
         charged = "zero-out" if release.rate is not None else plan.relation
         std = release.std * finer.charged(charged) / release.charged(charged)
         releases.append(Release.of(query, *times, std, step, release.rate))
-        widest = WIDEST if plan.split == "columns" else 1.0
-        part = max(sealing.share(parties), sealing.top_up(parties, widest))
+        part = max(sealing.share(parties), sealing.top_up(parties))
         scale = release.std * math.sqrt(part) / step / float(np.min(query.noise_weights))
         too_wide = max(too_wide, scale / MAX_WIDE)
-    if too_wide <= 1.0:
-        return plan.model_copy(update={"releases": tuple(releases)})
+    found = plan.model_copy(update={"releases": tuple(releases)})
+    if plan.split == "columns":
+        word_bits(found)  # refuses sums that no word holds
+    if too_wide <= 1.0 or plan.split == "columns":
+        return found
     fewer = bits - math.ceil(math.log2(too_wide) / 2)
     if fewer < FEWEST_BITS:
         raise InputError(
@@ -260,13 +257,15 @@ def check_sums(form: Algorithm, plan: Plan, queries: Mapping[str, Query]) -> Non
     """Refuse a plan that seals what is no sum over all parties."""
     if plan.sealing is None:
         return
+    if plan.split == "columns":
+        word_bits(plan)
     for release in plan.releases:
         query = queries[release.query]
         if query.world_sees != "sum" or query.answered_by is not everyone or query.each_person or query.unordered:
             raise RefusedError(f"the plan seals {release.query!r} of {form.name}, which is no sum over all parties.")
-        noise = release.std * math.sqrt(plan.noises(WIDEST)) / float(np.min(query.noise_weights))
+        noise = release.std * math.sqrt(plan.noises()) / float(np.min(query.noise_weights))
         check_room(plan.records, release.charged_zero_out, release.step, noise)
-        step = query.joint_step(plan.preparation.bits) if plan.split == "columns" else None
+        step = query.joint_step(grid_bits(plan)) if plan.split == "columns" else None
         if step is not None and release.step != step:
             raise RefusedError(
                 f"the plan opens {release.query!r} on the grid {release.step!r}, and products of sealed columns are "

@@ -20,6 +20,7 @@ from sottovoce.door.outgoing import Declared, declare_public, reply
 from sottovoce.errors import SottovoceError
 from sottovoce.federation.receipts import RECEIPT, packed
 from sottovoce.federation.run_keys import PAIR
+from sottovoce.federation.sealed_columns.messages import widths_of
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Receipt
@@ -27,8 +28,12 @@ from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.messages import messages_of, rounds_of
 from sottovoce.queries.pricing import queries_of
+from sottovoce.sealed.columns import Place, dealt_like, said_like
+from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pair_keys import OFFER, OFFERS, PUBLIC, PUBLIC_KEYS, packed_rows
 from sottovoce.sealed.sums import Call
+from sottovoce.sealed.tables import LookUp
+from sottovoce.sealed.words import word_bits
 
 _PATIENCE: Final = 0.02  # seconds for each of the two measurements
 _ENTRIES: Final = 1 << 17
@@ -39,7 +44,7 @@ _TRIES: Final = 3
 _SIGNATURE: Final = json.dumps({"signature": "0" * 128})  # of a party in one process
 _CERTIFIED: Final = json.dumps({"certificate": 11 * f"{0:060}\n", "signature": f"{0:0142}"})  # of an elliptic curve
 _PRODUCT: Final = 4e-10  # seconds of a multiplication of sealed words, and of a record's look-up at each role
-_LOOKUP: Final = 2.5e-7
+_LOOKUP: Final = 1e-7
 _SYNCS: Final = 4  # a durable commit of a ledger waits for the disk about so often
 
 
@@ -179,42 +184,51 @@ class SealedColumns(NamedTuple):
 def sealed_columns(plan: Plan, form: Algorithm) -> SealedColumns:
     """What travels in boxes and is dealt besides the shares, for N records, d columns and M parties.
 
-    columns       8 N d up, 8 N d (M - 1) down, once for each matrix
-    Gram matrix   4 d (d + 1) dealt
-    a look-up     M (2 N + 8 N o) up, M - 1 times as much down, 8 W o N + 8 m dealt: o numbers a record, m in the sum
+    columns       k / 8 N d up, M - 1 times as much down, once
+    Gram matrix   k / 16 d (d + 1) dealt
+    a program     what each party says up; down each party's to the other, or from three parties on to the one that adds
+                  them up, and their sum to the others; and what is dealt, to one party
     """
-    records, columns, parties = plan.records, plan.dimension, len(plan.parties)
+    parties, width, piece = len(plan.names), plan.dimension, (0, plan.records)
     queries = queries_of(form, plan, plan.names[0])
-    up = down = dealt = looked = 0
-    matrices = {"rows"}
+    place = Place(plan.names[0], widths_of(plan), word_bits(plan), plan.scaled_loss.kind == "classification")
+    programs = list[tuple[int, str, LookUp | None]]()
+    dealt = products = 0
     for release in plan.releases:
         query = queries[release.query]
         if isinstance(query, GramMatrix):
-            dealt += release.count * 4 * columns * (columns + 1)
-        if not isinstance(query, JointSum):
-            continue
-        matrices |= {query.matrix} - {"one"}
-        outputs, levels = _table(plan, query)
-        boxes = parties * (2 * records + (0 if query.matrix == "one" else 8 * records * outputs))
-        up += release.count * boxes
-        down += release.count * boxes * (parties - 1)
-        dealt += release.count * 8 * (levels * outputs * records + query.length)
-        looked += release.count
-    up += len(matrices) * 8 * records * columns
-    down += len(matrices) * 8 * records * columns * (parties - 1)
-    products = records * columns * (columns + looked * (parties + 1))
-    return SealedColumns(up, down, dealt, products * _PRODUCT + looked * records * (parties + 1) * _LOOKUP)
+            dealt += place.bits * width * (width + 1) // 16
+            products += width**2
+        if isinstance(query, JointSum):
+            told = {name: wanted.example() for name, wanted in query.takes(plan, release.first).items()}
+            lookup = query.lookup(plan, told) if query.program == "look-up" else None
+            programs += [(1, "factor", None)] if query.factored else []
+            programs.append((release.count, query.program, lookup))
+            products += release.count * width * (parties + 1)
+    once = [(1, "null", None), *programs] if programs else []
+    said = sum(
+        count * sum(_size(message, place.bits) for message in said_like(program, piece, place, lookup))
+        for count, program, lookup in once
+    )
+    dealt += sum(
+        count * _size(dealt_like(program, piece, place, lookup), place.bits) for count, program, lookup in once
+    )
+    columns = place.bits // 8 * plan.records * width
+    clips = sum(count for count, program, _ in once if program in ("factor", "length"))
+    products += clips * width**2 * 2
+    seconds = plan.records * (products * _PRODUCT + sum(count for count, *_ in once) * (parties + 1) * _LOOKUP)
+    added = 0 if parties < 3 else said  # the sum of what was said, by one party in turn
+    return SealedColumns(
+        columns + parties * said + added,
+        columns * (parties - 1) + (parties * said if parties < 3 else 2 * (parties - 1) * said),
+        dealt,
+        seconds,
+    )
 
 
-def _table(plan: Plan, query: JointSum) -> tuple[int, int]:
-    """How many numbers are looked up for a record, and at how many levels."""
-    told = query.takes(plan, 0)
-    if "nodes" in told:
-        outputs, levels = told["nodes"].example().shape
-        return int(outputs), int(levels)
-    example = {name: wanted.example() for name, wanted in told.items()}
-    nodes = query.lookup(plan, example | ({"widen": np.ones(1, dtype=np.int64)} if "widen" in told else {})).nodes
-    return int(nodes.shape[0]), int(nodes.shape[1])
+def _size(fields: Fields, bits: int) -> int:
+    """Of what is packed, in bytes."""
+    return sum(field.size * (bits // 8 if field.dtype == np.int64 else field.itemsize) for field in fields)
 
 
 def _told(request: Frame, plan: Plan, place: int) -> Frame:

@@ -22,6 +22,7 @@ from sottovoce.errors import InputError, did_you_mean
 
 Array = NDArray[np.float64]
 SMALLEST, LARGEST = 1e-100, 1e100  # declared numbers stay where float64 neither overflows nor vanishes
+MOST_OVERLAP = 4.0  # times the square of a row's norm that those of its parts may sum to, by secure columns
 
 
 class Bounds(BaseModel):
@@ -231,16 +232,23 @@ def in_order(ranges: Mapping[str, Sequence[float]], names: Sequence[str] = ()) -
     return [ranges[name][0] for name in order], [ranges[name][1] for name in order]
 
 
-def party_norms(row_norm: float, columns: Sequence[int], norms: Sequence[float] | None = None) -> list[float]:
-    """B_m with sum B_m^2 = row_norm^2: as given, or in proportion to the number of columns."""
+def party_norms(
+    row_norm: float, columns: Sequence[int], norms: Sequence[float] | None = None, *, overlap: bool = False
+) -> list[float]:
+    """B_m with sum B_m^2 = row_norm^2: as given, or in proportion to the number of columns.
+
+    With `overlap` the sum may be up to MOST_OVERLAP times as much: what is in one part of a row is not in another.
+    """
     if norms is None:
         total = sum(columns)
         return [row_norm * math.sqrt(count / total) for count in columns]
     whole = math.sqrt(math.fsum(norm * norm for norm in norms))
     near = math.isclose(whole, row_norm, rel_tol=2.0**-40)  # less than a sensitivity leaves room for
+    near |= overlap and row_norm <= whole <= math.sqrt(MOST_OVERLAP) * row_norm
     if len(norms) != len(columns) or not all(norm > 0 for norm in norms) or not near:
         raise InputError(
             f"norms={tuple(norms)!r} must be one positive number per party ({len(columns)}), their squares summing to "
-            f"row_norm squared ({row_norm**2:g}); leave norms out to share it by the number of columns."
+            f"row_norm squared ({row_norm**2:g}), with secure products to {MOST_OVERLAP:g} times that at most; leave "
+            "norms out to share it by the number of columns."
         )
     return [float(norm) for norm in norms]

@@ -420,16 +420,15 @@ class Schema:
     def party_norms(self, row_norm: float, columns: Sequence[int]) -> tuple[float, ...]:
         """By columns: the bound of each party's part of a row, the parties having so many features one after another.
 
-        Each part is what its columns add, and their squares sum to row_norm^2.
+        Each part is what its columns add. A column whose features are with two parties counts at both, for its value
+        may be among either's; else the squares sum to row_norm^2.
         """
-        squares = [column.square for column in self.columns.values()]
+        squares = np.array([column.square for column in self.columns.values()])
         ends = np.cumsum([len(column.features) for column in self.columns.values()])
-        owners = np.searchsorted(np.cumsum(columns), ends)
-        parts = np.bincount(owners, weights=squares, minlength=len(columns))
-        starts = {0, *ends.tolist()}
-        if not starts.issuperset(np.cumsum(columns).tolist()):
-            raise InputError("schema: the features of one column are with two parties; a column is with one.")
-        return tuple(float(norm) for norm in row_norm * np.sqrt(parts / parts.sum()))
+        stops = np.cumsum(columns)
+        first, last = np.searchsorted(stops, np.append(0, ends[:-1]), side="right"), np.searchsorted(stops, ends)
+        parts = [float(squares[(first <= place) & (place <= last)].sum()) for place in range(len(columns))]
+        return tuple(float(norm) for norm in row_norm * np.sqrt(np.array(parts) / squares.sum()))
 
     def encode(self, table: Any, *, others: bool = True) -> Array:
         """The features of a table: a data frame, an Arrow table, a mapping of columns, or the path of a file.

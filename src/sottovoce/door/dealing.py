@@ -7,7 +7,7 @@ again would average out, and a box made again would show the difference of two.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sottovoce.door.outgoing import SEAL, Masked, Share
 from sottovoce.door.query import Query
 from sottovoce.door.sealed_gate import noise_of
+from sottovoce.door.used_labels import UsedLabels
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import Randomness
@@ -28,18 +29,17 @@ Boxes = Mapping[str, NDArray[np.int64]]
 class DealingGate:
     """The door of a helper for one plan.
 
-    Guarantee: a label is used once. Asked again for the last one, alike, the same bytes leave and nothing is drawn;
-    asked by other numbers, or for an earlier one, it is refused.
+    Guarantee: a label has one content. Asked again, alike, the same bytes leave; asked by other numbers it is refused,
+    by what `used` has.
     """
 
-    def __init__(self, plan: Plan, randomness: Randomness) -> None:
-        self._plan, self._randomness = plan, randomness
-        self._used: set[str] = set()
-        self._last: tuple[str, str, Share | Masked] | None = None
+    def __init__(self, plan: Plan, randomness: Randomness, used: UsedLabels) -> None:
+        self._plan, self._randomness, self._used = plan, randomness, used
+        self._last: tuple[str, Share] | None = None
 
     def top_up(
         self, query: Query, number: int, call: Call, told: Mapping[str, NDArray[Any]], sealer: Sealer
-    ) -> Share | Masked:
+    ) -> Share:
         """The helper's part of a sealed sum by rows: no value, the top-up, and the masks of the roster."""
         label = label_of(query.name, number, call, query.follows_from(told, {}))  # it is told all, each time
         spare = 0 if self._plan.sealing is None else self._plan.sealing.spare
@@ -50,23 +50,17 @@ class DealingGate:
                 raise RefusedError(f"query {query.name!r} in round {number} is asked with all that it takes.")
             if call.attempt > spare:
                 raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and no more.")
-            noise, nothing = noise_of(query, self._plan, told), np.zeros(query.length, dtype=np.int64)
+            noise, nothing = noise_of(query, self._plan), np.zeros(query.length, dtype=np.int64)
             words = sealer.sealed(nothing, noise, label, labelled(sealer.noise(self._randomness), label))
             sealer.keep(call.roster)
             return Share(query.name, number, words, json.dumps(label), seal=SEAL)
 
-        return self._once(json.dumps(["sum", query.name, number, call.attempt]), json.dumps(label), made)
+        if self._last is None or self._last[0] != json.dumps(label):
+            share = made()
+            self._used.use(json.dumps(["sum", query.name, number, call.attempt]), share.arrays["sealed"].tobytes())
+            self._last = json.dumps(label), share
+        return self._last[1]
 
-    def dealt(self, label: list[Any], told: str, make: Callable[[], Boxes]) -> Share | Masked:
-        """What is dealt by columns, in boxes for single parties. `told` is the hash of what was asked."""
-        return self._once(json.dumps(label), told, lambda: Masked("dealt", make(), seal=SEAL))
-
-    def _once(self, label: str, told: str, make: Callable[[], Share | Masked]) -> Share | Masked:
-        if self._last is not None and self._last[:2] == (label, told):
-            return self._last[2]
-        if label in self._used:
-            raise RefusedError("this was dealt before, or for other numbers; what is dealt leaves once.")
-        made = make()
-        self._used.add(label)
-        self._last = label, told, made
-        return made
+    def dealt(self, boxes: Boxes) -> Masked:
+        """What is dealt by columns, in boxes for single parties: `LocalDeals` makes each of them with one content."""
+        return Masked("dealt", boxes, seal=SEAL)

@@ -253,10 +253,6 @@ class Query(ABC):
         """The grid on which it is exact, rows and slopes having so many bits; None: each party rounds its part."""
         return None
 
-    def known_part(self, plan: Problem, told: Told) -> float:  # noqa: ARG002
-        """K: how much further, squared, a record moves a sealed sum for parties that know their own part of it."""
-        return 1.0
-
     @abstractmethod
     def value(self, round: Round) -> Array:
         """The exact value on private rows. Only the gate calls this."""

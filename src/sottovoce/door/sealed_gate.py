@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.gate import Gate
 from sottovoce.door.outgoing import SEAL, Masked, Share
-from sottovoce.door.query import Query, Round, Told, Walk
+from sottovoce.door.query import Query, Round, Walk
+from sottovoce.door.used_labels import UsedLabels
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.privacy.randomness import Randomness
+from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pair_keys import OFFERS, PairKeys
 from sottovoce.sealed.streams import Label, labelled
 from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Sealer, label_of
+from sottovoce.sealed.words import grid_bits
 
 if TYPE_CHECKING:
-    from sottovoce.door.used_labels import UsedLabels
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.release import Release
     from sottovoce.privacy.ledger import Account
@@ -32,7 +34,7 @@ Own = Callable[[], NDArray[np.int64]]  # what a party has by itself of a sum, on
 class SealedGate(Gate):
     """The same door, through which nothing leaves alone: `share` is one part of a sum, `masked` is for other parties.
 
-    Guarantee: what leaves looks uniform to whoever lacks the keys of the others. A label is used once: asked again,
+    Guarantee: what leaves looks uniform to whoever lacks the keys of the others. A label has one content: asked again,
     alike, the same bytes leave. Proof: `sealed/proofs`.
     """
 
@@ -41,42 +43,41 @@ class SealedGate(Gate):
         self._public = plan
         self._sealer = sealer
         self._shares: dict[str, Share] = {}  # the last of each query, without a ledger
-        self._labels: set[str] = set()  # of masks: each is used once
-        self._masked: dict[str, tuple[str, str, Masked, NDArray[Any]]] = {}  # the last of each name
-        self.used: UsedLabels | None = None  # the same on disk, beside a ledger
+        self.used = UsedLabels()  # of masks: each has one content; beside a ledger on disk
         self._group: Masked | None = None
         self._again = 0  # shares of sums that were asked before, of more parties
         self._counted: set[tuple[int, str]] = set()  # shares in the ledger whose rosters are kept, and attempts counted
 
-    def masked(self, name: str, label: Label, make: Callable[[], NDArray[Any]]) -> tuple[Masked, NDArray[Any]]:
-        """What the other parties may read of this party's words: less a pad, and in a box. And the padded words.
+    def masked(self, name: str, label: Label, make: Callable[[], Fields]) -> tuple[Masked, Fields]:
+        """What the other parties may read of this party's numbers: less a pad, and in a box. And the padded ones.
 
-        Guarantee: a pad is used once. Asked again alike, the same box leaves; by other numbers it is refused. With a
-        ledger that holds over all copies and forks of the party: the label is on disk before the box leaves. `make`
-        gives the words, and nobody sees them before the pad is off. The last entry of the label is the hash of what was
-        told so far: by other numbers there is another pad, and all the same one box leaves for a round and its records.
+        Guarantee: a pad has one content. Made again it is the same box; anything else is refused. With a ledger that
+        holds over all restarts, copies and forks of the party: what may leave under a label is on disk before it does.
+        `make` gives the numbers, and nobody sees them before the pad is off. The last entry of the label is the hash of
+        what was told so far: by other numbers there is another pad, and all the same one box leaves for a round and its
+        records.
         """
         with self._one_at_a_time:
-            sealer = self._sealer
-            unregistered = self._account is not None and self.used is None
-            if not isinstance(sealer, ColumnSealer) or not sealer.group or unregistered:
-                raise LeakError(f"{name!r} has no key to leave under; nothing was released.")
-            asked, told = json.dumps([name, *label[:-1]]), label[-1]
-            known = self._masked.get(name)
-            if known is not None and known[0] == asked:
-                if known[1] != told:
-                    raise RefusedError(f"{name!r} was masked for other numbers, and a mask is used once.")
-                return known[2], known[3]
-            if asked in self._labels:
-                raise RefusedError(f"{name!r} was masked before, and a mask is used once.")
-            self._labels.add(asked)
+            sealer = self._column_sealer(name)
             with np.errstate(all="ignore"):  # a warning that a record caused could be turned into an error
-                padded, box = sealer.masked(label, make())
-            if self.used is not None:
-                self.used.use(asked, box.tobytes())
-            found = Masked(name, {"boxed": box}, seal=SEAL)
-            self._masked[name] = asked, told, found, padded
-            return found, padded
+                padded = sealer.masked(label, make())
+            return self._boxed(name, label, padded, sealer), padded
+
+    def added(self, name: str, label: Label, padded: Fields) -> Masked:
+        """The sum of padded numbers of all parties, in a box for them: it tells what they tell, and has one content."""
+        with self._one_at_a_time:
+            return self._boxed(name, label, padded, self._column_sealer(name))
+
+    def _column_sealer(self, name: str) -> ColumnSealer:
+        unregistered = self._account is not None and self.used.path is None
+        if not isinstance(self._sealer, ColumnSealer) or not self._sealer.group or unregistered:
+            raise LeakError(f"{name!r} has no key to leave under; nothing was released.")
+        return self._sealer
+
+    def _boxed(self, name: str, label: Label, padded: Fields, sealer: ColumnSealer) -> Masked:
+        box = sealer.boxed(label, padded)
+        self.used.use(json.dumps([name, *label[:-1]]), box.tobytes())
+        return Masked(name, {"boxed": box}, seal=SEAL)
 
     def group(self) -> Masked:
         """The key of the parties' boxes, in a box for each of them."""
@@ -125,7 +126,7 @@ class SealedGate(Gate):
                     if product is None
                     else self._product(query, release, round, product)
                 )
-                words = sealer.sealed(values, noise_of(query, self._public, round.told), label, drawn)
+                words = sealer.sealed(values, noise_of(query, self._public), label, drawn)
             share = Share(query.name, round.number, words, json.dumps(label), seal=SEAL)
             return self._store_share(share, sealer, call)
 
@@ -135,7 +136,7 @@ class SealedGate(Gate):
         """A share of a sum over columns: `product` makes it, of what a party has by itself or of what it was sent."""
         if release.std == 0.0 or release.mechanism != "gaussian" or self._public.split != "columns":
             raise LeakError(f"query {query.name!r} is no sum over columns with noise; nothing was released.")
-        if query.joint_step(self._public.preparation.bits) not in (None, release.step):
+        if query.joint_step(grid_bits(self._public)) not in (None, release.step):
             raise LeakError(f"query {query.name!r} has another grid than its noise; nothing was released.")
         values = product(functools.partial(self._whole_numbers, query, release, round))
         if values.shape != (query.length,) or values.dtype != np.int64:
@@ -209,9 +210,9 @@ class SealedGate(Gate):
                 self._counted.add((number, name))
 
 
-def noise_of(query: Query, plan: Plan, told: Told) -> Noise:
+def noise_of(query: Query, plan: Plan) -> Noise:
     """What a sealed sum of a query is released with."""
-    return Noise(plan.release(query.name), query.noise_weights, query.known_part(plan, told))
+    return Noise(plan.release(query.name), query.noise_weights)
 
 
 def offered(pairs: PairKeys, publics: NDArray[Any] | None) -> Masked:

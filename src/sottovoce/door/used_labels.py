@@ -1,4 +1,4 @@
-"""Which labels of masks a party has used in one run, on disk beside its ledger.
+"""Which labels of masks an end has used in one run: on disk beside its ledger, if it has one.
 
     a line   SHA-256 of the label, SHA-256 of the box that left under it
 
@@ -28,28 +28,43 @@ _LINE: Final = 2 * _NAME + 2
 
 
 class UsedLabels:
-    """The labels that were used in one run: a file that is there as long as the run lasts.
+    """The labels that were used in one run: a file that is there as long as the run lasts; without a path, in memory.
 
     Guarantee: when `use` returns, the label is on disk with the hash of what may leave under it. Anything else under
     that label is refused, whichever process, fork or copy of the party asks; so is every label once the file is gone.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self.path = path
+        self._known: dict[bytes, bytes] = {}  # lines by label, without a path
 
-    def begin(self) -> None:
-        """Have the file, new; a run that has one was begun by another process."""
+    def begin(self) -> bool:
+        """Have the file; whether it is new. A run that has one was begun by an earlier life, or a copy, of this one."""
+        if self.path is None:
+            return True
         try:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             write_durably(self.path, b"", mode=0o600, replace=False)
         except FileExistsError as error:
-            raise (ran_before() if self.path.parent.is_dir() else self._unwritable(error)) from None
+            if not self.path.parent.is_dir():
+                raise self._unwritable(error) from None
+            return False
         except OSError as error:
             raise self._unwritable(error) from None
+        return True
+
+    def end(self) -> None:
+        """Nothing is masked in this run any more."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
     def use(self, label: str, content: bytes) -> None:
         """Register a label and what is about to leave under it, durably."""
         line = b"%s %s\n" % tuple(hashlib.sha256(data).hexdigest().encode() for data in (label.encode(), content))
+        if self.path is None:
+            if self._known.setdefault(line[:_NAME], line) != line:
+                raise _other_content()
+            return
         try:
             with self.path.open("r+b", buffering=0) as file:
                 if fcntl is not None:
@@ -68,7 +83,7 @@ class UsedLabels:
         for start in range(0, whole, _LINE):
             if data.startswith(line[:_NAME], start):
                 if data[start : start + _LINE] != line:
-                    raise RefusedError("something else was masked under this label, and a mask is used once.")
+                    raise _other_content()
                 return
         file.truncate(whole)
         file.seek(whole)
@@ -84,5 +99,9 @@ class UsedLabels:
 
 
 def ran_before() -> RefusedError:
-    """What a plan is answered with that another process, or an earlier life of this one, has begun to run."""
+    """What a plan is answered with whose run is over."""
     return RefusedError("this plan was run before, and a party over sealed columns runs a plan once; start a new fit.")
+
+
+def _other_content() -> RefusedError:
+    return RefusedError("something else was masked under this label, and a mask is used once.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -102,7 +103,7 @@ def privacy_report(
             "rounds": plan.rounds,
         },
         pooling=curve,
-        noises={} if sealed is None else algorithms.noises(sealed),
+        noise=None if sealed is None else math.sqrt(sealed.noises()),
         left=tuple(left),
     )
 

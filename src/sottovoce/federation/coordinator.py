@@ -32,9 +32,8 @@ from sottovoce.federation.prediction import COORDINATOR, MASKED, Request, added,
 from sottovoce.federation.receipts import RECEIPT, packed
 from sottovoce.federation.replies import Reply
 from sottovoce.federation.run_keys import PAIR, run_of
-from sottovoce.federation.sealed_columns.coordinator import ColumnSums, Steps
+from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.federation.sealed_columns.dealer import Deals, LocalDeals, RemoteDeals
-from sottovoce.federation.sealed_columns.messages import LostError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import signers
 from sottovoce.privacy.ledger import Balance, Receipt
@@ -58,6 +57,7 @@ Progress = Callable[[int, int], None]
 Each = Mapping[str, Mapping[str, NDArray[Any]]]
 Keys = tuple[tuple[str, str], ...]
 Answers = Callable[[int, Ask, Mapping[str, Query]], dict[str, Array]]
+_LOST = "The run is lost; what was charged stays charged. Start a new fit."
 Recall = Callable[[int, Ask, Mapping[str, Query], Mapping[str, Array]], None]
 
 
@@ -250,7 +250,7 @@ class Coordinator:
         except StopIteration as stop:
             found = stop.value
         except WireError as error:
-            if not self.journal.begun or isinstance(error, LostError):
+            if not self.journal.begun:
                 raise
             raise self._stopped(plan, round_, error) from None
         solution = found if isinstance(found, Solution) else Solution(found)
@@ -317,7 +317,7 @@ class Coordinator:
         self._is_open = True
 
     def _have_charged(self, plan: Plan) -> None:
-        """Have every party charge the plan and sign it. Who was restarted over sealed columns has lost its key."""
+        """Have every party charge the plan and sign it. Who has no ledger and was restarted has lost its key."""
         begun = self.journal.begun  # an earlier process may have had it charged
         try:
             if len(plan.names) > 1:
@@ -535,26 +535,22 @@ class Coordinator:
                 self._away |= set(error.parties)
                 if self.journal.begun:
                     raise
-                text = f"{error} The run is lost; what was charged stays charged. Start a new fit."
-                raise WireError(text, error.parties) from error
+                raise WireError(f"{error} {_LOST}", error.parties) from error
+
+        def reopen(names: Sequence[str]) -> None:
+            try:
+                self._open(plan, names)
+            except RefusedError as error:
+                raise RefusedError(f"{error} {_LOST} A job is started again with: sottovoce fit --restart.") from None
 
         deals: Deals
         if plan.sealing is not None and plan.sealing.helper is not None:
             deals = RemoteDeals(plan, plan.sealing.helper, exchange)
         elif (keys := self._dealt_with(plan)) is not None:
-            deals = LocalDeals(plan, keys, self._randomness, functools.partial(self._dealt, plan))
+            deals = LocalDeals(plan, keys, self._randomness)
         else:
             raise InputError("the plan names a key for this coordinator that it does not have; make a new plan.")
-        steps = Steps(self._stored.passed, lambda step: self.journal.note("passed", plan, {"step": step}, sync=False))
-        return ColumnSums(plan, exchange, deals, opener, steps)
-
-    def _dealt(self, plan: Plan, label: str, by: str) -> None:
-        """By which numbers this end deals under a label: kept before anybody gets words, so that no others follow."""
-        known = self._stored.dealt.get(label)
-        if known is None:
-            self.journal.note("dealt", plan, {"label": label, "by": by}, sync=True)
-        elif known != by:
-            raise self.journal.unusable("words were dealt for other numbers than this version asks by")
+        return ColumnSums(plan, exchange, deals, opener, reopen)
 
     def _sum(self, opener: Opener, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """A sealed sum over the parties of the roster, the only value that a round of such a plan has."""
@@ -578,9 +574,9 @@ class Coordinator:
                 gone = {"left": opener.roster.left, "again": opener.roster.again}
                 said_of = {"round": number, "query": ask.query, "attempt": call.attempt}
                 self.journal.note("left", plan, gone | said_of, sync=True)
-        shares = {name: checks.share(name, query, replies[name]) for name in call.roster}
+        shares = {name: checks.share(name, query.length, replies[name]) for name in call.roster}
         label = label_of(ask.query, number, call, {**ask.reminder, **ask.arrays})
-        return {"sum": opener.open(shares, noise_of(query, plan, ask.arrays), label)}
+        return {"sum": opener.open(shares, noise_of(query, plan), label)}
 
     def _answers(self, plan: Plan, said: Frame, ask: Ask, parties: Iterable[str]) -> dict[str, Reply]:
         """The replies to an ask. Restarted parties are proposed the plan again, charged once, and asked again."""

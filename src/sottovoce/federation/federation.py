@@ -356,7 +356,8 @@ class Federation:
 
         `columns` are the numbers of the parties' columns, known here for parties of this process.
         """
-        return party_norms(row_norm, columns or [party.features for party in self._parties], self.norms)
+        columns = columns or [party.features for party in self._parties]
+        return party_norms(row_norm, columns, self.norms, overlap=True)  # the plan says whether they may
 
     def coordinator(
         self, *, insecure_seed: int | None = None, without_privacy: bool = False, fits: bool = False

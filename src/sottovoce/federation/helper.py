@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Final
 
 from sottovoce import algorithms
@@ -25,15 +25,11 @@ from sottovoce.federation.announcements import check_start, known_keys
 from sottovoce.federation.answering import Answering, acknowledged, plan_of
 from sottovoce.federation.run_keys import PAIR, RunKeys
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
-from sottovoce.federation.sealed_columns.messages import DEALT_WORDS, Stage, Wholes, dealt_for, pieces_of
+from sottovoce.federation.sealed_columns.messages import Stage, Work
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.randomness import Randomness, SystemRandomness
-from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.pads import WHOLE, Piece
-from sottovoce.sealed.streams import hash_of
 from sottovoce.sealed.sums import Call, Sealer
 from sottovoce.transports.identity import PLAN, Identity
 
@@ -53,20 +49,22 @@ class _Run:
 class Helper(Answering):
     """An end of a wire without rows and without a ledger: it deals under plans that name it.
 
-    Guarantee: it deals under a plan once every party of it has signed it, each number once; asked again, it sends the
-    same bytes. Restarted, it has lost its keys and refuses the plan. Run it apart from the coordinator and from all
-    parties: by columns a helper that pools with a party reads all columns, by rows it takes its noise away.
+    Guarantee: it deals under a plan once every party of it has signed it; asked again, it sends the same bytes, and for
+    other numbers it refuses. Restarted, it has lost its keys and refuses the plan, unless they are in a folder that it
+    was told to `keep` them in until the run is over: then it goes on. Whoever reads that folder and has the view of one
+    party has all columns. Run a helper apart from the coordinator and from all parties: by columns one that pools with
+    a party reads all columns, by rows it takes its noise away.
     """
 
-    def __init__(self, name: str, *, randomness: Randomness | None = None) -> None:
+    def __init__(self, name: str, *, randomness: Randomness | None = None, keep: Path | None = None) -> None:
         if not name or name == COORDINATOR:
             raise InputError(f"name={name!r} is no name of a helper; take one that no party and no coordinator has.")
         super().__init__()
         self.name = name
         self.randomness: Randomness = randomness or SystemRandomness()
         self._identity: Identity | None = None
-        self._keys = RunKeys(None, name)
-        self._seen: set[bytes] = set()
+        self._keys = RunKeys(None, name, keep)
+        self._keeps = keep is not None
         self._run: _Run | None = None
 
     def identify(self, identity: Identity) -> None:
@@ -83,7 +81,8 @@ class Helper(Answering):
         if frame.kind == "plan" and frame.query != "start":
             return reply("accept", frame, self._accept(frame))
         if frame.kind == "done":
-            self._run, self._keys = None, RunKeys(None, self.name)
+            self._run = None
+            self._keys.forget()
             return reply("done", frame, acknowledged(True))
         if frame.kind not in ("plan", "seal", "ask"):
             raise RefusedError(f"{self.name} is a helper: it has no records, and answers no {frame.kind!r}.")
@@ -107,9 +106,9 @@ class Helper(Answering):
                 self._keys.hold(plan)
                 return acknowledged(True)
             self._keys.check_agreed(plan)
+            self._keys.labels(plan).begin()
             self._keys.keep(plan)
             self._run = run
-            self._seen.add(plan.digest)
         if self._identity is None:
             raise RefusedError(f"{self.name} was not told who it is; serve it over a wire (InProcess, serve_party).")
         signature = self._identity.sign(PLAN, plan.digest)
@@ -119,9 +118,9 @@ class Helper(Answering):
         """What it would deal under a plan, or a refusal."""
         if plan.sealing is None or plan.sealing.dealer != self.name:
             raise RefusedError(f"the plan does not name {self.name} as its helper.")
-        if plan.digest in self._seen:
-            raise RefusedError(f"{self.name} has dealt under this plan before, and does not remember what; fit anew.")
         lost = "Start a new fit; where the plan was charged, it stays charged."
+        if not self._keeps:
+            lost += " A helper that is started with a folder to keep its keys in (--keep) goes on after a restart."
         keys = self._keys.pairs(plan, known_keys(self.name, plan.keys, None, pins=False), lost)
         columns = plan.split == "columns"
         large = len(plan.releases) > limits.MOST_RELEASES or plan.features > limits.MOST_COLUMNS
@@ -136,12 +135,13 @@ class Helper(Answering):
             check_sums(form, plan, queries)
         except (InputError, LeakError) as error:
             raise RefusedError(f"{self.name} refuses: {error}") from None
+        used = self._keys.labels(plan)
         return _Run(
             plan,
             queries,
-            DealingGate(plan, self.randomness),
+            DealingGate(plan, self.randomness, used),
             None if columns else Sealer(plan, self.name, keys),
-            LocalDeals(plan, keys, self.randomness) if columns else None,
+            LocalDeals(plan, keys, self.randomness, used) if columns else None,
         )
 
     def _start(self, run: _Run, frame: Frame) -> Outgoing:
@@ -161,18 +161,19 @@ class Helper(Answering):
 
     def _dealt(self, run: _Run, frame: Frame) -> Outgoing:
         """By columns: what single parties need for a sum."""
-        stage, deals, number = Stage.read(frame.text), run.deals, frame.round
+        stage, deals = Stage.read(frame.text), run.deals
         if deals is None:
             raise RefusedError(f"by rows {self.name} adds noise to sums, and deals nothing.")
         told = {name: array for name, array in frame.arrays.items() if name in stage.said}
-        query, made = self._query(run, frame, told), partial(_made, deals, run.plan, number, told)
-        if stage.name != dealt_for(query):
-            raise RefusedError(f"nothing is dealt for {frame.query!r} under {stage.name!r}.")
-        if stage.piece not in (pieces_of(run.plan, query, told) if isinstance(query, JointSum) else (WHOLE,)):
-            raise RefusedError("the records of a look-up are cut as the plan has it.")
-        label = [stage.name, number, *stage.piece]
-        dealt = run.gate.dealt(label, frame.query + hash_of(told), lambda: made(query, stage.piece))
-        return reply("answer", frame, dealt)
+        query = self._query(run, frame, told) if frame.query else None
+        work = Work(stage.program, frame.round, query, told, stage.piece)
+        if stage.name == "recall":
+            deals.recall(work)
+            return reply("accept", frame, acknowledged(True))
+        if stage.name != "deal":
+            raise RefusedError(f"{self.name} deals, and has no stage {stage.name!r}.")
+        receiver, words = deals.deal(work)
+        return reply("answer", frame, run.gate.dealt({str(run.plan.names.index(receiver)): words}))
 
     def _query(self, run: _Run, frame: Frame, told: Told) -> Query:
         """The query of a frame, if the plan has it in that round and the message has what it takes."""
@@ -184,16 +185,3 @@ class Helper(Answering):
         if reason is not None:
             raise RefusedError(f"query {frame.query!r} in round {number} {reason}.")
         return query
-
-
-def _made(  # noqa: PLR0913  # one message
-    deals: LocalDeals, plan: Plan, number: int, told: Told, query: Query, piece: Piece
-) -> dict[str, Wholes]:
-    """What is dealt for a query, by the place of the party that it is for and what it is."""
-    if isinstance(query, JointSum):
-        dealt = deals.lookup(number, query, told, piece)
-    else:
-        words = deals.gram(query) if isinstance(query, GramMatrix) else deals.own(number, query, told)
-        dealt = {name: {DEALT_WORDS: own} for name, own in words.items()}
-    places = {name: place for place, name in enumerate(plan.names)}
-    return {f"{places[name]} {what}": words for name, own in dealt.items() for what, words in own.items()}

@@ -68,8 +68,6 @@ class Stored:
     left: Mapping[str, Any] | None = None
     ended: Mapping[str, Any] | None = None
     rounds: deque[Entry] = field(default_factory=deque)
-    passed: set[str] = field(default_factory=set)  # over sealed columns: what all parties have gone through
-    dealt: dict[str, str] = field(default_factory=dict)  # labels of what was dealt, and what they were asked by
 
 
 class Journal:
@@ -422,10 +420,6 @@ class Journal:
             run.rounds.append(entry)
             self.answered += 1
             self.solved = False
-        elif entry.kind == "passed":
-            run.passed.add(entry.said["step"])
-        elif entry.kind == "dealt":
-            run.dealt[entry.said["label"]] = entry.said["by"]
         elif entry.kind == "outputs":
             self.outputs = dict(entry.said)
         elif entry.kind == "solved":

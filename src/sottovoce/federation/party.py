@@ -519,9 +519,8 @@ class Party(Answering):
         if self._run is not None and self._run.plan.digest == plan.digest:
             return self._signed(plan)
         self._check_trains(plan)
-        if plan.digest in self._seen and (self._account is None or plan.sealed_columns):
-            who = "over sealed columns" if plan.sealed_columns else "without a ledger"
-            raise RefusedError(f"this plan was run before, and a party {who} does not remember what it released.")
+        if plan.digest in self._seen and self._account is None:
+            raise RefusedError("this plan was run before, and a party without a ledger does not remember what it released.")
         recipe = self._recipe(plan)
         alone = plan.names == (self.name,)
         if self._identity is None and not alone:
@@ -548,8 +547,7 @@ class Party(Answering):
         memory, kept = self._remembered(form, plan, rows)
         if sealer is not None:
             sealer.records = rows.digest()
-            self._keys.bind(plan, sealer.records, charged=self._charged(plan))
-        used = self._begun(form, plan)
+        used = self._begun(form, plan, sealer)
         self._keys.keep(plan)
         self._seen.add(plan.digest)
         gate, columns = Gate(plan, self.randomness, self._account, keeper), None
@@ -579,23 +577,24 @@ class Party(Answering):
             )
         self._prepared[plan.digest] += 1
 
-    def _begun(self, form: Algorithm, plan: Plan) -> UsedLabels | None:
-        """Charge a plan; over sealed columns have first where its labels are registered, if no earlier life charged it.
+    def _begun(self, form: Algorithm, plan: Plan, sealer: Sealer | None) -> UsedLabels:
+        """Bind the key of a plan to the prepared rows, and charge the plan; one whose run is over is refused.
 
-        So a copy of this party from before the plan runs it no second time, with the same keys: while it runs there is
-        the file, and afterwards the charge.
+        Over sealed columns the file of its labels is there from before the charge until the run is over. So who was
+        restarted goes on, and a copy of this party from before the plan runs it no second time, with the same keys.
         """
-        used = self._keys.labels(plan)
-        if used is None:
-            self._charge(form, plan)
-            return None
-        used.begin()
+        registered = self._account is not None and plan.sealed_columns
+        used = self._keys.labels(plan) if registered else UsedLabels()
+        new = used.begin()
         try:
-            if self._charged(plan):
+            if registered and new and self._charged(plan):
                 raise ran_before()
+            if sealer is not None:
+                self._keys.bind(plan, sealer.records, charged=self._charged(plan))
             self._charge(form, plan)
         except BaseException:
-            used.path.unlink(missing_ok=True)
+            if new:
+                used.end()
             raise
         return used
 

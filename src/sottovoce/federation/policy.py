@@ -13,8 +13,7 @@ from sottovoce.plan.sealed_words import dealer_of
 from sottovoce.privacy.accounting import epsilon_of
 from sottovoce.privacy.events import Gaussian, Unbounded
 from sottovoce.privacy.relation import Relation, distance, inside
-from sottovoce.queries.noise_left import Pool
-from sottovoce.queries.pooling import pooled_epsilon
+from sottovoce.queries.pooling import Pool, pooled_epsilon
 
 
 @dataclass(frozen=True)

@@ -201,13 +201,13 @@ def answered(party: str, plan: Plan, query: Query, told: Told, reply: Reply) -> 
     return value_of(frame.arrays, release.scale)
 
 
-def share(party: str, query: Query, reply: Reply) -> NDArray[np.int64]:
-    """A party's share of a sealed sum: as many words as the query has numbers."""
+def share(party: str, words: int, reply: Reply) -> NDArray[np.int64]:
+    """A party's share of a sealed sum: so many words."""
     found = reply.frame.arrays.get("sealed")
     if reply.frame.kind == "unknown-plan":
         raise WireError(f"party {party!r} forgot the plan again that it had just accepted; its own log may say why.")
-    if found is None or len(reply.frame.arrays) > 1 or found.dtype != np.int64 or found.shape != (query.length,):
-        raise WireError(f"{_where(party, reply.frame)} something else than {query.length} words under 'sealed'.")
+    if found is None or len(reply.frame.arrays) > 1 or found.dtype != np.int64 or found.shape != (words,):
+        raise WireError(f"{_where(party, reply.frame)} something else than {words} words under 'sealed'.")
     return found
 
 

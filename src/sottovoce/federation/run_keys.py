@@ -31,19 +31,20 @@ LONGEST: Final = timedelta(days=90)  # that a run may last, from its check on
 
 
 class RunKeys:
-    """Keys that this party has told, by fingerprint; beside a ledger that of the checked or accepted plan, to go on.
+    """Keys that this end has told, by fingerprint; beside a ledger that of the checked or accepted plan, to go on.
 
-    Guarantee: by rows a key serves one account and one set of prepared rows. A file beside it says which, from before
-    the plan is charged; whoever serves another account or other rows by then has lost the key. Proof: `sealed/proofs`.
+    Guarantee: a key serves one account and one set of prepared rows. A file beside it says which, from before the plan
+    is charged; whoever serves another account or other rows by then has lost the key. Proof: `sealed/proofs`.
 
     A key lasts until the run is over or another plan is accepted: then nobody, not even its holder, can read what the
     others sealed with it. That of a run which the party left, and whose end nobody told it, is deleted after `LONGEST`.
-    By columns no run goes on after a restart, and no key is written, but used labels are (`door/used_labels.py`).
+    By columns used labels are beside it (`door/used_labels.py`). A helper has no ledger, but may have a `folder`.
     """
 
-    def __init__(self, account: Account | None, party: str) -> None:
-        ledger, self._account = (None, "") if account is None else (account.path, account.dataset)
-        self._folder = None if ledger is None else ledger.with_name(f"{ledger.name}.sealed")
+    def __init__(self, account: Account | None, party: str, folder: Path | None = None) -> None:
+        self._folder, self._account = folder, ""
+        if account is not None:
+            self._folder, self._account = account.path.with_name(f"{account.path.name}.sealed"), account.dataset
         self._party = party
         self._known: dict[str, RunKey] = {}
         self._pairs: dict[bytes, tuple[Plan, PairKeys]] = {}  # by plan, of those that were checked or accepted
@@ -92,8 +93,8 @@ class RunKeys:
         The first of all processes to say so decides. A plan that is `charged`, and whose key is for no rows, has a key
         of before that: it was set back.
         """
-        if self._folder is None or plan.split != "rows":
-            return  # a party without a ledger, or over columns, runs a plan once
+        if self._folder is None:
+            return  # a party without a ledger runs a plan once
         path, said = self._path(self._folder, plan.digest, "rows"), json.dumps([self._account, rows.hex()])
         same = not charged or path.exists()
         if same:
@@ -142,10 +143,9 @@ class RunKeys:
         self._delete(but=b"" if plan.sealing is None else plan.digest)
         self._write(plan)
 
-    def labels(self, plan: Plan) -> UsedLabels | None:
-        """Where labels of masks are registered, if anywhere: of sealed columns, beside a ledger."""
-        path = self._labels_of(plan)
-        return None if path is None else UsedLabels(path)
+    def labels(self, plan: Plan) -> UsedLabels:
+        """Where labels of masks are registered: on disk, if keys are."""
+        return UsedLabels(None if self._folder is None else self._path(self._folder, plan.digest, "labels"))
 
     def hold(self, plan: Plan) -> None:
         """Write the key of a plan that was checked and is about to be proposed; that of the one before is kept too.
@@ -160,7 +160,7 @@ class RunKeys:
         self._write(plan)
 
     def _write(self, plan: Plan) -> None:
-        if plan.sealing is None or plan.split != "rows" or self._folder is None:
+        if plan.sealing is None or self._folder is None:
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path, data = self._path(self._folder, plan.digest), json.dumps(self._pairs[plan.digest][1].state).encode()
@@ -200,11 +200,6 @@ class RunKeys:
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < before:
                     path.unlink()
-
-    def _labels_of(self, plan: Plan) -> Path | None:
-        if self._folder is None or not plan.sealed_columns:
-            return None
-        return self._path(self._folder, plan.digest, "labels")
 
     def _path(self, folder: Path, digest: bytes, kind: str = "key") -> Path:
         return folder / f"{digest.hex()}.{self._own}.{kind}"

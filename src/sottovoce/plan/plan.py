@@ -151,7 +151,7 @@ class Plan(Problem, Design):
             raise RefusedError("the plan names kept rows without their noise, or noise without rows.")
 
     def _check_columns(self) -> None:
-        """All parties have all people, each some of the columns; the squares of the norms sum to row_norm^2."""
+        """All parties have all people, each some of the columns; the norms' squares sum to row_norm^2, or overlap."""
         if len(self.columns) != len(self.parties) or sum(self.columns) != self.features:
             raise RefusedError("the plan does not say how many of the columns each party has.")
         if len({count for _, count in self.parties}) != 1 or self.label_party >= len(self.parties):
@@ -159,7 +159,7 @@ class Plan(Problem, Design):
         if (self.bounds.row_norm is None) != (not self.norms):
             raise RefusedError("by columns a row norm is shared among the parties, and only a declared one is.")
         if self.bounds.row_norm is not None:
-            party_norms(self.bounds.row_norm, self.columns, self.norms)
+            party_norms(self.bounds.row_norm, self.columns, self.norms, overlap=self.sealed_columns)
 
     def changed_problem(self, **fields: Any) -> Problem:
         """The problem of the plan with other fields."""

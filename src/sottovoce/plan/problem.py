@@ -126,13 +126,10 @@ class Problem(Frozen):
         kept = 0.0 if self.sealing is None else self.sealing.reserve
         return mu_for(self.epsilon, inside(self.delta)) * math.sqrt(1.0 - kept)
 
-    def noises(self, known: float = 1.0) -> float:
-        """The variance of a sum over the parties, in that of one release: each adds its own noise, or a share of it.
-
-        `known` is the K of a sealed sum (`Sealing`).
-        """
+    def noises(self) -> float:
+        """The variance of a sum over the parties, in that of one release: each adds its own noise, or a share of it."""
         if self.sealing is not None:
-            return self.sealing.variance(len(self.parties), known)
+            return self.sealing.variance(len(self.parties))
         return 1.0 if self.split == "columns" else float(len(self.parties))
 
     @functools.cached_property
@@ -215,14 +212,20 @@ class Problem(Frozen):
 
     def row_shares(self) -> Array:
         """By columns: what each party's part may have of the square of a row's bound, the constant with it."""
-        constant = self.preparation.intercept_entry**2
+        constant, row_norm = self.preparation.intercept_entry**2, self.bounds.row_norm
         squares = [norm**2 for norm in self.norms] or [
             float(np.sum(self.bounds.columns(self.features)[part.start : part.stop] ** 2))
             for part in map(self.part, self.names)
         ]
-        shares = (1 - constant) * np.array(squares) / math.fsum(squares)
+        whole = math.fsum(squares) if row_norm is None or not self.norms else row_norm**2
+        shares = (1 - constant) * np.array(squares) / whole
         shares[self.label_party] += constant
         return np.asarray(shares)
+
+    @functools.cached_property
+    def row_square(self) -> float:
+        """Q: by secure columns what bounds the square of a whole row, 1 or more where the parts' norms overlap."""
+        return max(1.0, float(self.row_shares().sum())) if self.sealed_columns and self.norms else 1.0
 
     def unprepare(self, weights: Array) -> tuple[Array, Any]:
         """(coef, intercept) in the units of the raw features and labels; of several classes a row for each."""

@@ -182,5 +182,5 @@ class Release(Frozen):
 
 def grid_step(query: Bounded, std: float) -> float:
     """The largest power of two that adds at most ROUNDING to the sensitivity, within the sampler's range."""
-    fine = ROUNDING * query.sensitivity("zero-out") / math.sqrt(query.rounding_entries)
+    fine = ROUNDING * query.sensitivity("zero-out") / math.sqrt(query.rounding_entries or 1.0)
     return float(2.0 ** math.floor(math.log2(max(fine, std * 2.0**-24))))

@@ -3,10 +3,11 @@
 In units of sigma^2, the variance that a release is charged for:
 
     a party's share   a   = 1 / (M - pooling - absent)
-    the top-up        tau = max(0, K - max(1, M - curious - absent) a)      by the dealer
-    left to one who knows j shares: (M - absent - j) a, and tau unless it knows that too; against parties divided by K
+    the top-up        tau = max(0, 1 - max(1, M - curious - absent) a)      by the dealer
+    left to one who knows j shares: (M - absent - j) a, and tau unless it knows that too
 
-K is 1, but where parties know a part of every record and its gradient: `Query.known_part`. Proof: `sealed/proofs`.
+By columns parties know a part of every record. That changes nothing, since a record that is null at one of them adds
+nothing to a looked-up sum. Proof: `sealed/proofs`.
 """
 
 from __future__ import annotations
@@ -49,25 +50,24 @@ class Sealing(Frozen):
         """a: the variance of one party's noise."""
         return 1.0 / self._sharers(parties)
 
-    def top_up(self, parties: int, known: float = 1.0) -> float:
+    def top_up(self, parties: int) -> float:
         """tau: the variance that the dealer adds."""
-        return max(0.0, known - self._honest(parties) * self.share(parties))
+        return max(0.0, 1.0 - self._honest(parties) * self.share(parties))
 
-    def variance(self, parties: int, known: float = 1.0) -> float:
+    def variance(self, parties: int) -> float:
         """Of an opened sum with every party in it."""
-        return parties * self.share(parties) + self.top_up(parties, known)
+        return parties * self.share(parties) + self.top_up(parties)
 
-    def left(self, parties: int, shares: int, *, dealer: bool = False, known: float = 1.0, gone: int = 0) -> float:
+    def left(self, parties: int, shares: int, *, dealer: bool = False, gone: int = 0) -> float:
         """The variance that is left to whoever knows so many shares, and the top-up too if the `dealer` is with them.
 
-        0 where no honest party is left. `known` is the K that the top-up was made for, `gone` who is not in the sum.
-        Edges: exactly 1 for the dealer with as many as may pool with it, exactly `known` for as many as may without it
-        where their own share is less.
+        0 where no honest party is left; `gone` is who is not in the sum. Edges: exactly 1 for the dealer with as many
+        as may pool with it, and for as many as may without it where their own share is less.
         """
         honest, sharers = parties - gone - shares, self._sharers(parties)
         if honest < 1:
             return 0.0
-        topped_up = 0.0 if dealer else known + (honest - self._honest(parties)) / sharers
+        topped_up = 0.0 if dealer else 1.0 + (honest - self._honest(parties)) / sharers
         return max(honest / sharers, topped_up)
 
     def _sharers(self, parties: int) -> int:

@@ -180,8 +180,8 @@ def percent(share: float) -> str:
 class PrivacyReport:
     """What a fit promises, against each adversary, and what that rests on.
 
-    Of sealed sums: `pooling` has the epsilon against those who pool, by name, `noises` the noise of each sum over that
-    of data in one place, and `left` who left the run and when.
+    Of sealed sums: `pooling` has the epsilon against those who pool, by name, `noise` the noise of a sum over that of
+    data in one place, and `left` who left the run and when.
     """
 
     world: Guarantee
@@ -190,7 +190,7 @@ class PrivacyReport:
     assumptions: tuple[str, ...] = ()
     public: Mapping[str, Any] = field(default_factory=dict)
     pooling: Mapping[str, float] = field(default_factory=dict)
-    noises: Mapping[str, float] = field(default_factory=dict)
+    noise: float | None = None
     left: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -245,9 +245,8 @@ class PrivacyReport:
         lines = []
         if self.pooling:
             lines.append("Epsilon against those who pool: " + "; ".join(self._curve()) + ".")
-        if self.noises:
-            each = "; ".join(f"{name} {noise:.3g}" for name, noise in self.noises.items())
-            lines.append(f"Noise of the sum over that of data in one place: {each}.")
+        if self.noise is not None:
+            lines.append(f"Noise of a sum over that of data in one place: {self.noise:.3g}.")
         if self.left:
             lines.append("Left the run: " + "; ".join(f"{party} ({when})" for party, when in self.left) + ".")
         return tuple(lines)
@@ -281,7 +280,7 @@ class PrivacyReport:
             "against": {name: self.against(name).to_dict() for name in VIEWS},
             "assumptions": list(self.assumptions),
             "public": dict(self.public),
-            **({"pooling": dict(self.pooling), "noises": dict(self.noises)} if self.pooling else {}),
+            **({"pooling": dict(self.pooling), "noise": self.noise} if self.pooling else {}),
             **({"left": [list(each) for each in self.left]} if self.left else {}),
         }
 
@@ -293,7 +292,7 @@ class PrivacyReport:
             assumptions=tuple(said["assumptions"]),
             public=said["public"],
             pooling={name: _number(epsilon) for name, epsilon in said.get("pooling", {}).items()},
-            noises={name: _number(noise) for name, noise in said.get("noises", {}).items()},
+            noise=said.get("noise"),
             left=tuple(map(tuple, said.get("left", ()))),
         )
         return _checked(made)

@@ -40,6 +40,10 @@ class GradientSum(Query):
         """The weights."""
         return {"weights": Reals((self.length,))}
 
+    def told(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:  # noqa: ARG002
+        """What is sent to ask for it at these weights; `gram` is an opened Gram matrix, where there is one."""
+        return {"weights": weights.ravel()}
+
     def joint_step(self, bits: int) -> float | None:
         """That of a slope times an entry."""
         return float(2.0 ** (math.ceil(math.log2(self.slope_bound)) - 2 * bits))

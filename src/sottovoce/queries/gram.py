@@ -17,18 +17,18 @@ Array = NDArray[np.float64]
 
 
 class GramMatrix(Query):
-    """X'X as its upper triangle, |x_i| <= 1; off-diagonal entries weigh sqrt 2 (the Frobenius norm).
+    """X'X as its upper triangle, |x_i|^2 <= `square`; off-diagonal entries weigh sqrt 2 (the Frobenius norm).
 
-    Guarantee: zero-out moves it by at most 1, replace-one by sqrt 2, since |dd' - ee'|_F <= sqrt 2 for |d|, |e| <= 1.
+    Guarantee: zero-out moves it by at most the square, replace-one by sqrt 2 times that, since |dd' - ee'|_F <= sqrt 2
+    for |d|, |e| <= 1.
     Edges: a null row and an empty block contribute 0.
     """
 
     name = "gram"
     title: ClassVar[str] = "products of every two features (Gram matrix)"
-    bound = 1.0
 
-    def __init__(self, dimension: int) -> None:
-        self.dimension = dimension
+    def __init__(self, dimension: int, square: float = 1.0) -> None:
+        self.dimension, self.bound = dimension, square
         self.rounding_entries = float(dimension**2)
         self.length = dimension * (dimension + 1) // 2
 
@@ -43,7 +43,7 @@ class GramMatrix(Query):
         return np.where(self.places[0] == self.places[1], 1.0, math.sqrt(2.0))
 
     def sensitivity(self, relation: Relation) -> float:
-        """1, or sqrt 2."""
+        """The square, or sqrt 2 times that."""
         return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def joint_step(self, bits: int) -> float | None:

@@ -1,126 +1,368 @@
 """Sums over the records of all parties by columns, opened at once: no party has a value of them.
 
-    sum_i r_i R_i,      r_i looked up at the joint score of record i and its label,      R a matrix held in parts
+    sum_i v_i t_i R_i,      t_i a random bit looked up at the joint score of record i,      R the rows, or whitened ones
 
-Proof: `sealed/proofs/columns.md`.
+v is 0 for a record that is null at one party, else 1 or the factor that clips a whitened row: such a record adds nothing,
+and any other a term within the bound, whatever was told and however coins fall. Proof: `sealed/proofs/columns.md`.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.query import Query, Reals, Round, Told, Wholes
+from sottovoce.door.query import Query, Reals, Round, Told, Wholes, misfit
 from sottovoce.errors import InputError, LeakError
+from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Problem
+from sottovoce.plan.problem import Part, Problem
+from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries import gradient
 from sottovoce.queries.gradient import GradientSum
-from sottovoce.sealed.tables import WIDENINGS, Lookup, slope_lookup, widening
+from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSum
+from sottovoce.queries.projected import POSITIVE
+from sottovoce.sealed.tables import (
+    CHANCE_BITS,
+    MANY,
+    LookUp,
+    chances_of,
+    check_slopes,
+    levels_for,
+    scores_at,
+    slope_chances,
+    slope_level,
+)
+from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, ROW_BITS, UNIT_BITS, exponent_of, fits_clip
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+UNIT = np.array([2**UNIT_BITS])
 
 
 class JointSum(Query):
-    """sum_i r_i R_i, r_i looked up at the joint score of a record and its label, R a matrix that parties have in parts.
+    """A sum that parties open together, by one of the programs of `sealed/columns.py`.
 
-    A message has the `weights` of the score.
+    Its values are whole numbers of the grid: nothing is rounded.
     """
 
-    matrix: ClassVar[Literal["rows", "whitened", "one"]]
+    program: ClassVar[Literal["length", "look-up"]] = "look-up"
+    factored: ClassVar[bool] = False  # whether rows are whitened and clipped: P is told in the first of its rounds
+    rounding_entries = 0.0
 
-    shaping: ClassVar[tuple[str, ...]] = ()  # what a message has that the whitened columns are made by
+    def lookup(self, plan: Plan, told: Told) -> LookUp:  # noqa: ARG002
+        """What is looked up, of public numbers; P where this message tells it."""
+        raise LeakError(f"query {self.name!r} looks nothing up.")
 
-    @abstractmethod
-    def lookup(self, plan: Plan, told: Told) -> Lookup:
-        """The table, of public numbers."""
-
-    def columns(self, round: Round) -> NDArray[np.int64]:  # noqa: ARG002
-        """A party's own columns of a whitened R."""
-        raise LeakError(f"query {self.name!r} has no columns of its own.")
-
-    def joint_step(self, bits: int) -> float | None:
-        """That of a slope times an entry, or of slopes alone."""
-        return float(2.0**-bits if self.matrix == "one" else 4.0**-bits)
+    def projection(self, plan: Plan, told: Told) -> Integers | None:  # noqa: ARG002
+        """P, (dimension, width), where this message tells it."""
+        return None
 
     def value(self, round: Round) -> Array:  # noqa: ARG002
         """None."""
         raise LeakError(f"query {self.name!r} is opened over all parties; no party has a value of it.")
 
 
-class JointGradient(JointSum, GradientSum):
-    """sum_i r_i x_i of all parties' columns, r_i the looked-up slope, |r_i| <= slope_bound whatever the score.
+def slope_takes(dimension: int, levels: int, outputs: int = 1) -> dict[str, Reals]:
+    """What a message has of a look-up: the weights of the score, how far apart levels are, and chances."""
+    return {
+        "weights": Reals((dimension,)),
+        "level": POSITIVE,
+        "chances": Wholes((outputs, levels), 0, 2**CHANCE_BITS),
+    }
 
-    Guarantee: as of one place; K is by the parties' shares of the square of a row's bound. `widen` says how far apart
-    levels are, so that scores stay within the table.
+
+class JointGradient(JointSum, GradientSum):
+    """sum_i n_i r_i x_i of all parties' columns, r_i a bit whose mean is the slope: |r_i| <= slope_bound.
+
+    Guarantee: zero-out moves it by at most slope_bound, times sqrt Q of rows whose parts' norms overlap, replace-one by
+    twice that. A record that is null at one party adds 0. Edges: slopes are cut at a power of two, so that sums are on a grid; at the next above the one asked for.
     """
 
     samples: ClassVar[bool] = False
-    matrix: ClassVar[Literal["rows", "whitened", "one"]] = "rows"
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
-        """The weights, and how far apart levels are."""
-        return {**GradientSum.takes(self, plan, number), "widen": Wholes((1,), WIDENINGS[0], WIDENINGS[-1])}
+    def __init__(self, problem: Problem, slope_bound: float) -> None:
+        super().__init__(problem.dimension, slope_bound, problem.scaled_loss)
+        self.slope_bound = 2.0 ** math.ceil(math.log2(slope_bound))
+        self.bound = self.slope_bound * math.sqrt(problem.row_square)
+        self.records, self.rounding_entries = problem.records, 0.0
+
+    def joint_step(self, bits: int) -> float | None:
+        """That of a slope of one bit times an entry."""
+        return float(self.slope_bound * 2.0**-bits)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """Weights, level and chances."""
+        return slope_takes(self.length, levels_for(self.loss))
+
+    def told(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:
+        """Of a table that reaches beyond the scores, by an opened Gram matrix; without one by the longest row."""
+        spread = math.sqrt(float(weights @ weights)) / 4
+        if gram is not None:
+            spread = math.sqrt(max(float(weights @ gram @ weights), 0.0) / self.records)
+        if self.loss.kind == "regression":
+            spread = math.hypot(spread, 0.5)  # labels are within [-1, 1]
+        level = slope_level(self.loss, self.slope_bound, spread)
+        return {**look_up_told(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
+
+    def lookup(self, plan: Plan, told: Told) -> LookUp:  # noqa: ARG002
+        """The slope of the loss."""
+        return slope_lookup(self.loss.kind == "classification", told)
+
+
+class WholeLength(JointSum):
+    """sum_i of a bit with the mean min(1, |P'x_i| / 2C); C is the plan's, P is told.
+
+    Guarantee: bits are 0 or 1, so both relations move it by at most 1. Edges: 0 for a record that is null at one party,
+    and for a row longer than sqrt(14) C.
+    """
+
+    name = "length"
+    title: ClassVar[str] = "the mean length of the whitened rows"
+    program: ClassVar[Literal["length", "look-up"]] = "length"
+    bound = 1.0
+    length = 1
+
+    def __init__(self, problem: Problem) -> None:
+        self.dimension = problem.dimension
+
+    def sensitivity(self, relation: Relation) -> float:
+        """1: no bit is below 0."""
+        return either(relation, zero_out=1.0, replace_one=1.0)
+
+    def joint_step(self, bits: int) -> float | None:  # noqa: ARG002
+        """That of sums of bits."""
+        return float(2.0**-UNIT_BITS)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """P as its lower triangle."""
+        return projection_takes(plan)
 
     def objection(self, plan: Plan, number: int, told: Told) -> str | None:
-        """Levels are a power of two as far apart as they could be."""
-        wrong = super().objection(plan, number, told)
-        if wrong is None and int(told["widen"][0]) not in WIDENINGS:
-            wrong = f"needs 'widen' to be one of {WIDENINGS}"
+        """P may make no row longer than levels reach."""
+        return misfit(self.takes(plan, number), told) or too_long(plan, told)
+
+    def projection(self, plan: Plan, told: Told) -> Integers | None:
+        """As told."""
+        return lower_triangle(plan, told)
+
+
+class WholeGradient(JointSum):
+    """sum_i f_i r_i P'x_i / (32 C), f_i <= 31 min(1, C / |P'x_i|) a whole number, r_i a bit whose mean is the slope.
+
+    Guarantee: zero-out moves it by at most 31/32, replace-one by twice that, whatever P, weights and chances are: for
+    f_i |P'x_i| <= 31 C holds in whole numbers, for every coin, of every P that `fits_clip`; a party refuses another.
+    Edges: a record that is null at one party, or longer than sqrt(14) C, adds 0. The first round is told P.
+    """
+
+    name = "gradient"
+    title: ClassVar[str] = "gradients of the loss on whitened rows"
+    factored: ClassVar[bool] = True
+    bound = MOST_FACTOR / 2.0**FACTOR_BITS
+
+    def __init__(self, problem: Problem) -> None:
+        self.length, self.loss = problem.dimension, problem.scaled_loss
+        check_slopes(self.loss)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+        """Weights, level and chances; in the first round P."""
+        every = slope_takes(self.length, levels_for(self.loss))
+        first = not plan.has(self.name) or number == plan.release(self.name).first
+        return every | projection_takes(plan) if first else every
+
+    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+        """P may make no row longer than levels reach."""
+        return misfit(self.takes(plan, number), told) or too_long(plan, told)
+
+    def projection(self, plan: Plan, told: Told) -> Integers | None:
+        """As the first round told it."""
+        return lower_triangle(plan, told)
+
+    def lookup(self, plan: Plan, told: Told) -> LookUp:
+        """The slope of the loss."""
+        return slope_lookup(self.loss.kind == "classification", told, self.projection(plan, told), factored=True)
+
+
+class ScoreSums(JointSum):
+    """sum_i n_i (2 t_i - 1), t_i a bit looked up at the joint score.
+
+    Guarantee: zero-out moves it by at most 1, replace-one by 2; a record that is null at one party adds 0.
+    """
+
+    bound = 1.0
+    length = 1
+    level: ClassVar[float] = 0.125
+    twice: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem) -> None:
+        self.dimension = problem.dimension
+
+    def joint_step(self, bits: int) -> float | None:  # noqa: ARG002
+        """That of sums of bits."""
+        return float(2.0**-UNIT_BITS)
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """The weights of a score."""
+        return {"weights": Reals((self.dimension,))}
+
+    def means(self, scores: Array) -> Array:
+        """Of the bits at scores."""
+        raise NotImplementedError
+
+    def lookup(self, plan: Plan, told: Told) -> LookUp:  # noqa: ARG002
+        """Around a score of 0."""
+        chances = chances_of(self.means(scores_at(MANY, self.level)))[None]
+        return LookUp(chances, self.level, "score", "null", "one", self.twice, False, UNIT)
+
+
+class JointScores(ScoreSums):
+    """sum_i clip(s_i, -1, 1) of joint scores s, in the mean."""
+
+    name = "score"
+    title: ClassVar[str] = "the mean score"
+
+    def means(self, scores: Array) -> Array:
+        """Kinks are on levels."""
+        return np.asarray((1 + np.clip(scores, -1.0, 1.0)) / 2)
+
+
+class JointSquares(ScoreSums):
+    """sum_i n_i t_i, of the mean min(1, s_i^2). Guarantee: no bit is below 0, so both relations move it by 1."""
+
+    name = "square"
+    title: ClassVar[str] = "the mean square of the scores"
+    twice: ClassVar[bool] = False
+
+    def sensitivity(self, relation: Relation) -> float:
+        """1: no bit is below 0."""
+        return either(relation, zero_out=1.0, replace_one=1.0)
+
+    def means(self, scores: Array) -> Array:
+        """Less what rounding to levels adds to a square on average."""
+        return np.asarray(np.clip(scores**2 - self.level**2 / 6, 0.0, 1.0))
+
+
+class ScaleLookup(ScoreSums):
+    """sum_i n_i b_j (2 t_ij - 1), |b| <= 1: derivatives by the slope and the intercept of the score, of score and label.
+
+    Guarantee: a record's term has the length |b| for any bits. b is told as whole numbers of 2^-8; a party refuses a
+    longer one, so the noise does not depend on what is told.
+    """
+
+    name = "rescale"
+    title: ClassVar[str] = "gradients of the slope and the intercept of the score"
+    level: ClassVar[float] = 0.5
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.length = 1 + problem.fit_intercept
+
+    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """Weights, chances for each label, and b."""
+        takes = slope_takes(self.dimension, MANY, self.length)
+        del takes["level"]
+        return {**takes, "scales": Wholes((self.length,), 0, 2**UNIT_BITS)}
+
+    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+        """No term is longer than 1."""
+        wrong = misfit(self.takes(plan, number), told)
+        if wrong is None and int((told["scales"] ** 2).sum()) > 4**UNIT_BITS:
+            wrong = f"needs 'scales' of a length of at most {2**UNIT_BITS}"
         return wrong
 
-    def lookup(self, plan: Plan, told: Told) -> Lookup:
-        """The slope of the loss."""
-        return slope_lookup(self.loss, self.slope_bound, plan.preparation.bits, widen=int(told["widen"][0]))
-
-    def known_part(self, plan: Problem, told: Told) -> float:  # noqa: ARG002
-        """By the parties' shares of a row."""
-        return known_part(plan, plan.row_shares())
-
-    def widened(self, plan: Plan, weights: Array, gram: Array | None) -> int:
-        """How far apart levels are, by the spread of the scores that an opened Gram matrix says."""
-        table = slope_lookup(self.loss, self.slope_bound, plan.preparation.bits)
-        if gram is None:
-            return 1
-        return widening(table, math.sqrt(max(float(weights @ gram @ weights), 0.0) / plan.records))
+    def lookup(self, plan: Plan, told: Told) -> LookUp:  # noqa: ARG002
+        """As told."""
+        return LookUp(told["chances"], self.level, "label", "null", "one", True, False, told["scales"])
 
 
-def known_part(problem: Problem, shares: Array) -> float:
-    """K: by how much the square of what a record moves is larger for parties that know a part of it.
+class Held(NumberSum):
+    """A sum of the party that has the labels, over its own columns; the others add 0."""
 
-    K = 1 + (kappa^2 - 1) Q under zero-out, Q what the parties that pool have of the square of a row: a slope that
-    changes with the rest of the record moves their part of the sum too. kappa is 3/2 for classes, of parties without
-    the label (with it 1), and 2 for residuals. Under replace-one any change of a part is one of the record: 1.
-    """
-    if problem.sealing is None or problem.split != "columns" or problem.relation != "zero-out":
-        return 1.0
-    classes = problem.scaled_loss.kind == "classification"
-    known = np.delete(shares, problem.label_party) if classes else shares
-    pooled = float(np.sort(known)[::-1][: problem.sealing.curious].sum())
-    return 1.0 + (1.25 if classes else 3.0) * min(pooled, 1.0)
+    part: Part | None  # of that party, at that party
+
+    def __init__(self, problem: Problem, party: str, *more: Any) -> None:
+        super().__init__(problem.dimension, *more)
+        self.part = problem.part(party) if party == problem.label_party_name else None
+
+    def value(self, round: Round) -> Array:
+        """The sum, exact on its grid."""
+        if self.part is None:
+            return np.zeros(1)
+        told = dict(round.told)
+        if "weights" in told:
+            own, constant = told["weights"][self.part.start : self.part.stop], told["weights"][round.plan.features :]
+            told["weights"] = np.append(own, constant if self.part.constant else [])
+        return super().value(round._replace(told=told))
+
+
+class HeldLabels(Held, LabelSum):
+    """sum_i y_i of labels in [-1, 1], of the party that has them."""
+
+
+class HeldResiduals(Held, ResidualSum):
+    """sum_i min(1, |x_i'w - y_i|) by the columns of the party that has the labels."""
+
+
+class HeldWeights(Held, WeightSum):
+    """sum_i of the weights of the classes, each in (0, 1], of the party that has the labels."""
+
+    def __init__(self, problem: Problem, party: str, loss: Weighted) -> None:
+        super().__init__(problem, party, loss)
+
+
+def look_up_told(weights: Array, level: float) -> dict[str, NDArray[Any]]:
+    """Where scores are looked up."""
+    return {"weights": weights, "level": np.array([level])}
+
+
+def slope_lookup(classes: bool, told: Told, projection: Integers | None = None, *, factored: bool = False) -> LookUp:
+    """Slopes of classes, t - y', or of numbers, 2 t - 1, times rows."""
+    index: Literal["label", "residual"] = "label" if classes else "residual"
+    matrix: Literal["projected", "rows"] = "projected" if factored else "rows"
+    weight: Literal["factor", "null"] = "factor" if factored else "null"
+    level, one = float(told["level"][0]), np.ones(1, dtype=np.int64)
+    return LookUp(told["chances"], level, index, weight, matrix, not classes, classes, one, projection)
+
+
+def projection_takes(plan: Plan) -> dict[str, Reals]:
+    """P as its lower triangle, in whole numbers; none that fits has a larger entry."""
+    dimension, most = plan.dimension, 2 ** (exponent_of(plan) // 2)
+    return {"projection": Wholes((dimension * (dimension + 1) // 2,), -most, most)}
+
+
+def lower_triangle(plan: Plan, told: Told) -> Integers | None:
+    """The P that was told."""
+    if "projection" not in told:
+        return None
+    matrix = np.zeros((plan.dimension, plan.dimension), dtype=np.int64)
+    matrix[np.tril_indices(plan.dimension)] = told["projection"]
+    return matrix
+
+
+def too_long(plan: Plan, told: Told) -> str | None:
+    """Why a P is refused, by the numbers of the plan."""
+    matrix = lower_triangle(plan, told)
+    if matrix is None or fits_clip(matrix, exponent_of(plan), plan.row_square):
+        return None
+    return "needs a 'projection' that makes no row longer than the levels of the clip reach"
 
 
 def looked_up(problem: Problem) -> bool:
-    """Whether the slopes of a problem can be looked up at sealed scores."""
-    loss = problem.scaled_loss
+    """Whether the slopes of a problem can be looked up at secure scores."""
     try:
-        slope_lookup(loss, loss.lipschitz() if loss.kind == "classification" else 1.0, 20)
+        check_slopes(problem.scaled_loss)
     except InputError:
         return False
-    return not problem.class_weight
+    return True
 
 
 def gradient_sum(problem: Problem, slope_bound: float) -> GradientSum:
-    """The gradient of a problem's loss: of rows in one place or of a party, or of sealed columns."""
-    loss, dimension = problem.scaled_loss, problem.dimension
-    if problem.sealing is None or problem.split != "columns":
-        return gradient.gradient_sum(dimension, slope_bound, loss)
-    if problem.class_weight:
-        raise InputError("class_weight: slopes of sealed columns are looked up without weights; leave it out.")
-    slope_lookup(loss, slope_bound, problem.preparation.bits)  # refuses a loss without one
-    return JointGradient(dimension, slope_bound, loss)
+    """The gradient of a problem's loss: of rows in one place or of a party, or of secure columns."""
+    if not problem.sealed_columns:
+        return gradient.gradient_sum(problem.dimension, slope_bound, problem.scaled_loss)
+    check_slopes(problem.scaled_loss)
+    return JointGradient(problem, slope_bound)

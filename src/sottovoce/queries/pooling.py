@@ -1,24 +1,42 @@
 """What a plan of sealed sums promises against parties that pool, with the dealer or without: a curve.
 
-The variance that is left is that of `noise_left`; the epsilon is that of the same releases with so much noise.
+The epsilon is that of the same releases with the variance that is left to them, as `Sealing.left` says. By columns a
+dealer with one party has every column, so nothing is left.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from sottovoce.door.query import Query
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import pool_name
 from sottovoce.plan.sealing import COORDINATOR, Sealing
 from sottovoce.privacy.accounting import epsilon_of, gaussian_mu
 from sottovoce.privacy.events import Event
 from sottovoce.privacy.relation import Relation, inside
-from sottovoce.queries.noise_left import Pool, left_to, most_known
 from sottovoce.queries.pricing import Form, Pricing, queries_of, sealed_events
 
 Run = tuple[Form, Plan, Pricing]
+
+
+class Pool(NamedTuple):
+    """Who pools: so many parties, and whether the dealer is with them."""
+
+    parties: int
+    dealer: bool
+
+
+def left_to(plan: Plan, pool: Pool) -> float:
+    """The variance of a sealed sum that is left to a pool, in that of the plan's release."""
+    sealing, parties = plan.sealing, len(plan.parties)
+    if sealing is None:
+        return 1.0
+    if plan.split == "columns" and pool.dealer and pool.parties:
+        return 0.0
+    gone = min(sealing.absent, parties - 1 - pool.parties)
+    return sealing.left(parties, pool.parties, dealer=pool.dealer, gone=gone)
 
 
 def pools(sealing: Sealing, parties: int, counts: Sequence[int]) -> Iterator[tuple[str, Pool]]:
@@ -40,9 +58,7 @@ def pooled_events(run: Run, relation: Relation, pool: Pool, party: str) -> tuple
     form, plan, pricing = run
     if plan.sealing is None:
         return pricing.events(form, plan, relation, party)
-    queries = queries_of(form, plan, party)
-    left = {release.query: left_to(plan, queries[release.query], pool, relation) for release in plan.releases}
-    return sealed_events(plan, queries, relation, left)
+    return sealed_events(plan, queries_of(form, plan, party), relation, left_to(plan, pool))
 
 
 def pooled_epsilon(runs: Sequence[Run], relation: Relation, pool: Pool, delta: float) -> float:
@@ -72,21 +88,6 @@ def curve(runs: Sequence[Run], relation: Relation) -> dict[str, float]:
         name: pooled_epsilon(runs, relation, pool, runs[0][1].delta)
         for name, pool in pools(plan.sealing, parties, counts)
     }
-
-
-def noises(form: Form, plan: Plan) -> dict[str, float]:
-    """By release of a sealed plan: its noise's deviation over that of data in one place, or the most that it can be."""
-    if plan.sealing is None:
-        return {}
-    queries = queries_of(form, plan, plan.names[0])
-
-    def known(query: Query) -> float:
-        try:
-            return query.known_part(plan, {})
-        except KeyError:
-            return most_known(plan)
-
-    return {release.query: plan.noises(known(queries[release.query])) ** 0.5 for release in plan.releases}
 
 
 @functools.lru_cache(maxsize=1024)

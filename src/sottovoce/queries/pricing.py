@@ -22,7 +22,6 @@ from sottovoce.privacy.events import Event, Gaussian, Unbounded
 from sottovoce.privacy.mechanisms import selection_error
 from sottovoce.privacy.relation import SAMPLER_SHARE, Relation, inside
 from sottovoce.privacy.trade_off import Array, Profile, profile_of, strongest, weakest, with_errors
-from sottovoce.queries.noise_left import least_left
 
 RECOUNTED = 4096  # rounds up to which a party counts one by one what it would serve
 
@@ -69,9 +68,7 @@ class Pricing:
         """
         queries = {name: queries_of(form, plan, name) for name in _sharers(plan, party)}
         if plan.sealing is not None:
-            own = queries[party]
-            left = {release.query: least_left(plan, own[release.query], relation) for release in plan.releases}
-            return sealed_events(plan, own, relation, left)
+            return sealed_events(plan, queries[party], relation)
         found = (self._event(plan, release, relation, queries, owed) for release in plan.releases)
         return tuple(event for event in found if event is not None)
 
@@ -195,15 +192,16 @@ def missed_at(profiles: Mapping[str, Profile], delta: float, false_alarms: Seque
     return {name: found[profile] for name, profile in profiles.items()}
 
 
-def sealed_events(
-    plan: Plan, queries: Mapping[str, Query], relation: Relation, left: Mapping[str, float]
-) -> tuple[Event, ...]:
-    """What sealed sums, spare ones too, cost whoever is `left` with so much of the variance of each, by query."""
+def sealed_events(plan: Plan, queries: Mapping[str, Query], relation: Relation, left: float = 1.0) -> tuple[Event, ...]:
+    """What sealed sums, spare ones too, cost whoever is `left` with so much of the variance of each.
+
+    The worst pool that a plan declares is left with all that a release is charged for (`sealed/proofs/sealing.md`).
+    """
     found = (
-        release.event(relation, count=queries[release.query].uses(plan, release.count), noises=left[release.query])
+        release.event(relation, count=queries[release.query].uses(plan, release.count), noises=left)
         for release in plan.releases
     )
-    return (*found, *spare_events(plan, relation, noises=min(left.values())))
+    return (*found, *spare_events(plan, relation, noises=left))
 
 
 def spare_events(plan: Plan, relation: Relation, *, noises: float) -> tuple[Event, ...]:

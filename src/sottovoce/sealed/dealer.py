@@ -1,12 +1,15 @@
-"""The dealer's side of sealed products over columns: random numbers for the parties, and no data.
+"""The dealer's side of secure products over columns: random numbers for the parties, and no data.
 
-It shares a seed with each party, so it knows all pads A_m, a_m and rho_m, and gives what the parties lack:
+It shares a seed with each party, so it knows all pads, and gives what the parties lack:
 
     Gram matrix   A_m'A_j, m < j, and noise
-    a round       table[n, v] = f_{v + floor(a_n / 2^q)}, and A'rho and noise;     a = sum_m a_m, rho = sum_m rho_m
+    a look-up     the table, moved by the pad of the index: bits, shared by XOR
+    bits          the pad gamma of a bit as a number, and its product with the pad of what the bit is multiplied by
+    |P'x|^2       |P'a|^2, a the pads of a row
+    a sum         P'(A'rho), rho the pads of the slopes, and noise
 
-Each is shared additively: all parties but one make their share from the seed, and that one, in turn, is dealt the rest.
-What is dealt goes to its party alone: with the streams of the others it is the table itself. Proof:
+Each is shared: all parties but one make their share from the seed, and that one, in turn, is dealt the rest, in one box
+for a program. What is dealt goes to its party alone: with the streams of the others it is the table itself. Proof:
 `proofs/columns.md`.
 """
 
@@ -19,28 +22,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.errors import InputError
-from sottovoce.sealed import ring
-from sottovoce.sealed.columns import ONE, ROWS, places
-from sottovoce.sealed.pads import (
-    COLUMNS,
-    CORRECTION,
-    GRAM,
-    NOTHING_TOLD,
-    OWN,
-    SCORES,
-    SLOPES,
-    TABLE,
-    Asked,
-    Piece,
-    blocks,
-    column_pieces,
-    label,
+from sottovoce.privacy.randomness import Randomness
+from sottovoce.sealed import fields, ring
+from sottovoce.sealed.columns import (
+    COARSE_LEVELS,
+    FINE_LEVELS,
+    KEPT,
+    NULL_LEVELS,
+    Place,
+    coarse_levels,
+    fine_levels,
+    places,
+    said_like,
 )
-from sottovoce.sealed.ring import Scores, Signed, Words
-from sottovoce.sealed.streams import stream
-from sottovoce.sealed.tables import Lookup
+from sottovoce.sealed.fields import Bits, Fields, bits_of
+from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
+from sottovoce.sealed.ring import Signed
+from sottovoce.sealed.tables import CHANCE_BITS, LookUp, Projection
+from sottovoce.sealed.words import FACTOR_BITS, factors
 
-Noise = NDArray[np.int64] | int
+Noise = Signed | int
+
+ALWAYS = 1 << CHANCE_BITS
+_CHUNK = 2**15
 
 
 def receiver_of(names: Sequence[str], round: int) -> str:
@@ -51,96 +55,162 @@ def receiver_of(names: Sequence[str], round: int) -> str:
 class Dealer:
     """What the dealer makes, from the seeds that it shares with the parties, in their order.
 
-    Nothing here depends on data: for one set of seeds and noise the words dealt are always the same.
+    Nothing here depends on data: for one set of seeds, noise and coins the words dealt are always the same.
     """
 
-    def __init__(self, seeds: Mapping[str, bytes], widths: Mapping[str, int], records: int, holder: str) -> None:
-        if set(seeds) != set(widths) or holder not in seeds or len(seeds) < 2:
-            raise InputError(f"seeds and widths must be of the same two parties or more, holder={holder!r} among them.")
-        self.names, self.holder, self.records = tuple(seeds), holder, records
+    def __init__(
+        self, seeds: Mapping[str, bytes], widths: Mapping[str, int], records: int, bits: int, *, classes: bool
+    ) -> None:
+        if tuple(seeds) != tuple(widths) or len(seeds) < 2:
+            raise InputError("seeds and widths must be of the same two parties or more, in one order.")
+        self.names, self.records = tuple(seeds), records
+        self._place = Place(self.names[0], dict(widths), bits, classes)
         self._seeds = dict(seeds)
-        self._widths: dict[str, dict[str, int]] = {}
-        self._said: dict[str, str] = {}  # by matrix, as its parties have it
-        self._pads: dict[str, Signed] = {}
-        self.add_matrix(ROWS, widths)
+        self._columns: Signed | None = None
+        self._asked = {"null": Asked(0, NOTHING_TOLD)}  # by which n and f were shared
 
-    def add_matrix(self, name: str, widths: Mapping[str, int] | None = None, *, said: str = NOTHING_TOLD) -> None:
-        """A further table of the same records, by default as wide as the rows; once, after what was told then."""
-        if name in self._widths:
-            return
-        given = self._widths[ROWS] if widths is None else widths
-        self._widths[name], self._said[name] = {party: given[party] for party in self.names}, said
-
-    def gram(self, asked: Asked, noise: Noise = 0) -> tuple[str, Words]:
+    def gram(self, asked: Asked, noise: Noise = 0) -> tuple[str, Fields]:
         """(who gets it, A_m'A_j for all m < j and noise, less the others' shares), the upper triangle row by row."""
-        pads = self._pads_of(ROWS)
+        pads = self._pads_of_columns()
         total = np.zeros((pads.shape[1], pads.shape[1]), dtype=np.int64)
-        for place in places(self._widths[ROWS]).values():
+        for place in places(self._place.widths).values():
             total[place, place.stop :] = ring.cross(pads[:, place], pads[:, place.stop :])
         triangle = total[np.triu_indices(len(total))]
-        return self.names[0], self._rest(triangle, noise, asked.label(GRAM), self.names[0])
+        return self._rest(asked.label(GRAM), asked, (triangle + noise,))
 
-    def own(self, asked: Asked, noise: NDArray[np.int64]) -> tuple[str, Words]:
+    def own(self, asked: Asked, noise: Signed) -> tuple[str, Fields]:
         """(who gets it, noise less the others' shares), for a sum of what each party has by itself."""
-        receiver = receiver_of(self.names, asked.number)
-        return receiver, self._rest(np.zeros(len(noise), dtype=np.int64), noise, asked.label(OWN), receiver)
+        return self._rest(asked.label(OWN), asked, (noise,))
 
-    def lookup(
-        self, asked: Asked, lookup: Lookup, matrix: str = ROWS, noise: Noise = 0, *, piece: Piece | None = None
-    ) -> tuple[str, Words, Words]:
-        """(who gets it, table (records, outputs, levels), correction (outputs, columns)) of a piece, by default of all.
-
-        Noise is that of the whole sum: for one of the pieces, 0 for the others.
-        """
-        piece = piece or (0, self.records)
-        receiver = receiver_of(self.names, asked.number)
+    def null(self, asked: Asked, piece: Piece) -> tuple[str, Fields]:
+        """Bits at the number of parts that are null: 1 but for none of them."""
         count = piece[1] - piece[0]
-        masks = np.zeros(count, dtype=np.uint16)
-        rho = np.zeros((count, lookup.outputs), dtype=np.int64)
+        index, *second = self._pads("null", 0, asked, piece)
+        chances = np.full((1, 1, NULL_LEVELS), ALWAYS)
+        chances[0, 0, 0] = 0
+        table = ring.tables(chances, _certain(count, 1), index.astype(np.int64) & (NULL_LEVELS - 1), _zeros(count))
+        gamma = self._gammas("null", 1, asked, piece)
+        (pad,) = self._pads("null", 2, asked, piece)
+        product = pad * second[0] if second else np.zeros(0, dtype=np.int64)
+        return self._rest(asked.label("null dealt", piece), asked, (table, gamma, product))
+
+    def factor(self, asked: Asked, piece: Piece, projection: Projection) -> tuple[str, Fields]:
+        """What f is found with."""
+        self._asked["factor"] = asked
+        count, found = piece[1] - piece[0], factors()
+        chances = ALWAYS * ((found[None, :] >> np.arange(FACTOR_BITS)[:, None]) & 1)
+        clip = self._clip("factor", asked, piece, projection, (chances, _certain(count, FACTOR_BITS)))
+        gamma = self._gammas("factor", 2, asked, piece)
+        (pad,) = self._pads("factor", 3, asked, piece)
+        product = np.zeros(0, dtype=np.int64)
+        if self._place.classes:  # y' was told under these pads before anything else was
+            product = pad * self._pads("null", 0, self._asked["null"], piece)[1]
+        return self._rest(asked.label("factor dealt", piece), asked, (*clip, gamma, product))
+
+    def length(
+        self, asked: Asked, piece: Piece, projection: Projection, noise: Noise, coins: Randomness
+    ) -> tuple[str, Fields]:
+        """Bits of the mean min(1, |z| / 2C). Noise is that of the whole sum: for one piece, 0 for the others."""
+        chances = np.minimum(ALWAYS, np.rint(ALWAYS * np.sqrt(np.arange(FINE_LEVELS)) / 4)).astype(np.int64)[None]
+        clip = self._clip("length", asked, piece, projection, (chances, _uniform(piece[1] - piece[0], 1, coins)))
+        gamma = self._gammas("length", 2, asked, piece)
+        return self._rest(asked.label("length dealt", piece), asked, (*clip, gamma, np.reshape(noise, 1)))
+
+    def look_up(
+        self, asked: Asked, piece: Piece, lookup: LookUp, noise: Noise, coins: Randomness
+    ) -> tuple[str, Fields]:
+        """The table, what bits are multiplied with, and what the sum lacks."""
+        count = piece[1] - piece[0]
+        (index,) = self._pads("look-up", 0, asked, piece, lookup)
+        shifts = (index.astype(np.int64) & 0xFF) >> lookup.fine
+        table = ring.tables(lookup.chances[None], _uniform(count, lookup.outputs, coins), shifts, _zeros(count))
+        gamma = self._gammas("look-up", 1, asked, piece, lookup)
+        product = gamma * self._weight_pads(lookup, piece)[:, None]
+        exact = np.zeros(lookup.outputs, dtype=np.int64)
+        if lookup.matrix != "one":
+            (rho,) = self._pads("look-up", 2, asked, piece, lookup)
+            exact = ring.weighted_sum(self._pads_of_columns()[slice(*piece)], rho)
+        if lookup.projection is not None:
+            exact = ring.through(exact[None], lookup.projection)[0]
+        return self._rest(asked.label("look-up dealt", piece), asked, (table, gamma, product, exact + noise))
+
+    def _clip(
+        self,
+        program: str,
+        asked: Asked,
+        piece: Piece,
+        projection: Projection,
+        last: tuple[Signed, NDArray[np.uint16]],
+    ) -> Fields:
+        """|P'a|^2, whether a row is kept, and a table (chances, uniform numbers) for those that are."""
+        count, pads = piece[1] - piece[0], self._pads_of_columns()
+        squares, (chances, uniform) = np.empty(count, dtype=np.int64), last
+        for start in range(*piece, _CHUNK):
+            stop = min(start + _CHUNK, piece[1])
+            seen = ring.through(pads[start:stop], projection.matrix)
+            squares[start - piece[0] : stop - piece[0]] = ring.dots(seen, seen)
+        kept = np.full((2, 1, COARSE_LEVELS), ALWAYS)
+        kept[0, 0, :KEPT] = 0
+        choice, index = self._pads(program, 0, asked, piece)
+        levels = coarse_levels(projection.exponent)
+        swaps = bits_of(choice, count)[:, 0]
+        coarse = ring.tables(kept, _certain(count, 1), levels.place(index), swaps)
+        choice, index = self._pads(program, 1, asked, piece)
+        levels = fine_levels(projection.exponent)
+        both = np.stack([chances, np.zeros_like(chances)])
+        fine = ring.tables(both, uniform, levels.place(index), bits_of(choice, count)[:, 0])
+        return squares, coarse, fine
+
+    def _gammas(self, program: str, number: int, asked: Asked, piece: Piece, lookup: LookUp | None = None) -> Signed:
+        """The pads of bits, as numbers."""
+        (packed,) = self._pads(program, number, asked, piece, lookup)
+        return bits_of(packed, piece[1] - piece[0]).astype(np.int64)
+
+    def _weight_pads(self, lookup: LookUp, piece: Piece) -> Signed:
+        """Of what the bits are multiplied with."""
+        program = lookup.weight
+        (pad,) = self._pads(program, -1, self._asked[program], piece)
+        return np.asarray(pad)
+
+    def _pads(self, program: str, number: int, asked: Asked, piece: Piece, lookup: LookUp | None = None) -> Fields:
+        """The sum over the parties of the pads of a message; -1 is the last of the program."""
+        messages = said_like(program, piece, self._place, lookup)
+        number %= len(messages)
+        message = messages[number]
+        total = fields.nothing_like(message)
         for seed in self._seeds.values():
-            masks += stream(seed, asked.label(SCORES, piece), count, np.uint16)
-            rho += stream(seed, asked.label(SLOPES, piece), rho.size).view(np.int64).reshape(rho.shape)
-        if matrix == ONE:
-            exact = np.zeros(lookup.outputs, dtype=np.int64)
-        else:
-            exact = ring.weighted_rows(self._pads_of(matrix)[piece[0] : piece[1]], rho)
-        correction = self._rest(exact, noise, [*asked.label(CORRECTION, piece), matrix], receiver)
-        return receiver, self._table(asked, lookup, masks, receiver, piece), correction
+            total = fields.add(total, fields.streams(seed, asked.label(f"{program} {number}", piece), message))
+        return total
 
-    def _table(self, asked: Asked, lookup: Lookup, masks: Scores, receiver: str, piece: Piece) -> Words:
-        others = [seed for party, seed in self._seeds.items() if party != receiver]
-        table = np.empty((len(masks), *lookup.nodes.shape), dtype=np.int64)
-        spare = np.empty(0, dtype=np.uint64)
-        for start, stop in blocks(len(masks), lookup.nodes.size):
-            part, of = table[start:stop], [*asked.label(TABLE, piece), start]
-            stream(others[0], of, part.size, out=part.view(np.uint64))
-            for seed in others[1:]:
-                spare = spare if spare.size == part.size else np.empty(part.size, dtype=np.uint64)
-                part += stream(seed, of, part.size, out=spare).view(np.int64).reshape(part.shape)
-            np.negative(part, out=part)
-            ring.add_tables(part, lookup.nodes, masks[start:stop], lookup.fine)
-        return table.view(np.uint64)
-
-    def _rest(self, exact: Signed, noise: Noise, of: list[Any], receiver: str) -> Words:
-        """Exact + noise - sum of the others' shares."""
-        total = exact + np.reshape(noise, exact.shape if np.ndim(noise) else ())
+    def _rest(self, of: list[Any], asked: Asked, exact: Fields) -> tuple[str, Fields]:
+        """(who is dealt to, what is to be shared less the others' shares)."""
+        receiver = receiver_of(self.names, asked.number)
         for party, seed in self._seeds.items():
             if party != receiver:
-                total -= stream(seed, of, total.size).view(np.int64).reshape(total.shape)
-        return np.asarray(total, dtype=np.int64).view(np.uint64)
+                exact = fields.subtract(exact, fields.streams(seed, of, exact))
+        return receiver, exact
 
-    def _pads_of(self, matrix: str) -> Signed:
+    def _pads_of_columns(self) -> Signed:
         """(A_1 ... A_M), made once."""
-        if matrix not in self._widths:
-            raise InputError(f"matrix={matrix!r} is not known; add it first.")
-        if matrix not in self._pads:
-            widths = self._widths[matrix]
-            found = np.empty((self.records, sum(widths.values())), dtype=np.int64)
+        if self._columns is None:
+            widths = self._place.widths
+            found = self._columns = np.empty((self.records, sum(widths.values())), dtype=np.int64)
             for piece in column_pieces(self.records, widths):
                 for party, place in places(widths).items():
-                    shape = (piece[1] - piece[0], widths[party])
-                    of = label(COLUMNS, matrix, piece, self._said[matrix])
-                    pad = stream(self._seeds[party], of, shape[0] * shape[1])
-                    found[piece[0] : piece[1], place] = pad.view(np.int64).reshape(shape)
-            self._pads[matrix] = found
-        return self._pads[matrix]
+                    like = (np.broadcast_to(np.int64(0), (piece[1] - piece[0], widths[party])),)
+                    of = label(COLUMNS, 0, piece, NOTHING_TOLD)
+                    (found[slice(*piece), place],) = fields.streams(self._seeds[party], of, like)
+        return self._columns
+
+
+def _zeros(records: int) -> Bits:
+    return np.zeros(records, dtype=np.uint8)
+
+
+def _certain(records: int, outputs: int) -> NDArray[np.uint16]:
+    """For tables that leave nothing to chance."""
+    return np.zeros((records, outputs), dtype=np.uint16)
+
+
+def _uniform(records: int, outputs: int, coins: Randomness) -> NDArray[np.uint16]:
+    return np.frombuffer(coins.bytes(2 * records * outputs), dtype="<u2").reshape(records, outputs)

@@ -1,6 +1,6 @@
 """What a label of sealed columns says, and how records are cut into pieces that fit a frame.
 
-    label    what for, of which matrix or round, for which records, and the hash of all that was told so far
+    label    what for, of which round, for which records, and the hash of all that was told so far
 
 Pads, boxes and what is dealt follow from keys, rows and what was told, in this round and in those before it. All that
 was told is in every label: who is asked by other numbers, a copy or a fork, has other pads. A piece (start, stop) is in
@@ -26,19 +26,16 @@ Piece = tuple[int, int]
 WHOLE: Final = (0, 0)  # of what is not cut into pieces
 NOTHING_TOLD: Final = ""  # the hash before the first round
 
-FRAME: Final = 60 * 2**20  # bytes of words in one message
-_BLOCK: Final = 2**17  # words of a table that are made at a time
+FRAME: Final = 60 * 2**20  # bytes of one message
 COLUMNS: Final = "columns"  # pads a party's columns: A_m
-SCORES: Final = "scores"  # pads its scores, of 16 bits: a_m
-SLOPES: Final = "slopes"  # pads its shares of the slopes: rho_m
 OWN: Final = "own"  # its share of the dealer's noise on a sum of what each party has by itself
 GRAM: Final = "gram"  # its share of the dealer's A'A
-TABLE: Final = "table"  # its share of the dealer's table
-CORRECTION: Final = "correction"  # its share of the dealer's A'rho
+_RECORD: Final = 128  # bytes of a record in the longest message of a program: the tables of its clipping factor
+_PARTY: Final = 16  # and of one party, where each party is sent all others' messages
 
 
-def label(name: str, use: str | int, piece: Piece, said: str) -> list[Any]:
-    """Of one stream or box: what for, of which matrix or round, for which records, after what was told."""
+def label(name: str, use: int, piece: Piece, said: str) -> list[Any]:
+    """Of one stream or box: what for, of which round, for which records, after what was told."""
     return [name, use, *piece, said]
 
 
@@ -77,8 +74,8 @@ class TranscriptHash:
 
 
 def pieces(records: int, width: int) -> tuple[Piece, ...]:
-    """Cuts of the records such that `width` words of each fit one frame."""
-    size = max(1, FRAME // (8 * max(width, 1)))
+    """Cuts of the records such that `width` bytes of each fit one frame."""
+    size = max(1, FRAME // max(width, 1))
     count = max(1, math.ceil(records / size))
     cuts = [records * part // count for part in range(count + 1)]
     return tuple(itertools.pairwise(cuts))
@@ -86,15 +83,9 @@ def pieces(records: int, width: int) -> tuple[Piece, ...]:
 
 def column_pieces(records: int, widths: Mapping[str, int]) -> tuple[Piece, ...]:
     """Of masked columns: those of all parties together fit."""
-    return pieces(records, sum(widths.values()))
+    return pieces(records, 8 * sum(widths.values()))
 
 
-def round_pieces(records: int, parties: int, words: int) -> tuple[Piece, ...]:
-    """Of a round: the table, `words` of a record, and the slopes of all parties fit."""
-    return pieces(records, max(words, parties))
-
-
-def blocks(records: int, words: int) -> list[Piece]:
-    """Cuts of a piece whose tables, `words` of a record, stay in the cache; each has a stream of its own."""
-    size = max(1, _BLOCK // max(words, 1))
-    return [(start, min(start + size, records)) for start in range(0, records, size)]
+def program_pieces(records: int, parties: int) -> tuple[Piece, ...]:
+    """Of all else."""
+    return pieces(records, max(_RECORD, _PARTY * parties))

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-decorators
-"""Loops over words modulo 2^64 and scores modulo 2^16. Compiled once and kept in numba's cache.
+"""Loops over words modulo 2^64, scores modulo 2^8 and tables of bits. Compiled once and kept in numba's cache.
 
-Words are unsigned; the loops see them as int64, whose sums and products wrap around alike. The way of a loop does not
-depend on what the words say, but for the place of a looked-up word, which every party knows.
+Words are int64, whose sums and products wrap around. The way of a loop does not depend on what the words say, but for
+the place of a looked-up bit, which every party knows.
 
 A score is added in the order of its columns, without leave to reorder: what is computed for one record is a function of
 that record and of public numbers, bit for bit, wherever the record stands.
@@ -21,13 +21,12 @@ from sottovoce.errors import InputError
 
 Signed = NDArray[np.int64]
 Entries = NDArray[Any]  # int32 or int64
-Words = NDArray[np.uint64]
-Scores = NDArray[np.uint16]
+Bits = NDArray[np.uint8]
+Scores = NDArray[np.int8]
 
-FINE: Final = 16  # bits of a score
 TAIL: Final = 64.0  # standard deviations that an opened sum has room for
 _WRAPS = 2.0**62  # a score beyond it is no int64
-_PERIOD = 2.0**FINE
+_PERIOD = 2.0**8
 _CHUNK = 2048  # records whose products are added together: what is read twice stays in the cache
 _LANES = 16  # columns that the innermost loop takes at a time
 
@@ -77,16 +76,37 @@ def _add_cross(total: Signed, left: Signed, right: Signed) -> None:
 
 
 @njit(cache=True)
-def weighted_rows(rows: Entries, weights: Signed) -> Signed:
-    """sum_i weights_io x_ij, (outputs, columns), modulo 2^64, in one pass over the rows."""
-    total = np.zeros((weights.shape[1], rows.shape[1]), dtype=np.int64)
+def weighted_sum(rows: Entries, weights: Signed) -> Signed:
+    """sum_i weights_i x_i modulo 2^64, in one pass over the rows."""
+    total = np.zeros(rows.shape[1], dtype=np.int64)
     for n in range(len(rows)):
-        row = rows[n]
-        for o in range(weights.shape[1]):
-            weight, out = weights[n, o], total[o]
-            for j in range(len(row)):
-                out[j] += weight * np.int64(row[j])
+        row, weight = rows[n], weights[n]
+        for j in range(len(row)):
+            total[j] += weight * np.int64(row[j])
     return total
+
+
+@njit(cache=True)
+def through(rows: Entries, matrix: Signed) -> Signed:
+    """The rows times a matrix, modulo 2^64."""
+    found = np.zeros((len(rows), matrix.shape[1]), dtype=np.int64)
+    for n in range(len(rows)):
+        out = found[n]
+        for i in range(rows.shape[1]):
+            entry, row = np.int64(rows[n, i]), matrix[i]
+            for j in range(matrix.shape[1]):
+                out[j] += entry * row[j]
+    return found
+
+
+@njit(cache=True)
+def dots(left: Signed, right: Signed) -> Signed:
+    """Row by row, modulo 2^64."""
+    found = np.zeros(len(left), dtype=np.int64)
+    for n in range(len(left)):
+        for j in range(left.shape[1]):
+            found[n] += left[n, j] * right[n, j]
+    return found
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")
@@ -103,42 +123,37 @@ def scores(rows: Entries, weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @njit(cache=True, fastmath=False, error_model="numpy")
 def wrapped(values: NDArray[np.float64]) -> Scores:
-    """The nearest integers modulo 2^16; 0 for what is not finite."""
-    found = np.empty(len(values), dtype=np.uint16)
+    """The nearest integers modulo 2^8; 0 for what is not finite."""
+    found = np.empty(len(values), dtype=np.int8)
     for n in range(len(values)):
         value = np.rint(values[n])
         if not abs(value) < _WRAPS:
             value = np.fmod(value, _PERIOD) if abs(value) < np.inf else 0.0
-        found[n] = np.int64(value) & 0xFFFF
+        found[n] = np.int8(np.int64(value) & 0xFF)
     return found
 
 
 @njit(cache=True)
-def add_tables(table: Signed, nodes: Signed, masks: Scores, fine: int) -> None:
-    """Add f_{v + floor(a_n / 2^fine)} to table[n, o, v], v < W; f_{k + W} = -f_k where W is half of a period."""
-    outputs, width = nodes.shape
-    period = 1 << (FINE - fine)
-    twice = np.empty((outputs, 2 * period), dtype=np.int64)
-    for o in range(outputs):
-        for k in range(2 * period):
-            place = k % period
-            twice[o, k] = nodes[o, place] if place < width else -nodes[o, place - width]
-    for n in range(len(masks)):
-        first = np.int64(masks[n]) >> fine
-        for o in range(outputs):
-            row, values = table[n, o], twice[o, first : first + width]
-            for v in range(width):
-                row[v] += values[v]
+def tables(chances: Signed, uniform: NDArray[np.uint16], shifts: Signed, swaps: Bits) -> Bits:
+    """(records, halves, outputs, levels / 8): bit v is [U < chance of level v + shift], the halves swapped or not."""
+    halves, outputs, levels = chances.shape
+    found = np.zeros((len(shifts), halves, outputs, levels // 8), dtype=np.uint8)
+    for n in range(len(shifts)):
+        for half in range(halves):
+            for o in range(outputs):
+                row, drawn = chances[half ^ swaps[n], o], np.int64(uniform[n, o])
+                for v in range(levels):
+                    bit = np.uint8(drawn < row[(v + shifts[n]) % levels])
+                    found[n, half, o, v >> 3] |= np.uint8(bit << (v & 7))
+    return found
 
 
 @njit(cache=True)
-def looked_up(table: Signed, deltas: Scores, fine: int) -> Signed:
-    """table[n, :, v] with v = floor(delta_n / 2^fine); beyond its width it is minus that of half a period before."""
-    records, outputs, width = table.shape
-    found = np.empty((records, outputs), dtype=np.int64)
-    for n in range(records):
-        place = np.int64(deltas[n]) >> fine
-        beyond = place // width
-        for o in range(outputs):
-            found[n, o] = table[n, o, place - beyond * width] * (1 - 2 * beyond)
+def looked_up(table: Bits, halves: Bits, places: Signed) -> Bits:
+    """(records, outputs): bit v of each output, in the half of the record."""
+    found = np.empty((len(places), table.shape[2]), dtype=np.uint8)
+    for n in range(len(places)):
+        v = places[n]
+        for o in range(table.shape[2]):
+            found[n, o] = (table[n, halves[n], o, v >> 3] >> (v & 7)) & 1
     return found

@@ -5,8 +5,8 @@
     noise        AES-256 in counter mode under HMAC-SHA256(own key, "noise", label), own key by HKDF of the run key
 
 A label is a list that says all about the one use of a stream or a box; it is written as JSON, so that two different
-lists are two different labels. Both uses of a key start at the counter 0, under different AES keys. A box is made once
-and sent again, never made again: its AES key serves one message.
+lists are two different labels. Both uses of a key start at the counter 0, under different AES keys. A box that is made
+again has the same content, or does not leave: its AES key serves one message.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
     share_i = v_i + noise(a) + sum_{j > i} stream(k_ij, label) - sum_{j < i} stream(k_ij, label)      modulo 2^64
     opened  = sum_i share_i + noise(tau)
 
+By columns v_i is a share modulo 2^k alone, k < 64. So v_i + noise is shifted left by 64 - k before the masks are added:
+what leaves is of the ring 2^k, and how often the shares wrap around is in no bit of it. One word more, a 0, shows that
+the shares belong together.
+
 The label says all that was asked: query, round, attempt, roster and the hash of all numbers of the coordinator that the
 value follows from, whenever they were told. So masks cancel only where all parties of the roster were asked the same,
 and no other sum has the same masks.
@@ -13,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,20 +26,49 @@ from sottovoce.errors import LeakError, RefusedError, WireError
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import LEAST_SHARE, wide_gaussian
 from sottovoce.privacy.randomness import Randomness
+from sottovoce.sealed.fields import Fields, pack, streams, subtract, unpack
 from sottovoce.sealed.pair_keys import GROUP, PairKeys
-from sottovoce.sealed.streams import Label, box, hash_of, labelled, masks, stream, unbox
+from sottovoce.sealed.streams import Label, Words, box, hash_of, labelled, masks, unbox
+from sottovoce.sealed.words import word_bits
 
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.release import Release
 
+TAIL: Final = 64.0  # standard deviations that an opened sum has room for
+_ROOM: Final = 0.75  # of the numbers that a ring has, those that a sum is taken for
+
+
+def bits_of(plan: Plan) -> int:
+    """Of a word: by rows 64, by columns as few as have room for its sums."""
+    return 64 if plan.split == "rows" else word_bits(plan)
+
+
+def _reach(plan: Plan, release: Release, noise: float) -> float:
+    """The most that an opened sum is, in steps of its grid; `noise` is the deviation of all of it, in those of one."""
+    return (plan.records * release.charged_zero_out + TAIL * noise * release.std) / release.step
+
+
+def in_ring(values: NDArray[np.int64], bits: int) -> Words:
+    """Words of the ring of 2^bits, as the highest bits of 64, and a 0 more; of 64 bits as they are."""
+    words = np.ascontiguousarray(values).view(np.uint64)
+    return words if bits == 64 else np.append(words << np.uint64(64 - bits), np.uint64(0))
+
+
+def from_ring(words: Words, bits: int) -> NDArray[np.int64] | None:
+    """The numbers of such words; None if they are none."""
+    if bits == 64:
+        return words.view(np.int64)
+    if words[-1] or np.any(words << np.uint64(bits)):
+        return None
+    return words[:-1].view(np.int64) >> (64 - bits)
+
 
 class Noise(NamedTuple):
-    """What a sum is released with: the noise of its release, the weights of its entries, and its K."""
+    """What a sum is released with: the noise of its release, and the weights of its entries."""
 
     release: Release
     weights: NDArray[np.float64] | float
-    known: float
 
     def steps(self, part: float) -> NDArray[np.float64] | float:
         """The standard deviation of a part of the variance, in steps of the grid."""
@@ -83,6 +116,7 @@ class Sealer:
         self.name, self.sealing, self._parties = name, plan.sealing, plan.names
         helper = plan.sealing.dealer != COORDINATOR and plan.split == "rows"
         self._members = (*plan.names, plan.sealing.dealer) if helper else plan.names
+        self.bits = bits_of(plan)
         self._keys = keys  # of pairs, by name; there once the members have agreed
         self._roster = frozenset(self._members)
         self._tops_up = name not in plan.names
@@ -113,15 +147,15 @@ class Sealer:
     def sealed(
         self, values: NDArray[np.int64], noise: Noise, label: Label, randomness: Randomness
     ) -> NDArray[np.int64]:
-        """Whole numbers under this party's share of the noise and its masks."""
+        """Whole numbers under this party's share of the noise and its masks, in the ring of the plan's words."""
         parties = len(self._parties)
-        part = self.sealing.top_up(parties, noise.known) if self._tops_up else self.sealing.share(parties)
+        part = self.sealing.top_up(parties) if self._tops_up else self.sealing.share(parties)
         scale = noise.steps(part)
         if not self._tops_up and not np.min(scale) >= LEAST_SHARE:
             raise LeakError("a share of the noise is below 8 steps of its grid; nothing was released.")
         drawn = wide_gaussian(scale, values.size, randomness)
-        mask = masks(self._keys, self.name, label[4], label, values.size)
-        return ((values + drawn).view(np.uint64) + mask).view(np.int64)
+        words = in_ring(values + drawn, self.bits)
+        return (words + masks(self._keys, self.name, label[4], label, words.size)).view(np.int64)
 
 
 class ColumnSealer(Sealer):
@@ -148,19 +182,21 @@ class ColumnSealer(Sealer):
         """Take the key of the group from the box of the holder."""
         self.group = unbox(self._keys[sender], ["group"], sender, unpacked_box(words))
 
-    def masked(self, label: Label, words: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """(words less their pad, the box of them for the group)."""
-        padded = words.ravel() - stream(self.seed, label, words.size, words.dtype.type)
-        return padded.reshape(words.shape), packed_box(box(self.group, label, self.name, padded.tobytes()))
+    def masked(self, label: Label, fields: Fields) -> Fields:
+        """Fields less their pad."""
+        return subtract(fields, streams(self.seed, label, fields))
 
-    def opened(self, label: Label, sender: str, words: NDArray[Any], kind: type[Any] = np.uint64) -> NDArray[Any]:
-        """The padded words of another party."""
-        return np.frombuffer(unbox(self.group, label, sender, unpacked_box(words)), dtype=kind)
+    def boxed(self, label: Label, padded: Fields) -> NDArray[np.int64]:
+        """Padded fields, or sums of them, in a box for the group."""
+        return packed_box(box(self.group, label, self.name, pack(padded, self.bits)))
 
-    def dealt(self, label: Label, words: NDArray[Any]) -> NDArray[np.uint64]:
+    def opened(self, label: Label, sender: str, words: NDArray[Any], like: Fields) -> Fields:
+        """The padded fields of another party."""
+        return unpack(unbox(self.group, label, sender, unpacked_box(words)), like, self.bits)
+
+    def dealt(self, label: Label, words: NDArray[Any], like: Fields) -> Fields:
         """What the dealer sent to this party alone."""
-        data = unbox(self.seed, label, self.sealing.dealer, unpacked_box(words))
-        return np.frombuffer(data, dtype=np.uint64)
+        return unpack(unbox(self.seed, label, self.sealing.dealer, unpacked_box(words)), like, self.bits)
 
 
 def packed_box(data: bytes) -> NDArray[np.int64]:
@@ -244,13 +280,14 @@ class Opener:
         total = np.zeros(size, dtype=np.uint64)
         for words in shares.values():
             total += words.view(np.uint64)
-        opened = total.view(np.int64)
-        top_up = sealing.top_up(parties, noise.known)
-        if top_up > 0.0 and sealing.dealer == COORDINATOR and self.plan.split == "rows":  # by columns it was dealt
+        bits = bits_of(self.plan)
+        opened = from_ring(total, bits)
+        top_up = sealing.top_up(parties)
+        if opened is not None and top_up > 0.0 and sealing.dealer == COORDINATOR and self.plan.split == "rows":
             opened = opened + wide_gaussian(noise.steps(top_up), size, labelled(self._randomness, label))
-        release, most = noise.release, float(np.max(noise.steps(sealing.variance(parties, noise.known))))
-        reach = self.plan.records * release.charged_zero_out / release.step + 64 * most
-        if not np.all(np.abs(opened.astype(np.float64)) <= reach):
+        release, most = noise.release, math.sqrt(sealing.variance(parties)) / float(np.min(noise.weights))
+        reach = min(_reach(self.plan, release, most), _ROOM * 2.0 ** (bits - 1))
+        if opened is None or not np.all(np.abs(opened.astype(np.float64)) <= reach):
             raise WireError(
                 f"the shares of {label[1]!r} in round {label[2]} do not add up to a sum: a party was asked something "
                 "else, or has other keys. Nothing was opened; start a new fit."

@@ -13,7 +13,6 @@ MANY, SCARCE = 300, 7.0  # with so many features and less signal for each, only 
 SPARSE = 100  # features from which an l1 ball means that few of them matter
 SCORES = 4  # parties up to which one noisy score from each says enough
 NEWTON_FEATURES = 2000  # beyond it a Gram matrix costs more than it gains
-SURE = 160  # signal of a dimension from which Newton over sealed columns gains on numbers
 
 WHY: Final[Mapping[str, str]] = {  # the rule below takes a solver
     "whitened": "no other was better on problems of this kind, whatever the signal and the number of features",
@@ -21,7 +20,7 @@ WHY: Final[Mapping[str, str]] = {  # the rule below takes a solver
     "scd": "the loss has a kink and the penalty is l2",
     "greedy-cd": "there are too many features for this budget to learn more than a few of them",
     "frank-wolfe": "the weights are in an l1 ball",
-    "newton": "it needs the fewest rounds without noise, and keeps what nearly cancels between sealed columns",
+    "newton": "it needs the fewest rounds without noise",
     "gradient": "without noise it needs no matrix of all pairs of features",
     "sgd": "no other serves this problem",
     "score": "one noisy score of everybody from each party says as much as many rounds",
@@ -32,7 +31,7 @@ WHY: Final[Mapping[str, str]] = {  # the rule below takes a solver
 def preferences(problem: Problem) -> tuple[str, ...]:
     """Solvers, best first."""
     if problem.split == "columns":
-        return _by_columns(problem) if problem.sealing is None else _sealed(problem)
+        return _by_columns(problem) if problem.sealing is None else ("whitened", "newton", "gradient")
     loss, penalty, d = problem.scaled_loss, problem.regulariser.name, problem.dimension
     if loss.outputs > 1:
         return ("gradient",) if math.isinf(problem.epsilon) and not loss.smooth else ("whitened", "gradient")
@@ -52,17 +51,6 @@ def preferences(problem: Problem) -> tuple[str, ...]:
     if penalty in ("l1", "elastic_net") and loss.smooth and scarce:
         return ("greedy-cd", *general)
     return general
-
-
-def _sealed(problem: Problem) -> tuple[str, ...]:
-    """Over sealed columns, as in one place: but numbers with much signal are for `newton`.
-
-    Parts that each party cuts by itself lose what nearly cancels between them (California houses, epsilon 1: an excess
-    of 2.0 points against 0.5), which Newton's whole rows keep.
-    """
-    if problem.scaled_loss.kind == "regression" and problem.signal >= SURE * problem.dimension:
-        return ("newton", "whitened", "gradient")
-    return ("whitened", "newton", "gradient")
 
 
 def _by_columns(problem: Problem) -> tuple[str, ...]:

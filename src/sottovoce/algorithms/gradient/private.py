@@ -62,10 +62,10 @@ class PrivateGradient(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend; return the mean of the second half of the iterates."""
-        weights = np.zeros(shape_of(plan))
+        weights, query = np.zeros(shape_of(plan)), gradient_sum(plan, plan.numbers.slope_bound)
         tail = TailAverage(weights.shape, plan.rounds // 2)
         for t in range(plan.rounds):
-            gradient = summed((yield Ask("gradient", {"weights": weights.ravel()}))).reshape(weights.shape)
+            gradient = summed((yield Ask("gradient", query.told(weights)))).reshape(weights.shape)
             step = self.step(plan, t)
             weights = prox_of(plan.scaled_regulariser, weights - step / plan.records * gradient, step)
             tail.add(t, weights)
@@ -91,6 +91,5 @@ def rule(problem: Problem, options: Gradient) -> tuple[GradientSum, float, int]:
     step = given(options.step, 1 / curvature if math.isfinite(curvature) else 1.0)
     if not problem.private:
         return query, step, given(options.rounds, 1000)
-    noises = problem.noises(query.known_part(problem, {}))
-    walk = step * query.slope_bound * math.sqrt(noises * problem.dimension) / problem.mu
+    walk = step * query.slope_bound * math.sqrt(problem.noises() * problem.dimension) / problem.mu
     return query, step, given(options.rounds, min(1000, max(10, round(WALK * problem.records / walk))))

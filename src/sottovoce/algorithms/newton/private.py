@@ -63,32 +63,30 @@ class PrivateNewton(Algorithm):
     def design(self, problem: Problem, options: Newton) -> Design:
         """The rule above; it needs no tuning."""
         gradient = gradient_sum(problem, slope_bound(problem, options))
-        gram, rule = GramMatrix(problem.dimension), RULES[gradient.loss.kind]
+        gram, rule = GramMatrix(problem.dimension, problem.row_square), RULES[gradient.loss.kind]
         share = given(options.gram_share, rule.gram_share)
         rounds = limited("rounds", given(options.rounds, 64), 2, MOST_ROUNDS)
         releases = (
             Release.at_mu(gram, 0, 1, math.sqrt(share) * problem.mu, problem.relation),
             Release.at_mu(gradient, 1, rounds, math.sqrt(1 - share) * problem.mu, problem.relation),
         )
-        known = (1.0, gradient.known_part(problem, {}))
-        noises = (math.sqrt(problem.noises(each)) for each in known)
-        std_gram, std_gradient = (release.std * noise for release, noise in zip(releases, noises, strict=True))
+        std_gram, std_gradient = (release.std * math.sqrt(problem.noises()) for release in releases)
         damping = rule.damping(problem.dimension, problem.records, rounds, std_gram, std_gradient)
         numbers = NewtonNumbers(slope_bound=gradient.slope_bound, damping=damping)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The Gram matrix and the gradient sum."""
-        return gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension)
+        return gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension, plan.row_square)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Steps in the metric of the released Gram matrix; the mean of the second half of the iterates."""
-        damping = plan.numbers.damping
+        damping, query = plan.numbers.damping, gradient_sum(plan, plan.numbers.slope_bound)
         gram = GramMatrix(plan.dimension).matrix(summed((yield Ask("gram"))))
         descent = Descent(gram, damping, plan, plan.scaled_regulariser, plan.rounds // 2)
         centre, slope = TailAverage(plan.dimension, 0), TailAverage(plan.dimension, 0)
         for t in range(plan.rounds):
-            gradient = summed((yield Ask("gradient", {"weights": descent.weights})))
+            gradient = summed((yield Ask("gradient", query.told(descent.weights, gram))))
             centre.add(t, descent.weights)
             slope.add(t, gradient)
             descent.step(t, gradient)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sottovoce.algorithms.base import Algorithm
-from sottovoce.algorithms.whitened.blocks import BlockWhitened
 from sottovoce.algorithms.whitened.classes import PrivateClasses
+from sottovoce.algorithms.whitened.columns import ColumnsWhitened
 from sottovoce.algorithms.whitened.exact import ExactWhitened
 from sottovoce.algorithms.whitened.exact_classes import ExactClasses
 from sottovoce.algorithms.whitened.private import PrivateWhitened
 
-FORMS: tuple[Algorithm, ...] = (PrivateWhitened(), ExactWhitened(), PrivateClasses(), ExactClasses(), BlockWhitened())
+FORMS: tuple[Algorithm, ...] = (PrivateWhitened(), ExactWhitened(), PrivateClasses(), ExactClasses(), ColumnsWhitened())

@@ -68,25 +68,32 @@ class PrivateWhitened(Algorithm):
     sealed: ClassVar[tuple[Split, ...]] = ("rows",)
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
+    numbers: ClassVar[type[Numbers]] = WhitenedNumbers
+    rescales: ClassVar[int] = RESCALES
 
     def design(self, problem: Problem, options: Whitened) -> Design:
         """Shares of mu^2 by the signal N mu, which parties that each add noise, and replace-one, make smaller."""
-        queries = tuple(_queries(problem))
+        queries = self.asked(problem, problem.names[0])
         rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
-        counts = {"gradient": rounds, "rescale": RESCALES}
-        moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[queries[0].name]
-        one, rescale, rest = rule.shares(problem.signal, len(queries) - 3, moments)
-        shares = {queries[0].name: moments, "gradient": rest, "rescale": rescale}
+        counts, names = {"gradient": rounds, "rescale": self.rescales}, [query.name for query in queries]
+        moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[names[0]]
+        one, rescale, rest = rule.shares(problem.signal, len(set(names[1:]) - set(counts)), moments)
+        rest += 0.0 if "rescale" in names else rescale
+        shares = {names[0]: moments, "gradient": rest, "rescale": rescale}
         releases, first = list[Release](), 0
         for query in queries:
             count, mu = counts.get(query.name, 1), math.sqrt(shares.get(query.name, one)) * problem.mu
             releases.append(Release.at_mu(query, first, count, mu, problem.relation).narrowed(problem.records))
             first += count
-        return Design(rounds=rounds, numbers=WhitenedNumbers(), releases=tuple(releases))
+        return Design(rounds=rounds, numbers=self.numbers(), releases=tuple(releases))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+    def asked(self, problem: Problem, party: str) -> tuple[Query, ...]:  # noqa: ARG002
+        """What is asked of a party, in order."""
+        return tuple(_queries(problem))
+
+    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         """In the order in which they are asked."""
-        return tuple(_queries(plan))
+        return self.asked(plan, party)
 
     def remember(self, plan: Plan, rows: Block) -> dict[str, Any]:  # noqa: ARG002
         """Rows seen through the P of the stage, once it is told; one that lost them is told P and C again."""
@@ -94,13 +101,17 @@ class PrivateWhitened(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Moments, whiten, descend, rescale."""
-        run = Run(plan)
+        run = self.run(plan)
         moments = yield from run.moments()
         units, start = yield from run.units()
         white, columns = yield from run.whiten(moments, units)
         descent, weights = yield from run.descend(white, columns, start)
         solution = yield from run.rescale(white, start, weights)
         return replace(solution, model=Evidence.of(white, descent, start, solution.weights))
+
+    def run(self, plan: Plan) -> Run:
+        """The stages."""
+        return Run(plan)
 
 
 def _queries(problem: Problem) -> Iterator[Query]:
@@ -191,15 +202,28 @@ class Run:
         q = rule.whitening(moments, units, self.noise("gradient"))
         radius = min(math.sqrt(q.max()), 2 * math.sqrt(q @ moments.values))
         columns = Columns(moments, q)
-        told = shape_of(self.plan).told(columns.matrix)
-        mean = yield from self.mean("length", **told, radius=np.array([radius]))
+        mean = yield from self.mean_length(columns, radius)
         length = radius * min(max(mean, 0.05), 1.0)
         return White(moments, q, length, units), columns
 
+    def mean_length(self, columns: Columns, radius: float) -> Asking[float]:
+        """Of whitened rows, in units of the radius."""
+        told = shape_of(self.plan).told(columns.matrix)
+        return (yield from self.mean("length", **told, radius=np.array([radius])))
+
+    def clips(self, white: White, columns: Columns) -> tuple[Clips, float]:  # noqa: ARG002
+        """And what they leave of a row, on average."""
+        clips = white.clips(self.noise("gradient"))
+        return clips, min(1.0, clips.cut / white.length)
+
+    def clipped_noise(self, query: str, clips: Clips) -> float:
+        """Of a mean of gradients."""
+        return self.noise(query) * clips.product
+
     def descend(self, white: White, columns: Columns, start: Array) -> Asking[tuple[Descent, Array]]:
         """The gradients of whitened rows, and the weights after them."""
-        plan, clips, regulariser = self.plan, white.clips(self.noise("gradient")), self.plan.scaled_regulariser
-        left = min(1.0, clips.cut / white.length)
+        plan, regulariser = self.plan, self.plan.scaled_regulariser
+        clips, left = self.clips(white, columns)
         descent = Descent(
             point=np.zeros(plan.dimension),
             squares=white.squares,
@@ -207,7 +231,7 @@ class Run:
             damping=rule.DAMPING * white.moments.hidden * white.q * left,
             prior=rule.prior(white.moments, white.units) / white.q,
             variance=white.units.variance,
-            noise=self.noise("gradient") * clips.product,
+            noise=self.clipped_noise("gradient", clips),
             rounds=plan.rounds,
             units=white.units,
             penalised=lambda point, stiffness: white.penalised(point, stiffness, regulariser),
@@ -240,8 +264,8 @@ class Run:
             damping=0.0,
             prior=units.variance,
             variance=units.variance / 2,
-            noise=self.noise("rescale") * clips.product,
-            rounds=RESCALES,
+            noise=self.clipped_noise("rescale", clips),
+            rounds=plan.release("rescale").count,
             units=units,
             penalised=lambda point, stiffness: score.penalised(point, stiffness, unit, regulariser),
         )

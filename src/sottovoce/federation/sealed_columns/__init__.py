@@ -1,26 +1,32 @@
 """Sums over the records of parties that have columns: who says what, in which order.
 
-    set-up     the holder of the labels sends the others the key of their boxes; each party sends its masked columns
-    a sum      of what each party has by itself: one share of each
-    products   shares of the Gram matrix, from the masked columns and what the dealer dealt
-    a look-up  masked scores, then masked slopes, then shares of the sum
+    set-up     the holder of the labels sends the others the key of their boxes; each party sends its masked columns;
+               then the program "null" shares which records are null at a party
+    a sum      of what each party has by itself, or of products of masked columns: one share of each
+    a program  messages in turn, each needed as the sum over the parties alone; then shares of the sum, if it has one
 
 The coordinator asks, and each message names its stage:
 
-    stage            the coordinator sends            a party answers with
-    group            nothing, to who has the labels   the key of the parties' boxes, boxed for each other party
-    columns          that key, once                   its masked columns, boxed for the others
-    whitened         by which numbers to whiten       the same of its whitened columns
-    receive          the others' boxes                nothing
-    scores           weights; to one party a table    its masked scores, boxed for the others
-    slopes           the others' boxes                its masked slopes, boxed for the others
-    gradient         the others' boxes, words dealt   nothing: its part of the sum waits for the last piece
-    (an "ask")       words dealt, the last boxes      its share of the sum, with noise: the gate lets it out
+    stage     the coordinator sends                          a party answers with
+    group     nothing, to who has the labels                 the key of the parties' boxes, boxed for each other party
+    columns   that key, once                                 its masked columns, boxed for the others
+    receive   the others' boxes                              nothing
+    say       what is told and dealt with message 0, then    its next message, padded, boxed for the others
+              the sum of the message before
+    add       the others' boxes, to one party in turn        their sum and its own, boxed for the others
+    end       the sum of the last message                    nothing: its part of a sum waits for the last piece
+    recall    what a finished round was told                 nothing
+    (an "ask")  words dealt, the sum of the last message     its share of the sum, with noise: the gate lets it out
 
-The dealer is asked for what is dealt, by the stages gram, own and lookup: boxes for the one party whose turn it is.
+Two parties add by themselves: each is sent the other's box in the place of a sum. The dealer is asked by the stage
+"deal" for all that the one party whose turn it is needs for a program and a piece, in one box.
 
-Boxes pass through the coordinator, which cannot read them. Records go in pieces that fit a message. A label is used
-once; a holder that was stopped in the middle has lost the run. Proof: `sealed/proofs/columns.md`.
+Boxes pass through the coordinator, which cannot read them. Records go in pieces that fit a message.
+
+All that an end makes is a function of its keys, its rows, what it was told and what it received: made again, it is the
+same bytes, and anything else under the same label is refused. So a run goes on after a restart by being played again:
+the plan is opened at who was restarted, everybody goes through the set-up, finished rounds are recalled, and the round
+at hand is asked from its first message. Proof: `sealed/proofs/columns.md`.
 
 `messages` has what all share, `party`, `dealer` and `coordinator` the sides; the arithmetic is in `sottovoce.sealed`.
 """

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,159 +16,160 @@ from sottovoce.federation.boxes import Boxes, Exchange, box_of
 from sottovoce.federation.replies import Reply, share
 from sottovoce.federation.sealed_columns.dealer import Deals
 from sottovoce.federation.sealed_columns.messages import (
-    DEALT_WORDS,
-    WHITENED,
+    BOXED,
+    DEALT,
+    FACTOR,
+    LOOK_UP,
+    NULL,
+    TOTAL,
+    RestartedError,
     Stage,
+    Work,
+    adder_of,
     asked_after,
-    lost,
     pieces_of,
+    places_of,
     widths_of,
 )
 from sottovoce.plan.plan import Plan
-from sottovoce.plan.problem import Problem
 from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.joint import JointGradient, JointSum
-from sottovoce.sealed.columns import ONE
-from sottovoce.sealed.pads import COLUMNS, SCORES, SLOPES, TABLE, Piece, TranscriptHash, column_pieces
+from sottovoce.queries.joint import JointSum
+from sottovoce.sealed.pads import GRAM, OWN, TranscriptHash, column_pieces
 from sottovoce.sealed.sums import Call, Opener, label_of
 
 Array = NDArray[np.float64]
+Each = dict[str, dict[str, NDArray[Any]]]
+Reopen = Callable[[Sequence[str]], None]
+
+MOST_RESTARTS: Final = 16  # in one round
 
 
-class Steps:
-    """Which steps of the protocol all parties have gone through, also before this process was started."""
-
-    def __init__(self, known: Iterable[str] = (), note: Callable[[str], None] = lambda _: None) -> None:
-        self._known, self._note = set(known), note
-
-    def once(self, *label: Any) -> Iterator[None]:
-        """Go through a step, unless that was done."""
-        step = json.dumps(label)
-        if step not in self._known:
-            yield
-            self._known.add(step)
-            self._note(step)
+def _nobody(names: Sequence[str]) -> None:
+    raise RestartedError(names)
 
 
 class ColumnSums:
     """The coordinator's side of one plan over sealed columns: it passes boxes on, and opens sums.
 
-    A coordinator that was stopped goes on at the step that was not finished, which the parties answer as before: what
-    left them has left, and a piece of the records is added once.
+    After a restart, of its own process or of another end, it goes through the set-up again with all ends, tells each
+    what finished rounds were told, and asks for the round at hand from its first message on: everybody says the same as
+    before. `reopen` has the plan opened at ends that do not know it any more.
     """
 
     def __init__(
-        self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener, steps: Steps | None = None
+        self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener, reopen: Reopen = _nobody
     ) -> None:
         self._plan, self._exchange, self._deals, self._opener = plan, exchange, deals, opener
-        self._steps = steps or Steps()
+        self._reopen = reopen
         self._order = places_of(plan)
-        self._gram: Array | None = None
         self._transcript = TranscriptHash()
+        self._rounds: list[Work] = []  # that are over
+        self._ready = False  # whether all ends have gone through the set-up since the last restart
+        self._factored: set[str] = set()  # queries whose factors the parties have since then
 
     def values(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> dict[str, Array]:
         """The opened value of a round; before the first the parties get what they need of one another."""
-        for _ in self._steps.once("set-up"):
-            self.set_up()
-        return {"sum": self.sum(number, ask, queries)}
+        for left in reversed(range(MOST_RESTARTS)):
+            try:
+                if not self._ready:
+                    self.set_up()
+                return {"sum": self.sum(number, ask, queries)}
+            except RestartedError as error:
+                self._ready = False
+                if not left:
+                    raise
+                self._reopen(error.parties)
+        raise AssertionError
 
     def recall(self, number: int, ask: Ask, queries: Mapping[str, Query], values: Mapping[str, Array]) -> None:
         """Take in a round that was answered before this process was started."""
+        del values
         query = next(iter(queries.values()))
-        told = self._told(ask, query)
-        self._transcript.after(ask.query, number, told)
-        self._deals.recall(number, query, told)
-        if isinstance(query, GramMatrix):
-            self._gram = query.matrix(values["sum"])
+        self._transcript.after(query.name, number, ask.arrays)
+        self._rounds.append(Work("", number, query, ask.arrays))
 
     def set_up(self) -> None:
-        """The key of the parties, and their masked columns."""
+        """The key of the parties, their masked columns, which records are null, and what was told so far."""
         names, holder = self._plan.names, self._plan.label_party_name
         boxes = self._say([holder], Stage("group"))[holder].frame.arrays
-        group = {
+        first: Mapping[str, Boxes] = {
             name: {"group": box_of(holder, boxes, str(place))} for place, name in enumerate(names) if name != holder
         }
-        self._pass_on(COLUMNS, "", 0, {}, group)
+        for piece in column_pieces(self._plan.records, widths_of(self._plan)):
+            replies = self._say(names, Stage("columns", piece), each=first)
+            self._say(names, Stage("receive", piece), each=self._to_others(replies))
+            first = {}
+        self._whole_program(Work(NULL))
+        for work in self._rounds:
+            self._say(names, Stage("recall", said=tuple(work.said)), work, told=work.said)
+            self._deals.recall(work)
+        self._ready = True
+        self._factored.clear()
 
     def sum(self, number: int, ask: Ask, queries: Mapping[str, Query]) -> Array:
         """The opened value of a round, in the order of the columns of a prepared row."""
-        query = next(iter(queries.values()))
-        told = self._told(ask, query)
+        query, told = next(iter(queries.values())), ask.arrays
+        if isinstance(query, JointSum):
+            if query.factored and query.name not in self._factored:
+                over = (work.said for work in self._rounds if work.name == query.name)
+                self._whole_program(Work(FACTOR, self._plan.release(query.name).first, query, next(over, told)))
+                self._factored.add(query.name)
+            each = self._whole_program(Work(query.program, number, query, told), ended=False)
+        else:
+            receiver, box = self._deals.deal(Work(GRAM if isinstance(query, GramMatrix) else OWN, number, query, told))
+            each = {receiver: {DEALT: box}}
+        value = self._opened(number, query, told, each)
+        self._rounds.append(Work("", number, query, told))
         if isinstance(query, GramMatrix):
-            dealt = {name: {DEALT_WORDS: words} for name, words in self._deals.gram(query).items()}
-            value = self._opened(number, ask.query, queries, told, dealt)
-            gram = self._gram = query.matrix(value)[np.ix_(self._order, self._order)]
-            return np.asarray(gram[query.places])
-        if not isinstance(query, JointSum):
-            dealt = {name: {DEALT_WORDS: words} for name, words in self._deals.own(number, query, told).items()}
-            return self._opened(number, ask.query, queries, told, dealt)
-        each = self._look_up(number, query, told)
-        value = self._opened(number, ask.query, queries, told, each)
-        if query.matrix == ONE:
-            return value
-        return np.asarray(value.reshape(-1, len(self._order))[:, self._order].ravel())
+            return np.asarray(query.matrix(value)[np.ix_(self._order, self._order)][query.places])
+        if isinstance(query, JointSum) and query.program == LOOK_UP and query.lookup(self._plan, told).matrix == "rows":
+            return np.asarray(value.reshape(-1, len(self._order))[:, self._order].ravel())
+        return value
 
-    def _told(self, ask: Ask, query: Query) -> Told:
-        """What everybody is told in a round."""
-        if not isinstance(query, JointGradient):
-            return ask.arrays
-        widen = query.widened(self._plan, ask.arrays["weights"], self._gram)
-        return {**ask.arrays, "widen": np.array([widen], dtype=np.int64)}
-
-    def _look_up(self, number: int, query: JointSum, told: Told) -> dict[str, dict[str, NDArray[Any]]]:
-        """The exchanges before the last: what each party is sent with it."""
-        plan, names = self._plan, self._plan.names
-        if query.matrix == WHITENED:
-            for _ in self._steps.once(WHITENED):
-                self._pass_on(WHITENED, query.name, number, told, {})
-        *before, last = pieces_of(plan, query, told)
-        for piece in before:
-            for _ in self._steps.once("gradient", number, *piece):
-                each = self._looked_up(number, query, told, piece)
-                self._say(names, Stage("gradient", piece), query.name, number, ({}, each))
-        return self._looked_up(number, query, told, last)
-
-    def _looked_up(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, NDArray[Any]]]:
-        """Of one piece of the records."""
-        names, dealt = self._plan.names, self._deals.lookup(number, query, told, piece)
-        table = {name: {TABLE: words[TABLE]} for name, words in dealt.items()}
-        replies = self._say(names, Stage(SCORES, piece, tuple(told)), query.name, number, (told, table))
-        each = self._to_others(replies)
-        if query.matrix != ONE:
-            replies = self._say(names, Stage(SLOPES, piece), query.name, number, ({}, each))
-            each = self._to_others(replies)
-        for name, words in dealt.items():
-            each[name][DEALT_WORDS] = words[DEALT_WORDS]
+    def _whole_program(self, work: Work, *, ended: bool = True) -> Each:
+        """A program over all pieces; what each party is sent at the end of the last one, unless that is `ended`."""
+        each: Each = {}
+        pieces = pieces_of(self._plan)
+        for piece in pieces:
+            part = Work(work.program, work.number, work.query, work.told, piece)
+            each = self._messages(part)
+            if ended or piece != pieces[-1]:
+                last = Stage("end", piece, (), work.program, part.messages(self._plan) - 1)
+                self._say(self._plan.names, last, part, each=each)
         return each
 
-    def _opened(
-        self,
-        number: int,
-        name: str,
-        queries: Mapping[str, Query],
-        told: Told,
-        each: Mapping[str, Boxes],
-    ) -> Array:
-        query = next(iter(queries.values()))
+    def _messages(self, work: Work) -> Each:
+        """All messages of a program over a piece; what each party is sent after the last."""
+        receiver, box = self._deals.deal(work)
+        each: Each = {receiver: {DEALT: box}}
+        for message in range(work.messages(self._plan)):
+            told: Told = {} if message else work.said
+            stage = Stage("say", work.piece, tuple(told), work.program, message)
+            replies = self._say(self._plan.names, stage, work, each, told)
+            each = self._added(work, message, self._to_others(replies))
+        return each
+
+    def _added(self, work: Work, message: int, each: Each) -> Each:
+        """The sum of a message in the place of the others' boxes, where one party adds."""
+        adder = adder_of(self._plan.names, work.number, message)
+        if adder is None:
+            return each
+        stage = Stage("add", work.piece, (), work.program, message)
+        reply = self._say([adder], stage, work, each)[adder]
+        total = box_of(adder, reply.frame.arrays, BOXED)
+        return {name: {TOTAL: total} for name in self._plan.names if name != adder}
+
+    def _opened(self, number: int, query: Query, told: Told, each: Mapping[str, Boxes]) -> Array:
         call = Call(self._plan.names, said=tuple(told))
-        said = Frame("ask", 0, self._plan.digest, number, name, told, call.text)
+        said = Frame("ask", 0, self._plan.digest, number, query.name, told, call.text)
         replies = self._exchange(self._plan.names, said, each)
         _check_remembered(replies)
-        shares = {party: share(party, query, replies[party]) for party in call.roster}
-        label = label_of(name, number, *asked_after(call, told, self._transcript.after(name, number, told)))
-        return self._opener.open(shares, noise_of(query, self._plan, told), label)
+        shares = {party: share(party, query.length + 1, replies[party]) for party in call.roster}
+        label = label_of(query.name, number, *asked_after(call, told, self._transcript.after(query.name, number, told)))
+        return self._opener.open(shares, noise_of(query, self._plan), label)
 
-    def _pass_on(self, stage: str, query: str, number: int, told: Told, first: Mapping[str, Boxes]) -> None:
-        """Every party's masked columns to every other."""
-        for piece in column_pieces(self._plan.records, widths_of(self._plan)):
-            for _ in self._steps.once(stage, *piece):
-                asked = Stage(stage, piece, tuple(told))
-                replies = self._say(self._plan.names, asked, query, number, (told, first))
-                self._say(self._plan.names, Stage("receive", piece), query, number, ({}, self._to_others(replies)))
-            first = {}
-
-    def _to_others(self, replies: Mapping[str, Reply]) -> dict[str, dict[str, NDArray[Any]]]:
-        boxes = {name: box_of(name, reply.frame.arrays, "boxed") for name, reply in replies.items()}
+    def _to_others(self, replies: Mapping[str, Reply]) -> Each:
+        boxes = {name: box_of(name, reply.frame.arrays, BOXED) for name, reply in replies.items()}
         places = {name: str(place) for place, name in enumerate(self._plan.names)}
         return {
             name: {places[other]: words for other, words in boxes.items() if other != name} for name in self._plan.names
@@ -179,25 +179,19 @@ class ColumnSums:
         self,
         names: Iterable[str],
         stage: Stage,
-        query: str = "",
-        number: int = 0,
-        said: tuple[Told, Mapping[str, Boxes]] = ({}, {}),
+        work: Work | None = None,
+        each: Mapping[str, Boxes] | None = None,
+        told: Told | None = None,
     ) -> dict[str, Reply]:
-        told, each = said
-        frame = Frame("seal", 0, self._plan.digest, number, query, told, stage.text)
-        replies = self._exchange(names, frame, each)
+        """A message to some parties, and their answers; `work` says of which round and query it is."""
+        work = work or Work("")
+        frame = Frame("seal", 0, self._plan.digest, work.number, work.name, told or {}, stage.text)
+        replies = self._exchange(names, frame, each or {})
         _check_remembered(replies)
         return replies
 
 
-def places_of(plan: Problem) -> NDArray[np.int64]:
-    """For each column of a prepared row, where it stands among the parties' columns, one party after the other."""
-    widths = widths_of(plan)
-    found = [plan.part(name).place(local, plan.features) for name in plan.names for local in range(widths[name])]
-    return np.argsort(found)
-
-
 def _check_remembered(replies: Mapping[str, Reply]) -> None:
-    """A party that was restarted has neither its keys nor the columns of the others."""
+    """Whoever was restarted does not know the plan."""
     if forgot := [name for name, reply in replies.items() if reply.frame.kind == "unknown-plan"]:
-        raise lost(forgot[0])
+        raise RestartedError(forgot)

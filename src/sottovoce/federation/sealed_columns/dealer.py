@@ -4,169 +4,127 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sottovoce.door.frames import Frame
 from sottovoce.door.query import Query, Told
 from sottovoce.door.sealed_gate import noise_of
+from sottovoce.door.used_labels import UsedLabels
 from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.boxes import Exchange, box_of
+from sottovoce.federation.boxes import Boxes, Exchange, box_of
 from sottovoce.federation.sealed_columns.messages import (
-    DEALT_WORDS,
-    LOOKUP,
-    WHITENED,
+    DEALT,
+    FACTOR,
+    LENGTH,
+    NULL,
+    RestartedError,
     Stage,
     Wholes,
-    check_piece,
-    lost,
-    pieces_of,
-    widths_of,
+    Work,
+    message_label,
+    place_of,
 )
+from sottovoce.federation.sealed_columns.party import looked_up, projected
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import wide_gaussian
 from sottovoce.privacy.randomness import Randomness
-from sottovoce.queries.joint import JointSum
-from sottovoce.sealed.columns import ONE
 from sottovoce.sealed.dealer import Dealer
-from sottovoce.sealed.pads import CORRECTION, GRAM, OWN, TABLE, Asked, Piece, TranscriptHash
+from sottovoce.sealed.fields import Fields, pack
+from sottovoce.sealed.pads import GRAM, OWN, Asked, TranscriptHash
 from sottovoce.sealed.pair_keys import PairKeys
-from sottovoce.sealed.streams import box, hash_of, labelled
-from sottovoce.sealed.sums import Noise, packed_box
-
-Note = Callable[[str, str], None]  # of a label and what it is asked by, before words leave under it
+from sottovoce.sealed.streams import Label, box, labelled
+from sottovoce.sealed.sums import packed_box
+from sottovoce.sealed.words import word_bits
 
 
 class Deals(Protocol):
     """Whoever deals: boxes for single parties, made of a plan and of public numbers."""
 
-    def gram(self, query: Query) -> dict[str, Wholes]:
-        """By party, what it is dealt for the Gram matrix."""
+    def deal(self, work: Work) -> tuple[str, Wholes]:
+        """(party, the box for it): all that it is dealt for a program and piece, the Gram matrix or an own sum."""
         ...
 
-    def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
-        """For a sum of what each party has by itself."""
-        ...
-
-    def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
-        """For a piece of a look-up: the table and the correction."""
-        ...
-
-    def recall(self, number: int, query: Query, told: Told) -> None:
-        """Take in a round that was dealt for before this process was started."""
+    def recall(self, work: Work) -> None:
+        """Take in a round that is over."""
         ...
 
 
 class LocalDeals:
     """The dealer in this process: the coordinator's own, or a helper's.
 
-    Guarantee: what has a label is dealt once. Asked again, the last boxes are given again and nothing is drawn; by
-    other numbers, or for an earlier label, it is refused. `note` keeps what each label was asked by, for a coordinator
-    that goes on after it was stopped, and refuses other numbers. All else, noise too, follows from the keys and what
-    was told so far, which a label has: it has the same boxes in every process, copy and backup, and no box opens for a
-    party that was told other numbers, for which noise and tables could be too small.
+    Guarantee: what has a label has one content. Asked again, the same box is given; for other numbers it is refused, by
+    what `used` has. All that is dealt, noise and coins too, follows from the keys and what was told so far, which a
+    label has: it is the same boxes in every process, copy and backup, and no box opens for a party that was told other
+    numbers, for which noise and tables could be too small.
     """
 
-    def __init__(self, plan: Plan, keys: PairKeys, randomness: Randomness, note: Note = lambda *_: None) -> None:
+    def __init__(self, plan: Plan, keys: PairKeys, randomness: Randomness, used: UsedLabels | None = None) -> None:
         if plan.sealing is None:
             raise RefusedError("the plan seals nothing, and nothing is dealt.")
         self._plan, self._sealing, self._name = plan, plan.sealing, plan.sealing.dealer
         self._randomness = keys.key.noise(plan.digest, randomness)
         self._keys = keys  # that it shares with each party; there once the members have agreed
         self._transcript = TranscriptHash()
-        self._whitened = ""  # the hash of what was told until the whitened columns were made
-        self._labels: set[str] = set()
-        self._last: tuple[str, str, Any] = ("", "", None)
-        self._note = note
+        self._factors: dict[str, Told] = {}  # by query, what its factor was told
+        self._used = used or UsedLabels()
+        self._last: tuple[str, tuple[str, Wholes]] = ("", ("", np.zeros(0, dtype=np.int64)))
 
     @functools.cached_property
     def _dealer(self) -> Dealer:
         plan = self._plan
         seeds = {name: self._keys[name] for name in plan.names}
-        return Dealer(seeds, widths_of(plan), plan.records, plan.label_party_name)
+        place = place_of(plan, plan.names[0])
+        return Dealer(seeds, place.widths, plan.records, place.bits, classes=place.classes)
 
-    def recall(self, number: int, query: Query, told: Told) -> None:
-        """Take in a round that was dealt for before this process was started."""
-        self._asked(number, query, told)
+    def recall(self, work: Work) -> None:
+        """Take in a round that is over."""
+        work.asked(self._transcript)
 
-    def _asked(self, number: int, query: Query, told: Told) -> Asked:
-        """The round, as the parties have it. Those with whitened columns make them when they are first asked about."""
-        asked = self._transcript.after(query.name, number, told)
-        if isinstance(query, JointSum) and query.matrix == WHITENED:
-            self._whitened = self._whitened or asked.said
-        return asked
+    def deal(self, work: Work) -> tuple[str, Wholes]:
+        """One box; the top-up is in that of the first piece."""
+        work.check(self._plan)
+        asked = work.asked(self._transcript)
+        own = work.program in (GRAM, OWN)
+        label = asked.label(work.program) if own else message_label(asked, work.program, DEALT, work.piece)
+        if self._last[0] != json.dumps(label):
+            receiver, fields = self._made(work, asked, label)
+            words = self._boxed(receiver, label, fields)
+            self._used.use(json.dumps([receiver, *label[:-1]]), words.tobytes())
+            self._last = json.dumps(label), (receiver, words)
+        return self._last[1]
 
-    def _once(
-        self, label: list[Any], query: Query, told: Told, deal: Callable[[Wholes], Any], *, noisy: bool = True
-    ) -> Any:
-        """A box has one content, and a top-up is drawn once: two of them on one sum would average out."""
-        said, by = json.dumps(label[:-1]), json.dumps([query.name, hash_of(told)])
-        if self._last[:2] == (said, by):
-            return self._last[2]
-        if said in self._labels:
-            raise RefusedError(f"the words for {query.name!r} were dealt before, and are dealt once.")
-        self._labels.add(said)
-        self._note(said, by)
-        noise = self._noise(query, told, labelled(self._randomness, label)) if noisy else np.zeros(0, dtype=np.int64)
-        self._last = (said, by, deal(noise))
-        return self._last[2]
+    def _made(self, work: Work, asked: Asked, label: Label) -> tuple[str, Fields]:
+        """What is dealt to whom."""
+        dealer, piece, program = self._dealer, work.piece, work.program
+        if program == NULL:
+            return dealer.null(asked, piece)
+        if program == FACTOR:
+            self._factors[work.name] = work.said
+            return dealer.factor(asked, piece, projected(self._plan, work))
+        query = work.query
+        noise: Any = 0
+        if query is not None and piece[0] == 0:
+            noise = self._noise(query, labelled(self._randomness, label))
+        if program in (GRAM, OWN):
+            return dealer.gram(asked, noise) if program == GRAM else dealer.own(asked, noise)
+        coins = labelled(self._randomness, ["coins", *label])
+        if program == LENGTH:
+            return dealer.length(asked, piece, projected(self._plan, work), noise, coins)
+        lookup = looked_up(self._plan, work, self._factors)
+        if lookup is None:
+            raise RefusedError(f"nothing is dealt for {program!r}.")
+        return dealer.look_up(asked, piece, lookup, noise, coins)
 
-    def gram(self, query: Query) -> dict[str, Wholes]:
-        """The products of the pads, with the top-up."""
-        asked = self._asked(self._plan.release(query.name).first, query, {})
-
-        def deal(noise: Wholes) -> dict[str, Wholes]:
-            receiver, words = self._dealer.gram(asked, noise)
-            return {receiver: self._boxed(receiver, asked.label(GRAM), words)}
-
-        return dict(self._once(asked.label(GRAM), query, {}, deal))
-
-    def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
-        """The top-up."""
-        asked = self._asked(number, query, told)
-
-        def deal(noise: Wholes) -> dict[str, Wholes]:
-            receiver, words = self._dealer.own(asked, noise)
-            return {receiver: self._boxed(receiver, asked.label(OWN), words)}
-
-        return dict(self._once(asked.label(OWN), query, told, deal))
-
-    def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
-        """The table of a piece and its correction; the top-up is in that of the first."""
-        check_piece(piece, pieces_of(self._plan, query, told))
-        asked = self._asked(number, query, told)
-        deal = functools.partial(self._looked_up, asked, query, told, piece)
-        return dict(self._once(asked.label(TABLE, piece), query, told, deal, noisy=piece[0] == 0))
-
-    def _looked_up(
-        self, asked: Asked, query: JointSum, told: Told, piece: Piece, drawn: Wholes
-    ) -> dict[str, dict[str, Wholes]]:
-        table = query.lookup(self._plan, told)
-        if query.matrix == WHITENED:
-            self._dealer.add_matrix(WHITENED, said=self._whitened)
-        noise: Wholes | int = drawn if piece[0] == 0 else 0
-        if piece[0] == 0 and query.matrix != ONE:
-            noise = np.reshape(drawn, (table.outputs, -1))
-        receiver, words, correction = self._dealer.lookup(asked, table, query.matrix, noise, piece=piece)
-        return {
-            receiver: {
-                TABLE: self._boxed(receiver, asked.label(TABLE, piece), words),
-                DEALT_WORDS: self._boxed(receiver, asked.label(CORRECTION, piece), correction),
-            }
-        }
-
-    def _noise(self, query: Query, told: Told, randomness: Randomness) -> Wholes:
-        noise: Noise = noise_of(query, self._plan, told)
-        top_up = self._sealing.top_up(len(self._plan.names), noise.known)
+    def _noise(self, query: Query, randomness: Randomness) -> Wholes:
+        top_up = self._sealing.top_up(len(self._plan.names))
         if top_up == 0.0:
             return np.zeros(query.length, dtype=np.int64)
-        return wide_gaussian(noise.steps(top_up), query.length, randomness)
+        return wide_gaussian(noise_of(query, self._plan).steps(top_up), query.length, randomness)
 
-    def _boxed(self, receiver: str, label: list[Any], words: NDArray[Any]) -> Wholes:
-        data = np.ascontiguousarray(words).tobytes()
+    def _boxed(self, receiver: str, label: Label, fields: Fields) -> Wholes:
+        data = pack(fields, word_bits(self._plan))
         return packed_box(box(self._keys[receiver], label, self._name, data))
 
 
@@ -176,33 +134,22 @@ class RemoteDeals:
     def __init__(self, plan: Plan, helper: str, exchange: Exchange) -> None:
         self._plan, self._helper, self._exchange = plan, helper, exchange
 
-    def gram(self, query: Query) -> dict[str, Wholes]:
-        """For the Gram matrix."""
-        number = self._plan.release(query.name).first
-        return {name: words[DEALT_WORDS] for name, words in self._ask(Stage(GRAM), number, query, {}).items()}
+    def deal(self, work: Work) -> tuple[str, Wholes]:
+        """As the helper has it."""
+        boxes = self._said(work, "deal")
+        (place, *more) = boxes or ("",)
+        if more or place not in map(str, range(len(self._plan.names))):
+            raise WireError(f"helper {self._helper!r} dealt to {len(boxes)} parties in place of one.")
+        return self._plan.names[int(place)], box_of(self._helper, boxes, place)
 
-    def own(self, number: int, query: Query, told: Told) -> dict[str, Wholes]:
-        """For a sum of what each party has by itself."""
-        dealt = self._ask(Stage(OWN, said=tuple(told)), number, query, told)
-        return {name: words[DEALT_WORDS] for name, words in dealt.items()}
+    def recall(self, work: Work) -> None:
+        """Tell it."""
+        self._said(work, "recall")
 
-    def lookup(self, number: int, query: JointSum, told: Told, piece: Piece) -> dict[str, dict[str, Wholes]]:
-        """For a piece of a look-up."""
-        return self._ask(Stage(LOOKUP, piece, tuple(told)), number, query, told, TABLE, DEALT_WORDS)
-
-    def recall(self, number: int, query: Query, told: Told) -> None:
-        """Nothing: the helper lives on, or the run is lost."""
-
-    def _ask(self, stage: Stage, number: int, query: Query, told: Told, *wanted: str) -> dict[str, dict[str, Wholes]]:
-        frame = Frame("seal", 0, self._plan.digest, number, query.name, told, stage.text)
+    def _said(self, work: Work, name: str) -> Boxes:
+        stage = Stage(name, work.piece, tuple(work.said), work.program)
+        frame = Frame("seal", 0, self._plan.digest, work.number, work.name, work.said, stage.text)
         found = self._exchange([self._helper], frame, {})[self._helper].frame
         if found.kind == "unknown-plan":
-            raise lost(self._helper)
-        dealt: dict[str, dict[str, Wholes]] = {}
-        for place, name in enumerate(self._plan.names):
-            boxes = {what: f"{place} {what}" for what in wanted or (DEALT_WORDS,)}
-            if any(box in found.arrays for box in boxes.values()):
-                dealt[name] = {what: box_of(self._helper, found.arrays, box) for what, box in boxes.items()}
-        if len(dealt) != 1:
-            raise WireError(f"helper {self._helper!r} dealt to {len(dealt)} parties in place of one.")
-        return dealt
+            raise RestartedError([self._helper])
+        return found.arrays

@@ -1,9 +1,11 @@
-"""The words that all sides of the protocol share: stages, pieces of the records, what is dealt for a query."""
+"""The words that all sides of the protocol share: stages, programs, pieces of the records, who adds."""
 
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,28 +16,36 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
-from sottovoce.sealed.pads import GRAM, OWN, WHOLE, Asked, Piece, round_pieces
+from sottovoce.sealed.columns import Place, said_like
+from sottovoce.sealed.pads import GRAM, NOTHING_TOLD, OWN, WHOLE, Asked, Piece, TranscriptHash, program_pieces
 from sottovoce.sealed.sums import Call
+from sottovoce.sealed.words import word_bits
 
 Wholes = NDArray[np.int64]
 
-WHITENED: Final = "whitened"
-LOOKUP: Final = "lookup"
-DEALT_WORDS: Final = "dealt"
+NULL: Final = "null"  # programs, as the engine has them
+FACTOR: Final = "factor"
+LENGTH: Final = "length"
+LOOK_UP: Final = "look-up"
+DEALT: Final = "dealt"  # arrays of messages: what one party was dealt
+TOTAL: Final = "total"  # the sum of a message over all parties, from the one that added
+BOXED: Final = "boxed"
 _TRANSCRIPT: Final = "transcript"
 
 
 class Stage(NamedTuple):
-    """What a message of the protocol asks for, and of which records."""
+    """What a message of the protocol asks for, of which records; of a program, which of its messages."""
 
     name: str
     piece: Piece = WHOLE
     said: tuple[str, ...] = ()  # the arrays that everybody was told
+    program: str = ""
+    message: int = 0
 
     @property
     def text(self) -> str:
         """As a message carries it."""
-        return json.dumps({"stage": self.name, "piece": self.piece, "said": self.said})
+        return json.dumps({"stage" if key == "name" else key: value for key, value in self._asdict().items()})
 
     @classmethod
     def read(cls, text: str) -> Stage:
@@ -43,11 +53,61 @@ class Stage(NamedTuple):
         try:
             found = json.loads(text)
             name, (start, stop), said = found["stage"], found["piece"], tuple(found["said"])
+            program, message = found["program"], found["message"]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise RefusedError("a sealed message says its stage and which records it is about.") from None
-        if not (type(start) is int and type(stop) is int and all(type(one) is str for one in (name, *said))):
+        whole = all(type(number) is int for number in (start, stop, message))
+        if not (whole and all(type(one) is str for one in (name, program, *said))):
             raise RefusedError("a sealed message says its stage and which records it is about.")
-        return cls(name, (start, stop), said)
+        return cls(name, (start, stop), said, program, message)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is dealt for, and said in turn: a program over a piece of the records, in a round of a query."""
+
+    program: str
+    number: int = 0
+    query: Query | None = None  # None: of the set-up
+    told: Told | None = None
+    piece: Piece = WHOLE
+
+    @property
+    def name(self) -> str:
+        """Of its query, as a frame has it."""
+        return "" if self.query is None else self.query.name
+
+    @property
+    def said(self) -> Told:
+        """What everybody was told in the round."""
+        return self.told or {}
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a program that the query does not have in this round, and records that are cut otherwise."""
+        query, number = self.query, self.number
+        if isinstance(query, JointSum):
+            known = (query.program, *((FACTOR,) if query.factored else ()))
+            if self.program == FACTOR and number != plan.release(query.name).first:
+                raise RefusedError(f"query {query.name!r} has its factor of the first round, and not of {number}.")
+        else:
+            known = (NULL,) if query is None else (GRAM,) if isinstance(query, GramMatrix) else (OWN,)
+        if self.program not in known or (query is None and number):
+            raise RefusedError(f"nothing is said or dealt for {self.name!r} by a program {self.program!r}.")
+        if self.piece not in ((WHOLE,) if self.program in (GRAM, OWN) else pieces_of(plan)):
+            raise RefusedError(f"piece={list(self.piece)} is not of the records as the plan has them cut.")
+
+    def asked(self, transcript: TranscriptHash) -> Asked:
+        """What its labels have: the hash of all that was told so far."""
+        if self.query is None:
+            return Asked(0, NOTHING_TOLD)
+        return transcript.after(self.query.name, self.number, self.said)
+
+    def messages(self, plan: Plan) -> int:
+        """How many messages of each party it has."""
+        lookup = None
+        if isinstance(self.query, JointSum) and self.program == LOOK_UP:
+            lookup = self.query.lookup(plan, self.said)
+        return len(said_like(self.program, self.piece, place_of(plan, plan.names[0]), lookup))
 
 
 def widths_of(plan: Problem) -> dict[str, int]:
@@ -55,40 +115,44 @@ def widths_of(plan: Problem) -> dict[str, int]:
     return {name: plan.part(name).stop - plan.part(name).start + plan.part(name).constant for name in plan.names}
 
 
-def pieces_of(plan: Plan, query: JointSum, told: Told) -> tuple[Piece, ...]:
-    """The cuts of the records in a look-up: a public rule."""
-    return round_pieces(plan.records, len(plan.names), int(query.lookup(plan, told).nodes.size))
+def place_of(plan: Plan, name: str) -> Place:
+    """What a party knows of all parties."""
+    return Place(name, widths_of(plan), word_bits(plan), plan.scaled_loss.kind == "classification")
 
 
-def check_piece(piece: Piece, due: tuple[Piece, ...]) -> None:
-    """Refuse records that are not those of the public rule, or not the next: none may count twice in a sum."""
-    if piece not in due:
-        raise RefusedError(f"piece={list(piece)} is not of the records whose turn it is.")
+def places_of(plan: Problem) -> NDArray[np.int64]:
+    """For each column of a prepared row, where it stands among the parties' columns, one party after the other."""
+    widths = widths_of(plan)
+    found = [plan.part(name).place(local, plan.features) for name in plan.names for local in range(widths[name])]
+    return np.argsort(found)
 
 
-def dealt_for(query: Query) -> str:
-    """What is dealt for a sum of the query, as a stage names it."""
-    if isinstance(query, GramMatrix):
-        return GRAM
-    return LOOKUP if isinstance(query, JointSum) else OWN
+def pieces_of(plan: Plan) -> tuple[Piece, ...]:
+    """The cuts of the records in a program: a public rule."""
+    return program_pieces(plan.records, len(plan.names))
+
+
+def adder_of(names: Sequence[str], number: int, message: int) -> str | None:
+    """Who adds a message of all parties: one after the other, from three parties on; of two each does."""
+    return names[(number + message + 1) % len(names)] if len(names) > 2 else None
+
+
+def message_label(asked: Asked, program: str, message: int | str, piece: Piece) -> list[Any]:
+    """Of a message of a program: of its pad and its box; of what is dealt, or of a sum, by their name."""
+    return asked.label(f"{program} {message}", piece)
 
 
 def asked_after(call: Call, told: Told, asked: Asked) -> tuple[Call, Told]:
     """A sum's call and numbers, to make its label of: with the hash of all that was told before.
 
-    What a party has of a sum follows from that too, whitened columns for instance.
+    What a party has of a sum follows from that too, its factors for instance.
     """
     words = np.frombuffer(bytes.fromhex(asked.said), dtype=np.uint8)
     return call._replace(said=(*call.said, _TRANSCRIPT)), {**told, _TRANSCRIPT: words}
 
 
-class LostError(WireError):
-    """A run over sealed columns in which a party or the helper was stopped: nothing brings it back."""
+class RestartedError(WireError):
+    """An end that does not know the plan any more: it was restarted, and the run is played again with it."""
 
-
-def lost(who: str) -> LostError:
-    """What a run ends with in which somebody was stopped."""
-    return LostError(
-        f"{who!r} was stopped in the middle of a run over sealed columns, which is lost; what was charged stays "
-        "charged. Start a new fit (of a job: sottovoce fit --restart)."
-    )
+    def __init__(self, parties: Sequence[str]) -> None:
+        super().__init__(f"{parties[0]!r} was restarted again and again in one round of a run.", tuple(parties))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +19,20 @@ from sottovoce.door.sealed_gate import Own, SealedGate
 from sottovoce.errors import LeakError, RefusedError
 from sottovoce.federation.boxes import Boxes
 from sottovoce.federation.sealed_columns.messages import (
-    DEALT_WORDS,
-    WHITENED,
+    DEALT,
+    FACTOR,
+    LENGTH,
+    NULL,
+    TOTAL,
     Stage,
     Wholes,
+    Work,
+    adder_of,
     asked_after,
-    check_piece,
+    message_label,
     pieces_of,
+    place_of,
+    places_of,
     widths_of,
 )
 from sottovoce.plan.plan import Plan
@@ -30,79 +40,79 @@ from sottovoce.plan.problem import Problem
 from sottovoce.privacy.randomness import Randomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
-from sottovoce.sealed.columns import ONE, ROWS, Columns
+from sottovoce.sealed import fields
+from sottovoce.sealed.columns import ROW_BITS, Columns, Program, dealt_like
 from sottovoce.sealed.dealer import receiver_of
-from sottovoce.sealed.pads import (
-    COLUMNS,
-    CORRECTION,
-    GRAM,
-    OWN,
-    SCORES,
-    SLOPES,
-    TABLE,
-    Asked,
-    Piece,
-    TranscriptHash,
-    column_pieces,
-)
-from sottovoce.sealed.streams import hash_of, labelled, stream
+from sottovoce.sealed.fields import Fields
+from sottovoce.sealed.pads import GRAM, OWN, Asked, Piece, TranscriptHash, column_pieces
+from sottovoce.sealed.streams import labelled
 from sottovoce.sealed.sums import Call, ColumnSealer
+from sottovoce.sealed.tables import LookUp, Projection
+from sottovoce.sealed.words import exponent_of
 
 Array = NDArray[np.float64]
+_CHUNK: Final = 2**16  # records that are rounded at a time
 
 
 @dataclass
-class _Lookup:
-    """A look-up that is under way at a party."""
+class _Turn:
+    """A program over a piece of the records that a party is at."""
 
-    query: JointSum
+    work: Work
     asked: Asked
-    pieces: tuple[Piece, ...]
-    added: int = 0  # pieces whose part of the sum waits here
-    table: NDArray[np.uint64] | None = None
-    delta: NDArray[Any] | None = None  # this party's, masked
-    slopes: NDArray[Any] | None = None
-    total: Any = 0
+    program: Program
+    messages: int  # that it says in all
+    message: int = -1  # that it said last
+    padded: Fields = ()
+    left: Masked | None = None
+    total: Fields | None = None  # of that message over all parties, where this party added it
+
+    def label(self, what: str = "") -> list[Any]:
+        """Of the last message, or of the sum of all parties' ones."""
+        return message_label(self.asked, self.work.program, f"{self.message}{what}", self.work.piece)
 
 
 class ColumnRun:
-    """A party's side of one plan over sealed columns."""
+    """A party's side of one plan over sealed columns.
+
+    A piece that is asked from its first message begins again, and says the same. The message that it is at is said
+    again where the answer was lost.
+    """
 
     def __init__(self, plan: Plan, sealer: ColumnSealer, rows: Block, gate: SealedGate, randomness: Randomness) -> None:
-        holder = sealer.holder
-        labels = np.where(rows.usable_rows, rows.labels, np.nan) if holder else None
-        integers = integers_of(rows, plan, sealer.name)
-        bits = plan.preparation.bits
-        self._engine = Columns(sealer.name, plan.names, widths_of(plan), integers, labels, sealer.seed, bits)
+        self._place = place_of(plan, sealer.name)
+        coins = labelled(sealer.noise(randomness), ["rounding"])
+        integers, labels = integers_of(rows, plan, sealer.name, coins), rows.labels if sealer.holder else None
+        self._engine = Columns(self._place, integers, rows.usable_rows, labels, sealer.seed)
         self._plan, self._sealer, self._gate = plan, sealer, gate
-        self._randomness = sealer.noise(randomness)  # of dithers
         self._transcript = TranscriptHash()
-        self._lookup: _Lookup | None = None
+        self._turn: _Turn | None = None
+        self._parts: tuple[Asked | None, dict[Piece, Wholes]] = (None, {})  # of the sum at hand, by piece: each once
+        self._factors: dict[str, Told] = {}  # by query, what its factor was told
         self._pieces = column_pieces(plan.records, widths_of(plan))
-        self._received: set[tuple[str, Piece]] = set()  # a message that is repeated brings nothing new
-        self._shaped = ""  # hash of what the whitened columns were made by
 
-    def stage(self, frame: Frame, query: Query | None, round: Round) -> Masked | None:
+    def stage(self, frame: Frame, query: Query | None, round: Round) -> Masked | None:  # noqa: ARG002
         """What a message of the protocol is answered with; None where it only brings something."""
-        asked = Stage.read(frame.text)
-        if asked.name == "group":
+        stage = Stage.read(frame.text)
+        if stage.name == "group":
             return self._gate.group()
-        if asked.name in (COLUMNS, WHITENED):
-            return self._columns(asked, query, round, frame.arrays)
-        if asked.name == "receive":
-            matrix = ROWS if frame.query == "" else WHITENED
-            check_piece(asked.piece, self._pieces)
-            if (matrix, asked.piece) not in self._received:
-                others = self._opened(self._engine.columns_label(matrix, asked.piece), frame.arrays)
-                self._engine.receive_columns(others, matrix, asked.piece)
-                self._received.add((matrix, asked.piece))
+        if stage.name in ("columns", "receive"):
+            return self._columns(stage, frame.arrays)
+        told = {name: array for name, array in frame.arrays.items() if name in stage.said}
+        if stage.name == "recall" and query is not None:
+            self._check_told(query, frame.round, told)
+            self._transcript.after(query.name, frame.round, told)
             return None
-        if not isinstance(query, JointSum):
-            raise RefusedError(f"query {frame.query!r} looks nothing up, and has no stage {asked.name!r}.")
-        stages = {SCORES: self._scores, SLOPES: self._slopes, "gradient": self._more}
-        if asked.name not in stages:
-            raise RefusedError(f"a party over sealed columns has no stage {asked.name!r}.")
-        return stages[asked.name](query, frame, asked)
+        sent = {name: array for name, array in frame.arrays.items() if name not in stage.said}
+        work = Work(stage.program, frame.round, query, told, stage.piece)
+        if work.name != frame.query or stage.name not in ("say", "add", "end"):
+            raise RefusedError(f"a party over sealed columns has no stage {stage.name!r} of {frame.query!r}.")
+        if stage.name == "say":
+            return self._say(work, stage.message, sent)
+        if stage.name == "add":
+            return self._add(self._at(work, stage.message), sent)
+        self._end(self._at(work, stage.message, stage.message + 1), sent)
+        return None
 
     def share(self, query: Query, round: Round, frame: Frame) -> Share:
         """A party's part of a sum."""
@@ -112,145 +122,198 @@ class ColumnRun:
         asked = self._transcript.after(query.name, round.number, told)
 
         def product(own: Own) -> Wholes:
-            number = round.number
+            if isinstance(query, JointSum):
+                return self._whole_sum(query, asked, sent)
             if isinstance(query, GramMatrix):
-                return self._engine.gram(asked, self._dealt(asked.label(GRAM), 0, sent)).view(np.int64)
-            if not isinstance(query, JointSum):
-                dealt = self._dealt(asked.label(OWN), number, sent)
-                return self._engine.own(asked, own(), dealt).view(np.int64)
-            current = self._current(query, number)
-            part = self._part(current, current.pieces[-1], sent)
-            return np.asarray(part + current.total).ravel().view(np.int64)
+                like = (np.zeros(query.length, dtype=np.int64),)
+                return self._engine.gram(asked, self._dealt(asked.label(GRAM), asked, sent, like))
+            values = own()
+            return self._engine.own(asked, values, self._dealt(asked.label(OWN), asked, sent, (values,)))
 
         call, after = asked_after(call, told, asked)
         return self._gate.share(query, round._replace(told=after), call, product)
 
-    def _columns(self, asked: Stage, query: Query | None, round: Round, arrays: Boxes) -> Masked:
-        if "group" in arrays:
-            self._sealer.open_group(self._plan.label_party_name, arrays["group"])
-        check_piece(asked.piece, self._pieces)
-        told = {name: array for name, array in arrays.items() if name in asked.said}
-        matrix = ROWS
-        if asked.name == WHITENED:
-            matrix = WHITENED
-            if not isinstance(query, JointSum) or query.matrix != WHITENED:
-                raise RefusedError("the plan has no query of whitened columns.")
-            self._check_told(query, round.number, told)
-            if not self._engine.has(WHITENED):
-                made = query.columns(round._replace(told=told))
-                said = self._transcript.after(query.name, round.number, told).said
-                self._engine.add_matrix(WHITENED, made, said=said)
-                self._shaped = _shape(query, told)
-            self._check_shape(query, told)
-        at = self._engine.columns_label(matrix, asked.piece)
-        return self._gate.masked(asked.name, at, lambda: self._engine.columns(matrix, asked.piece))[0]
+    def _columns(self, stage: Stage, arrays: Boxes) -> Masked | None:
+        """Its own masked columns, or those of the others."""
+        if stage.piece not in self._pieces:
+            raise RefusedError(f"piece={list(stage.piece)} is not of the records as the plan has them cut.")
+        at = self._engine.columns_label(stage.piece)
+        if stage.name == "columns":
+            if "group" in arrays:
+                self._sealer.open_group(self._plan.label_party_name, arrays["group"])
+            return self._gate.masked("columns", at, lambda: self._engine.columns(stage.piece))[0]
+        count, widths = stage.piece[1] - stage.piece[0], widths_of(self._plan)
+        like = {name: (np.broadcast_to(np.int64(0), (count, width)),) for name, width in widths.items()}
+        self._engine.receive_columns(self._opened(at, arrays, like), stage.piece)
+        return None
 
-    def _scores(self, query: JointSum, frame: Frame, asked: Stage) -> Masked:
-        told = {name: frame.arrays[name] for name in asked.said if name in frame.arrays}
-        self._check_told(query, frame.round, told)
-        self._check_shape(query, told)
-        table = query.lookup(self._plan, told)
-        weights = own_columns(self._plan, self._sealer.name, told["weights"])
-        current, now = self._lookup, self._transcript.after(query.name, frame.round, told)
-        if current is None or current.asked != now:
-            current = _Lookup(query, now, pieces_of(self._plan, query, told))
-        if asked.piece in current.pieces[: current.added]:
-            return self._again(SCORES, now, asked.piece)
-        check_piece(asked.piece, current.pieces[current.added : current.added + 1])
-        current.table = self._dealt(now.label(TABLE, asked.piece), frame.round, frame.arrays, TABLE)
-        self._lookup = current
-        at = now.label(SCORES, asked.piece)
-        dithers = labelled(self._randomness, ["dithers", *at])
-        masked, current.delta = self._gate.masked(
-            SCORES, at, lambda: self._engine.scores(now, weights, table, dithers, piece=asked.piece)
-        )
-        return masked
-
-    def _slopes(self, query: JointSum, frame: Frame, asked: Stage) -> Masked:
-        current = self._current(query, frame.round)
-        if asked.piece in current.pieces[: current.added]:
-            return self._again(SLOPES, current.asked, asked.piece)
-        check_piece(asked.piece, current.pieces[current.added : current.added + 1])
-        masked, current.slopes = self._gate.masked(
-            SLOPES,
-            current.asked.label(SLOPES, asked.piece),
-            lambda: self._looked_up(current, asked.piece, frame.arrays),
-        )
-        return masked
-
-    def _again(self, name: str, asked: Asked, piece: Piece) -> Masked:
-        """What left for a piece that was added since: the same box, for a coordinator that was stopped just then."""
-        return self._gate.masked(name, asked.label(name, piece), _not_again)[0]
-
-    def _looked_up(self, current: _Lookup, piece: Piece, sent: Boxes) -> NDArray[np.uint64]:
-        """A share of what is looked up at all parties' scores."""
-        if current.delta is None:
-            raise RefusedError(f"round {current.asked.number} was asked for slopes before scores.")
-        deltas: dict[str, Any] = self._opened(current.asked.label(SCORES, piece), sent, np.uint16)
-        deltas[self._sealer.name] = current.delta
-        return self._engine.slopes(current.asked, deltas, current.table, piece=piece)
-
-    def _more(self, query: JointSum, frame: Frame, asked: Stage) -> None:
-        """A piece of the records that is not the last: its part of the sum waits here, once."""
-        current = self._current(query, frame.round)
-        if asked.piece in current.pieces[: current.added]:
-            return  # the answer was lost
-        check_piece(asked.piece, current.pieces[:-1])
-        current.total = current.total + self._part(current, asked.piece, frame.arrays)
-        current.added, current.table, current.delta, current.slopes = current.added + 1, None, None, None
-
-    def _part(self, current: _Lookup, piece: Piece, sent: Boxes) -> NDArray[np.uint64]:
-        """Of the sum over the piece whose turn it is."""
-        asked, matrix = current.asked, current.query.matrix
-        check_piece(piece, current.pieces[current.added : current.added + 1])
-        dealt = self._dealt(asked.label(CORRECTION, piece), asked.number, sent)
-        if matrix == ONE:
-            words = self._looked_up(current, piece, sent)
-            pad = stream(self._sealer.seed, asked.label(SLOPES, piece), words.size).reshape(words.shape)
-            slopes: dict[str, Any] = {self._sealer.name: words - pad}
+    def _say(self, work: Work, message: int, sent: Boxes) -> Masked | None:
+        """The next message of a program, or the last once more."""
+        turn = self._turn
+        again = turn is not None and turn.message == 0 and _same(turn.work, work)
+        if message == 0 and not (again and turn is not None and work.asked(self._transcript) == turn.asked):
+            self._turn = None
+            turn = self._begun(work, sent)
+            make = functools.partial(next, turn.program)
         else:
-            if current.slopes is None:
-                raise RefusedError(f"round {asked.number} was asked for a sum before slopes.")
-            slopes = {**self._opened(asked.label(SLOPES, piece), sent), self._sealer.name: current.slopes}
-        return self._engine.gradient(asked, slopes, dealt, matrix, piece=piece)
+            turn = self._at(work, message, message - 1)
+            if turn.message == message:
+                return turn.left
+            if message >= turn.messages:
+                raise RefusedError(f"a program {work.program!r} has {turn.messages} messages, and not {message + 1}.")
+            make = functools.partial(turn.program.send, self._total(turn, sent))
+        self._turn, turn.message, turn.total = None, message, None  # a refusal ends it: it begins again
+        turn.left, turn.padded = self._gate.masked("message", turn.label(), make)
+        self._turn = turn
+        return turn.left
 
-    def _current(self, query: JointSum, number: int) -> _Lookup:
-        current = self._lookup
-        if current is None or (current.asked.number, current.query.name) != (number, query.name):
-            raise RefusedError(f"query {query.name!r} in round {number} was not asked for scores first.")
-        return current
+    def _add(self, turn: _Turn, sent: Boxes) -> Masked:
+        """The sum over the parties of the message that it is at, for all of them."""
+        if self._sealer.name != adder_of(self._plan.names, turn.asked.number, turn.message):
+            raise RefusedError("one party in turn adds what all parties say, and nobody else.")
+        if turn.total is None:
+            turn.total = self._added(turn, sent)
+        return self._gate.added("total", turn.label(" total"), turn.total)
 
-    def _check_told(self, query: JointSum, number: int, told: Told) -> None:
+    def _end(self, turn: _Turn, sent: Boxes) -> None:
+        """The end of a program over a piece: its part of a sum waits here."""
+        if turn.message == turn.messages:
+            return  # the answer was lost
+        if turn.message != turn.messages - 1:
+            raise RefusedError(f"a program {turn.work.program!r} has {turn.messages} messages; ask for all of them.")
+        total = self._total(turn, sent)
+        turn.message += 1
+        try:
+            turn.program.send(total)
+        except StopIteration as stop:
+            if stop.value is not None:
+                self._parts[1][turn.work.piece] = stop.value
+            return
+        raise LeakError(f"the program {turn.work.program!r} has more messages than it says; nothing was released.")
+
+    def _whole_sum(self, query: JointSum, asked: Asked, sent: Boxes) -> Wholes:
+        """Over all pieces; the last one may end with this message."""
+        turn, (of, parts) = self._turn, self._parts
+        if turn is not None and (turn.asked, turn.message) == (asked, turn.messages - 1):
+            self._end(turn, sent)
+        if of != asked or set(parts) != set(pieces_of(self._plan)):
+            raise RefusedError(f"query {query.name!r} in round {asked.number} lacks the parts of some records.")
+        return np.asarray(sum(parts.values()), dtype=np.int64)
+
+    def _begun(self, work: Work, sent: Boxes) -> _Turn:
+        """A program over a piece, from its first message on."""
+        work.check(self._plan)
+        query, told = work.query, work.said
+        if query is not None:
+            self._check_told(query, work.number, told)
+        asked = work.asked(self._transcript)
+        lookup = None
+        if isinstance(query, JointSum):
+            if work.program == FACTOR:
+                self._factors[query.name] = told
+            elif self._parts[0] != asked:
+                self._parts = asked, {}
+            lookup = looked_up(self._plan, work, self._factors)
+        like = dealt_like(work.program, work.piece, self._place, lookup)
+        dealt = self._dealt(message_label(asked, work.program, DEALT, work.piece), asked, sent, like)
+        return _Turn(work, asked, self._program(work, asked, lookup, dealt), work.messages(self._plan))
+
+    def _program(self, work: Work, asked: Asked, lookup: LookUp | None, dealt: Fields | None) -> Program:
+        engine, piece = self._engine, work.piece
+        if work.program == NULL:
+            return engine.null(asked, piece, dealt)
+        if lookup is not None:
+            weights = own_columns(self._plan, self._sealer.name, work.said["weights"])
+            return engine.look_up(asked, piece, lookup, weights, dealt)
+        made = engine.length if work.program == LENGTH else engine.factor
+        return made(asked, piece, projected(self._plan, work), dealt)
+
+    def _at(self, work: Work, *messages: int) -> _Turn:
+        """The program that this party is at, which has said one of these messages last."""
+        turn = self._turn
+        if turn is None or not _same(turn.work, work) or turn.message not in messages:
+            raise RefusedError(f"{work.program!r} was not asked from its first message on; ask for that.")
+        return turn
+
+    def _total(self, turn: _Turn, sent: Boxes) -> Fields:
+        """The sum over the parties of the message that it is at."""
+        adder = adder_of(self._plan.names, turn.asked.number, turn.message)
+        if adder is None:
+            return self._added(turn, sent)
+        if turn.total is not None:
+            return turn.total
+        if adder == self._sealer.name or TOTAL not in sent:
+            raise RefusedError("a sealed message lacks the sum of the one before it.")
+        return self._sealer.opened(turn.label(" total"), adder, sent[TOTAL], turn.padded)
+
+    def _added(self, turn: _Turn, sent: Boxes) -> Fields:
+        others = self._opened(turn.label(), sent, dict.fromkeys(self._plan.names, turn.padded))
+        return functools.reduce(fields.add, others.values(), turn.padded)
+
+    def _check_told(self, query: Query, number: int, told: Told) -> None:
         reason = query.objection(self._plan, number, told)
         if reason is not None:
             raise RefusedError(f"query {query.name!r} in round {number} {reason}.")
 
-    def _check_shape(self, query: JointSum, told: Told) -> None:
-        """Refuse a sum over whitened columns that would not say by which numbers, the same for all, they were made."""
-        if query.matrix == WHITENED and self._engine.has(WHITENED) and self._shaped != _shape(query, told):
-            raise RefusedError(f"query {query.name!r}: the whitened columns were made by other numbers.")
-
-    def _opened(self, at: list[Any], sent: Boxes, kind: type[Any] = np.uint64) -> dict[str, NDArray[Any]]:
-        """The padded words of all other parties, by the boxes of a message."""
+    def _opened(self, at: list[Any], sent: Boxes, like: Mapping[str, Fields]) -> dict[str, Fields]:
+        """What all other parties said, by the boxes of a message."""
         names = {str(place): name for place, name in enumerate(self._plan.names) if name != self._sealer.name}
         if not set(names) <= set(sent):
             raise RefusedError("a sealed message lacks the words of a party.")
-        return {name: self._sealer.opened(at, name, sent[place], kind) for place, name in names.items()}
+        return {name: self._sealer.opened(at, name, sent[place], like[name]) for place, name in names.items()}
 
-    def _dealt(self, at: list[Any], number: int, sent: Boxes, name: str = DEALT_WORDS) -> NDArray[np.uint64] | None:
+    def _dealt(self, at: list[Any], asked: Asked, sent: Boxes, like: Fields) -> Fields | None:
         """What the party whose turn it is was dealt; None for the others, who make their share."""
-        if (name in sent) != (self._sealer.name == receiver_of(self._plan.names, number)):
-            raise RefusedError(f"round {number}: one party in turn is dealt words, and nobody else.")
-        return self._sealer.dealt(at, sent[name]) if name in sent else None
+        if (DEALT in sent) != (self._sealer.name == receiver_of(self._plan.names, asked.number)):
+            raise RefusedError(f"round {asked.number}: one party in turn is dealt words, and nobody else.")
+        return self._sealer.dealt(at, sent[DEALT], like) if DEALT in sent else None
 
 
-def integers_of(rows: Block, plan: Plan, party: str) -> Wholes:
-    """Prepared rows as whole numbers of the grid, none longer than the party's share of a row."""
-    width, bits = widths_of(plan)[party], plan.preparation.bits
-    found = np.rint(rows.dense_rows(width) * 2.0**bits).astype(np.int64)
-    most = 4.0**bits * min(1.0, float(plan.row_shares()[plan.names.index(party)]) * (1 + 2.0**-30))
-    if np.any((found.astype(np.float64) ** 2).sum(axis=1) > most):
-        raise LeakError("a part of a row is longer than the plan allows; nothing was released.")
+def _same(one: Work, other: Work) -> bool:
+    """Whether two messages are about the same program and piece; what it was told comes with the first alone."""
+    return (one.program, one.number, one.name, one.piece) == (other.program, other.number, other.name, other.piece)
+
+
+def projected(plan: Plan, work: Work) -> Projection:
+    """P of a program, over the parties' columns, one party after the other."""
+    query = work.query
+    found = query.projection(plan, work.said) if isinstance(query, JointSum) else None
+    if found is None:
+        raise RefusedError(f"query {work.name!r} in round {work.number} has no projection.")
+    return Projection(np.ascontiguousarray(found[np.argsort(places_of(plan))]), exponent_of(plan))
+
+
+def looked_up(plan: Plan, work: Work, factors: Mapping[str, Told]) -> LookUp | None:
+    """What a look-up looks up, with the P that its factor was told; None for other programs."""
+    query = work.query
+    if not isinstance(query, JointSum) or work.program in (FACTOR, LENGTH):
+        return None
+    lookup = query.lookup(plan, work.said)
+    if not query.factored:
+        return lookup
+    if query.name not in factors:
+        raise RefusedError(f"query {query.name!r} in round {work.number} was not asked for its factor first.")
+    first = Work(FACTOR, plan.release(query.name).first, query, factors[query.name])
+    return dataclasses.replace(lookup, projection=projected(plan, first).matrix)
+
+
+def integers_of(rows: Block, plan: Plan, party: str, coins: Randomness) -> Wholes:
+    """Prepared rows as whole numbers of 2^-8, rounded at random; none is longer than the party's share of a row.
+
+    A row that this makes longer than its bound is rounded toward zero instead.
+    """
+    width, share = widths_of(plan)[party], float(plan.row_shares()[plan.names.index(party)])
+    most, exact = int(4.0**ROW_BITS * min(1.0, share * (1 + 2.0**-30))), rows.dense_rows(width)
+    found = np.empty(exact.shape, dtype=np.int64)
+    for start in range(0, len(exact), _CHUNK):
+        scaled = exact[start : start + _CHUNK] * 2.0**ROW_BITS
+        drawn = np.frombuffer(coins.bytes(4 * scaled.size), dtype="<u4").reshape(scaled.shape)
+        rounded = np.floor(scaled + drawn * 2.0**-32)
+        longer = (rounded**2).sum(axis=1) > most
+        rounded[longer] = np.trunc(scaled[longer])
+        if np.any((rounded**2).sum(axis=1) > most):
+            raise LeakError("a part of a row is longer than the plan allows; nothing was released.")
+        found[start : start + _CHUNK] = rounded
     return found
 
 
@@ -258,11 +321,3 @@ def own_columns(plan: Problem, party: str, whole: Array) -> Array:
     """A party's entries of a vector over all columns."""
     part = plan.part(party)
     return np.append(whole[part.start : part.stop], whole[plan.features :] if part.constant else [])
-
-
-def _not_again() -> NDArray[Any]:
-    raise RefusedError("a piece of the records that was added is masked no more.")
-
-
-def _shape(query: JointSum, told: Told) -> str:
-    return hash_of({name: told[name] for name in query.shaping})

@@ -125,13 +125,13 @@ def keyed(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, Ke
     return plan.model_copy(update={"keys": tuple(prints.items())}), keys
 
 
-def noise_left(plan: Plan, pool: Pool, noise: Noise) -> float:
+def noise_left(plan: Plan, pool: Pool) -> float:
     """Of sigma^2, to an adversary that has no part of the canary; 0 where nothing hides it."""
     sealing, parties = plan.sealing, len(plan.names)
     if sealing is None:
         return 1.0
     shares = parties - 1 if "parties" in pool else 0
-    return sealing.left(parties, shares, dealer="coordinator" in pool, known=noise.known)
+    return sealing.left(parties, shares, dealer="coordinator" in pool)
 
 
 class SealedRows(Side):
@@ -142,7 +142,7 @@ class SealedRows(Side):
         self.pool, self.own = pool, plan.names[0]
         if not all(block.null_rows.all() for name, block in self.blocks.items() if name != self.own):
             raise InputError("a game about sealed sums has null rows at all parties but the first.")
-        left = math.sqrt(noise_left(plan, pool, Noise(plan.releases[0], 1.0, 1.0)))
+        left = math.sqrt(noise_left(plan, pool))
         self.releases = {r.query: r.model_copy(update={"std": r.std * left}) for r in plan.releases}
 
     def sealed_play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> Transcript:
@@ -165,7 +165,7 @@ class SealedRows(Side):
                     )
                     for name, gate in gates.items()
                 }
-                noise = noise_of(self.queries[self.own][ask.query], plan, ask.arrays)
+                noise = noise_of(self.queries[self.own][ask.query], plan)
                 value = opener.open(shares, noise, label_of(ask.query, number, call, {**ask.reminder, **ask.arrays}))
                 seen = np.rint(value / noise.release.step).astype(np.int64)
                 if "coordinator" in self.pool:
@@ -334,13 +334,13 @@ class _Protocol:
         plan = self.plan
         query = self.side.queries[plan.names[0]][ask.query]
         told = self.sums._told(ask, query)
-        noise, asked = noise_of(query, plan, told), self.sums._transcript.after(query.name, number, told)
+        noise, asked = noise_of(query, plan), self.sums._transcript.after(query.name, number, told)
         seen = np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0).view(np.int64)
         if "coordinator" in pool:
             seen = seen - self.deals.drawn
         if "parties" in pool:
             seen = seen - sum(self.sealers[name].drawn for name in plan.names[1:])
-        return Opened(ask.query, asked, told, seen, noise.steps(noise_left(plan, pool, noise)))
+        return Opened(ask.query, asked, told, seen, noise.steps(noise_left(plan, pool)))
 
 
 def seeds_of(plan: Plan, keys: Keys) -> dict[str, bytes]:
