@@ -37,9 +37,7 @@ class DealingGate:
         self._plan, self._randomness, self._used = plan, randomness, used
         self._last: tuple[str, Share] | None = None
 
-    def top_up(
-        self, query: Query, number: int, call: Call, told: Mapping[str, NDArray[Any]], sealer: Sealer
-    ) -> Share:
+    def top_up(self, query: Query, number: int, call: Call, told: Mapping[str, NDArray[Any]], sealer: Sealer) -> Share:
         """The helper's part of a sealed sum by rows: no value, the top-up, and the masks of the roster."""
         label = label_of(query.name, number, call, query.follows_from(told, {}))  # it is told all, each time
         spare = 0 if self._plan.sealing is None else self._plan.sealing.spare

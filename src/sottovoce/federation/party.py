@@ -520,7 +520,9 @@ class Party(Answering):
             return self._signed(plan)
         self._check_trains(plan)
         if plan.digest in self._seen and self._account is None:
-            raise RefusedError("this plan was run before, and a party without a ledger does not remember what it released.")
+            raise RefusedError(
+                "this plan was run before, and a party without a ledger does not remember what it released."
+            )
         recipe = self._recipe(plan)
         alone = plan.names == (self.name,)
         if self._identity is None and not alone:

@@ -56,9 +56,7 @@ class ColumnSums:
     before. `reopen` has the plan opened at ends that do not know it any more.
     """
 
-    def __init__(
-        self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener, reopen: Reopen = _nobody
-    ) -> None:
+    def __init__(self, plan: Plan, exchange: Exchange, deals: Deals, opener: Opener, reopen: Reopen = _nobody) -> None:
         self._plan, self._exchange, self._deals, self._opener = plan, exchange, deals, opener
         self._reopen = reopen
         self._order = places_of(plan)

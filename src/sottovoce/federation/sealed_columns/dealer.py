@@ -109,13 +109,17 @@ class LocalDeals:
             noise = self._noise(query, labelled(self._randomness, label))
         if program in (GRAM, OWN):
             return dealer.gram(asked, noise) if program == GRAM else dealer.own(asked, noise)
-        coins = labelled(self._randomness, ["coins", *label])
+        coins = self._coins(label)
         if program == LENGTH:
             return dealer.length(asked, piece, projected(self._plan, work), noise, coins)
         lookup = looked_up(self._plan, work, self._factors)
         if lookup is None:
             raise RefusedError(f"nothing is dealt for {program!r}.")
         return dealer.look_up(asked, piece, lookup, noise, coins)
+
+    def _coins(self, label: Label) -> Randomness:
+        """Of the bits that are looked up: by the key and the label, as noise is."""
+        return labelled(self._randomness, ["coins", *label])
 
     def _noise(self, query: Query, randomness: Randomness) -> Wholes:
         top_up = self._sealing.top_up(len(self._plan.names))

@@ -41,14 +41,14 @@ from sottovoce.privacy.randomness import Randomness
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed import fields
-from sottovoce.sealed.columns import ROW_BITS, Columns, Program, dealt_like
+from sottovoce.sealed.columns import Columns, Program, dealt_like
 from sottovoce.sealed.dealer import receiver_of
 from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pads import GRAM, OWN, Asked, Piece, TranscriptHash, column_pieces
 from sottovoce.sealed.streams import labelled
 from sottovoce.sealed.sums import Call, ColumnSealer
 from sottovoce.sealed.tables import LookUp, Projection
-from sottovoce.sealed.words import exponent_of
+from sottovoce.sealed.words import ROW_BITS, exponent_of
 
 Array = NDArray[np.float64]
 _CHUNK: Final = 2**16  # records that are rounded at a time
@@ -303,7 +303,7 @@ def integers_of(rows: Block, plan: Plan, party: str, coins: Randomness) -> Whole
     A row that this makes longer than its bound is rounded toward zero instead.
     """
     width, share = widths_of(plan)[party], float(plan.row_shares()[plan.names.index(party)])
-    most, exact = int(4.0**ROW_BITS * min(1.0, share * (1 + 2.0**-30))), rows.dense_rows(width)
+    most, exact = int(4.0**ROW_BITS * share), rows.dense_rows(width)
     found = np.empty(exact.shape, dtype=np.int64)
     for start in range(0, len(exact), _CHUNK):
         scaled = exact[start : start + _CHUNK] * 2.0**ROW_BITS

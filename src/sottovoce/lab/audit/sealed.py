@@ -6,11 +6,13 @@
     coordinator and parties   less both: beyond what is promised
 
 Gates, masks, pads and the dealer are the real ones; no frames and no ledgers, and the keys of pairs are seeded. By
-columns the low bits of the masks are coins that some adversary knows, and the likelihood is given the coins.
+columns rows are rounded and bits are looked up by coins that some adversary knows, and the likelihood is given the
+coins.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -33,21 +35,34 @@ from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.replies import Reply
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
-from sottovoce.federation.sealed_columns.messages import widths_of
-from sottovoce.federation.sealed_columns.party import ColumnRun, integers_of, own_columns
+from sottovoce.federation.sealed_columns.messages import (
+    FACTOR,
+    LENGTH,
+    LOOK_UP,
+    NULL,
+    Work,
+    message_label,
+    pieces_of,
+    place_of,
+)
+from sottovoce.federation.sealed_columns.party import ColumnRun, integers_of, looked_up, own_columns, projected
 from sottovoce.lab.audit.transcript import Message, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.randomness import Randomness
+from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.columns import ONE, ROWS, Columns
-from sottovoce.sealed.pads import SCORES, Asked
+from sottovoce.sealed import fields
+from sottovoce.sealed.columns import Columns, Program
+from sottovoce.sealed.dealer import Dealer
+from sottovoce.sealed.fields import Fields
+from sottovoce.sealed.pads import NOTHING_TOLD, Asked, column_pieces
 from sottovoce.sealed.pair_keys import PairKeys, RunKey, fingerprint_of
-from sottovoce.sealed.streams import Label, masks, stream
-from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Opener, Sealer, label_of
-from sottovoce.sealed.tables import Lookup
+from sottovoce.sealed.streams import Label, masks
+from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Opener, Sealer, from_ring, label_of
+from sottovoce.sealed.words import word_bits
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -61,9 +76,11 @@ class _Seen:
 
     def sealed(self: Any, values: Integers, noise: Noise, label: Label, randomness: Randomness) -> Integers:
         words: Integers = self.kind.sealed(self, values, noise, label, randomness)
-        mask = masks(self._keys, self.name, label[4], label, values.size)
-        self.put_in = (words.view(np.uint64) - mask).view(np.int64)
-        self.drawn = self.put_in - values
+        mask = masks(self._keys, self.name, label[4], label, words.size)
+        put_in = from_ring(words.view(np.uint64) - mask, self.bits)
+        assert put_in is not None, "words of the ring"  # noqa: S101
+        self.put_in, spare = put_in, 64 - self.bits
+        self.drawn = ((put_in - values) << spare) >> spare
         return words
 
 
@@ -79,33 +96,73 @@ class _SeenColumns(_Seen, ColumnSealer):
     drawn: Integers
 
 
+class Recorded(Randomness):
+    """Bits of a source, which are remembered."""
+
+    secure = False
+
+    def __init__(self, source: Randomness) -> None:
+        self._source, self.drawn = source, b""
+
+    def bytes(self, count: int) -> bytes:
+        """The next ones of the source."""
+        found = self._source.bytes(count)
+        self.drawn += found
+        return found
+
+
+class Replayed(Randomness):
+    """Bits that were drawn before."""
+
+    secure = False
+
+    def __init__(self, drawn: bytes) -> None:
+        self._left = drawn
+
+    def bytes(self, count: int) -> bytes:
+        """The next ones of them."""
+        found, self._left = self._left[:count], self._left[count:]
+        return found
+
+
 class _SeenDeals(LocalDeals):
-    """A dealer that remembers its last top-up."""
+    """A dealer that remembers its last top-up, and its last coins."""
 
     drawn: Integers
+    coins: Recorded
 
-    def _noise(self, query: Query, told: Told, randomness: Randomness) -> Integers:
-        self.drawn = super()._noise(query, told, randomness)
+    def _noise(self, query: Query, randomness: Randomness) -> Integers:
+        self.drawn = super()._noise(query, randomness)
         return self.drawn
+
+    def _coins(self, label: Label) -> Randomness:
+        self.coins = Recorded(super()._coins(label))
+        return self.coins
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A sum that was opened: what is left of it to an adversary, in steps of its grid, and with how much noise."""
+    """A sum that was opened: what is left of it to an adversary, in steps of its grid, and with how much noise.
+
+    `coins` are those of the dealer, which it knows and nobody else; bounds hold for each of them.
+    """
 
     query: str
+    number: int
     asked: Asked
     told: Told
     left: Integers
     std: Array | float  # in steps
+    coins: bytes = b""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """All sums of a run, in order, and the model."""
+    """All sums of a run, in order, the model, and the coins by which each party's rows were rounded."""
 
     opened: tuple[Opened, ...]
     solution: Solution
+    rounding: Mapping[str, bytes]
 
 
 def keyed(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, Keys]:
@@ -182,16 +239,13 @@ class SealedRows(Side):
 
 
 class SealedColumns:
-    """One of two data sets by columns. Labels are numbers: a look-up has no coins but the low bits of the masks."""
+    """One of two data sets by columns, one piece of records."""
 
     def __init__(self, plan: Plan, data: Data, pool: Pool, script: tuple[tuple[float, ...], ...] = ()) -> None:
-        if plan.scaled_loss.kind != "regression":
-            raise InputError("audits of sealed columns are of numbers: for classes the holder has secret dithers too.")
         self.plan, self.pool, self.script = plan, pool, script
         self.form = algorithms.of(plan)
         self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
         self.queries = {name: queries_of(self.form, plan, name) for name in plan.names}
-        self.rows = np.hstack([integers_of(block, plan, name) for name, block in self.blocks.items()])
 
     def text(self) -> Coordination:
         """The algorithm's own, or gradients at the weights of a script."""
@@ -200,8 +254,10 @@ class SealedColumns:
         return self._scripted()
 
     def _scripted(self) -> Coordination:
+        query = self.queries[self.plan.names[0]]["gradient"]
+        assert isinstance(query, GradientSum), query.name  # noqa: S101
         for weights in self.script:
-            yield Ask("gradient", {"weights": np.array(weights)})
+            yield Ask("gradient", query.asked_at(np.array(weights)))
         return np.zeros(self.plan.dimension)
 
     def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> Sums:
@@ -217,53 +273,104 @@ class SealedColumns:
                 ask = text.send({"sum": value})
         except StopIteration as stop:
             found = stop.value
-        return Sums(tuple(opened), found if isinstance(found, Solution) else Solution(found))
+        solution = found if isinstance(found, Solution) else Solution(found)
+        return Sums(tuple(opened), solution, {name: coins.drawn for name, coins in run.rounding.items()})
 
     def log_likelihood(self, sums: Sums, seeds: Mapping[str, bytes]) -> float:
         """Of the opened sums given this data set and the coins, up to a constant."""
-        memories = {name: self.form.remember(self.plan, block) for name, block in self.blocks.items()}
-        found = ((one.left - self.exact(one, memories, seeds)) / one.std for one in sums.opened)
+        clear = Clear(self, sums.rounding, seeds)
+        found = ((one.left - clear.sum(one)) / one.std for one in sums.opened)
         return -0.5 * math.fsum(float(np.sum(away**2)) for away in found)
 
-    def exact(self, one: Opened, memories: Mapping[str, Any], seeds: Mapping[str, bytes]) -> Integers:
-        """The sum without noise, given the coins; what parties keep is in their memories."""
-        rounds = {
-            n: Round(self.plan, one.asked.number, one.told, self.blocks[n], memories.get(n)) for n in self.plan.names
-        }
-        queries = {name: self.queries[name][one.query] for name in rounds}
-        query = queries[self.plan.names[0]]
+
+class Clear:
+    """The sums of one data set without noise, by the pads and coins of a run: what its parties say, all of it known."""
+
+    def __init__(self, side: SealedColumns, rounding: Mapping[str, bytes], seeds: Mapping[str, bytes]) -> None:
+        plan = self.plan = side.plan
+        self.side, self.seeds = side, {name: seeds[name] for name in plan.names}
+        self.parties, self._factors = dict[str, Columns](), dict[str, Told]()
+        for name, block in side.blocks.items():
+            rows = integers_of(block, plan, name, Replayed(rounding[name]))
+            labels = block.labels if name == plan.label_party_name else None
+            place = place_of(plan, name)
+            self.parties[name] = Columns(place, rows, block.usable_rows, labels, seeds[name])
+        place = place_of(plan, plan.names[0])
+        self.dealer = Dealer(self.seeds, place.widths, plan.records, place.bits, classes=place.classes)
+        for piece in column_pieces(plan.records, place.widths):
+            said = {n: self.padded(n, p.columns_label(piece), p.columns(piece)) for n, p in self.parties.items()}
+            for name, party in self.parties.items():
+                party.receive_columns({other: each for other, each in said.items() if other != name}, piece)
+        first, (piece,) = Asked(0, NOTHING_TOLD), pieces_of(plan)
+        dealt = self.dealer.null(first, piece)
+        self.play(NULL, first, dealt, lambda party, words: party.null(first, piece, words))
+
+    def padded(self, name: str, label: Label, said: Fields) -> Fields:
+        """As the others see it."""
+        return fields.subtract(said, fields.streams(self.seeds[name], label, said))
+
+    def play(
+        self, program: str, asked: Asked, dealt: tuple[str, Fields], begin: Callable[[Columns, Fields | None], Program]
+    ) -> Integers:
+        """All messages of a program, and the sum of what the parties have at its end."""
+        (piece,), (receiver, words) = pieces_of(self.plan), dealt
+        running = {name: begin(party, words if name == receiver else None) for name, party in self.parties.items()}
+        said, ends, number = {name: next(one) for name, one in running.items()}, list[Integers](), 0
+        while said:
+            label = message_label(asked, program, number, piece)
+            total = functools.reduce(fields.add, (self.padded(name, label, each) for name, each in said.items()))
+            said = {}
+            for name, one in running.items():
+                try:
+                    said[name] = one.send(total)
+                except StopIteration as end:
+                    ends += [] if end.value is None else [end.value]
+            number += 1
+        return np.asarray(sum(ends), dtype=np.int64)
+
+    def sum(self, one: Opened) -> Integers:
+        """The sum that was opened, without noise, given the coins."""
+        plan, side, asked, (piece,) = self.plan, self.side, one.asked, pieces_of(self.plan)
+        queries = {name: side.queries[name][one.query] for name in plan.names}
+        query = queries[plan.names[0]]
         if isinstance(query, GramMatrix):
-            return np.asarray((self.rows.T @ self.rows)[query.places])
+            dealt = self.dealer.gram(asked)
+            shares = [p.gram(asked, dealt[1] if name == dealt[0] else None) for name, p in self.parties.items()]
+            return self._signed(np.sum(shares, axis=0))
         if not isinstance(query, JointSum):
-            step = self.plan.release(one.query).step
+            step, rounds = (
+                plan.release(one.query).step,
+                {n: Round(plan, one.number, one.told, b, {}) for n, b in side.blocks.items()},
+            )
             each = [np.rint(queries[name].value(at) / step) for name, at in rounds.items()]
             return np.asarray(np.sum(each, axis=0), dtype=np.int64)
-        slopes = self.slopes(query.lookup(self.plan, one.told), one, seeds)
-        if query.matrix == ONE:
-            return np.asarray(slopes.sum(axis=0))
-        rows = self.rows
-        if query.matrix != ROWS:
-            rows = np.hstack([own.columns(rounds[n]) for n, own in queries.items() if isinstance(own, JointSum)])
-        return np.asarray((slopes.T @ rows).ravel())
+        coins = Replayed(one.coins)
+        if query.program == LENGTH:
+            p = projected(plan, Work(LENGTH, one.number, query, one.told))
+            dealt = self.dealer.length(asked, piece, p, 0, coins)
+            return self._signed(self.play(LENGTH, asked, dealt, lambda party, d: party.length(asked, piece, p, d)))
+        if query.factored and query.name not in self._factors:
+            self._factors[query.name] = one.told
+            p = projected(plan, Work(FACTOR, one.number, query, one.told))
+            dealt = self.dealer.factor(asked, piece, p)
+            self.play(FACTOR, asked, dealt, lambda party, d: party.factor(asked, piece, p, d))
+        lookup = looked_up(plan, Work(LOOK_UP, one.number, query, one.told), self._factors)
+        assert lookup is not None, query.name  # noqa: S101
+        weights = {name: own_columns(plan, name, one.told["weights"]) for name in plan.names}
+        dealt = self.dealer.look_up(asked, piece, lookup, 0, coins)
+        return self._signed(
+            self.play(
+                LOOK_UP,
+                asked,
+                dealt,
+                lambda party, d: party.look_up(asked, piece, lookup, weights[party.place.name], d),
+            )
+        )
 
-    def slopes(self, lookup: Lookup, one: Opened, seeds: Mapping[str, bytes]) -> Integers:
-        """What is looked up for every record, given the low bits of the masks."""
-        piece, plan = (0, self.plan.records), self.plan
-        scores, pads = (np.zeros(plan.records, dtype=np.uint16) for _ in range(2))
-        labels: Array = np.zeros(plan.records)
-        for name, block in self.blocks.items():
-            held = np.where(block.usable_rows, block.labels, math.nan) if name == plan.label_party_name else None
-            rows, bits = integers_of(block, plan, name), plan.preparation.bits
-            engine = Columns(name, plan.names, widths_of(plan), rows, held, b"", bits)
-            weights = own_columns(plan, name, one.told["weights"])
-            scores += engine.scores(one.asked, weights, lookup, _NoDithers())
-            pads += stream(seeds[name], one.asked.label(SCORES, piece), plan.records, np.uint16)
-            labels = labels if held is None else np.nan_to_num(np.clip(held, -1.0, 1.0))
-        places = (((scores - pads) >> lookup.fine) + (pads >> lookup.fine)) % lookup.period
-        width = lookup.nodes.shape[1]
-        signs = np.where(places < width, 1, -1)
-        found: Integers = (lookup.nodes[:, places % width] * signs).T
-        return found - np.trunc(np.outer(labels, 2.0**plan.preparation.bits * np.array(lookup.beta))).astype(np.int64)
+    def _signed(self, words: Integers) -> Integers:
+        """Residues as signed numbers."""
+        spare = 64 - word_bits(self.plan)
+        return np.asarray((words << spare) >> spare)
 
 
 class Anew(Randomness):
@@ -279,16 +386,6 @@ class Anew(Randomness):
         return self._source.bytes(count)
 
 
-class _NoDithers(Randomness):
-    """For look-ups that draw none."""
-
-    secure = False
-
-    def bytes(self, count: int) -> bytes:
-        """Zeros, and none are asked for."""
-        return bytes(count)
-
-
 class _Protocol:
     """The coordinator, the dealer and the parties of one run, in one process, without frames."""
 
@@ -297,8 +394,9 @@ class _Protocol:
         self.sealers = {name: _SeenColumns(plan, name, keys[name]) for name in plan.names}
         self.gates = {name: SealedGate(plan, sources[name], None, sealer) for name, sealer in self.sealers.items()}
         self.memories = {name: side.form.remember(plan, block) for name, block in side.blocks.items()}
+        self.rounding = {name: Recorded(sources[name]) for name in plan.names}
         self.runs = {
-            name: ColumnRun(plan, sealer, side.blocks[name], self.gates[name], sources[name])
+            name: ColumnRun(plan, sealer, side.blocks[name], self.gates[name], self.rounding[name])
             for name, sealer in self.sealers.items()
         }
         self.shares: dict[str, Integers] = {}
@@ -333,14 +431,18 @@ class _Protocol:
         """The last sum as an adversary sees it, in the order of the parties' columns."""
         plan = self.plan
         query = self.side.queries[plan.names[0]][ask.query]
-        told = self.sums._told(ask, query)
-        noise, asked = noise_of(query, plan), self.sums._transcript.after(query.name, number, told)
-        seen = np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0).view(np.int64)
+        noise, asked = noise_of(query, plan), self.sums._transcript.after(query.name, number, ask.arrays)
+        bits = word_bits(plan)
+        total = np.asarray(np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0, dtype=np.uint64))
+        seen = from_ring(total, bits)
+        assert seen is not None, "shares of one sum"  # noqa: S101
         if "coordinator" in pool:
             seen = seen - self.deals.drawn
         if "parties" in pool:
             seen = seen - sum(self.sealers[name].drawn for name in plan.names[1:])
-        return Opened(ask.query, asked, told, seen, noise.steps(noise_left(plan, pool)))
+        coins = self.deals.coins.drawn if isinstance(query, JointSum) else b""
+        std = noise.steps(noise_left(plan, pool))
+        return Opened(ask.query, number, asked, ask.arrays, np.asarray(seen), std, coins)
 
 
 def seeds_of(plan: Plan, keys: Keys) -> dict[str, bytes]:
