@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,14 +14,8 @@ import sottovoce as sv
 from opening import fixed_coins
 from sealed_fits import NOTARY, by_columns, data, model
 from sottovoce.door.frames import Frame, decode
-from sottovoce.door.used_labels import UsedLabels
-from sottovoce.errors import RefusedError, WireError
-from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.party import Party
-from sottovoce.federation.sealed_columns import coordinator as coordinator_side
-from sottovoce.federation.sealed_columns.messages import Stage
-from sottovoce.sealed import pads
 from support import renewed
 
 NAMES = ("a", "b", "c")
