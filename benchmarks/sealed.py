@@ -1,14 +1,15 @@
 """What sealed sums cost against data in one place, in loss, CPU and bytes: `python benchmarks/sealed.py`.
 
     loss    test log-loss (California: mean squared error) of the default solver at the same epsilon: in one place, with
-            sealed sums, and as parties do it that add all of their noise themselves; delta 1e-5, zero-out
+            sealed sums, and by rows as parties do it that add all of their noise themselves; delta 1e-5, zero-out
     cuts    rows that the parties' public norms cut, and what that costs: norms by attributes and by columns
     cost    CPU of all roles over that of one place, and bytes of each; newton and the default solver
     exact   the same sums without noise, against those of data in one place
 
 Bounds are what the encodings say: a record has one value of each attribute. By columns attributes are in M neighbouring
-groups, a part's norm goes by its number of attributes, and the last party has the labels. By rows people are dealt out.
-Excess is the loss over that of the model without privacy. Results are kept in a file; what is there is not run again.
+groups, a part's norm goes by its number of attributes, and the last party has the labels; "adult, schema" is fitted by
+its schema alone. By rows people are dealt out. Excess is the loss over that of the model without privacy. Results are
+kept in a file; what is there is not run again. `--beside` prints those of another file too, as of a form before.
 """
 
 from __future__ import annotations
@@ -41,10 +42,13 @@ from default import ends
 from numpy.typing import NDArray
 from peers import results
 from peers.data import CASES, Case, by_attribute
+from sklearn.preprocessing import StandardScaler
+from tables import ADULT, scored
 
 import sottovoce as sv
 from opening import Sum, watched
 from sottovoce.data.block import Block
+from sottovoce.data.readers import read_columns
 from sottovoce.door.query import Round
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.queries.gradient import GradientSum
@@ -55,14 +59,15 @@ from sottovoce.transports.base import Transport
 Array = NDArray[np.float64]
 
 DELTA = 1e-5
-SETS = ("a9a", "phishing", "electricity", "california")
+SCHEMA = "adult, schema"
+SETS = ("a9a", "phishing", "electricity", "california", SCHEMA)
 CUT = ("a9a", "phishing")  # rows of the others are within the norms of any split
 PARTIES = {"rows": (2, 8, 50), "columns": (2, 4, 8)}
-LIMITS = {  # excess over that in one place, or else the loss itself that far from it
+LIMITS = {  # excess over that in one place, or else the loss itself that far from it; by columns also by epsilon
     "rows, sealed": (2.2, 0.003),
     "rows, sealed, curious=1": (1.5, 0.002),
-    "columns, sealed": (3.3, 0.005),
-    "columns, sealed, replace-one": (2.2, 0.005),
+    "columns, sealed": (2.0, 0.002),
+    "columns, sealed, 0.1": (2.2, 0.01),
 }
 MADE_UP = "1,000,000 x 50"
 COSTS = [("a9a", 2), ("a9a", 8), ("a9a", 16), (MADE_UP, 2)]
@@ -100,6 +105,11 @@ def split_of(widths: list[int], parties: int) -> tuple[list[int], list[float]]:
     return [int(end) for end in ends], [math.sqrt(len(group) / len(widths)) for group in groups]
 
 
+def limits_of(way: str, epsilon: float) -> tuple[float, float]:
+    """How often the excess of one place, and how far from its loss."""
+    return LIMITS.get(f"{way}, {epsilon:g}", LIMITS[way])
+
+
 def federation(case: Case, widths: list[int], way: str, parties: int) -> sv.Federation:
     """Who holds what."""
     if way.startswith("one place"):
@@ -128,11 +138,38 @@ def model_of(case: Case, epsilon: float, seed: int, **options: Any) -> Any:
 def loss(fit: Fit) -> float:
     """The test loss of one fit."""
     warnings.simplefilter("ignore")  # a delta of 1e-5 is kept for the small sets too
+    if fit.problem == SCHEMA:
+        return loss_by_schema(fit)
     case, widths = prepared(fit.problem)
-    relation = "replace-one" if "replace-one" in fit.way else "zero-out"
-    model = model_of(case, fit.epsilon, fit.seed, relation=relation)
+    model = model_of(case, fit.epsilon, fit.seed)
     model.fit(federation(case, widths, fit.way, fit.parties))
     return case.test(np.ravel(model.coef_), float(np.ravel(model.intercept_)[0]))[0]
+
+
+@functools.lru_cache(maxsize=2)
+def adult(part: str) -> dict[str, Any]:
+    """The table as it comes, without the column that is no feature."""
+    cells = read_columns(Path(os.environ["SOTTOVOCE_DATA"]) / "adult" / f"{part}.csv.xz")
+    return {name: cells[name] for name in cells if name not in ADULT.identifiers}
+
+
+def loss_by_schema(fit: Fit) -> float:
+    """The same of adult: each party has some columns of the table, the last of them the label."""
+    cells = adult("train")
+    model = sv.PrivateLogisticRegression(fit.epsilon, delta=DELTA, alpha=0.0, insecure_seed=fit.seed)
+    if fit.way == "one place":
+        made = sv.Federation.central(cells, schema=ADULT)
+    else:
+        groups = [list(group) for group in np.array_split(list(ADULT.columns), fit.parties)]
+        groups[-1].append(ADULT.label)
+        made = sv.Federation.by_columns(
+            [{name: cells[name] for name in group} for group in groups],
+            labels="held",
+            label_party=fit.parties - 1,
+            schema=ADULT,
+            products="secure",
+        )
+    return scored(model.fit(made), adult("test"))[0]
 
 
 def fits(arguments: argparse.Namespace) -> Iterator[Fit]:
@@ -140,15 +177,13 @@ def fits(arguments: argparse.Namespace) -> Iterator[Fit]:
     for seed, epsilon, problem in itertools.product(range(arguments.runs), arguments.epsilon, arguments.only):
         yield Fit(problem, "one place", 1, epsilon, seed)
         for parties in arguments.parties or PARTIES["rows"]:
-            if arguments.rows:
+            if arguments.rows and problem != SCHEMA:
                 for way in ("rows", "rows, sealed", "rows, sealed, curious=1"):
                     yield Fit(problem, way, parties, epsilon, seed)
         if arguments.columns:
-            yield Fit(problem, "one place, replace-one", 1, epsilon, seed)
             for parties in arguments.parties or PARTIES["columns"]:
-                for way in ("columns", "columns, sealed", "columns, sealed, replace-one"):
-                    yield Fit(problem, way, parties, epsilon, seed)
-                if problem in CUT:
+                yield Fit(problem, "columns, sealed", parties, epsilon, seed)
+                if "cuts" in arguments.tables and problem in CUT:
                     yield Fit(problem, "columns, sealed, norms by columns", parties, epsilon, seed)
 
 
@@ -175,41 +210,71 @@ class Table:
         keys = [Fit(problem, way, parties, epsilon, seed).key for seed in range(self._runs)]
         return np.array([self._cells[key] for key in keys if key in self._cells])
 
+    def best(self, problem: str) -> float:
+        """The loss of the model without privacy."""
+        return float(self._cells[f"ends / {problem}"][0])
+
     def shown(self, problem: str, way: str, parties: int, epsilon: float) -> str:
         found = self.losses(problem, way, parties, epsilon)
         return f"{found.mean():.4f} ± {found.std():.4f}" if len(found) else results.NONE
 
+    def excess(self, problem: str, way: str, parties: int, epsilon: float) -> str:
+        """The mean loss over that of the model without privacy."""
+        found = self.losses(problem, way, parties, epsilon)
+        return f"{found.mean() - self.best(problem):.4f}" if len(found) else results.NONE
+
     def ratio(self, problem: str, way: str, parties: int, epsilon: float) -> str:
         """Excess over that in one place, and whether it is within the limits."""
-        place = "one place, replace-one" if "replace-one" in way else "one place"
-        central, found = self.losses(problem, place, 1, epsilon), self.losses(problem, way, parties, epsilon)
+        central, found = self.losses(problem, "one place", 1, epsilon), self.losses(problem, way, parties, epsilon)
         if not (len(central) and len(found)):
             return results.NONE
-        best = self._cells[f"ends / {problem}"][0]
+        best = self.best(problem)
         excess, gap = (found.mean() - best) / (central.mean() - best), found.mean() - central.mean()
-        most, near = LIMITS[way]
+        most, near = limits_of(way, epsilon)
         within = gap <= near or 0 <= excess <= most
         shown = f"{excess:.2f}" if central.mean() > best else "one place is at the optimum"
         return f"{shown}, {gap:+.4f}" + ("" if within else " **over**")
 
 
-def losses_table(split: str, table: Table, arguments: argparse.Namespace) -> str:
+def rows_table(table: Table, arguments: argparse.Namespace) -> str:
     """A line for each set, epsilon and number of parties."""
-    other = f"{split}, sealed, " + ("curious=1" if split == "rows" else "replace-one")
-    header = ["set", "epsilon", "M", "not private", "one place", "**sealed**", other.split(", ", 2)[2], "not sealed"]
-    header += ["sealed: excess over one place's, loss over it", f"the same, {header[6]}"]
+    header = ["set", "epsilon", "M", "not private", "one place", "**sealed**", "curious=1", "not sealed"]
+    header += ["sealed: excess over one place's, loss over it", "the same, curious=1"]
     lines = []
     for problem, epsilon in itertools.product(arguments.only, arguments.epsilon):
-        for parties in arguments.parties or PARTIES[split]:
-            ways = ("one place", f"{split}, sealed", other, split)
-            line = [problem, f"{epsilon:g}", str(parties), f"{table._cells[f'ends / {problem}'][0]:.4f}"]
+        for parties in arguments.parties or PARTIES["rows"]:
+            if problem == SCHEMA:
+                continue
+            ways = ("one place", "rows, sealed", "rows, sealed, curious=1", "rows")
+            line = [problem, f"{epsilon:g}", str(parties), f"{table.best(problem):.4f}"]
             line += [table.shown(problem, way, 1 if way == "one place" else parties, epsilon) for way in ways]
             line += [table.ratio(problem, way, parties, epsilon) for way in ways[1:3]]
             lines.append(line)
+    limits = "; ".join(f"{way}: {LIMITS[way][0]:g} times, or within {LIMITS[way][1]:g}" for way in ways[1:3])
+    about = f"By rows, means and deviations of {arguments.runs} runs. Limits: {limits}."
+    return about + "\n\n" + results.table(header, lines)
+
+
+def columns_table(table: Table, arguments: argparse.Namespace) -> str:
+    """The same by columns; with another file of results its figures beside."""
+    way, ratio = "columns, sealed", "excess over one place's, loss over it"
+    header = ["set", "epsilon", "M", "not private", "one place", "**sealed**", "excess: one place", "sealed", ratio]
+    before = Table(results.Results(arguments.beside).cells, arguments) if arguments.beside else None
+    header += [f"{arguments.beside.stem}: sealed", "excess", ratio] if before else []
+    lines = []
+    for problem, epsilon in itertools.product(arguments.only, arguments.epsilon):
+        for parties in arguments.parties or PARTIES["columns"]:
+            asked = (problem, way, parties, epsilon)
+            central = (problem, "one place", 1, epsilon)
+            line = [problem, f"{epsilon:g}", str(parties), f"{table.best(problem):.4f}", table.shown(*central)]
+            line += [table.shown(*asked), table.excess(*central), table.excess(*asked), table.ratio(*asked)]
+            line += [before.shown(*asked), before.excess(*asked), before.ratio(*asked)] if before else []
+            lines.append(line)
     limits = "; ".join(
-        f"{way}: {LIMITS[way][0]:g} times, or within {LIMITS[way][1]:g}" for way in (f"{split}, sealed", other)
+        f"epsilon {epsilon:g}: {limits_of(way, epsilon)[0]:g} times, or within {limits_of(way, epsilon)[1]:g}"
+        for epsilon in arguments.epsilon
     )
-    about = f"By {split}, means and deviations of {arguments.runs} runs. Limits: {limits}."
+    about = f"By columns, means and deviations of {arguments.runs} runs. Limits: {limits}."
     return about + "\n\n" + results.table(header, lines)
 
 
@@ -217,6 +282,8 @@ def cuts_table(table: Table, arguments: argparse.Namespace) -> str:
     """Rows that are longer at some party than its public norm."""
     lines = []
     for problem in arguments.only:
+        if problem == SCHEMA:  # its norms follow from the encoding
+            continue
         case, widths = prepared(problem)
         for parties in arguments.parties or PARTIES["columns"]:
             stops, norms = split_of(widths, parties)
@@ -421,30 +488,33 @@ def table_error(one: Sum, plan: Any, rows: Block) -> Array:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=list(SETS), choices=list(CASES), metavar="SET")
+    parser.add_argument("--only", nargs="*", default=list(SETS), choices=[*CASES, SCHEMA], metavar="SET")
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 0.1])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--parties", type=int, nargs="+", help="other numbers of parties")
     parser.add_argument("--rows", action="store_true", help="by rows alone")
     parser.add_argument("--columns", action="store_true", help="by columns alone")
-    parser.add_argument("--tables", nargs="+", default=["loss", "cost", "exact"], choices=["loss", "cost", "exact"])
+    tables = ["loss", "cuts", "cost", "exact"]
+    parser.add_argument("--tables", nargs="+", default=tables, choices=tables)
     parser.add_argument("--jobs", type=int, default=1, help="processes; CPU is measured in one")
     parser.add_argument("--results", type=Path, default=results.FOLDER / "sealed.json")
+    parser.add_argument("--beside", type=Path, help="another file of results, to print beside")
     parser.add_argument("--print", action="store_true", help="run nothing; print what is kept")
     parser.add_argument("--pages", action="store_true", help="put the tables into the documentation too")
     arguments = parser.parse_args()
     if not (arguments.rows or arguments.columns):
         arguments.rows = arguments.columns = True
     splits = [split for split in ("rows", "columns") if getattr(arguments, split)]
-    sums = [(problem, split, m) for problem in arguments.only for split in splits for m in arguments.parties or (2, 8)]
+    sums = list(itertools.product((p for p in arguments.only if p != SCHEMA), splits, arguments.parties or (2, 8)))
     kept = results.Results(arguments.results)
     if not arguments.print:
         make(arguments, sums, kept)
     texts: dict[str, str] = {}
     if "loss" in arguments.tables:
-        table = Table(kept.cells, arguments)
-        texts |= {f"sealed-{split}": losses_table(split, table, arguments) for split in splits}
-        texts |= {"sealed-cuts": cuts_table(table, arguments)} if arguments.columns else {}
+        tables = {"rows": rows_table, "columns": columns_table}
+        texts |= {f"sealed-{split}": tables[split](Table(kept.cells, arguments), arguments) for split in splits}
+    if "cuts" in arguments.tables and arguments.columns:
+        texts["sealed-cuts"] = cuts_table(Table(kept.cells, arguments), arguments)
     if "cost" in arguments.tables:
         texts["sealed-cost"] = costs_table(kept.cells)
     if "exact" in arguments.tables:
@@ -468,7 +538,7 @@ TITLES = {
 def make(arguments: argparse.Namespace, sums: list[tuple[str, str, int]], kept: results.Results) -> None:
     """Run what is not kept."""
     calls: dict[str, Any] = {}
-    if "loss" in arguments.tables:
+    if {"loss", "cuts"} & set(arguments.tables):
         calls |= {f"ends / {problem}": (best_of, (problem,)) for problem in arguments.only}
         calls |= {fit.key: (loss, (fit,)) for fit in fits(arguments)}
     if "exact" in arguments.tables:
@@ -481,7 +551,14 @@ def make(arguments: argparse.Namespace, sums: list[tuple[str, str, int]], kept: 
 
 def best_of(problem: str) -> tuple[float, float]:
     """The losses of the model without privacy and of the constant model."""
-    return ends(prepared(problem)[0])
+    if problem != SCHEMA:
+        return ends(prepared(problem)[0])
+    tables = [adult(part) for part in ("train", "test")]
+    X, X_test = (ADULT.encode(cells) for cells in tables)
+    y, y_test = (np.where(cells[ADULT.label] == ">50K", 1.0, -1.0) for cells in tables)
+    scale = StandardScaler(with_mean=False).fit(X)
+    scaled = Case("adult", scale.transform(X), y, scale.transform(X_test), y_test, False, 1.0, 1, (1.0, 1.0))
+    return ends(scaled)
 
 
 def alone(key: str, call: tuple[Callable[..., Any], tuple[Any, ...]], kept: results.Results) -> None:

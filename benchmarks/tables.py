@@ -11,7 +11,9 @@ import argparse
 import itertools
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,10 +41,10 @@ def most_cut(model: sv.PrivateLogisticRegression, table: Path) -> float:
     return max(float(np.mean((values[n] < low) | (values[n] > high))) for n, (low, high) in model.ranges_.items())
 
 
-def scored(model: sv.PrivateLogisticRegression, table: Path) -> tuple[float, float]:
+def scored(model: sv.PrivateLogisticRegression, cells: Mapping[str, Any]) -> tuple[float, float]:
     """Test log-loss and accuracy."""
-    positive = read_columns(table)["income"] == model.classes_[1]
-    logs = model.predict_log_proba(table)
+    positive = cells["income"] == model.classes_[1]
+    logs = model.predict_log_proba(cells)
     loss = -np.where(positive, logs[:, 1], logs[:, 0]).mean()
     return float(loss), float(np.mean((logs[:, 1] > logs[:, 0]) == positive))
 
@@ -59,7 +61,7 @@ def main() -> None:
         found, cut, schema = [], [], ADULT if ranges == "declared" else BOUGHT
         for seed in range(arguments.runs):
             model = sv.PrivateLogisticRegression(epsilon, schema=schema, insecure_seed=seed)
-            found.append(scored(model.fit(folder / "train.csv.xz"), folder / "test.csv.xz"))
+            found.append(scored(model.fit(folder / "train.csv.xz"), read_columns(folder / "test.csv.xz")))
             if schema is BOUGHT:
                 cut.append(most_cut(model, folder / "test.csv.xz"))
         loss, accuracy = np.mean(found, axis=0)

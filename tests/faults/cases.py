@@ -20,6 +20,7 @@ COORDINATOR, HELPER, ALONE = "coordinator", "notary", "central"
 RECORDS: Final = 60  # by columns of all parties, by rows of each
 BEFORE: Final = timedelta(days=60)  # certificates are so old, so that a clock may go back
 EPSILON: Final = 50.0  # of each account, so that every fit after a lost one has room
+COME_BACK: Final = False  # whether an end of sealed columns that was killed after the charge goes on when it is back
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,14 @@ class Case:
     def roles(self) -> tuple[str, ...]:
         """All processes."""
         return (COORDINATOR, *self.ends)
+
+    def kind_of(self, role: str) -> str:
+        """A party, the helper, or what it is called."""
+        return "party" if role in self.parties else "helper" if role == HELPER else role
+
+    def roles_of(self, kind: str) -> list[str]:
+        """The processes of a kind, or all for ""."""
+        return [role for role in self.roles if kind in ("", self.kind_of(role))]
 
     @property
     def composition(self) -> str:

@@ -54,8 +54,11 @@ class Roles(Protocol):
         """Start the fit once more; the function tells whether that process has ended."""
 
 
-def draw(dice: random.Random, case: Case, points: Mapping[str, int], whats: list[str]) -> list[Fault]:
-    """A fault of each kind that is asked for, at instants spread evenly over what each role does in such a run."""
+def draw(dice: random.Random, case: Case, points: Mapping[str, int], whats: list[str], kind: str = "") -> list[Fault]:
+    """A fault of each kind that is asked for, at instants spread evenly over what each role does in such a run.
+
+    Kills, stops and clocks meet roles of one kind, if it is given.
+    """
     found = list[Fault]()
     for what in whats:
         if what == "cut" and case.ends:
@@ -66,7 +69,7 @@ def draw(dice: random.Random, case: Case, points: Mapping[str, int], whats: list
             whom = dice.choice([COORDINATOR, *case.parties])
         else:
             what = "kill" if what == "cut" else what
-            whom = dice.choice(case.roles)
+            whom = dice.choice(case.roles_of(kind))
         role = whom if what == "clock" or dice.random() < 0.7 else dice.choice(case.roles)
         after = dice.randint(1, max(1, points[role]))
         if what in ("kill", "stop") and dice.random() < 0.25:

@@ -1,9 +1,10 @@
 # ruff: noqa: E402 (the folder of the tests is known first)
 """Many trials, and a table of what became of them: `run.py FOLDER [--kills 200] [--cuts 40] [--doubles 60] [--seed 1]`.
 
-Cases take turns, and each has its turn; `--sweep` kills each role of each case at each of its points instead. If
-something is wrong with a trial it is printed with its schedule, and its folder stays; `--case NAME --schedule JSON`, as
-it is printed, carries that schedule out again.
+Cases take turns, and each has its turn; `--sweep` kills each role of each case at each of its points instead, `--each`
+kills every kind of role so many times, and nothing else fails: `--only "columns, sealed" --each 100`. If something is
+wrong with a trial it is printed with its schedule, and its folder stays; `--case NAME --schedule JSON`, as it is
+printed, carries that schedule out again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,7 @@ from cluster import can_mount
 from nemesis import Fault
 from trials import EQUAL, STOPPED, WRONG, Trials, Verdict
 
+ROLES = ("party", "helper", "coordinator")
 KINDS = ("kill", "kill", "kill", "cut", "stop", "clock", "disk")
 
 
@@ -40,9 +42,10 @@ class Campaign:
         self._seed, self._lock = seed, threading.Lock()
         self._kinds = [kind for kind in KINDS if kind != "disk" or can_mount()]
 
-    def count(self, what: str) -> int:
-        """How many faults of a kind came about."""
-        return sum(count for each in self.verdicts for (kind, _), count in each.faults().items() if kind == what)
+    def count(self, what: str, whom: str = "") -> int:
+        """How many faults of a kind came about; of those that met a kind of role."""
+        every = [met for each in self.verdicts for met in each.faults().items()]
+        return sum(count for (kind, who), count in every if kind == what and whom in ("", who))
 
     def run(self, wanted: Mapping[str, int], several: int, most: float = 1e9) -> None:
         """Every case once, and on until there were enough of each kind; no trial begins after `most` seconds."""
@@ -57,6 +60,27 @@ class Campaign:
                     return
                 self._trial(number)
 
+        self._together(work, several)
+
+    def kill_each(self, kinds: Sequence[str], times: int, several: int) -> None:
+        """Trials in which only roles of these kinds are killed, until each was so many times."""
+        numbers = itertools.count()
+
+        def work() -> None:
+            while True:
+                with self._lock:
+                    number = next(numbers)
+                short = [kind for kind in kinds if self.count("kill", kind) < times]
+                if not short:
+                    return
+                kind = short[number % len(short)]
+                names = [name for name in self._names if CASES[name].roles_of(kind)]
+                name, dice = names[number % len(names)], random.Random(f"{self._seed} {number} {kind}")
+                self._judge(f"{number}", name, self.trials.schedule(CASES[name], dice, ["kill"] * 2, kind))
+
+        self._together(work, several)
+
+    def _together(self, work: Callable[[], None], several: int) -> None:
         with ThreadPoolExecutor(several) as threads:
             for done in [threads.submit(work) for _ in range(several)]:
                 done.result()
@@ -125,6 +149,8 @@ def main() -> int:
     parser.add_argument("--several", type=int, default=2, help="trials at a time")
     parser.add_argument("--seconds", type=float, default=1e9, help="no trial begins later")
     parser.add_argument("--sweep", action="store_true", help="one kill at each point of each role")
+    parser.add_argument("--each", type=int, default=0, help="kill every kind of role so many times, and nothing else")
+    parser.add_argument("--role", choices=ROLES, action="append", help="with --each: this kind alone (several times)")
     parser.add_argument("--case", default="")
     parser.add_argument("--schedule", default="")
     given = parser.parse_args()
@@ -134,7 +160,9 @@ def main() -> int:
         verdict = campaign.trials.judge(CASES[given.case], faults)
         sys.stdout.write(f"{verdict}\n")
         return int(bool(verdict.found))
-    if given.sweep:
+    if given.each:
+        campaign.kill_each(given.role or ROLES, given.each, given.several)
+    elif given.sweep:
         campaign.sweep(given.several)
     else:
         wanted = {"kill": given.kills, "cut": given.cuts, "double": given.doubles}

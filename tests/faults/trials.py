@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cases import HELPER, Case, make_site, title
+from cases import COME_BACK, HELPER, Case, make_site, title
 from cluster import Cluster, Outcome, is_second
 from cuts import CUTS
 from history import History, read, violations
@@ -49,7 +49,7 @@ class Verdict:
         return Counter(
             (
                 "cut" if fault["what"] in CUTS else "double" if fault["what"] in DOUBLES else fault["what"],
-                "party" if fault["whom"] in self.case.parties else fault["whom"],
+                self.case.kind_of(fault["whom"]),
             )
             for fault in self.outcome.faults
         )
@@ -96,9 +96,9 @@ class Trials:
             self._unbroken[name] = history, points
         return self._unbroken[name]
 
-    def schedule(self, case: Case, dice: random.Random, whats: list[str]) -> list[Fault]:
-        """Faults for a case."""
-        return draw(dice, case, self.unbroken(case)[1], whats)
+    def schedule(self, case: Case, dice: random.Random, whats: list[str], kind: str = "") -> list[Fault]:
+        """Faults for a case, of which some meet a kind of role alone."""
+        return draw(dice, case, self.unbroken(case)[1], whats, kind)
 
     def judge(self, case: Case, schedule: list[Fault], broken: str = "") -> Verdict:
         """Run a case under a schedule, and look at what is left; the folder of a run that is in order is removed."""
@@ -126,6 +126,8 @@ class Trials:
 
 def lacks_part(outcome: Outcome, said: str) -> bool:
     """Whether it is of a part of a model that a party of sealed columns was killed before it got, as it was told."""
+    if COME_BACK:
+        return False
     case, killed = outcome.case, {fault["whom"] for fault in outcome.faults if fault["what"] == "kill"}
     told = " ".join(outcome.ended[-1][1].split())
     return case.sealed and any(
@@ -139,8 +141,9 @@ def expected(outcome: Outcome, said: str) -> bool:
     """Whether these faults may stop such a run.
 
     A full disk stops any, which goes on once there is room; so does one of which an end was killed twice. Keys that
-    were told and not yet kept are lost with the process, by rows until the plan is charged, by columns and at a helper
-    always. Whatever befalls a coordinator, its run goes on. Of two starts one is refused, by the text of `is_second`.
+    were told and not yet kept are lost with the process until the plan is charged, those of a helper by rows always
+    (by columns too, and of parties, unless they come back). Whatever befalls a coordinator, its run goes on. Of two
+    starts one is refused, by the text of `is_second`.
     """
     case = outcome.case
     if outcome.doubles and is_second(said):
@@ -150,5 +153,6 @@ def expected(outcome: Outcome, said: str) -> bool:
     if any(killed[end] > 1 for end in case.ends):
         allowed.append(AGAIN)
     if case.sealed and any(killed[end] for end in case.ends):
-        allowed += [NO_KEY, LOST] if case.split == "columns" or killed[HELPER] else [NO_KEY]
+        kept = COME_BACK if case.split == "columns" else not killed[HELPER]
+        allowed += [NO_KEY] if kept else [NO_KEY, LOST]
     return any(re.search(text, said) for text in allowed)

@@ -32,8 +32,9 @@ from sottovoce.transports.certificates import Credentials
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS / "sealed")]
+sys.path[:0] = [str(TESTS), str(TESTS / "sealed"), str(TESTS / "faults")]
 
+from cases import COME_BACK  # noqa: E402
 from test_columns_wire import Sites, connected, laid_out  # noqa: E402
 
 from sealed_fits import NOTARY, model  # noqa: E402
@@ -52,6 +53,7 @@ REFUSED = (
     "was dealt before",
     "sent twice",
     "once its identifiers were compared",
+    "has not agreed with the other members of the plan on keys",
 )
 
 
@@ -222,8 +224,8 @@ class Judge:
         self.sites, self.found = sites, Counter[str]()
         self._known: dict[str, list[str]] = {name: [] for name in HOLDERS}
 
-    def ledgers(self) -> dict[str, tuple[Counter[str], Counter[str]]]:
-        """By holder: how often each plan was charged, and its releases."""
+    def ledgers(self, *, over: bool = True) -> dict[str, tuple[Counter[str], Counter[str]]]:
+        """By holder: how often each plan was charged, and its releases; keys are kept while a run is not over."""
         books = {}
         for name, account in zip(HOLDERS, self.sites.accounts, strict=True):
             charged, released, keys = Counter[str](), Counter[str](), Counter[tuple[str, int, str]]()
@@ -241,23 +243,25 @@ class Judge:
             self.found["a ledger went back"] += hashes[: len(self._known[name])] != self._known[name]
             self._known[name] = hashes
             books[name] = charged, released
-        self.found["key files"] += sum(1 for path in self.sites.folder.glob("*.sealed/*") if path.is_file())
+        files = sum(1 for _ in self.sites.folder.glob("*.sealed/*.key"))
+        self.found["key files"] += files if over or not COME_BACK else 0
         return books
 
     def fitted(self, said: str, plan: str, role: str) -> None:
         """After a fit in which a role was killed."""
-        books = self.ledgers()
+        books = self.ledgers(over=not said)
         charged = [book[0][plan] for book in books.values()]
         released = [book[1][plan] for book in books.values()]
         if not said:
             self.found["ended well without all releases"] += released != [ROUNDS + 1] * 2 or charged != [1, 1]
-            self.found["ended well in spite of a kill"] += not self._harmless(plan, role)
+            self.found["ended well in spite of a kill"] += not COME_BACK and not self._harmless(plan, role)
         elif said == KILLED:
             self.found["killed without a kill"] += role != "coordinator"
         elif any(text in said for text in UNCHARGED):
             self.found["charged where it says not"] += charged != [0, 0]
         else:
             self.found["an unknown text"] += not any(text in said for text in LOST)
+            self.found["lost after the charge"] += COME_BACK and charged != [0, 0]
 
     def _harmless(self, plan: str, role: str) -> bool:
         """Whether a kill came before the charge or after the last that was needed of the one who was killed.
@@ -273,7 +277,7 @@ class Judge:
 
     def asked_again(self, said: str, role: str) -> None:
         """After the same plan was asked for again; it can end well where nobody but the coordinator was killed."""
-        self.ledgers()
+        self.ledgers(over=not said)
         if role == "coordinator":
             known = not said or any(text in said for text in (*REFUSED, *LOST, *UNCHARGED))
         else:

@@ -21,6 +21,7 @@ if __name__ == "__main__":
     if own:
         rows, account = np.load(own[0]), sv.Ledger(Path(own[1])).account()
         policy, aligned = sv.Policy(sealed=True), AlignmentFile(Path(own[0]).with_suffix(".aligned"))
-        end = sv.Party(name, rows["X"], rows.get("y"), account=account, policy=policy, ids=rows["ids"], aligned=aligned)
+        labels, ids = rows.get("y"), rows.get("ids")
+        end = sv.Party(name, rows["X"], labels, account=account, policy=policy, ids=ids, aligned=aligned)
     pins = dict(pin_in(path) for path in Path(certificates).glob("[!c]*.pem") if path.stem != "authority")
     serve_party(end, address, Credentials.load(certificates, name), give_up_after=20.0, pins=pins)

@@ -24,6 +24,8 @@ from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR, Sealing
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
 from sottovoce.sealed.pads import WHOLE, Piece, column_pieces
 from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
@@ -193,6 +195,26 @@ class Hostile:
     def own(self, query: str, number: int, told: Arrays) -> NDArray[np.int64]:
         """An opened sum of what each party has by itself."""
         return self.shares(query, number, told, self.dealt(self.work("own", query, number, told)))
+
+    def until(self, query: str) -> tuple[int, Arrays]:
+        """All sums of the plan's own text, opened, up to the first of a query: its round, and what it is told."""
+        text, number = algorithms.of(self.plan).coordinate(self.plan), 0
+        ask = next(text)
+        while ask.query != query:
+            ask = text.send({"sum": self.sum(number, ask.query, ask.arrays) * self.plan.release(ask.query).step})
+            number += 1
+        return number, ask.arrays
+
+    def sum(self, number: int, name: str, told: Arrays) -> NDArray[np.int64]:
+        """An opened sum of any kind, in the order of the parties' columns."""
+        query = self.query(name)
+        if isinstance(query, GramMatrix):
+            return self.gram()
+        if not isinstance(query, JointSum):
+            return self.own(name, number, told)
+        if query.factored and number == self.plan.release(name).first:
+            self.program("factor", name, number, told, ended=True)
+        return self.shares(name, number, told, self.program(query.program, name, number, told))
 
     def ask(self, name: str, query: str, number: int, call: Call, arrays: Arrays = NOTHING) -> Frame:
         """What a party answers to a request for its share."""

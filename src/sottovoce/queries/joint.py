@@ -36,7 +36,7 @@ from sottovoce.sealed.tables import (
     slope_chances,
     slope_level,
 )
-from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, ROW_BITS, UNIT_BITS, exponent_of, fits_clip
+from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, UNIT_BITS, exponent_of, fits_clip
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -99,7 +99,7 @@ class JointGradient(JointSum, GradientSum):
         """Weights, level and chances."""
         return slope_takes(self.length, levels_for(self.loss))
 
-    def told(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:
+    def asked_at(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:
         """Of a table that reaches beyond the scores, by an opened Gram matrix; without one by the longest row."""
         spread = math.sqrt(float(weights @ weights)) / 4
         if gram is not None:

@@ -36,7 +36,7 @@ def grid_bits(problem: Problem) -> int:
 
 
 def factors() -> NDArray[np.int64]:
-    """f by the level l of |P'x|^2 in C^2 / 4: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
+    """F by the level l of |P'x|^2 in C^2 / 4: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
     return np.array([min(MOST_FACTOR, math.isqrt(4 * MOST_FACTOR**2 // (level + 1))) for level in range(64)])
 
 
@@ -60,7 +60,7 @@ def exponent_of(plan: Plan) -> int:
 def fits_clip(projection: NDArray[Any], exponent: int, square: float) -> bool:
     """Whether |P'x|^2 <= 252 C^2 for every row of |x|^2 <= 4^8 `square`: what the bound of a clipped row hangs on."""
     longest = float(np.linalg.eigvalsh(np.asarray(projection, dtype=np.float64).T @ projection)[-1])
-    return longest * _MARGIN * 4**ROW_BITS * square <= LONGEST * 4 * 2**exponent
+    return bool(longest * _MARGIN * 4**ROW_BITS * square <= LONGEST * 4 * 2**exponent)
 
 
 def has_room(problem: Problem, release: Release, bits: int) -> bool:

@@ -53,6 +53,7 @@ Array = NDArray[np.float64]
 
 WHOLE = MOST_FACTOR / 2.0**FACTOR_BITS  # what a row of length C adds to a gradient, of 1
 BITS = 0.8  # variance of what the bits of a rescale add, for each record
+FINE = 2  # bits of a score below a level of the rescale
 LABELS = 1.25  # deviations of a label for each mean absolute residual
 
 
@@ -121,16 +122,21 @@ class JointRun(Run):
     """The stages of a run over secure columns: what is told is other than in one place, what is made of it is not."""
 
     def noise(self, query: str) -> float:
-        """In units of what a record adds: of gradients 31/32."""
-        return super().noise(query) / (WHOLE if query == "gradient" else 1.0)
+        """In units of what a record adds, of gradients 31/32; in the rescale bits make noise of their own."""
+        found = super().noise(query) / (WHOLE if query == "gradient" else 1.0)
+        return math.hypot(found, self.noise_of_bits) if query == "rescale" else found
+
+    @property
+    def noise_of_bits(self) -> float:
+        """Of those of the rescale."""
+        return math.sqrt(BITS / self.plan.release("rescale").count / self.plan.records)
 
     def clipped_noise(self, query: str, clips: Clips) -> float:
-        """Of a mean of gradients; in the rescale bits make noise of their own, and both entries have their bound."""
-        found = self.noise(query)
-        if query == "rescale":
-            found *= float(np.linalg.norm(_bounds(clips, 1 + self.plan.fit_intercept)))
-            found = math.hypot(found, math.sqrt(BITS / self.plan.release(query).count / self.plan.records))
-        return found * clips.product
+        """Of a mean of gradients; in the rescale each entry has its own bound."""
+        if query != "rescale":
+            return super().clipped_noise(query, clips)
+        length = float(np.linalg.norm(_bounds(clips, 1 + self.plan.fit_intercept)))
+        return math.hypot(Run.noise(self, query) * length, self.noise_of_bits) * clips.product
 
     def projection(self, columns: Columns, cut: float) -> NDArray[np.int64]:
         """P in the unit in which rows of the length `cut` have the length C."""
@@ -180,7 +186,7 @@ class JointRun(Run):
         weights = np.ascontiguousarray(Shape(self.plan.dimension, "vectors", size).matrix(told)[:, 0])
         bounds = _bounds(clips, size)
         scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**UNIT_BITS).astype(np.int64)
-        levels = scores_at(MANY // 2, ScaleLookup.level)
+        levels, rounding = scores_at(MANY // 2, ScaleLookup.level), 1 / 12 + len(self.plan.parties) / (24 * 4**FINE)
         rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
@@ -188,7 +194,8 @@ class JointRun(Run):
             slopes = [
                 cut(descent.units.loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)
             ]
-            chances = chances_of((1 + np.hstack([shares * each for each in slopes])) / 2)
+            means = np.hstack([sharpened(shares * each, rounding) for each in slopes])
+            chances = chances_of((1 + means) / 2)
             answer = summed((yield Ask("rescale", {"weights": weights, "chances": chances, "scales": scales})))
             descent.step(answer * bounds * 2.0**UNIT_BITS / scales * (clips.product / self.plan.records))
 
@@ -203,8 +210,14 @@ class JointRun(Run):
         return Solution(found, spread=(mean + intercept, radius / rule.SPREAD))
 
 
+def sharpened(values: Array, rounding: float) -> Array:
+    """What a table has at its levels so that rounding to them, by `rounding` of a second difference, changes no mean."""
+    ends = np.concatenate([values[:, :1], values, values[:, -1:]], axis=1)
+    return np.asarray(values - rounding * np.diff(ends, 2, axis=1))
+
+
 def mean_factor(length: float) -> float:
-    """f / 31 of a row that is so many times as long as the clip, on average over the coins of its level."""
+    """F / 31 of a row that is so many times as long as the clip, on average over the coins of its level."""
     level = min(4.0 * length**2, 54.0)
     return float(np.interp(level, np.arange(64), factors())) / MOST_FACTOR
 

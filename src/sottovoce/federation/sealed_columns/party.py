@@ -303,7 +303,7 @@ def integers_of(rows: Block, plan: Plan, party: str, coins: Randomness) -> Whole
     A row that this makes longer than its bound is rounded toward zero instead.
     """
     width, share = widths_of(plan)[party], float(plan.row_shares()[plan.names.index(party)])
-    most, exact = int(4.0**ROW_BITS * min(1.0, share * (1 + 2.0**-30))), rows.dense_rows(width)
+    most, exact = int(4.0**ROW_BITS * share), rows.dense_rows(width)
     found = np.empty(exact.shape, dtype=np.int64)
     for start in range(0, len(exact), _CHUNK):
         scaled = exact[start : start + _CHUNK] * 2.0**ROW_BITS
