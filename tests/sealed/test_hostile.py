@@ -13,8 +13,10 @@ import pytest
 
 from sottovoce.door.frames import Frame
 from sottovoce.errors import RefusedError
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage, adder_of, pieces_of
 from sottovoce.plan.plan import Plan
+from sottovoce.privacy.randomness import SystemRandomness
 from sottovoce.sealed import pads
 from sottovoce.sealed.sums import Call
 from support import forged
@@ -50,7 +52,7 @@ def hostile(solver: str = "newton", **fields: Any) -> Hostile:
 
 
 def told_of(h: Hostile) -> dict[str, Any]:
-    return dict(h.query("gradient").told(np.linspace(-1, 1, h.plan.dimension)))
+    return dict(h.query("gradient").asked_at(np.linspace(-1, 1, h.plan.dimension)))
 
 
 def say(h: Hostile, name: str, told: dict[str, Any], piece: Any = (0, 8), number: int = 1, **sent: Any) -> Frame:
@@ -104,15 +106,16 @@ def test_a_round_has_one_sum_and_the_gram_matrix_one_round() -> None:
 
 def test_the_dealer_deals_one_content() -> None:
     h = hostile().set_up()
-    deals = h.deals
-    assert deals is not None
-    told = told_of(h)
+    assert h.deals is not None
+    told, deals = told_of(h), LocalDeals(h.plan, h.deals._keys, SystemRandomness())
     works = [h.work("gram", "gram", 0, {}), h.work("look-up", "gradient", 1, told, (0, 8))]
-    first, again = ([deals.deal(work) for work in each] for each in (works, works[::-1]))
-    for (name, words), (other, same) in zip(first, again[::-1], strict=True):
+    first, again = ([deals.deal(work) for work in works] for _ in range(2))
+    for (name, words), (other, same) in zip(first, again, strict=True):
         assert name == other
-        if name == first[-1][0]:  # of the last label it is the same box; noise of a seeded run is drawn once
-            assert np.array_equal(words, same)
+        assert np.array_equal(words, same)
+    with pytest.raises(RefusedError, match="something else was masked"):
+        for work in (*works, *works):
+            h.deals.deal(work)  # noise of a seed, which is drawn anew
     with pytest.raises(RefusedError, match="told other numbers before"):
         deals.deal(h.work("look-up", "gradient", 1, {**told, "weights": 2 * told["weights"]}, (0, 8)))
     with pytest.raises(RefusedError, match="cut"):
@@ -234,7 +237,7 @@ def test_a_sum_is_of_the_numbers_that_its_messages_were_told() -> None:
         h.ask("party 1", "gradient", 1, Call(h.plan.names, said=tuple(other)), {**other, **each["party 1"]}), "other"
     )
     fewer = Call(h.plan.names, said=("weights",))
-    refused(h.ask("party 1", "gradient", 1, fewer, {**told, **each["party 1"]}), "chances")
+    refused(h.ask("party 1", "gradient", 1, fewer, {**told, **each["party 1"]}), "level")
     assert np.abs(h.shares("gradient", 1, told, each)).max() <= largest(h, "gradient")
 
 
