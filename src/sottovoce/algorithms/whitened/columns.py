@@ -192,7 +192,9 @@ class JointRun(Run):
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
             scores = rows @ descent.point + told["offset"][0]
-            slopes = [cut(descent.units.loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)]
+            slopes = [
+                cut(descent.units.loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)
+            ]
             means = np.hstack([sharpened(shares * each, rounding) for each in slopes])
             chances = chances_of((1 + means) / 2)
             answer = summed((yield Ask("rescale", {"weights": weights, "chances": chances, "scales": scales})))
