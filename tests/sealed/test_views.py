@@ -20,11 +20,12 @@ from sottovoce.door.query import Round
 from sottovoce.federation.sealed_columns import dealer
 from sottovoce.federation.sealed_columns.messages import Stage, widths_of
 from sottovoce.federation.sealed_columns.party import integers_of
-from sottovoce.lab.audit.sealed import Pool, SealedColumns, SealedRows, _Protocol, keyed, seeds_of
+from sottovoce.lab.audit.sealed import Keys, Opened, Pool, SealedColumns, SealedRows, _Protocol, keyed
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import wide_gaussian
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.queries.joint import JointGradient
 from sottovoce.sealed import sums
 from sottovoce.sealed.columns import places
 from sottovoce.sealed.pads import COLUMNS, CORRECTION, SLOPES, label
@@ -53,7 +54,7 @@ class Second(SeededRandomness):
     """The second party's."""
 
 
-def by_columns(plan: Plan) -> tuple[SealedColumns, _Protocol, dict[str, bytes]]:
+def by_columns(plan: Plan) -> tuple[SealedColumns, _Protocol, Keys]:
     rng = np.random.default_rng(3)
     plan, keys = keyed(plan, source)
     widths = [plan.part(name).stop - plan.part(name).start for name in plan.names]
@@ -61,18 +62,18 @@ def by_columns(plan: Plan) -> tuple[SealedColumns, _Protocol, dict[str, bytes]]:
     data = {n: (rng.uniform(-1, 1, (plan.records, w)), y) for n, w in zip(plan.names, widths, strict=True)}
     side = SealedColumns(plan, data, "world")
     sources = {name: source(name) for name in (*plan.names, COORDINATOR)} | {"party 2": Second(11, "party 2")}
-    return side, _Protocol(side, plan, keys, sources), seeds_of(plan, keys)
+    return side, _Protocol(side, plan, keys, sources), keys
 
 
 def gram_noise(parties: int) -> tuple[Plan, dict[str, NDArray[np.float64]], NDArray[np.int64]]:
     """By adversary, the noise left on an opened Gram matrix in units of sigma; and the opened whole numbers."""
     width = {2: 104, 3: 69}[parties]
-    side, run, _ = by_columns(sealed_plan("newton", "columns", parties, features=width, rounds=2))
+    side, run, keys = by_columns(sealed_plan("newton", "columns", parties, features=width, rounds=2))
     run.sum(0, Ask("gram"))
     unit = run.plan.release("gram").std / run.plan.release("gram").step
     weights = np.asarray(side.queries[run.plan.names[0]]["gram"].noise_weights)
     seen = {pool: run.left(0, Ask("gram"), pool) for pool in POOLS}
-    exact = side.exact(seen["world"], {}, {})
+    (exact,) = side.exact([seen["world"]], keys)
     return run.plan, {p: (one.left - exact) * weights / unit for p, one in seen.items()}, seen["world"].left - exact
 
 
@@ -124,26 +125,25 @@ def test_noise_that_is_missing_shows_in_the_variance(fault: str, monkeypatch: py
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
 def test_by_columns_gradients_have_the_noise_that_is_declared(relation: Any) -> None:
-    """Over K, where parties know a part of every record and blank the rest."""
     rounds, width = 200, 52
     plan = sealed_plan("gradient", features=width, rounds=rounds, relation=relation, records=3)
-    side, run, seeds = by_columns(plan)
-    rng = np.random.default_rng(5)
-    found: dict[str, list[Any]] = {pool: [] for pool in POOLS}
+    side, run, keys = by_columns(plan)
+    rng, query = np.random.default_rng(5), side.queries[plan.names[0]]["gradient"]
+    assert isinstance(query, JointGradient)
+    seen: dict[Pool, list[Opened]] = {pool: [] for pool in POOLS}
     for number in range(rounds):
-        ask = Ask("gradient", {"weights": rng.normal(size=2 * width)})
+        ask = Ask("gradient", query.told(rng.normal(size=2 * width)))
         run.sum(number, ask)
-        exact = side.exact(run.left(number, ask, "world"), {}, seeds)
         for pool in POOLS:
-            found[pool].append(run.left(number, ask, pool).left - exact)
+            seen[pool].append(run.left(number, ask, pool))
+    exact = np.concatenate(side.exact(seen["world"], keys))
     unit = plan.release("gradient").std / plan.release("gradient").step
-    known = 1 + 3 * 0.5 if relation == "zero-out" else 1.0
-    due = {"world": known + 0.5, "coordinator": 1.0, "parties": known, "coordinator and parties": 0.5}
-    for pool, drawn in found.items():
-        noise = np.concatenate(drawn)
+    due = {"world": 1.5, "coordinator": 1.0, "parties": 1.0, "coordinator and parties": 0.5}
+    found = {pool: np.concatenate([one.left for one in each]) - exact for pool, each in seen.items()}
+    for pool, noise in found.items():
         assert noise.size > 20_000
         assert np.mean((noise / unit) ** 2) == pytest.approx(due[pool], rel=WITHIN), pool
-    assert 0.6 < uniformity(np.concatenate(found["world"])) < 1.5
+    assert 0.6 < uniformity(found["world"]) < 1.5
 
 
 @pytest.mark.parametrize("parties", [2, 5])
