@@ -40,7 +40,7 @@ class GradientSum(Query):
         """The weights."""
         return {"weights": Reals((self.length,))}
 
-    def told(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:  # noqa: ARG002
+    def asked_at(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:  # noqa: ARG002
         """What is sent to ask for it at these weights; `gram` is an opened Gram matrix, where there is one."""
         return {"weights": weights.ravel()}
 

@@ -2,8 +2,9 @@
 
     sum_i v_i t_i R_i,      t_i a random bit looked up at the joint score of record i,      R the rows, or whitened ones
 
-v is 0 for a record that is null at one party, else 1 or the factor that clips a whitened row: such a record adds nothing,
-and any other a term within the bound, whatever was told and however coins fall. Proof: `sealed/proofs/columns.md`.
+v is 0 for a record that is null at one party, else 1 or the factor that clips a whitened row: such a record adds
+nothing, and any other a term within the bound, whatever was told and however coins fall. Proof:
+`sealed/proofs/columns.md`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from sottovoce.sealed.tables import (
     slope_chances,
     slope_level,
 )
-from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, ROW_BITS, UNIT_BITS, exponent_of, fits_clip, row_square
+from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, UNIT_BITS, exponent_of, fits_clip, row_square
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -98,7 +99,7 @@ class JointGradient(JointSum, GradientSum):
         """Weights, level and chances."""
         return slope_takes(self.length, levels_for(self.loss))
 
-    def told(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:
+    def asked_at(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:
         """Of a table that reaches beyond the scores, by an opened Gram matrix; without one by the longest row."""
         spread = math.sqrt(float(weights @ weights)) / 4
         if gram is not None:
@@ -246,7 +247,7 @@ class JointSquares(ScoreSums):
 
 
 class ScaleLookup(ScoreSums):
-    """sum_i n_i b_j (2 t_ij - 1), |b| <= 1: derivatives by the slope and the intercept of the score, of score and label.
+    """sum_i n_i b_j (2 t_ij - 1), |b| <= 1: derivatives by the slope and the intercept of the score.
 
     Guarantee: a record's term has the length |b| for any bits. b is told as whole numbers of 2^-8; a party refuses a
     longer one, so the noise does not depend on what is told.

@@ -2,8 +2,8 @@
 
     |x|^2 <= 4^8 Q,     C^2 = 4 2^g,     |f P'x| <= 31 C = 31/32 of 2^(g/2 + 6)
 
-C is a power of two, so that 2^(g/2 + 6) is the 1 of what is opened: g follows from the grid of the plan's gradients. What
-is told is P alone, in such a unit that the length at which rows are clipped becomes C. Proof: `proofs/columns.md`.
+C is a power of two, so that 2^(g/2 + 6) is the 1 of what is opened: g follows from the grid of the plan's gradients.
+What is told is P alone, in such a unit that the length at which rows are clipped becomes C. Proof: `proofs/columns.md`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def row_square(problem: Problem) -> float:
 
 
 def factors() -> NDArray[np.int64]:
-    """f by the level l of |P'x|^2 in C^2 / 4: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
+    """F by the level l of |P'x|^2 in C^2 / 4: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
     return np.array([min(MOST_FACTOR, math.isqrt(4 * MOST_FACTOR**2 // (level + 1))) for level in range(64)])
 
 
@@ -69,7 +69,7 @@ def exponent_of(plan: Plan) -> int:
 def fits_clip(projection: NDArray[Any], exponent: int, square: float) -> bool:
     """Whether |P'x|^2 <= 252 C^2 for every row of |x|^2 <= 4^8 `square`: what the bound of a clipped row hangs on."""
     longest = float(np.linalg.eigvalsh(np.asarray(projection, dtype=np.float64).T @ projection)[-1])
-    return longest * _MARGIN * 4**ROW_BITS * square <= LONGEST * 4 * 2**exponent
+    return bool(longest * _MARGIN * 4**ROW_BITS * square <= LONGEST * 4 * 2**exponent)
 
 
 def has_room(problem: Problem, release: Release, bits: int) -> bool:
@@ -85,8 +85,8 @@ def word_bits(plan: Plan) -> int:
         if bits >= least and all(has_room(plan, release, bits) for release in plan.releases):
             return bits
     raise InputError(
-        f"epsilon={plan.epsilon:g} with {plan.records} records: sums and their noise do not fit in words of {WORDS[-1]} bits; "
-        "take a larger epsilon, or fewer records."
+        f"epsilon={plan.epsilon:g} with {plan.records} records: sums and their noise do not fit in words of {WORDS[-1]} "
+        "bits; take a larger epsilon, or fewer records."
     )
 
 
