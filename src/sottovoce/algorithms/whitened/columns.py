@@ -161,8 +161,8 @@ class JointRun(Run):
     def clips(self, white: White, columns: Columns) -> tuple[Clips, float]:
         """And what they leave of a row, on average: the factor is by levels, from below.
 
-        Bits of slopes up to G cost G^2 size / (N T k) of the loss, whatever C is. So for numbers G is widened while that
-        is within the tolerance, and C by what is left.
+        Bits of slopes up to G cost G^2 size / (N T k) of the loss, whatever C is. So for numbers G is widened while
+        that is within the tolerance, and C by what is left.
         """
         clips, _ = super().clips(white, columns)
         units, longest, slope = white.units, math.sqrt(white.q.max()), clips.slope
