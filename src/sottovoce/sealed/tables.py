@@ -104,7 +104,7 @@ def slope_level(loss: Loss, most: float, spread: float) -> float:
 
 
 def check_slopes(loss: Loss) -> None:
-    """Refuse a loss whose slopes are not bits: for classes they fall with the margin, for numbers they are residuals."""
+    """Refuse a loss whose slopes are not bits: of classes they fall with the margin, of numbers they are residuals."""
     fits = loss.outputs == 1
     if fits and loss.kind == "regression":
         fits = type(loss) in (Squared, Huber)

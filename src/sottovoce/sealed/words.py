@@ -85,7 +85,7 @@ def word_bits(plan: Plan) -> int:
         if bits >= least and all(has_room(plan, release, bits) for release in plan.releases):
             return bits
     raise InputError(
-        f"epsilon={plan.epsilon:g} with {plan.records} records: sums and noise do not fit in words of {WORDS[-1]} bits; "
+        f"epsilon={plan.epsilon:g} with {plan.records} records: sums and noise do not fit in {WORDS[-1]} bits; "
         "take a larger epsilon, or fewer records."
     )
 
