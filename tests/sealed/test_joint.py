@@ -147,7 +147,7 @@ def test_a_record_that_is_null_at_one_party_adds_nothing(place: int) -> None:
         assert not opened(plan, parts, name, told_for(plan, name)).any()
     newton = plan_for(9, (2, 1, 2), form=PrivateNewton(), options=Newton())
     query = queries_of(newton, PrivateNewton())["gradient"]
-    told = query.told(np.ones(newton.dimension))
+    told = query.asked_at(np.ones(newton.dimension))
     assert not opened(newton, parts_of(newton, X, y), "gradient", told, PrivateNewton()).any()
 
 
@@ -217,7 +217,7 @@ def test_gradients_of_rows_are_on_a_grid_of_slopes_that_are_a_power_of_two() -> 
         query = queries_of(plan, form)["gradient"]
         assert isinstance(query, JointGradient)
         assert (query.bound, plan.numbers.slope_bound, plan.release("gradient").step) == (cut, cut, cut * 2.0**-8)
-        told = query.told(np.full(plan.dimension, 0.1))
+        told = query.asked_at(np.full(plan.dimension, 0.1))
         table = query.lookup(plan, told)
         assert (table.index, table.weight, table.matrix, table.twice) == ("residual", "null", "rows", True)
         assert query.objection(plan, 1, told) is None

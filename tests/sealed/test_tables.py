@@ -76,7 +76,7 @@ def test_chances_are_chances(loss: Loss, level: float) -> None:
     found = slope_chances(loss, 0.7, level)
     assert found.shape == (1, levels_for(loss))
     assert found.dtype == np.int64
-    assert 0 <= found.min()
+    assert found.min() >= 0
     assert found.max() <= 2**CHANCE_BITS
     assert chances_of(np.array([-1.0, 0.0, 1.0, 2.0])).tolist() == [0, 0, 2**CHANCE_BITS, 2**CHANCE_BITS]
 

@@ -61,7 +61,7 @@ def test_factors_are_the_largest_that_keep_a_row_within_the_clip() -> None:
 def test_no_row_is_longer_than_the_clip_for_any_carry_and_coin(exponent: int, parties: int) -> None:
     clip = 4 * 2**exponent
     shares = np.concatenate([np.linspace(0.0, 16.0, 1500), np.linspace(16.0, LONGEST, 400), [12.0, 14.0, LONGEST]])
-    squares = [int(share * clip) + step for share in shares for step in (-1, 0, 1) if 0 <= share * clip + step]
+    squares = [int(share * clip) + step for share in shares for step in (-1, 0, 1) if share * clip + step >= 0]
     squares = [square for square in squares if square <= LONGEST * clip]
     found = [longest(square, exponent, parties, factors()) for square in squares]
     assert max(found) <= 1.0
