@@ -19,15 +19,17 @@ from sottovoce.federation.boxes import crossed_offers
 from sottovoce.federation.party import Party
 from sottovoce.federation.run_keys import run_of
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
-from sottovoce.federation.sealed_columns.messages import Stage, pieces_of, widths_of
+from sottovoce.federation.sealed_columns.messages import Stage, Work, adder_of, pieces_of, widths_of
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR, Sealing
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.queries.gram import GramMatrix
+from sottovoce.queries.joint import JointSum
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed.pads import Piece, column_pieces
+from sottovoce.sealed.pads import WHOLE, Piece, column_pieces
 from sottovoce.sealed.pair_keys import OFFERS, PUBLIC, PUBLIC_KEYS, PairKeys, RunKey, fingerprint_of, packed_rows
-from sottovoce.sealed.sums import Call
+from sottovoce.sealed.sums import Call, bits_of, from_ring
 from sottovoce.transports.identity import PLAN, local_identities
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -128,62 +130,91 @@ class Hostile:
         return {n: {places[o]: f.arrays["boxed"] for o, f in found.items() if o != n} for n in found}
 
     def set_up(self) -> Hostile:
-        """Keys of the group, masked columns."""
+        """Keys of the group, masked columns, which records are null."""
         plan, holder = self.plan, self.plan.label_party_name
         boxes = self.stage(holder, Stage("group")).arrays
         group = {n: {"group": boxes[str(place)]} for place, n in enumerate(plan.names) if n != holder}
         for piece in column_pieces(plan.records, widths_of(plan)):
             self.all(Stage("receive", piece), each=self.all(Stage("columns", piece), each=group))
             group = {}
+        self.program("null", "", 0, {}, ended=True)
         return self
-
-    def pieces(self, query: str, told: Arrays) -> tuple[Piece, ...]:
-        """The cuts of the records by the public rule."""
-        return pieces_of(self.plan, self.query(query), told)
 
     def query(self, name: str) -> Any:
         """The first party's query of that name."""
         return self.queries[self.plan.names[0]][name]
 
-    def dealt(self, query: str, number: int, told: Arrays, piece: Piece) -> dict[str, dict[str, NDArray[Any]]]:
-        """Of a piece of a look-up, by party."""
+    def work(self, program: str, query: str, number: int, told: Arrays, piece: Piece = WHOLE) -> Work:
+        """What is said and dealt in turn."""
+        return Work(program, number, self.query(query) if query else None, told, piece)
+
+    def dealt(self, work: Work) -> dict[str, dict[str, NDArray[Any]]]:
+        """Of a program and piece, by party."""
         assert self.deals is not None
-        return self.deals.lookup(number, self.query(query), told, piece)
+        receiver, words = self.deals.deal(work)
+        return {receiver: {"dealt": words}}
 
-    def scores(self, query: str, number: int, told: Arrays, piece: Piece) -> Any:
-        """Masked scores of all, as they are passed on."""
-        table = {n: {"table": words["table"]} for n, words in self.dealt(query, number, told, piece).items()}
-        return self.all(Stage("scores", piece, tuple(told)), query, number, table, **told)
+    def said_in(self, work: Work, message: int, each: Mapping[str, Arrays]) -> Any:
+        """A message of all parties, as it is passed on to each: others' boxes, or the sum from who adds."""
+        told = {} if message else work.said
+        stage = Stage("say", work.piece, tuple(told), work.program, message)
+        boxes = self.all(stage, work.name, work.number, each, **told)
+        adder = adder_of(self.plan.names, work.number, message)
+        if adder is None:
+            return boxes
+        total = self.stage(adder, Stage("add", work.piece, (), work.program, message), work.name, work.number, boxes[adder])
+        assert total.kind == "answer", total.text
+        return {name: {} if name == adder else {"total": total.arrays["boxed"]} for name in self.plan.names}
 
-    def slopes(self, query: str, number: int, told: Arrays, piece: Piece, boxes: Any = None) -> Any:
-        """Masked slopes of all, and what is dealt with the sum."""
-        boxes = boxes or self.scores(query, number, told, piece)
-        if self.query(query).matrix != "one":
-            boxes = self.all(Stage("slopes", piece), query, number, boxes)
-        for name, words in self.dealt(query, number, told, piece).items():
-            boxes[name]["dealt"] = words["dealt"]
-        return boxes
+    def messages(self, work: Work, until: int | None = None) -> Any:
+        """The messages of a program over a piece, all or so many; what each party is sent next."""
+        each: Any = self.dealt(work)
+        for message in range(work.messages(self.plan) if until is None else until):
+            each = self.said_in(work, message, each)
+        return each
+
+    def program(self, program: str, query: str, number: int, told: Arrays, *, ended: bool = False) -> Any:
+        """Over all pieces; what each party is sent at the end of the last, unless that is `ended`."""
+        pieces = pieces_of(self.plan)
+        for piece in pieces:
+            work = self.work(program, query, number, told, piece)
+            each = self.messages(work)
+            if ended or piece != pieces[-1]:
+                last = Stage("end", piece, (), program, work.messages(self.plan) - 1)
+                self.all(last, query, number, each)
+        return each
 
     def look_up(self, query: str, number: int, told: Arrays) -> Any:
         """All before the last exchange: what each party is sent with that."""
-        pieces = self.pieces(query, told)
-        for piece in pieces:
-            each = self.slopes(query, number, told, piece)
-            if piece != pieces[-1]:
-                self.all(Stage("gradient", piece), query, number, each)
-        return each
+        return self.program("look-up", query, number, told)
 
     def gram(self) -> NDArray[np.int64]:
         """The opened Gram matrix."""
-        assert self.deals is not None
-        dealt = {n: {"dealt": words} for n, words in self.deals.gram(self.query("gram")).items()}
-        return self.shares("gram", 0, {}, dealt)
+        return self.shares("gram", 0, {}, self.dealt(self.work("gram", "gram", 0, {})))
 
     def own(self, query: str, number: int, told: Arrays) -> NDArray[np.int64]:
         """An opened sum of what each party has by itself."""
-        assert self.deals is not None
-        dealt = {n: {"dealt": words} for n, words in self.deals.own(number, self.query(query), told).items()}
-        return self.shares(query, number, told, dealt)
+        return self.shares(query, number, told, self.dealt(self.work("own", query, number, told)))
+
+    def until(self, query: str) -> tuple[int, Arrays]:
+        """All sums of the plan's own text, opened, up to the first of a query: its round, and what it is told."""
+        text, number = algorithms.of(self.plan).coordinate(self.plan), 0
+        ask = next(text)
+        while ask.query != query:
+            ask = text.send({"sum": self.sum(number, ask.query, ask.arrays) * self.plan.release(ask.query).step})
+            number += 1
+        return number, ask.arrays
+
+    def sum(self, number: int, name: str, told: Arrays) -> NDArray[np.int64]:
+        """An opened sum of any kind, in the order of the parties' columns."""
+        query = self.query(name)
+        if isinstance(query, GramMatrix):
+            return self.gram()
+        if not isinstance(query, JointSum):
+            return self.own(name, number, told)
+        if query.factored and number == self.plan.release(name).first:
+            self.program("factor", name, number, told, ended=True)
+        return self.shares(name, number, told, self.program(query.program, name, number, told))
 
     def ask(self, name: str, query: str, number: int, call: Call, arrays: Arrays = NOTHING) -> Frame:
         """What a party answers to a request for its share."""
@@ -197,4 +228,6 @@ class Hostile:
             reply = self.ask(name, query, number, call, {**told, **each.get(name, {})})
             assert reply.kind == "answer", reply.text
             total = total + reply.arrays["sealed"].view(np.uint64)
-        return np.asarray(total).view(np.int64)
+        opened = from_ring(np.asarray(total), bits_of(self.plan))
+        assert opened is not None, "shares do not belong together"
+        return opened

@@ -13,8 +13,10 @@ import pytest
 
 from sottovoce.door.frames import Frame
 from sottovoce.errors import RefusedError
-from sottovoce.federation.sealed_columns.messages import Stage
+from sottovoce.federation.sealed_columns.dealer import LocalDeals
+from sottovoce.federation.sealed_columns.messages import Stage, adder_of, pieces_of
 from sottovoce.plan.plan import Plan
+from sottovoce.privacy.randomness import SystemRandomness
 from sottovoce.sealed import pads
 from sottovoce.sealed.sums import Call
 from support import forged
@@ -49,23 +51,14 @@ def hostile(solver: str = "newton", **fields: Any) -> Hostile:
     return Hostile(plan, data_of(plan)).open()
 
 
-def told_of(h: Hostile, widen: int = 1) -> dict[str, Any]:
-    return {"weights": np.linspace(-1, 1, h.plan.dimension), "widen": np.array([widen], dtype=np.int64)}
+def told_of(h: Hostile) -> dict[str, Any]:
+    return dict(h.query("gradient").asked_at(np.linspace(-1, 1, h.plan.dimension)))
 
 
-def whitened() -> tuple[Hostile, dict[str, Any]]:
-    """A run up to the whitened columns, and what the first gradient is told."""
-    h = hostile("whitened", features=1).set_up()
-    query = h.query("gradient")
-    blocks = query.blocks
-    h.gram()
-    h.own("residual", 1, {"mean": np.zeros(1)})
-    told = blocks.told([np.eye(s.stop - s.start) for s in blocks.columns], np.zeros(h.plan.dimension))
-    h.own("length", 2, {**told, "radii": np.ones(len(blocks))})
-    cuts = np.full(len(blocks), 0.5)
-    nodes = np.zeros((1, query.words), dtype=np.int64)
-    told = {"weights": np.ones(h.plan.dimension), "nodes": nodes, "level": np.ones(1), "cuts": cuts}
-    return h, told
+def say(h: Hostile, name: str, told: dict[str, Any], piece: Any = (0, 8), number: int = 1, **sent: Any) -> Frame:
+    """What a party answers that is asked for the first message of a gradient."""
+    stage = Stage("say", piece, tuple(told), "look-up", 0)
+    return h.stage(name, stage, "gradient", number, {**told, **sent})
 
 
 def refused(frame: Frame, *words: str) -> None:
@@ -76,7 +69,7 @@ def refused(frame: Frame, *words: str) -> None:
 @pytest.fixture
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages in which few records fit."""
-    monkeypatch.setattr(pads, "FRAME", 8 * 32 * 3)
+    monkeypatch.setattr(pads, "FRAME", 128 * 3)
 
 
 def largest(h: Hostile, query: str) -> float:
@@ -111,98 +104,110 @@ def test_a_round_has_one_sum_and_the_gram_matrix_one_round() -> None:
     refused(h.said("party 1", Frame("plan", 0, twice.digest, text=twice.to_json())), "once is all")
 
 
-def test_parties_that_round_their_own_sums_pay_for_each_rounding() -> None:
-    for parties in (2, 3):
-        plan = sealed_plan("whitened", parties=parties, rounds=3, features=1)
-        release = plan.release("length")
-        assert release.charged_zero_out >= 1 + parties * release.step
-
-
-def test_the_dealer_deals_once() -> None:
+def test_the_dealer_deals_one_content() -> None:
     h = hostile().set_up()
-    deals, gram = h.deals, h.query("gram")
-    assert deals is not None
-    first, again = deals.gram(gram), deals.gram(gram)
-    assert all(np.array_equal(first[name], again[name]) for name in first)
-    told = told_of(h)
-    piece = h.pieces("gradient", told)[0]
-    one, two = (deals.lookup(1, h.query("gradient"), told, piece) for _ in range(2))
-    assert all(np.array_equal(one[n][what], two[n][what]) for n in one for what in one[n])
+    assert h.deals is not None
+    told, deals = told_of(h), LocalDeals(h.plan, h.deals._keys, SystemRandomness())
+    works = [h.work("gram", "gram", 0, {}), h.work("look-up", "gradient", 1, told, (0, 8))]
+    first, again = ([deals.deal(work) for work in works] for _ in range(2))
+    for (name, words), (other, same) in zip(first, again, strict=True):
+        assert name == other
+        assert np.array_equal(words, same)
+    with pytest.raises(RefusedError, match="something else was masked"):
+        for work in (*works, *works):
+            h.deals.deal(work)  # noise of a seed, which is drawn anew
     with pytest.raises(RefusedError, match="told other numbers before"):
-        deals.lookup(1, h.query("gradient"), {**told, "weights": 2 * told["weights"]}, piece)
-    with pytest.raises(RefusedError, match="dealt once"):
-        deals.gram(gram)
-    with pytest.raises(RefusedError, match="turn"):
-        deals.lookup(2, h.query("gradient"), told, (0, 1))
+        deals.deal(h.work("look-up", "gradient", 1, {**told, "weights": 2 * told["weights"]}, (0, 8)))
+    with pytest.raises(RefusedError, match="cut"):
+        deals.deal(h.work("look-up", "gradient", 2, told, (0, 1)))
+    for program, query in (("null", "gradient"), ("own", "gram"), ("gram", "gradient"), ("factor", "gradient")):
+        with pytest.raises(RefusedError, match="nothing is said or dealt"):
+            deals.deal(h.work(program, query, h.plan.release(query).first, {}, (0, 8)))
 
 
 # ------------------------------------------------------------------------------------------------ pieces and stages
 
 
-@pytest.mark.parametrize("stage", ["columns", "scores", "receive"])
+@pytest.mark.parametrize("stage", ["columns", "say", "receive"])
 @pytest.mark.parametrize("piece", [(0, 1), (1, 8), (-4, 8), (0, 9), (0, 0)])
 def test_records_are_cut_by_the_public_rule_alone(stage: str, piece: tuple[int, int]) -> None:
     h = hostile()
     told = told_of(h)
-    if stage == "scores":
+    if stage == "say":
         h.set_up()
-        arrays = {
-            **told,
-            **{n: {"table": w["table"]} for n, w in h.dealt("gradient", 1, told, (0, 8)).items()}.get(OTHERS, {}),
-        }
-        refused(h.stage(OTHERS, Stage(stage, piece, tuple(told)), "gradient", 1, arrays), "turn")
+        dealt = h.dealt(h.work("look-up", "gradient", 1, told, (0, 8))).get(OTHERS, {})
+        refused(say(h, OTHERS, told, piece, **dealt), "cut")
         return
     boxes = h.stage(h.plan.label_party_name, Stage("group")).arrays
-    refused(h.stage(OTHERS, Stage(stage, piece), "", 0, {"group": boxes["1"], "0": boxes["1"]}), "turn")
+    refused(h.stage(OTHERS, Stage(stage, piece), "", 0, {"group": boxes["1"], "0": boxes["1"]}), "cut")
 
 
 def test_a_piece_counts_once(small_frames: None) -> None:
-    """Asked again, it is not added again: else a record could be made as loud as one likes."""
+    """Asked again, also from its first message on, it is not added again: else a record could be made loud."""
     h = hostile().set_up()
     told = told_of(h)
-    pieces = h.pieces("gradient", told)
+    pieces = pieces_of(h.plan)
     assert len(pieces) > 2
+    plain = h.shares("gradient", 1, told, h.look_up("gradient", 1, told))
     for piece in pieces:
-        each = h.slopes("gradient", 1, told, piece)
-        for _ in range(0 if piece == pieces[-1] else 200):
-            h.all(Stage("gradient", piece), "gradient", 1, each)
-    opened = h.shares("gradient", 1, told, each)
+        work = h.work("look-up", "gradient", 2, told, piece)
+        for _ in range(1 if piece == pieces[-1] else 3):
+            each = h.messages(work)
+            for _ in range(0 if piece == pieces[-1] else 20):
+                h.all(Stage("end", piece, (), "look-up", 2), "gradient", 2, each)
+    opened = h.shares("gradient", 2, told, each)
+    assert np.abs(opened - plain).max() <= 64 * 2 * h.plan.release("gradient").std / h.plan.release("gradient").step
     assert np.abs(opened).max() <= largest(h, "gradient")
 
 
-def test_pieces_come_in_their_order_and_are_all_of_the_sum(small_frames: None) -> None:
+def test_pieces_are_all_of_the_sum(small_frames: None) -> None:
     h = hostile().set_up()
     told = told_of(h)
-    first, second, *_, last = h.pieces("gradient", told)
-    table = {n: {"table": w["table"]} for n, w in h.dealt("gradient", 1, told, second).items()}
-    for name in h.plan.names:
-        frame = h.stage(name, Stage("scores", second, tuple(told)), "gradient", 1, {**told, **table.get(name, {})})
-        refused(frame, "turn")
-    each = h.slopes("gradient", 1, told, first)
-    refused(h.stage(OTHERS, Stage("gradient", last), "gradient", 1, each[OTHERS]), "turn")
-    refused(h.stage(OTHERS, Stage("slopes", second), "gradient", 1, each[OTHERS]), "turn")
-    refused(h.ask(OTHERS, "gradient", 1, Call(h.plan.names, said=tuple(told)), {**told, **each[OTHERS]}), "turn")
+    first, second, *_, last = pieces_of(h.plan)
+    each = h.messages(h.work("look-up", "gradient", 1, told, first))
+    refused(h.stage(OTHERS, Stage("end", last, (), "look-up", 2), "gradient", 1, each[OTHERS]), "first message")
+    refused(h.stage(OTHERS, Stage("say", second, (), "look-up", 1), "gradient", 1, each[OTHERS]), "first message")
+    call = Call(h.plan.names, said=tuple(told))
+    refused(h.ask(OTHERS, "gradient", 1, call, {**told, **each[OTHERS]}), "lacks the parts")
 
 
-def test_every_piece_is_in_the_sum(small_frames: None) -> None:
-    """With the parts of all pieces the sum is that of the table, within its noise."""
+def test_messages_come_in_their_order() -> None:
     h = hostile().set_up()
-    told = told_of(h)
-    opened = h.shares("gradient", 1, told, h.look_up("gradient", 1, told))
-    assert np.abs(opened).max() <= largest(h, "gradient")
+    told, end = told_of(h), Stage("end", (0, 8), (), "look-up", 0)
+    each = h.messages(h.work("look-up", "gradient", 1, told, (0, 8)), 1)
+    for message in (2, 3, 9):
+        stage = Stage("say", (0, 8), (), "look-up", message)
+        refused(h.stage(OTHERS, stage, "gradient", 1, each[OTHERS]), "first message")
+    refused(h.stage(OTHERS, end, "gradient", 1, each[OTHERS]), "ask for all of them")
+    refused(h.stage(OTHERS, Stage("add", (0, 8), (), "look-up", 0), "gradient", 1, each[OTHERS]), "in turn")
+    refused(h.stage(OTHERS, Stage("say", (0, 8), (), "look-up", -1), "gradient", 1, each[OTHERS]), "first message")
 
 
 def test_words_of_the_dealer_are_neither_left_out_nor_given_to_others() -> None:
     """Without its words a party would make a share that goes with no table: slopes would have no bound."""
     h = hostile().set_up()
     told = told_of(h)
-    whole = h.pieces("gradient", told)[0]
-    dealt = h.dealt("gradient", 1, told, whole)
+    dealt = h.dealt(h.work("look-up", "gradient", 1, told, (0, 8)))
     assert set(dealt) == {OTHERS}
-    refused(h.stage(OTHERS, Stage("scores", whole, tuple(told)), "gradient", 1, told), "dealt")
-    arrays = {**told, "table": dealt[OTHERS]["table"]}
-    refused(h.stage("party 1", Stage("scores", whole, tuple(told)), "gradient", 1, arrays), "dealt")
+    refused(say(h, OTHERS, told), "dealt")
+    refused(say(h, "party 1", told, **dealt[OTHERS]), "dealt")
     refused(h.ask("party 1", "gram", 0, Call(h.plan.names)), "dealt")
+
+
+def test_one_party_in_turn_adds() -> None:
+    h = hostile(parties=3).set_up()
+    told = told_of(h)
+    work, stage = h.work("look-up", "gradient", 1, told, (0, 8)), Stage("say", (0, 8), tuple(told), "look-up", 0)
+    boxes = h.all(stage, "gradient", 1, h.dealt(work), **told)
+    adder = adder_of(h.plan.names, 1, 0)
+    (other, *_) = [name for name in h.plan.names if name != adder]
+    add, following = Stage("add", (0, 8), (), "look-up", 0), Stage("say", (0, 8), (), "look-up", 1)
+    refused(h.stage(other, add, "gradient", 1, boxes[other]), "one party in turn adds")
+    refused(h.stage(other, following, "gradient", 1, boxes[other]), "lacks the sum")
+    refused(h.stage(str(adder), following, "gradient", 1, boxes[str(adder)]), "lacks the sum")
+    one, two = (h.stage(str(adder), add, "gradient", 1, boxes[str(adder)]).arrays["boxed"] for _ in range(2))
+    assert np.array_equal(one, two)
+    assert h.stage(other, following, "gradient", 1, {"total": one}).kind == "answer"
 
 
 # ------------------------------------------------------------------------------------------------ what was asked
@@ -212,18 +217,17 @@ def test_words_of_the_dealer_are_neither_left_out_nor_given_to_others() -> None:
     ("change", "word"),
     [
         ({"weights": np.full(3, 1.0)}, "weights"),
-        ({"widen": np.array([3], dtype=np.int64)}, "widen"),
-        ({"widen": np.array([16], dtype=np.int64)}, "widen"),
+        ({"level": np.array([-1.0])}, "level"),
+        ({"chances": np.full((1, 64), 2**17)}, "chances"),
+        ({"chances": np.zeros((1, 63), dtype=np.int64)}, "chances"),
     ],
 )
 def test_numbers_that_no_look_up_takes_are_refused(change: dict[str, Any], word: str) -> None:
     h = hostile().set_up()
-    told = {**told_of(h), **change}
-    frame = h.stage("party 1", Stage("scores", (0, 8), tuple(told)), "gradient", 1, told)
-    refused(frame, word)
+    refused(say(h, "party 1", {**told_of(h), **change}), word)
 
 
-def test_a_sum_is_of_the_numbers_that_its_scores_were_told() -> None:
+def test_a_sum_is_of_the_numbers_that_its_messages_were_told() -> None:
     """So what masks are made for is what the words were made by."""
     h = hostile().set_up()
     told = told_of(h)
@@ -233,32 +237,49 @@ def test_a_sum_is_of_the_numbers_that_its_scores_were_told() -> None:
         h.ask("party 1", "gradient", 1, Call(h.plan.names, said=tuple(other)), {**other, **each["party 1"]}), "other"
     )
     fewer = Call(h.plan.names, said=("weights",))
-    refused(h.ask("party 1", "gradient", 1, fewer, {**told, **each["party 1"]}), "widen")
+    refused(h.ask("party 1", "gradient", 1, fewer, {**told, **each["party 1"]}), "level")
     assert np.abs(h.shares("gradient", 1, told, each)).max() <= largest(h, "gradient")
 
 
-def test_scores_are_masked_once_and_sent_again_alike() -> None:
+def test_a_message_is_sent_again_alike_and_by_other_numbers_refused() -> None:
     h = hostile().set_up()
     told = told_of(h)
-    whole = (0, 8)
-    first, second = (h.scores("gradient", 1, told, whole) for _ in range(2))
+    work = h.work("look-up", "gradient", 1, told, (0, 8))
+    first, second = (h.messages(work, 1) for _ in range(2))
     assert all(np.array_equal(first[n][p], second[n][p]) for n in first for p in first[n])
     other = {**told, "weights": -told["weights"]}
-    table = h.dealt("gradient", 1, told, whole)[OTHERS]["table"]
-    frame = h.stage(OTHERS, Stage("scores", whole, tuple(other)), "gradient", 1, {**other, "table": table})
-    refused(frame, "other numbers")
+    refused(say(h, OTHERS, other, **h.dealt(work)[OTHERS]), "other numbers")
 
 
-def test_shares_are_of_the_query_whose_scores_were_asked() -> None:
+def test_another_sum_of_a_message_is_refused() -> None:
+    """A party whose neighbour says something else the second time says nothing that would show the difference."""
+    h = hostile().set_up()
+    told = told_of(h)
+    work, stage = h.work("look-up", "gradient", 1, told, (0, 8)), Stage("say", (0, 8), (), "look-up", 1)
+    each = h.messages(work, 1)
+    honest = h.stage(OTHERS, stage, "gradient", 1, each[OTHERS])
+    assert honest.kind == "answer"
+    run: Any = h.parties["party 1"]._run.columns  # type: ignore[union-attr]
+    padded = tuple(field + 64 for field in run._turn.padded)
+    forged = {**each[OTHERS], "0": run._sealer.boxed(run._turn.label(), padded)}
+    assert say(h, OTHERS, told, number=1, **h.dealt(work)[OTHERS]).kind == "answer"  # it begins again
+    refused(h.stage(OTHERS, stage, "gradient", 1, forged), "something else was masked under this label")
+    assert say(h, OTHERS, told, number=1, **h.dealt(work)[OTHERS]).kind == "answer"
+    again = h.stage(OTHERS, stage, "gradient", 1, each[OTHERS])
+    assert np.array_equal(honest.arrays["boxed"], again.arrays["boxed"])
+
+
+def test_shares_are_of_the_query_whose_messages_were_asked() -> None:
     h = hostile().set_up()
     told = told_of(h)
     each = h.look_up("gradient", 1, told)
     call = Call(h.plan.names, said=tuple(told))
-    refused(h.ask("party 1", "gradient", 2, call, {**told, **each["party 1"]}), "scores first")
+    refused(h.ask("party 1", "gradient", 2, call, {**told, **each["party 1"]}), "lacks the parts")
     refused(h.ask("party 1", "gram", 1, Call(h.plan.names)), "turn")
-    refused(h.stage("party 1", Stage("scores", (0, 8)), "gram", 0), "looks nothing up")
-    refused(h.stage("party 1", Stage("scores", (0, 8)), "gradient", 0), "turn")
+    refused(h.stage("party 1", Stage("say", (0, 8), (), "look-up"), "gram", 0), "nothing is said or dealt")
+    refused(say(h, "party 1", told, number=0), "turn")
     refused(h.stage("party 1", Stage("secrets", (0, 8), tuple(told)), "gradient", 1, told), "no stage")
+    refused(h.stage("party 1", Stage("say", (0, 8), (), "null"), "nothing", 1), "no stage")
 
 
 @pytest.mark.parametrize(
@@ -272,9 +293,7 @@ def test_shares_are_of_the_query_whose_scores_were_asked() -> None:
 )
 def test_rosters_are_of_the_whole_plan(call: Call) -> None:
     h = hostile().set_up()
-    assert h.deals is not None
-    dealt = h.deals.gram(h.query("gram"))
-    arrays = {"dealt": dealt["party 1"]}
+    arrays = h.dealt(h.work("gram", "gram", 0, {}))["party 1"]
     refused(h.ask("party 1", "gram", 0, call, arrays))
     first = h.ask("party 1", "gram", 0, Call(h.plan.names), arrays)
     again = h.ask("party 1", "gram", 0, Call(h.plan.names), arrays)
@@ -293,35 +312,41 @@ def test_by_rows_masks_are_for_all_that_was_told() -> None:
     refused(h.ask("party 1", "gradient", 0, Call(h.plan.names, said=("weights",)), other), "told other numbers")
 
 
-# ------------------------------------------------------------------------------------------------ whitened columns
+# ------------------------------------------------------------------------------------------------ whole rows
 
 
-def test_whitened_columns_are_made_once_by_numbers_that_every_sum_says() -> None:
-    """Parties with other cuts would have rows that are together too long; their masks must not cancel."""
-    h, told = whitened()
-    whole = (0, 8)
-    long = {**told, "cuts": np.array([1e3, 1e-3])}
-    assert h.stage("party 1", Stage("whitened", whole, tuple(long)), "gradient", 3, long).kind == "answer"
-    refused(h.stage("party 1", Stage("whitened", whole, tuple(told)), "gradient", 3, told), "other numbers")
-    table = {n: {"table": w["table"]} for n, w in h.dealt("gradient", 3, told, whole).items()}
-    arrays = {**told, **table.get("party 1", {})}
-    refused(h.stage("party 1", Stage("scores", whole, tuple(told)), "gradient", 3, arrays), "other numbers")
-
-
-@pytest.mark.parametrize("cuts", [[-1.0, 1.0], [0.0, 1.0], [1.0], [1e300, 1.0]])
-def test_cuts_that_are_none_are_refused_before_a_row_is_cut(cuts: list[float]) -> None:
-    h, told = whitened()
-    wrong = {**told, "cuts": np.array(cuts)}
-    refused(h.stage("party 1", Stage("whitened", (0, 8), tuple(wrong)), "gradient", 3, wrong), "cuts")
+def whitened() -> tuple[Hostile, int, Any]:
+    """A run up to the first gradient of whitened rows, and what it is told."""
+    h = hostile("whitened", features=1).set_up()
+    number, told = h.until("gradient")
+    return h, number, dict(told)
 
 
 def test_a_whitened_run_goes_through() -> None:
-    h, told = whitened()
-    whole = (0, 8)
-    each = h.all(Stage("whitened", whole, tuple(told)), "gradient", 3, **told)
-    h.all(Stage("receive", whole), "gradient", 3, each)
-    opened = h.shares("gradient", 3, told, h.look_up("gradient", 3, told))
-    assert np.abs(opened).max() <= largest(h, "gradient")
+    h, number, told = whitened()
+    assert np.abs(h.sum(number, "gradient", told)).max() <= largest(h, "gradient")
+
+
+def test_factors_are_of_the_first_round_and_come_before_its_sum() -> None:
+    h, number, told = whitened()
+    dealt = {}
+    work = h.work("factor", "gradient", number, told, (0, 8))
+    for name in h.plan.names:
+        refused(say(h, name, told, number=number, **dealt), "factor first")
+    h.messages(work)
+    stage = Stage("say", (0, 8), tuple(told), "factor", 0)
+    refused(h.stage("party 1", stage, "gradient", number + 1, told))
+    other = {**told, "projection": told["projection"] // 2}
+    refused(h.stage("party 1", stage, "gradient", number, other), "other numbers")
+
+
+@pytest.mark.parametrize("scale", [4, 64])
+def test_a_projection_that_makes_rows_longer_than_levels_reach_is_refused(scale: int) -> None:
+    """Beyond 252 C^2 levels repeat, and a row could be longer than the clip."""
+    h, number, told = whitened()
+    long = {**told, "projection": np.full_like(told["projection"], 2**12) * scale}
+    for stage in (Stage("say", (0, 8), tuple(long), "factor", 0), Stage("recall", said=tuple(long))):
+        refused(h.stage("party 1", stage, "gradient", number, long), "projection")
 
 
 # ------------------------------------------------------------------------------------------------ plans and keys
@@ -330,31 +355,30 @@ def test_a_whitened_run_goes_through() -> None:
 def test_a_plan_is_run_once_and_two_plans_do_not_mix() -> None:
     h = hostile().set_up()
     first, told = h.plan, told_of(h)
-    boxes = h.scores("gradient", 1, told, (0, 8))
+    work = h.work("look-up", "gradient", 1, told, (0, 8))
+    boxes, following = h.messages(work, 1), Stage("say", (0, 8), (), "look-up", 1)
     second = h.keyed(first)
     h.pair(second)
     for name in first.names:  # another plan takes the place of the first
         assert h.said(name, Frame("plan", 0, second.digest, text=second.to_json())).kind == "accept"
-    assert h.stage("party 1", Stage("slopes", (0, 8)), "gradient", 1, boxes["party 1"]).kind == "unknown-plan"
+    assert h.stage("party 1", following, "gradient", 1, boxes["party 1"]).kind == "unknown-plan"
     refused(h.said("party 1", Frame("plan", 0, first.digest, text=first.to_json())), "run before")
     h.plan = second
     refused(h.stage("party 1", Stage("group")), "started")
     h.open(second)
     h.set_up()
-    fresh = h.scores("gradient", 1, told, (0, 8))
-    refused(h.stage("party 1", Stage("slopes", (0, 8)), "gradient", 1, boxes["party 1"]), "altered")
+    fresh = h.messages(work, 1)
+    refused(h.stage("party 1", following, "gradient", 1, boxes["party 1"]), "altered")
     assert not np.array_equal(fresh["party 1"]["1"], boxes["party 1"]["1"])
 
 
 def test_boxes_are_of_one_sender_stage_and_round() -> None:
-    h = hostile(parties=3).set_up()
-    told = told_of(h)
-    boxes = h.scores("gradient", 1, told, (0, 8))
-    swapped = {"1": boxes["party 1"]["2"], "2": boxes["party 1"]["1"]}
-    refused(h.stage("party 1", Stage("slopes", (0, 8)), "gradient", 1, swapped), "altered")
-    h2 = hostile(parties=3).set_up()
-    boxes = h2.scores("gradient", 1, told, (0, 8))
-    refused(h2.stage("party 1", Stage("slopes", (0, 8)), "gradient", 1, {"1": boxes["party 1"]["1"]}), "lacks")
+    h = hostile(parties=3)
+    boxes = h.stage(h.plan.label_party_name, Stage("group")).arrays
+    group = {n: {"group": boxes[str(place)]} for place, n in enumerate(h.plan.names) if str(place) in boxes}
+    each = h.all(Stage("columns", (0, 8)), each=group)["party 1"]
+    refused(h.stage("party 1", Stage("receive", (0, 8)), "", 0, {"1": each["2"], "2": each["1"]}), "altered")
+    refused(h.stage("party 1", Stage("receive", (0, 8)), "", 0, {"1": each["1"]}), "lacks")
 
 
 def test_the_key_of_the_group_is_the_holders() -> None:

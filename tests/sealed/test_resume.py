@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,13 @@ import sottovoce as sv
 from opening import fixed_coins
 from sealed_fits import NOTARY, by_columns, data, model
 from sottovoce.door.frames import Frame, decode
+from sottovoce.door.used_labels import UsedLabels
+from sottovoce.errors import RefusedError, WireError
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.party import Party
+from sottovoce.federation.sealed_columns import party as party_side
+from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.sealed import pads, sums
 from support import renewed
 
 NAMES = ("a", "b", "c")
@@ -60,7 +67,8 @@ class Sites:
     def again(self) -> sv.Federation:
         """All ends as they are, and a coordinator that was started anew."""
         ledgers = [self.accounts[name] for name in NAMES] if self.accounts else None
-        made = by_columns(ledgers=ledgers, helper=self.helper, journal=self.folder / "fit.run")
+        journal = self.folder / "fit.run" if self.accounts else None
+        made = by_columns(ledgers=ledgers, helper=self.helper, journal=journal)
         known = getattr(self, "wire", None)
         self.wire: Any = made.transport if known is None else known
         made.transport = self.wire
@@ -119,12 +127,176 @@ def broken(folder: Path, who: str, at: int, *, helper: bool = False, **more: Any
         return sites.fit(**more), sites
 
 
-@pytest.mark.parametrize("solver", ["newton", "whitened"])
-@pytest.mark.parametrize("who", ["a", "b", NOTARY])
-def test_who_is_restarted_at_any_message_goes_on_with_the_same_bytes(who: str, solver: str, tmp_path: Path) -> None:
-    whole, count = unbroken(tmp_path / "whole", helper=who == NOTARY, solver=solver)
-    first = 9  # all have agreed on keys
-    for at in range(first, count + 1, 1 if solver == "whitened" and who == "a" else 7):
-        found, sites = broken(tmp_path / str(at), who, at, helper=who == NOTARY, solver=solver)
+PAIRED = 9  # the exchange from which on all have agreed on keys
+
+
+@pytest.fixture
+def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records go in several pieces."""
+    monkeypatch.setattr(pads, "FRAME", 128 * 25)
+
+
+@pytest.mark.parametrize(("who", "every"), [("a", 14), ("b", 25), (NOTARY, 25)])
+def test_who_is_restarted_at_any_message_goes_on_with_the_same_bytes(who: str, every: int, tmp_path: Path) -> None:
+    helped = who == NOTARY
+    whole, count = unbroken(tmp_path / "whole", helper=helped)
+    for at in (*range(PAIRED, count - 5, every), count - 2, count):
+        found, sites = broken(tmp_path / str(at), who, at, helper=helped)
+        assert found == whole, at
+        assert at > count - 5 or sites.exchanges > count, "it was played again"
+        sites.check()
+
+
+@pytest.mark.usefixtures("small_frames")
+def test_pieces_are_begun_again_too(tmp_path: Path) -> None:
+    whole, count = unbroken(tmp_path / "whole", solver="newton")
+    for at in range(PAIRED + 3, count, 40):
+        found, sites = broken(tmp_path / str(at), "a", at, solver="newton")
         assert found == whole, at
         sites.check()
+
+
+def test_planted_noise_that_is_drawn_anew_after_a_restart_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are rounded by other coins: the register refuses what they would say."""
+    monkeypatch.setattr(party_side, "labelled", lambda source, label: SystemRandomness())
+    with pytest.raises(RefusedError, match="something else was masked under this label"):
+        broken(tmp_path / "one", "a", 30)
+    monkeypatch.setattr(UsedLabels, "use", lambda self, label, content: None)
+    sites = Sites(tmp_path / "two")
+    sites.before = lambda number: sites.restart("a") if number == 30 else None
+    with contextlib.suppress(WireError):
+        sites.fit()
+    with pytest.raises(AssertionError, match="two contents of"):
+        sites.check()
+
+
+class Stopping:
+    """Ends the coordinator's process before an exchange, and restarts ends with it."""
+
+    def __init__(self, sites: Sites, at: int, who: tuple[str, ...] = ()) -> None:
+        self.sites, self.at, self.who = sites, at, who
+
+    def __call__(self, number: int) -> None:
+        """Before an exchange."""
+        if number == self.at:
+            for name in self.who:
+                self.sites.restart(name)
+            raise StoppedError
+
+
+@pytest.mark.parametrize(("who", "every"), [((), 19), (NAMES, 33)])
+def test_a_coordinator_that_is_restarted_goes_on_alone_or_with_all_parties(
+    who: tuple[str, ...], every: int, tmp_path: Path
+) -> None:
+    whole, count = unbroken(tmp_path / "whole")
+    for at in (*range(PAIRED + 1, count - 3, every), count - 3):
+        with fixed_coins():
+            sites = Sites(tmp_path / str(at))
+            sites.before = Stopping(sites, at, who)
+            with pytest.raises(StoppedError):
+                sites.fit()
+            sites.federation = sites.again()
+            assert sites.fit() == whole, at
+        sites.check()
+
+
+def test_the_keys_of_a_run_go_with_its_end(tmp_path: Path) -> None:
+    sites = Sites(tmp_path / "run", helper=True)
+    seen = []
+    folders = [tmp_path / "run" / "helper", *(tmp_path / "run" / f"{name}.db.sealed" for name in NAMES)]
+    sites.before = lambda number: seen.append([sorted(path.suffix for path in each.glob("*")) for each in folders])
+    sites.fit()
+    assert [[".key", ".labels"], *[[".key", ".labels", ".rows"]] * 3] in seen
+    assert [list(each.glob("*")) for each in folders] == [[]] * 4
+
+
+CHANGES: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "rows, by a little": ("a", lambda X, y: (X + 1e-5, y)),
+    "labels": ("b", lambda X, y: (X, np.where(np.arange(len(y)) == 3, -y, y))),
+    "null rows": ("a", lambda X, y: (np.where(np.arange(len(y))[:, None] == 3, np.nan, X), y)),
+    "null labels": ("b", lambda X, y: (X, np.where(np.arange(len(y)) == 3, np.nan, y))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_rows_labels_and_null_rows_are_refused(change: str, tmp_path: Path) -> None:
+    who, changed = CHANGES[change]
+    sites = Sites(tmp_path / "run")
+    sites.before = lambda number: sites.restart(who, changed) if number == 40 else None
+    with pytest.raises(RefusedError, match="used for other records"):
+        sites.fit()
+    sites.check()
+
+
+@pytest.mark.parametrize(
+    ("who", "more", "why"),
+    [
+        ("a", {"ledgers": False}, "does not have the key that the plan names for it.*The run is lost"),
+        (NOTARY, {"helper": True, "keep": False}, "--keep.*The run is lost; what was charged stays charged"),
+    ],
+)
+def test_who_keeps_nothing_has_lost_the_run(who: str, more: Any, why: str, tmp_path: Path) -> None:
+    sites = Sites(tmp_path / "run", **more)
+    sites.before = lambda number: sites.restart(who) if number == 40 else None
+    with pytest.raises(RefusedError, match=why):
+        sites.fit()
+    sites.check()
+
+
+def test_a_party_whose_register_is_gone_does_not_go_on(tmp_path: Path) -> None:
+    sites = Sites(tmp_path / "run")
+
+    def gone(number: int) -> None:
+        if number == 40:
+            (labels,) = (tmp_path / "run" / "a.db.sealed").glob("*.labels")
+            labels.unlink()
+            sites.restart("a")
+
+    sites.before = gone
+    with pytest.raises(RefusedError, match="this plan was run before"):
+        sites.fit()
+
+
+def test_a_party_that_is_restarted_all_the_time_ends_the_run(tmp_path: Path) -> None:
+    sites = Sites(tmp_path / "run")
+    sites.before = lambda number: sites.restart("a") if number >= 30 else None
+    with pytest.raises(WireError, match="was restarted again and again"):
+        sites.fit()
+    sites.check()
+    sites.before = lambda number: None
+    sites.federation = sites.again()
+    assert np.isfinite(sites.fit()).all()
+    sites.check()
+
+
+def labels_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each pad was put on something in a run, by party and label."""
+    found: Counter[str] = Counter()
+    whole = sums.ColumnSealer.masked
+
+    def masked(self: Any, label: Any, fields: Any) -> Any:
+        found[json.dumps([self.name, *label])] += 1
+        return whole(self, label, fields)
+
+    monkeypatch.setattr(sums.ColumnSealer, "masked", masked)
+    Sites(folder).fit()
+    return found
+
+
+@pytest.mark.usefixtures("small_frames")
+def test_no_pad_is_used_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a run with lengths, factors, rounds and scales, in several pieces."""
+    found = labels_of(tmp_path / "run", monkeypatch)
+    programs = {json.loads(label)[1] for label in found}
+    assert {"columns", "null 0", "length 2", "factor 3", "look-up 0", "look-up 2"} <= programs
+    assert set(found.values()) == {1}
+
+
+@pytest.mark.usefixtures("small_frames")
+def test_planted_labels_without_their_piece_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = pads.label
+    monkeypatch.setattr(pads, "label", lambda name, use, piece, said: whole(name, use, (0, 0), said))
+    with pytest.raises(RefusedError, match="something else was masked under this label"):
+        labels_of(tmp_path / "run", monkeypatch)

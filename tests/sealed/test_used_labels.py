@@ -21,10 +21,13 @@ from sottovoce.errors import LeakError, LedgerError, RefusedError
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.federation.sealed_columns.messages import Stage
 from sottovoce.privacy.randomness import SystemRandomness
+from sottovoce.queries.joint import JointGradient, look_up_told
 from sottovoce.sealed import pads
-from sottovoce.sealed.pads import SCORES, TranscriptHash
+from sottovoce.sealed.pads import TranscriptHash
 from sottovoce.sealed.streams import unbox
 from sottovoce.sealed.sums import unpacked_box
+from sottovoce.sealed.tables import slope_chances
+from sottovoce.transports.identity import PLAN
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import Hostile, sealed_plan
@@ -46,23 +49,23 @@ def opened(folder: Path, *, ledgers: bool = True) -> Hostile:
     return h.open().set_up()
 
 
-def told_of(weight: float) -> dict[str, Any]:
-    return {"weights": np.array([weight, 0.0]), "widen": np.array([1], dtype=np.int64)}
+def told_of(h: Hostile, weight: float) -> dict[str, Any]:
+    return dict(h.query("gradient").asked_at(np.array([weight, 0.0])))
 
 
 def scores(h: Hostile, weight: float, number: int) -> Frame:
     """What a party answers that is asked for its scores by a weight."""
-    told = told_of(weight)
+    told = told_of(h, weight)
     deals = LocalDeals(h.plan, h.deals._keys, SystemRandomness())  # type: ignore[union-attr]
     deals._transcript = copy.deepcopy(h.parties[WHO]._run.columns._transcript)  # type: ignore[union-attr]
+    work = h.work("look-up", "gradient", number, told, (0, RECORDS))
     try:
-        dealt = deals.lookup(number, h.query("gradient"), told, (0, RECORDS))
+        receiver, words = deals.deal(work)
     except RefusedError:  # the party was told otherwise: whatever is dealt
         deals._transcript = TranscriptHash()
-        dealt = deals.lookup(number, h.query("gradient"), told, (0, RECORDS))
-    table = dealt.get(WHO, {})
-    arrays = {**told, **({"table": table["table"]} if table else {})}
-    return h.stage(WHO, Stage("scores", (0, RECORDS), tuple(told)), "gradient", number, arrays)
+        receiver, words = deals.deal(work)
+    arrays = {**told, **({"dealt": words} if receiver == WHO else {})}
+    return h.stage(WHO, Stage("say", (0, RECORDS), tuple(told), "look-up", 0), "gradient", number, arrays)
 
 
 def in_a_copy(task: Callable[[], Any], file: Path) -> Any:
@@ -123,38 +126,71 @@ def test_after_the_end_no_copy_masks_or_runs_the_plan_again(tmp_path: Path, monk
     h = opened(tmp_path)
     party, number = h.parties[WHO], h.plan.release("gradient").first
     run, keys, charged = party._run, dict(party._keys._known), party._account.balance()  # type: ignore[union-attr]
-    kept = run.gate, run.columns  # type: ignore[union-attr]
-    (file,) = (tmp_path / f"{WHO}.db.sealed").iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
+    kept, folder = (run.gate, run.columns), tmp_path / f"{WHO}.db.sealed"  # type: ignore[union-attr]
+    files = sorted(folder.iterdir())
+    assert [file.suffix for file in files] == [".key", ".labels", ".rows"]
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     h.said(WHO, Frame("done", 0, h.plan.digest))
-    assert not file.exists()
+    assert not list(folder.iterdir())
     with pytest.raises(RefusedError, match="the run of this plan is over"):
-        kept[0].masked("scores", ["scores", number, 0, RECORDS, ""], lambda: np.zeros(3, dtype=np.uint64))  # type: ignore[attr-defined]
+        kept[0].masked("message", ["look-up 0", number, 0, RECORDS, ""], lambda: (np.zeros(3, dtype=np.int64),))  # type: ignore[attr-defined]
     party._keys._known |= keys  # as it was before the plan, when all had agreed on keys
     monkeypatch.setattr(party._keys, "check_agreed", lambda plan: None)
-    party._seen.clear()
     again = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
     assert again.kind == "refuse"
     assert "this plan was run before" in json.loads(again.text)["refused"]
-    assert not file.exists()
+    assert not list(folder.glob("*.labels"))
     assert party._account.balance() == charged  # type: ignore[union-attr]
 
 
-def test_while_it_runs_no_copy_begins_the_plan(tmp_path: Path) -> None:
+def test_while_it_runs_a_restarted_party_goes_on_with_the_same_register(tmp_path: Path) -> None:
     h = opened(tmp_path)
-    party = h.parties[WHO]
+    party, number = h.parties[WHO], h.plan.release("gradient").first
+    before, charged = scores(h, 2.0, number).arrays["boxed"].tobytes(), party._account.balance()  # type: ignore[union-attr]
     party._run = None
-    party._seen.clear()
+    assert h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json())).kind == "accept"
+    assert party._account.balance() == charged  # type: ignore[union-attr]
+    signatures = {name: identity.sign(PLAN, h.plan.digest) for name, identity in h.identities.items()}
+    h.said(WHO, Frame("plan", 0, h.plan.digest, query="start", text=json.dumps(signatures)))
+    h.deals = LocalDeals(h.plan, h.deals._keys, SystemRandomness())  # type: ignore[union-attr]
+    h.set_up()
+    assert scores(h, 2.0, number).arrays["boxed"].tobytes() == before
+    party._run.columns._turn = None  # type: ignore[union-attr]
+    party._run.columns._transcript = TranscriptHash()  # type: ignore[union-attr]
+    assert "something else was masked under this label" in scores(h, 1.0, number).text
+
+
+def test_a_party_whose_register_is_gone_does_not_go_on(tmp_path: Path) -> None:
+    h = opened(tmp_path)
+    (labels,) = (tmp_path / f"{WHO}.db.sealed").glob("*.labels")
+    labels.unlink()
+    h.parties[WHO]._run = None
     again = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
     assert "this plan was run before" in json.loads(again.text)["refused"]
+
+
+def test_who_is_stopped_between_its_register_and_its_charge_goes_on(tmp_path: Path) -> None:
+    """And one whose charge is refused leaves no register behind."""
+    h = opened(tmp_path)
+    party = h.parties[WHO]
+    party._run, account = None, party._account
+    other = sv.Ledger.create(tmp_path / "other.db").open("other", epsilon=50.0, delta=1e-2)
+    party._account = other  # of a ledger that has not charged it, beside a register that is there
+    monkey = party._keys._account
+    party._keys._account = other.dataset
+    refused = h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json()))
+    assert "on another account of its ledger" in json.loads(refused.text)["refused"]
+    assert list((tmp_path / f"{WHO}.db.sealed").glob("*.labels"))  # it is of a run that goes on
+    party._account, party._keys._account = account, monkey
+    assert h.said(WHO, Frame("plan", 0, h.plan.digest, text=h.plan.to_json())).kind == "accept"
 
 
 def test_a_party_with_a_ledger_masks_nothing_that_is_not_registered(tmp_path: Path) -> None:
     h = opened(tmp_path)
     gate: Any = h.parties[WHO]._run.gate  # type: ignore[union-attr]
-    gate.used = None
+    gate.used = UsedLabels()
     with pytest.raises(LeakError, match="no key to leave under"):
-        gate.masked("scores", ["scores", 1, 0, 3, ""], lambda: np.zeros(3, dtype=np.uint64))
+        gate.masked("message", ["look-up 0", 1, 0, 3, ""], lambda: (np.zeros(3, dtype=np.int64),))
 
 
 def read_by_another_party(h: Hostile, file: Path) -> tuple[Any, Any]:
@@ -163,11 +199,17 @@ def read_by_another_party(h: Hostile, file: Path) -> tuple[Any, Any]:
     boxes = {w: in_a_copy(lambda w=w: scores(h, w, number).arrays["boxed"], file) for w in (1.0, 2.0)}
     group, padded = h.parties["party 2"]._run.columns._sealer.group, []  # type: ignore[union-attr]
     for weight, box in boxes.items():
-        at = TranscriptHash().after("gradient", number, told_of(weight)).label(SCORES, whole)
-        padded.append(np.frombuffer(unbox(group, at, WHO, unpacked_box(box)), dtype=np.uint16))
-    table = h.query("gradient").lookup(h.plan, told_of(1.0))
+        at = TranscriptHash().after("gradient", number, told_of(h, weight)).label("look-up 0", whole)
+        padded.append(np.frombuffer(unbox(group, at, WHO, unpacked_box(box)), dtype=np.int8))
+    table = h.query("gradient").lookup(h.plan, told_of(h, 1.0))
     run: Any = h.parties[WHO]._run
-    return (padded[1] - padded[0]).view(np.int16) * (table.level / 2**table.fine), run.rows.dense_rows(1)[:, 0]
+    return (padded[1] - padded[0]) * (table.level / 2**table.fine), run.rows.dense_rows(1)[:, 0]
+
+
+def one_level(self: Any, weights: Any, gram: Any = None) -> dict[str, Any]:
+    """Levels so near that scores show a column."""
+    level = 4 * 2.0**-6
+    return {**look_up_told(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
 
 
 def test_a_copy_without_a_ledger_has_other_pads_for_other_numbers(
@@ -175,11 +217,18 @@ def test_a_copy_without_a_ledger_has_other_pads_for_other_numbers(
 ) -> None:
     """So who has the key of the boxes reads nothing; planted labels without what was told show the column."""
     h = opened(tmp_path, ledgers=False)
+    monkeypatch.setattr(JointGradient, "asked_at", one_level)
     read, column = read_by_another_party(h, tmp_path / "copy")
-    assert np.abs(read - column).max() > 0.1  # eight uniform numbers of 16 bits are all that near with a chance < 1e-9
+    near = 0.02  # a step of a score and one of a row
+    assert np.abs(read - column).max() > near  # eight uniform bytes are all that near with a chance below 1e-6
     monkeypatch.setattr(pads, "hash_of", lambda told: "")
     read, column = read_by_another_party(h, tmp_path / "copy")
-    assert np.abs(read - column).max() < 0.01
+    assert np.abs(read - column).max() <= near
+
+
+def file_of(used: UsedLabels) -> Path:
+    assert used.path is not None
+    return used.path
 
 
 class TestFile:
@@ -193,19 +242,28 @@ class TestFile:
         for _ in range(3):
             used.use("one", b"content")
         used.use("other", b"content")
-        assert len(used.path.read_bytes().splitlines()) == 2
+        assert len(file_of(used).read_bytes().splitlines()) == 2
         with pytest.raises(RefusedError, match="a mask is used once"):
             used.use("one", b"something else")
         used.use("one", b"content")
 
+    def test_in_memory_too(self) -> None:
+        used = UsedLabels()
+        assert used.begin()
+        used.use("one", b"content")
+        used.use("one", b"content")
+        with pytest.raises(RefusedError, match="a mask is used once"):
+            used.use("one", b"something else")
+        used.end()
+
     def test_a_line_that_was_torn_is_dropped(self, used: UsedLabels) -> None:
         used.use("one", b"content")
-        whole = used.path.read_bytes()
+        whole = file_of(used).read_bytes()
         for cut in (1, 60, len(whole) - 1):
-            used.path.write_bytes(whole + whole[:cut])
+            file_of(used).write_bytes(whole + whole[:cut])
             used.use("other", b"content")
-            assert used.path.read_bytes()[: len(whole)] == whole
-            assert len(used.path.read_bytes()) == 2 * len(whole)
+            assert file_of(used).read_bytes()[: len(whole)] == whole
+            assert len(file_of(used).read_bytes()) == 2 * len(whole)
 
     def test_of_many_processes_one_is_first(self, used: UsedLabels) -> None:
         copies = []
@@ -220,10 +278,9 @@ class TestFile:
         ended = [os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) for copy in copies]
         assert sorted(ended) == [0, *[3] * 7]
 
-    def test_it_is_begun_once_and_gone_after_the_run(self, used: UsedLabels) -> None:
-        with pytest.raises(RefusedError, match="run before"):
-            used.begin()
-        used.path.unlink()
+    def test_it_is_new_once_and_gone_after_the_run(self, used: UsedLabels) -> None:
+        assert not used.begin()
+        used.end()
         with pytest.raises(RefusedError, match="is over"):
             used.use("one", b"content")
 
