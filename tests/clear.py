@@ -55,7 +55,10 @@ class Clear:
         shares = plan.row_shares() * (1 + 2.0**-30)
         dense = [np.asarray(part.dense_rows(part.dimension), dtype=np.float64) for part in parts]
         self.rows = self.joined(
-            [rounded(rows, self.rng.random(rows.shape), float(share)) for rows, share in zip(dense, shares, strict=True)]
+            [
+                rounded(rows, self.rng.random(rows.shape), float(share))
+                for rows, share in zip(dense, shares, strict=True)
+            ]
         )
         self.matrix: Integers | None = None  # P, and f of the rows clipped by it
         self.factors: Integers | None = None

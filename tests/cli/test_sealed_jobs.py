@@ -114,7 +114,7 @@ def test_a_plan_of_sealed_rows_says_everything_without_asking_anybody(write_job,
     assert f"This holds against anybody who cannot break the encryption, and if {APART}; if" in text
     assert "If the coordinator pools with 1 party, or is run by one, epsilon is" in text
     assert "Epsilon against those who pool: coordinator and 1 party" in text
-    assert "Noise of the sum over that of data in one place" in text
+    assert "Noise of a sum over that of data in one place" in text
     assert "Sealed: a party sends" in text
     assert "dealt" not in text
     told = json.loads(invoke("plan", path, "--json").stdout)

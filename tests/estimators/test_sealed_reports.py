@@ -111,17 +111,14 @@ def test_by_columns_a_dealer_with_a_party_has_everything() -> None:
     assert "infinite (in the clear)" in str(report)
 
 
-def test_by_columns_more_pooling_than_the_noise_was_made_for_costs_the_parties_part_of_a_row_too() -> None:
+def test_by_columns_more_pooling_than_the_noise_was_made_for_are_left_with_less() -> None:
     plan = planned(columns(curious=1))
-    (gradient,) = (query for query in algorithms.of(plan).queries(plan, plan.names[0]) if query.name == "gradient")
-    made_for = gradient.known_part(plan, {})
-    sealing = plan.sealing
-    assert sealing is not None
-    wide = gradient.known_part(plan.model_copy(update={"sealing": sealing.changed(curious=2)}), {})
-    assert 1 < made_for < wide
-    assert left_to(plan, gradient, Pool(1, dealer=False), "zero-out") == pytest.approx(1.0)
-    expected = (1 / 3 + sealing.top_up(3, made_for)) / wide
-    assert left_to(plan, gradient, Pool(2, dealer=False), "zero-out") == pytest.approx(expected)
+    assert left_to(plan, Pool(1, dealer=False)) == pytest.approx(1.0)
+    assert left_to(plan, Pool(2, dealer=False)) == pytest.approx(
+        1 / 3 + 1 / 3
+    )  # a share, and the top-up for two of them
+    assert left_to(plan, Pool(0, dealer=True)) == pytest.approx(1.0)
+    assert left_to(plan, Pool(1, dealer=True)) == 0.0
 
 
 def test_the_words_of_rows_are_these() -> None:

@@ -24,8 +24,7 @@ from sottovoce.plan import sealed_words
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealed_words import Assumption, assumed
 from sottovoce.plan.sealing import Sealing
-from sottovoce.queries.pooling import Pool
-from sottovoce.queries.pooling import pooled_epsilon
+from sottovoce.queries.pooling import Pool, pooled_epsilon
 from sottovoce.sealed.pair_keys import RunKey, fingerprint_of
 from sottovoce.transports.identity import local_identities
 

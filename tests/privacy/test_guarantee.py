@@ -159,18 +159,18 @@ def test_a_report_of_sealed_sums_says_the_curve_the_noise_and_who_left_and_comes
         **{f"any {k} part{'y' if k == 1 else 'ies'}": 0.7 + k / 10 for k in (1, 2, 3)},
     }
     left = (("north", "gradient, round 12"),)
-    made = dataclasses.replace(report(1, 1, 1, **SEALED), pooling=curve, noises={"gradients": 1.323}, left=left)
+    made = dataclasses.replace(report(1, 1, 1, **SEALED), pooling=curve, noise=1.323, left=left)
     assert made.pooled() == curve
     assert made.remarks() == (
         "Epsilon against those who pool: coordinator and 1 party infinite (in the clear); coordinator and 2 parties "
         "infinite (in the clear); coordinator and 3 parties infinite (in the clear); any 1 party 0.8; any 2 parties "
         "0.9; any 3 parties 1.",
-        "Noise of the sum over that of data in one place: gradients 1.32.",
+        "Noise of a sum over that of data in one place: 1.32.",
         "Left the run: north (gradient, round 12).",
     )
     assert all(remark in str(made) for remark in made.remarks())
     assert PrivacyReport.from_dict(json.loads(made.to_json())) == made
     assert not report(1, 1, 1).remarks()
     assert report(1, 1, 1).pooled() == {}
-    assert not {"pooling", "noises", "left"} & set(report(1, 1, 1).to_dict())
+    assert not {"pooling", "noise", "left"} & set(report(1, 1, 1).to_dict())
     assert not {"assumes", "computational", "if_broken"} & set(guarantee(1.0).to_dict())

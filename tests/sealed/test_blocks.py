@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from sottovoce.algorithms.whitened.block_rule import Centring, Coordinates, Slope, WhiteBlocks
+from sottovoce.algorithms.whitened.blocks import BlockWhitened
+from sottovoce.queries.blocks import BlockGradient, Blocks, JointScores, JointSquares, ScaleLookup, on_grid, through
 
 import sottovoce as sv
 from clear import Clear, parts_of
 from sottovoce import losses
 from sottovoce.algorithms.registry import find, plan_by
 from sottovoce.algorithms.whitened import block_rule, rule
-from sottovoce.algorithms.whitened.block_rule import Centring, Coordinates, Slope, WhiteBlocks
-from sottovoce.algorithms.whitened.blocks import BlockWhitened
 from sottovoce.algorithms.whitened.rule import Clips, Units
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
@@ -27,7 +28,6 @@ from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named, Problem
 from sottovoce.plan.sealing import Sealing
-from sottovoce.queries.blocks import BlockGradient, Blocks, JointScores, JointSquares, ScaleLookup, on_grid, through
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.tables import b_spline
 from sottovoce.solvers import Whitened

@@ -1,8 +1,8 @@
 """What ledgers charge, policies limit and reports say of sealed plans, against what each declared pool is left with.
 
 Every form that seals sums, losses, relations of plan and of account, numbers of parties, and knobs. What is true is
-written out here from the proofs: the noise that parties and dealer draw, all pools one by one, and how much further a
-record moves a sum for parties that know a part of it. Nothing here asks `noise_left` or `Sealing.left`.
+written out here from the proofs: the noise that parties and dealer draw, and all pools one by one. Nothing here asks
+`Sealing.left`. That a record moves a sum no further for parties that know a part of it: `test_null_rule.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tests.plans import OPTIONS, SEALED, SEVERAL
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.data.bounds import Bounds
-from sottovoce.door.query import Query
 from sottovoce.estimators.report import privacy_report
 from sottovoce.federation.demands import Known
 from sottovoce.federation.plan_checks import charge_of
@@ -36,9 +35,7 @@ from sottovoce.privacy.events import Event, Gaussian, PoissonGaussian
 from sottovoce.privacy.ledger import Part
 from sottovoce.privacy.relation import RELATIONS, Relation, inside
 from sottovoce.privacy.spending import Book, open_terms
-from sottovoce.queries import noise_left, pricing
-from sottovoce.queries.joint import known_part
-from sottovoce.queries.pricing import queries_of
+from sottovoce.queries import pricing
 from sottovoce.transports.identity import local_identities
 
 NEAR = 1 + 1e-9
@@ -116,59 +113,21 @@ def declared(parties: int, sealing: Sealing, by_columns: bool) -> tuple[Seen, ..
     return tuple(found)
 
 
-def told(plan: Plan, query: Query) -> list[dict[str, Any]]:
-    """What a run may tell, as far as K is by it: equal parts, a party with nearly all of a row, and some between."""
-    if (plan.algorithm, plan.split, query.name) != ("whitened", "columns", "gradient"):
-        return [{}]
-    blocks = len(plan.parties) + plan.fit_intercept
-    some = np.random.default_rng(5).dirichlet(np.ones(blocks), 3) ** 0.5
-    nearly = np.full((blocks, blocks), 1e-6) + np.eye(blocks)
-    return [{"cuts": cuts} for cuts in (np.ones(blocks), *nearly, *some)]
-
-
-def shares(plan: Plan, numbers: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """What each party's part has of the square of a row, the constant with the labels'."""
-    squares, constant = np.array(plan.norms or np.sqrt(plan.columns)) ** 2, plan.preparation.intercept_entry**2
-    if "cuts" in numbers:
-        squares, constant = numbers["cuts"][: len(plan.parties)] ** 2, numbers["cuts"][len(plan.parties) :] ** 2
-        constant = float(constant.sum() / (constant.sum() + squares.sum()))
-    found = (1 - constant) * squares / squares.sum()
-    found[plan.label_party] += constant
-    return np.asarray(found)
-
-
-def further(plan: Plan, query: str, relation: Relation, seen: Seen, parts: Any) -> float:
-    """K: how much further, squared, the rest of a record moves a sum for those who know a part of it."""
-    if plan.split != "columns" or not seen.parties or relation == "replace-one":
-        return 1.0
-    if query in ("score", "rescale"):  # any |r| <= 1 may become any other
-        return 4.0
-    if query != "gradient":  # products, and sums of numbers between 0 and 1 or of labels that others hold
-        assert query in ("gram", "label", "residual", "length", "square"), query
-        return 1.0
-    squared = 4.0  # of residuals, |r - r'| <= 2 G
-    if plan.classes is not None:  # |r - r'| <= G for who has the label, else 3/2 G
-        squared = 1.0 if plan.label_party in seen.parties else 2.25
-    return float(1 + (squared - 1) * sum(parts[place] for place in seen.parties))
+def least(plan: Plan) -> float:
+    """The least variance that a declared pool is left with, of what is drawn."""
+    sealing, parties = plan.sealing, len(plan.parties)
+    assert sealing is not None
+    return min(
+        (parties - seen.gone - len(seen.parties)) * sealing.share(parties)
+        + (0.0 if seen.dealer else sealing.top_up(parties))
+        for seen in declared(parties, sealing, plan.split == "columns")
+    )
 
 
 def truth(plan: Plan, relation: Relation) -> dict[str, float]:
-    """By query the largest square of what one release moves over the noise left, of all pools and told numbers."""
-    sealing, parties, by_columns = plan.sealing, len(plan.parties), plan.split == "columns"
-    assert sealing is not None
-    queries, found = queries_of(algorithms.of(plan), plan, plan.names[0]), {}
-    for release in plan.releases:
-        moved = release.charged_zero_out if release.rate is not None else release.charged(relation)
-        worst = 0.0
-        for numbers in told(plan, queries[release.query]):
-            top_up = sealing.top_up(parties, queries[release.query].known_part(plan, numbers))  # as it is drawn
-            parts = shares(plan, numbers) if by_columns else ()
-            for seen in declared(parties, sealing, by_columns):
-                left = (parties - seen.gone - len(seen.parties)) * sealing.share(parties)
-                left += 0.0 if seen.dealer else top_up
-                worst = max(worst, further(plan, release.query, relation, seen, parts) / left)
-        found[release.query] = worst * (moved / release.std) ** 2
-    return found
+    """By query the largest square of what one release moves over the noise left, of all pools."""
+    moved = {r.query: r.charged_zero_out if r.rate is not None else r.charged(relation) for r in plan.releases}
+    return {r.query: (moved[r.query] / r.std) ** 2 / least(plan) for r in plan.releases}
 
 
 def square(event: Event) -> float:
@@ -212,43 +171,40 @@ def test_no_account_is_charged_less_than_a_declared_pool_learns() -> None:
 
 
 def test_what_is_charged_is_what_the_worst_pool_learns() -> None:
-    """And no more, but for numbers that a run tells: these may be the worst there are."""
     for (name, plan), relation in itertools.product(cells(), RELATIONS):
         true = truth(plan, relation)
         for release, event in zip(plan.releases, charged(plan, relation), strict=False):
-            slack = 1e-4 if (plan.algorithm, plan.split) == ("whitened", "columns") else 1e-9
-            assert square(event) <= release.count * true[release.query] * (1 + slack), (name, release.query, relation)
+            assert square(event) <= release.count * true[release.query] * NEAR, (name, release.query, relation)
 
 
 # Faults that were planted
 
 
-def test_the_charge_of_the_noise_of_the_plan_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pricing, "least_left", lambda plan, query, relation: 1.0)
+def test_the_charge_of_the_noise_that_the_world_sees_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = pricing.sealed_events
+    monkeypatch.setattr(
+        pricing, "sealed_events", lambda plan, queries, relation: real(plan, queries, relation, plan.noises())
+    )
     found = list(too_little())
-    assert {(relation, query) for _, query, relation, _ in found} >= {("zero-out", "gradient"), ("zero-out", "rescale")}
-    assert all("by columns" in name and ", replace-one," in name for name, _, _, _ in found)
-    assert min(part for _, _, _, part in found) < 0.26
+    assert {name for name, _, _, _ in found} == {name for name, _ in cells()}
+    assert {relation for _, _, relation, _ in found} == set(RELATIONS)
 
 
-def test_a_top_up_that_is_taken_to_be_made_for_the_relation_of_the_account_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_top_up_that_is_not_drawn_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sealing, "top_up", lambda self, parties: 0.0)
+    parts = {name: part for name, query, _, part in too_little() if query != "spare"}
+    assert set(parts) >= {name for name, plan in cells() if plan.split == "columns"}
+    assert min(parts.values()) == pytest.approx(1 / 8)
+
+
+@pytest.mark.parametrize("forgotten", ["pooling", "absent"])
+def test_shares_that_do_not_allow_for_those_who_are_not_in_a_sum_are_found(
+    monkeypatch: pytest.MonkeyPatch, forgotten: str
 ) -> None:
-    monkeypatch.setattr(noise_left, "most_known", lambda plan: known_zero_out(plan))
-    found = list(too_little())
-    assert {query for _, query, _, _ in found} == {"gradient"}
-    assert all("whitened" in name and ", replace-one," in name for name, _, _, _ in found)
-
-
-def known_zero_out(plan: Plan) -> float:
-    return known_part(plan.model_copy(update={"relation": "zero-out"}), np.ones(len(plan.parties) + 1))
-
-
-@pytest.mark.parametrize("forgotten", [0, 1])
-def test_a_pool_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch, forgotten: int) -> None:
-    real = noise_left.declared
-    monkeypatch.setattr(noise_left, "declared", lambda sealing: (real(sealing)[1 - forgotten],))
-    assert list(too_little())
+    real = Sealing.share
+    monkeypatch.setattr(Sealing, "share", lambda self, parties: real(self.changed(**{forgotten: 0}), parties))
+    needed = {name for name, plan in cells() if getattr(plan.sealing, forgotten)}
+    assert {name for name, _, _, _ in too_little()} == needed
 
 
 # Who asks what a plan costs
@@ -319,8 +275,9 @@ def test_a_ledger_of_zero_out_is_charged_what_the_other_parties_learn(tmp_path: 
     mu = math.sqrt(release.count * truth(model.plan_, "zero-out")["gradient"])
     spent = account.balance().spent
     assert spent == pytest.approx(epsilon_at(mu, 1e-6, "zero-out"), rel=1e-6)
-    alone = release.charged_zero_out * math.sqrt(release.count) / release.std  # to whom nothing of a record is known
-    assert spent > 1.5 * epsilon_at(alone, 1e-6, "zero-out")
+    assert (
+        mu == release.charged_zero_out * math.sqrt(release.count) / release.std
+    )  # as if they knew nothing of a record
 
 
 def test_a_ledger_of_replace_one_is_charged_the_plan(tmp_path: Path) -> None:

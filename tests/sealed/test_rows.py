@@ -44,7 +44,7 @@ def opened(plan: Any, shares: dict[str, Any], *, attempt: int = 0, weights: floa
     label = label_of("gradient", 0, Call(tuple(shares), attempt, ("weights",)), {"weights": np.full(3, weights)})
     opener = other.get("opener") or Opener(plan, SeededRandomness(1))
     query = query_of(plan, "gradient")
-    value = opener.open(shares, noise_of(query, plan, {}), label)
+    value = opener.open(shares, noise_of(query, plan), label)
     return value / plan.release("gradient").step
 
 
@@ -78,7 +78,7 @@ class TestOpened:
         with pytest.raises(LeakError, match="opened once"):
             opened(plan, shares, opener=opener)
         label = label_of("gradient", 0, Call(plan.names), {})
-        noise = noise_of(query_of(plan, "gradient"), plan, {})
+        noise = noise_of(query_of(plan, "gradient"), plan)
         with pytest.raises(LeakError, match="one share of each party in its roster"):
             Opener(plan, SeededRandomness(1)).open({name: shares[name] for name in plan.names[1:]}, noise, label)
 
@@ -87,7 +87,7 @@ class TestOpened:
         plan, keys = made(3)
         sealers = [holder.sealer for holder in holders(plan, keys).values()]
         values, label = np.full(50_000, 12345), ["sum", "gradient", 0, 0, list(plan.names), ""]
-        noise = noise_of(query_of(plan, "gradient"), plan, {})._replace(weights=1.0)
+        noise = noise_of(query_of(plan, "gradient"), plan)._replace(weights=1.0)
         shares = [sealer.sealed(values, noise, label, SeededRandomness(3, sealer.name)) for sealer in sealers]
 
         def chi_square(sum_: np.ndarray, shift: int) -> float:

@@ -24,7 +24,7 @@ class Views:
     def __init__(self, parties: int, *, gone: int = 0, **numbers: int) -> None:
         self.plan, keys = made(parties, **numbers)
         release = self.plan.release("gradient")
-        noise, roster = Noise(release, 1.0, 1.0), self.plan.names[gone:]
+        noise, roster = Noise(release, 1.0), self.plan.names[gone:]
         label = label_of("gradient", 0, Call(roster), {})
         shares, self.noises = {}, []
         for name in roster:

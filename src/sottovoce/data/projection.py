@@ -152,34 +152,6 @@ class ProjectedRows(Projected):
         return total
 
 
-class CentredRows:
-    """z_i = P'(x_i - m) of some columns of the rows, P lower triangular; 0 for a null row.
-
-    Guarantee: z_i and its length are functions of x_i and public numbers alone, to the last bit: x'P is exact, as of
-    `Projected`, and m'P is one public vector.
-    """
-
-    def __init__(self, block: Block, columns: slice, projection: Array, means: Array) -> None:
-        self._bits = _checked(block)
-        matrix = _on_grid(np.tril(projection), self._bits)
-        shift = means @ matrix
-        self._rows = np.empty((len(block), len(matrix)))
-        for start in range(0, len(block), MANY_ROWS):
-            rows = dense(block.rows[start : start + MANY_ROWS, columns]).astype(np.float64, copy=False)
-            np.subtract(rows @ matrix, shift, out=self._rows[start : start + MANY_ROWS])
-        self._rows[block.null_rows] = 0.0
-        self.lengths = np.asarray(kernels.lengths_dense(self._rows))
-
-    def cut(self, length: float, unit: float) -> NDArray[np.int64]:
-        """Z min(1, C / |z|) / unit, C the length, as whole numbers of 2^-bits; no row is longer than C / unit."""
-        room = 1.0 - (self._rows.shape[1] + 32) * 2.0**-50
-        shares = room * (length / unit) / np.maximum(self.lengths, length)
-        found = np.trunc(self._rows * (shares * 2.0**self._bits)[:, None])
-        if not np.all((found**2).sum(axis=1) <= (2.0**self._bits * length / unit) ** 2):
-            raise LeakError("a whitened part of a row is longer than it was cut to; nothing was released.")
-        return found.astype(np.int64)
-
-
 def short_rows(block: Block, projection: Array, weights: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
     """Piece by piece z_i = c_i P'x_i, c_i = min(1, 1 / |P'x_i|), P triangular; c_i, the scores x_i'w and the labels.
 

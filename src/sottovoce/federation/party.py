@@ -304,18 +304,21 @@ class Party(Answering):
         """
         run = self._run
         if frame.plan and (run is None or run.plan.digest != frame.plan):
-            self._keys.end(frame.plan)
             kept = self.predictor.models.get(frame.plan)  # said before, and the acknowledgement was lost
+            if kept is not None or not self._keys.goes_on(frame.plan):  # else it keeps its part of the model first
+                self._keys.end(frame.plan)
             if kept is None:
                 return reply("unknown-plan", frame, acknowledged(False))
             if kept.plan.models == "shared":
                 self._keep_told(frame, kept.plan)
         else:
             self._run = None
-            self._keys.forget()
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
-            if frame.plan and run is not None and fitted:
-                self._keep_model(run, frame)
+            try:
+                if frame.plan and run is not None and fitted:
+                    self._keep_model(run, frame)
+            finally:
+                self._keys.forget()
             if self._account is not None:
                 Memory(self._account.path, self.name, b"").clear(all_plans=True)
         return reply("done", frame, acknowledged(True) + self._receipt(frame))

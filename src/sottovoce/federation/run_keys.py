@@ -167,6 +167,10 @@ class RunKeys:
         if not path.exists() or path.read_bytes() != data:
             write_durably(path, data, mode=0o600)
 
+    def goes_on(self, digest: bytes) -> bool:
+        """Whether there is what a run over sealed columns goes on with after a restart."""
+        return self._folder is not None and self._path(self._folder, digest, "labels").exists()
+
     def end(self, digest: bytes) -> None:
         """The run of a plan that this process does not know is over: so are its key and its labels."""
         self._delete(f"{digest.hex()}.{self._own}.*")

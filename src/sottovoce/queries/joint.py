@@ -36,7 +36,7 @@ from sottovoce.sealed.tables import (
     slope_chances,
     slope_level,
 )
-from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, ROW_BITS, UNIT_BITS, exponent_of, fits_clip
+from sottovoce.sealed.words import FACTOR_BITS, MOST_FACTOR, UNIT_BITS, exponent_of, fits_clip
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -36,7 +36,7 @@ def grid_bits(problem: Problem) -> int:
 
 
 def factors() -> NDArray[np.int64]:
-    """f by the level l of |P'x|^2 in C^2 / 4: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
+    """F by the level l of |P'x|^2 in C^2 / 4: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
     return np.array([min(MOST_FACTOR, math.isqrt(4 * MOST_FACTOR**2 // (level + 1))) for level in range(64)])
 
 

@@ -500,13 +500,10 @@ def sealed_sensitivity(case: Case) -> dict[str, float]:
                 asked = dataclasses.replace(one, told=told)
                 unit = release.step * np.asarray(query.noise_weights)
                 values = [s.exact(asked, m, seeds) * unit for s, m in zip(every, memories, strict=True)]
-                known = query.known_part(plan, told)
                 kind, count = type(query).__name__, len(others)
                 for first, second in itertools.combinations(range(len(every)), 2):
-                    of: Relation = "zero-out" if second == count and first < count else "replace-one"
-                    most = release.charged(of)
-                    if second == first + count + 1:  # its own blanked part
-                        most = math.sqrt(known if plan.relation == "zero-out" else 4.0) * release.charged("zero-out")
+                    blank = (second == count and first < count) or second == first + count + 1  # all of it, or a part
+                    most = release.charged("zero-out" if blank else "replace-one")
                     moved = float(np.linalg.norm(values[first] - values[second]))
                     assert moved <= most * ROUNDING, f"{one.query}: moved by {moved:.6g}, above {most:.6g}"
                     reached[kind] = max(reached.get(kind, 0.0), moved / most)

@@ -10,10 +10,10 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sottovoce.data.bounds import Bounds
-from sottovoce.errors import InputError
 from sottovoce.lab.audit.catalogue import audit_plan, catalogue
 from sottovoce.lab.audit.games import Game, play, source
 from sottovoce.lab.audit.measure import errors_at, mu_of
@@ -22,8 +22,7 @@ from sottovoce.plan.problem import Named
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.privacy.relation import RELATIONS, Relation
-from sottovoce.queries import pricing
-from sottovoce.queries.joint import JointGradient
+from sottovoce.sealed.columns import Columns
 
 ROWS: dict[str, Any] = {"solver": "gradient", "split": "rows", "parties": 6, "rounds": 1, "sealing": Sealing(curious=5)}
 COLUMNS: dict[str, Any] = {
@@ -75,7 +74,7 @@ def test_by_rows_the_coordinator_with_all_other_parties_has_a_share_of_the_noise
 
 def test_a_top_up_that_is_left_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     game = rows(adversary="parties")
-    monkeypatch.setattr(Sealing, "top_up", lambda self, parties, known=1.0: 0.0)
+    monkeypatch.setattr(Sealing, "top_up", lambda self, parties: 0.0)
     assert play(game, runs=120, seed=1).broken
 
 
@@ -86,12 +85,22 @@ def test_shares_of_a_quarter_of_the_noise_are_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_by_columns_parties_that_know_a_part_are_left_what_was_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a top-up that does not count what they know is found."""
+    """And a null part that counts as zeros, the record going on, is found."""
     result = play(columns(), runs=200, seed=1)
     assert result.verdict == "holds"
     assert 0.3 * result.claimed < result.measured < result.claimed
-    monkeypatch.setattr(JointGradient, "known_part", lambda self, plan, told: 1.0)
+    unmark_null_rows(monkeypatch)
     assert play(columns(), runs=200, seed=1).broken
+
+
+def unmark_null_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: no party marks a record as null, so that what others have of it goes on."""
+    real = Columns.__init__
+
+    def unmarked(self: Columns, place: Any, rows: Any, usable: Any, *more: Any) -> None:
+        real(self, place, rows, np.ones_like(usable), *more)
+
+    monkeypatch.setattr(Columns, "__init__", unmarked)
 
 
 @pytest.mark.parametrize("game", [rows(), columns()], ids=["rows", "columns"])
@@ -140,11 +149,11 @@ def test_an_account_under_another_relation_is_charged_what_can_be_measured(
     assert 0 < ruled_out(split, adversary, relation, account) < charged
 
 
-def test_the_charge_of_the_noise_of_the_plan_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where parties know a part of a record, and the top-up was not made for that."""
-    monkeypatch.setattr(pricing, "least_left", lambda plan, query, relation: 1.0)
-    found = {cell for cell in CROSSED if ruled_out(*cell) > crossed(*cell).claim().value}
-    assert found == {("columns", "parties", "replace-one", "zero-out")}
+def test_the_charge_is_exceeded_where_null_rows_are_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By parties that know a part of a record: what was blanked moves the slope of their own part."""
+    unmark_null_rows(monkeypatch)
+    blanked = [("columns", "parties", relation, "zero-out") for relation in RELATIONS]
+    assert all(ruled_out.__wrapped__(*cell) > crossed(*cell).claim().value for cell in blanked)
 
 
 def test_every_sealed_plan_is_played_under_both_relations() -> None:
@@ -158,10 +167,17 @@ def test_every_sealed_plan_is_played_under_both_relations() -> None:
     assert views == set(itertools.product(("coordinator", "parties", "world"), RELATIONS))
 
 
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
 @pytest.mark.parametrize("solver", ["newton", "whitened"])
-def test_whole_runs_by_columns_are_weighed(solver: str) -> None:
+def test_whole_runs_by_columns_are_weighed(solver: str, loss: str) -> None:
     """Through set-up, Gram matrix, numbers and gradients: on its own side a run is likelier, by half of mu^2."""
     game = catalogue()[f"{solver} by columns, sealed, coordinator"]()
+    if loss == "logistic":
+        fields = {**COLUMNS, "solver": solver, "rounds": game.plan.rounds, "bounds": Bounds.declare(row_norm=1.0)}
+        if solver == "whitened":
+            del fields["rounds"]
+        fields |= {"loss": Named(name=loss), "classes": (-1, 1), "relation": "zero-out", "fit_intercept": True}
+        game = Game("classes", audit_plan(**fields))
     first, second = (game.statistics(which, 12, lambda name, which=which: seeded(which, name)) for which in (0, 1))
     mu, error = game.claim().value, 1 / math.sqrt(12)
     # of a ratio the mean is at most mu^2 / 2 and the standard deviation mu: 5.2 of its mean
@@ -182,9 +198,3 @@ def test_a_sealed_plan_of_ones_own_is_attacked_by_each_adversary() -> None:
         assert Game("", scaled).claim().value == pytest.approx(2.0, rel=0.05)
         for adversary in ("world", "coordinator", "parties"):
             assert Game("", scaled, adversary=adversary).statistics(0, 1, source(1)).shape == (1,)
-
-
-def test_classes_over_sealed_columns_are_not_weighed() -> None:
-    fields = {**COLUMNS, "loss": Named(name="logistic"), "classes": (-1, 1), "bounds": Bounds.declare(row_norm=1.0)}
-    with pytest.raises(InputError, match="audits of sealed columns are of numbers"):
-        play(Game("classes", audit_plan(**fields)), runs=1)

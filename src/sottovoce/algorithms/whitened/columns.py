@@ -217,7 +217,7 @@ def sharpened(values: Array, rounding: float) -> Array:
 
 
 def mean_factor(length: float) -> float:
-    """f / 31 of a row that is so many times as long as the clip, on average over the coins of its level."""
+    """F / 31 of a row that is so many times as long as the clip, on average over the coins of its level."""
     level = min(4.0 * length**2, 54.0)
     return float(np.interp(level, np.arange(64), factors())) / MOST_FACTOR
 

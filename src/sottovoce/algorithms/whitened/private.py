@@ -169,7 +169,7 @@ class Run:
         release = self.plan.release(query)
         return release.std * math.sqrt(self.plan.noises() / release.count) / self.plan.records
 
-    def mean(self, query: str, **told: Array) -> Asking[float]:
+    def mean(self, query: str, **told: NDArray[Any]) -> Asking[float]:
         """A number of the records."""
         return float(summed((yield Ask(query, told)))[0]) / self.plan.records
 

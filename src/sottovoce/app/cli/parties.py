@@ -185,6 +185,10 @@ def rows_told(say: Callable[[str], None], every: float = 10.0) -> Callable[[str,
 
 def helper(
     job: Annotated[Path, typer.Option(help="A helper file in TOML.", envvar=JOB, show_default=False)],
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="A folder for its keys of a run, to go on after a restart.", show_default=False),
+    ] = None,
     once: Once = False,
     patience: Patience = 3600.0,
     view: ViewPort = None,
@@ -195,7 +199,8 @@ def helper(
 
     Run it where neither the coordinator nor a party has its hands: by columns a helper that pools with a party reads
     all columns. A party takes sealed columns with a helper whose key it has pinned. Restarted in the middle of a run,
-    it has lost that run.
+    it has lost that run, unless its keys are in a folder (--keep), which is empty again once the run is over. Who
+    reads that folder and has what one party has seen has all columns of the run.
 
     - `sottovoce helper --job notary.toml`
 
@@ -226,7 +231,7 @@ def helper(
         say(f"a helper, without records; connecting to {address}; Ctrl-C stops")
         if said.set_elsewhere:
             say(said.set_elsewhere)
-        end = WatchedEnd(Helper(name), watch)
+        end = WatchedEnd(Helper(name, keep=keep), watch)
         watch.expect(COORDINATOR)
         while not stop.is_set():
             serve_party(end, address, credentials, stop=stop, give_up_after=patience, on_change=watch.changed)

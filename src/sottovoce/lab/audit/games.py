@@ -19,7 +19,7 @@ from sottovoce.algorithms import Solution
 from sottovoce.data.block import Matrix
 from sottovoce.lab.audit.likelihood import View, log_likelihood
 from sottovoce.lab.audit.measure import ALARM, Measure, lower_bound, mu_of_profile
-from sottovoce.lab.audit.sealed import Anew, Pool, SealedColumns, SealedRows, keyed, seeds_of
+from sottovoce.lab.audit.sealed import Anew, Pool, SealedColumns, SealedRows, keyed
 from sottovoce.lab.audit.transcript import Asked, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
@@ -122,9 +122,8 @@ class Game:
         with _quiet():
             if plan.split == "columns":
                 parts = [SealedColumns(plan, one, pool, self.script) for one in data]
-                seeds = seeds_of(plan, keys)
                 played = (parts[which].play(plan, keys, sources) for _ in range(runs))
-                ratios = [parts[0].log_likelihood(s, seeds) - parts[1].log_likelihood(s, seeds) for s in played]
+                ratios = [parts[0].log_likelihood(s, keys) - parts[1].log_likelihood(s, keys) for s in played]
                 return np.array(ratios)
             sides = [SealedRows(plan, one, pool) for one in data]
             runs_ = (sides[which].sealed_play(plan, keys, sources) for _ in range(runs))

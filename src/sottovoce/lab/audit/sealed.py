@@ -6,16 +6,15 @@
     coordinator and parties   less both: beyond what is promised
 
 Gates, masks, pads and the dealer are the real ones; no frames and no ledgers, and the keys of pairs are seeded. By
-columns rows are rounded and bits are looked up by coins that some adversary knows, and the likelihood is given the
-coins.
+columns pads, what the dealer draws for bits, and how rows were rounded are coins that some adversary knows. They are
+functions of the keys and of what was told: the likelihood is by the same questions put to a data set without noise.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,34 +34,16 @@ from sottovoce.federation.announcements import known_keys
 from sottovoce.federation.replies import Reply
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.federation.sealed_columns.dealer import LocalDeals
-from sottovoce.federation.sealed_columns.messages import (
-    FACTOR,
-    LENGTH,
-    LOOK_UP,
-    NULL,
-    Work,
-    message_label,
-    pieces_of,
-    place_of,
-)
-from sottovoce.federation.sealed_columns.party import ColumnRun, integers_of, looked_up, own_columns, projected
+from sottovoce.federation.sealed_columns.party import ColumnRun
 from sottovoce.lab.audit.transcript import Message, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
-from sottovoce.privacy.randomness import Randomness
-from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.joint import JointSum
+from sottovoce.privacy.randomness import Randomness, SystemRandomness
+from sottovoce.queries.joint import JointGradient
 from sottovoce.queries.pricing import queries_of
-from sottovoce.sealed import fields
-from sottovoce.sealed.columns import Columns, Program
-from sottovoce.sealed.dealer import Dealer
-from sottovoce.sealed.fields import Fields
-from sottovoce.sealed.pads import NOTHING_TOLD, Asked, column_pieces
 from sottovoce.sealed.pair_keys import PairKeys, RunKey, fingerprint_of
-from sottovoce.sealed.streams import Label, masks
-from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Opener, Sealer, from_ring, label_of
-from sottovoce.sealed.words import word_bits
+from sottovoce.sealed.streams import Label, hash_of, masks
+from sottovoce.sealed.sums import Call, ColumnSealer, Noise, Opener, Sealer, from_ring, in_ring, label_of
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -77,10 +58,8 @@ class _Seen:
     def sealed(self: Any, values: Integers, noise: Noise, label: Label, randomness: Randomness) -> Integers:
         words: Integers = self.kind.sealed(self, values, noise, label, randomness)
         mask = masks(self._keys, self.name, label[4], label, words.size)
-        put_in = from_ring(words.view(np.uint64) - mask, self.bits)
-        assert put_in is not None, "words of the ring"  # noqa: S101
-        self.put_in, spare = put_in, 64 - self.bits
-        self.drawn = ((put_in - values) << spare) >> spare
+        self.put_in = _whole(words.view(np.uint64) - mask, self.bits)
+        self.drawn = _whole(in_ring(self.put_in - values, self.bits), self.bits)
         return words
 
 
@@ -96,73 +75,55 @@ class _SeenColumns(_Seen, ColumnSealer):
     drawn: Integers
 
 
-class Recorded(Randomness):
-    """Bits of a source, which are remembered."""
+class _SilentColumns(ColumnSealer):
+    """One that adds no noise."""
 
-    secure = False
-
-    def __init__(self, source: Randomness) -> None:
-        self._source, self.drawn = source, b""
-
-    def bytes(self, count: int) -> bytes:
-        """The next ones of the source."""
-        found = self._source.bytes(count)
-        self.drawn += found
-        return found
-
-
-class Replayed(Randomness):
-    """Bits that were drawn before."""
-
-    secure = False
-
-    def __init__(self, drawn: bytes) -> None:
-        self._left = drawn
-
-    def bytes(self, count: int) -> bytes:
-        """The next ones of them."""
-        found, self._left = self._left[:count], self._left[count:]
-        return found
+    def sealed(self, values: Integers, noise: Noise, label: Label, randomness: Randomness) -> Integers:  # noqa: ARG002
+        words = in_ring(values, self.bits)
+        return (words + masks(self._keys, self.name, label[4], label, words.size)).view(np.int64)
 
 
 class _SeenDeals(LocalDeals):
-    """A dealer that remembers its last top-up, and its last coins."""
+    """A dealer that remembers its last top-up, and adds none without a source; coins are by key and label, always."""
 
     drawn: Integers
-    coins: Recorded
 
-    def _noise(self, query: Query, randomness: Randomness) -> Integers:
-        self.drawn = super()._noise(query, randomness)
+    def __init__(self, plan: Plan, keys: PairKeys, source: Randomness | None) -> None:
+        super().__init__(plan, keys, SystemRandomness())
+        self._source = source
+
+    def _noise(self, query: Query, randomness: Randomness) -> Integers:  # noqa: ARG002
+        self.drawn = np.zeros(query.length, dtype=np.int64)
+        if self._source is not None:
+            self.drawn = super()._noise(query, self._source)
         return self.drawn
 
-    def _coins(self, label: Label) -> Randomness:
-        self.coins = Recorded(super()._coins(label))
-        return self.coins
+
+def _whole(words: NDArray[np.uint64], bits: int) -> Integers:
+    """The numbers of words that add up."""
+    found = from_ring(words, bits)
+    if found is None:
+        raise InputError("shares of a sealed sum do not add up.")
+    return found
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A sum that was opened: what is left of it to an adversary, in steps of its grid, and with how much noise.
-
-    `coins` are those of the dealer, which it knows and nobody else; bounds hold for each of them.
-    """
+    """A sum that was opened: what is left of it to an adversary, in steps of its grid, and with how much noise."""
 
     query: str
     number: int
-    asked: Asked
     told: Told
     left: Integers
     std: Array | float  # in steps
-    coins: bytes = b""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """All sums of a run, in order, the model, and the coins by which each party's rows were rounded."""
+    """All sums of a run, in order, and the model."""
 
     opened: tuple[Opened, ...]
     solution: Solution
-    rounding: Mapping[str, bytes]
 
 
 def keyed(plan: Plan, randomness: Callable[[str], Randomness]) -> tuple[Plan, Keys]:
@@ -239,13 +200,14 @@ class SealedRows(Side):
 
 
 class SealedColumns:
-    """One of two data sets by columns, one piece of records."""
+    """One of two data sets by columns."""
 
     def __init__(self, plan: Plan, data: Data, pool: Pool, script: tuple[tuple[float, ...], ...] = ()) -> None:
         self.plan, self.pool, self.script = plan, pool, script
         self.form = algorithms.of(plan)
         self.blocks = {name: Block.prepare(X, y, plan.part(name).preparation) for name, (X, y) in data.items()}
         self.queries = {name: queries_of(self.form, plan, name) for name in plan.names}
+        self._exact: tuple[Any, tuple[Integers, ...]] = (None, ())  # of what was asked last
 
     def text(self) -> Coordination:
         """The algorithm's own, or gradients at the weights of a script."""
@@ -255,7 +217,8 @@ class SealedColumns:
 
     def _scripted(self) -> Coordination:
         query = self.queries[self.plan.names[0]]["gradient"]
-        assert isinstance(query, GradientSum), query.name  # noqa: S101
+        if not isinstance(query, JointGradient):
+            raise InputError("a script has the weights of gradients of rows.")
         for weights in self.script:
             yield Ask("gradient", query.asked_at(np.array(weights)))
         return np.zeros(self.plan.dimension)
@@ -273,104 +236,24 @@ class SealedColumns:
                 ask = text.send({"sum": value})
         except StopIteration as stop:
             found = stop.value
-        solution = found if isinstance(found, Solution) else Solution(found)
-        return Sums(tuple(opened), solution, {name: coins.drawn for name, coins in run.rounding.items()})
+        return Sums(tuple(opened), found if isinstance(found, Solution) else Solution(found))
 
-    def log_likelihood(self, sums: Sums, seeds: Mapping[str, bytes]) -> float:
+    def log_likelihood(self, sums: Sums, keys: Keys) -> float:
         """Of the opened sums given this data set and the coins, up to a constant."""
-        clear = Clear(self, sums.rounding, seeds)
-        found = ((one.left - clear.sum(one)) / one.std for one in sums.opened)
-        return -0.5 * math.fsum(float(np.sum(away**2)) for away in found)
+        found = zip(sums.opened, self.exact(sums.opened, keys), strict=True)
+        return -0.5 * math.fsum(float(np.sum(((one.left - exact) / one.std) ** 2)) for one, exact in found)
 
-
-class Clear:
-    """The sums of one data set without noise, by the pads and coins of a run: what its parties say, all of it known."""
-
-    def __init__(self, side: SealedColumns, rounding: Mapping[str, bytes], seeds: Mapping[str, bytes]) -> None:
-        plan = self.plan = side.plan
-        self.side, self.seeds = side, {name: seeds[name] for name in plan.names}
-        self.parties, self._factors = dict[str, Columns](), dict[str, Told]()
-        for name, block in side.blocks.items():
-            rows = integers_of(block, plan, name, Replayed(rounding[name]))
-            labels = block.labels if name == plan.label_party_name else None
-            place = place_of(plan, name)
-            self.parties[name] = Columns(place, rows, block.usable_rows, labels, seeds[name])
-        place = place_of(plan, plan.names[0])
-        self.dealer = Dealer(self.seeds, place.widths, plan.records, place.bits, classes=place.classes)
-        for piece in column_pieces(plan.records, place.widths):
-            said = {n: self.padded(n, p.columns_label(piece), p.columns(piece)) for n, p in self.parties.items()}
-            for name, party in self.parties.items():
-                party.receive_columns({other: each for other, each in said.items() if other != name}, piece)
-        first, (piece,) = Asked(0, NOTHING_TOLD), pieces_of(plan)
-        dealt = self.dealer.null(first, piece)
-        self.play(NULL, first, dealt, lambda party, words: party.null(first, piece, words))
-
-    def padded(self, name: str, label: Label, said: Fields) -> Fields:
-        """As the others see it."""
-        return fields.subtract(said, fields.streams(self.seeds[name], label, said))
-
-    def play(
-        self, program: str, asked: Asked, dealt: tuple[str, Fields], begin: Callable[[Columns, Fields | None], Program]
-    ) -> Integers:
-        """All messages of a program, and the sum of what the parties have at its end."""
-        (piece,), (receiver, words) = pieces_of(self.plan), dealt
-        running = {name: begin(party, words if name == receiver else None) for name, party in self.parties.items()}
-        said, ends, number = {name: next(one) for name, one in running.items()}, list[Integers](), 0
-        while said:
-            label = message_label(asked, program, number, piece)
-            total = functools.reduce(fields.add, (self.padded(name, label, each) for name, each in said.items()))
-            said = {}
-            for name, one in running.items():
-                try:
-                    said[name] = one.send(total)
-                except StopIteration as end:
-                    ends += [] if end.value is None else [end.value]
-            number += 1
-        return np.asarray(sum(ends), dtype=np.int64)
-
-    def sum(self, one: Opened) -> Integers:
-        """The sum that was opened, without noise, given the coins."""
-        plan, side, asked, (piece,) = self.plan, self.side, one.asked, pieces_of(self.plan)
-        queries = {name: side.queries[name][one.query] for name in plan.names}
-        query = queries[plan.names[0]]
-        if isinstance(query, GramMatrix):
-            dealt = self.dealer.gram(asked)
-            shares = [p.gram(asked, dealt[1] if name == dealt[0] else None) for name, p in self.parties.items()]
-            return self._signed(np.sum(shares, axis=0))
-        if not isinstance(query, JointSum):
-            step, rounds = (
-                plan.release(one.query).step,
-                {n: Round(plan, one.number, one.told, b, {}) for n, b in side.blocks.items()},
-            )
-            each = [np.rint(queries[name].value(at) / step) for name, at in rounds.items()]
-            return np.asarray(np.sum(each, axis=0), dtype=np.int64)
-        coins = Replayed(one.coins)
-        if query.program == LENGTH:
-            p = projected(plan, Work(LENGTH, one.number, query, one.told))
-            dealt = self.dealer.length(asked, piece, p, 0, coins)
-            return self._signed(self.play(LENGTH, asked, dealt, lambda party, d: party.length(asked, piece, p, d)))
-        if query.factored and query.name not in self._factors:
-            self._factors[query.name] = one.told
-            p = projected(plan, Work(FACTOR, one.number, query, one.told))
-            dealt = self.dealer.factor(asked, piece, p)
-            self.play(FACTOR, asked, dealt, lambda party, d: party.factor(asked, piece, p, d))
-        lookup = looked_up(plan, Work(LOOK_UP, one.number, query, one.told), self._factors)
-        assert lookup is not None, query.name  # noqa: S101
-        weights = {name: own_columns(plan, name, one.told["weights"]) for name in plan.names}
-        dealt = self.dealer.look_up(asked, piece, lookup, 0, coins)
-        return self._signed(
-            self.play(
-                LOOK_UP,
-                asked,
-                dealt,
-                lambda party, d: party.look_up(asked, piece, lookup, weights[party.place.name], d),
-            )
-        )
-
-    def _signed(self, words: Integers) -> Integers:
-        """Residues as signed numbers."""
-        spare = 64 - word_bits(self.plan)
-        return np.asarray((words << spare) >> spare)
+    def exact(self, asked: Sequence[Opened], keys: Keys) -> tuple[Integers, ...]:
+        """The sums without noise: the same questions, in order, with the same pads and coins."""
+        by = [(one.query, one.number, hash_of(one.told)) for one in asked], keys
+        if self._exact[0] != by:
+            run, found = _Protocol(self, self.plan, keys), list[Integers]()
+            for one in asked:
+                ask = Ask(one.query, one.told)
+                run.sum(one.number, ask)
+                found.append(run.left(one.number, ask, "world").left)
+            self._exact = by, tuple(found)
+        return self._exact[1]
 
 
 class Anew(Randomness):
@@ -387,21 +270,24 @@ class Anew(Randomness):
 
 
 class _Protocol:
-    """The coordinator, the dealer and the parties of one run, in one process, without frames."""
+    """The coordinator, the dealer and the parties of one run, in one process, without frames; without sources no noise.
 
-    def __init__(self, side: SealedColumns, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> None:
-        self.side, self.plan = side, plan
-        self.sealers = {name: _SeenColumns(plan, name, keys[name]) for name in plan.names}
-        self.gates = {name: SealedGate(plan, sources[name], None, sealer) for name, sealer in self.sealers.items()}
+    How rows are rounded follows from the keys alone, whatever the rows are.
+    """
+
+    def __init__(
+        self, side: SealedColumns, plan: Plan, keys: Keys, sources: Mapping[str, Randomness] | None = None
+    ) -> None:
+        self.side, self.plan, kind = side, plan, _SilentColumns if sources is None else _SeenColumns
+        self.sealers = {name: kind(plan, name, keys[name]) for name in plan.names}
         self.memories = {name: side.form.remember(plan, block) for name, block in side.blocks.items()}
-        self.rounding = {name: Recorded(sources[name]) for name in plan.names}
-        self.runs = {
-            name: ColumnRun(plan, sealer, side.blocks[name], self.gates[name], self.rounding[name])
-            for name, sealer in self.sealers.items()
-        }
+        self.runs, coins = dict[str, ColumnRun](), SystemRandomness()
+        for name, sealer in self.sealers.items():
+            gate = SealedGate(plan, coins if sources is None else sources[name], None, sealer)
+            self.runs[name] = ColumnRun(plan, sealer, side.blocks[name], gate, coins)
         self.shares: dict[str, Integers] = {}
-        self.deals = _SeenDeals(plan, keys[COORDINATOR], sources[COORDINATOR])
-        self.sums = ColumnSums(plan, self.exchange, self.deals, Opener(plan, sources[COORDINATOR]))
+        self.deals = _SeenDeals(plan, keys[COORDINATOR], None if sources is None else sources[COORDINATOR])
+        self.sums = ColumnSums(plan, self.exchange, self.deals, Opener(plan, coins))
         self.sums.set_up()
 
     def exchange(
@@ -429,22 +315,12 @@ class _Protocol:
 
     def left(self, number: int, ask: Ask, pool: Pool) -> Opened:
         """The last sum as an adversary sees it, in the order of the parties' columns."""
-        plan = self.plan
-        query = self.side.queries[plan.names[0]][ask.query]
-        noise, asked = noise_of(query, plan), self.sums._transcript.after(query.name, number, ask.arrays)
-        bits = word_bits(plan)
-        total = np.asarray(np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0, dtype=np.uint64))
-        seen = from_ring(total, bits)
-        assert seen is not None, "shares of one sum"  # noqa: S101
+        plan, bits = self.plan, next(iter(self.sealers.values())).bits
+        noise = noise_of(self.side.queries[plan.names[0]][ask.query], plan)
+        seen = _whole(np.sum([words.view(np.uint64) for words in self.shares.values()], axis=0), bits)
         if "coordinator" in pool:
             seen = seen - self.deals.drawn
         if "parties" in pool:
-            seen = seen - sum(self.sealers[name].drawn for name in plan.names[1:])
-        coins = self.deals.coins.drawn if isinstance(query, JointSum) else b""
-        std = noise.steps(noise_left(plan, pool))
-        return Opened(ask.query, number, asked, ask.arrays, np.asarray(seen), std, coins)
-
-
-def seeds_of(plan: Plan, keys: Keys) -> dict[str, bytes]:
-    """What the dealer shares with each party."""
-    return {name: keys[COORDINATOR][name] for name in plan.names}
+            others = (self.sealers[name] for name in plan.names[1:])
+            seen = seen - sum(sealer.drawn for sealer in others if isinstance(sealer, _SeenColumns))
+        return Opened(ask.query, number, ask.arrays, seen, noise.steps(noise_left(plan, pool)))
