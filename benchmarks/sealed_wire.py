@@ -19,7 +19,6 @@ from pathlib import Path
 
 for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import argparse
 import itertools
@@ -37,7 +36,7 @@ from peers import results
 from slow_wire import Network, SlowWire
 
 import sottovoce as sv
-from sealed import DELTA, made_up, prepared, split_of
+from sealed import DELTA, prepared, split_of
 from sottovoce.door.frames import decode
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
@@ -70,6 +69,13 @@ class Job(NamedTuple):
 
     def model(self, solver: Any) -> sv.PrivateLogisticRegression:
         return sv.PrivateLogisticRegression(1.0, **self.options, solver=solver)
+
+
+def made_up(records: int, features: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Entries in [-1, 1], logistic labels."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, (records, features))
+    return X, np.where(X @ rng.standard_normal(features) + rng.logistic(size=records) > 0, 1, -1)
 
 
 def job_of(problem: str, parties: int) -> Job:
