@@ -178,8 +178,11 @@ class History:
         )
 
 
-def add_noise_by_key() -> None:
-    """Every party, helper and dealer draws by key, and every plan has one coin."""
+def add_noise_by_key(life: int) -> None:
+    """Every party, helper and dealer draws by key, and every plan has one coin.
+
+    `life` is 0 but for a party of sealed columns that is broken: one that was started again draws anew.
+    """
     for kind in (Party, Helper):
         begin, answer = kind.__init__, kind._answer
 
@@ -204,7 +207,7 @@ def add_noise_by_key() -> None:
         self._randomness = KeyedRandomness(named_key("dealer"))
 
     Opener.open, LocalDeals.__init__ = open_, dealing  # type: ignore[method-assign]
-    ColumnSealer.noise = lambda self, _: KeyedRandomness(named_key(self.name))  # type: ignore[method-assign]
+    ColumnSealer.noise = lambda self, _: KeyedRandomness(named_key(f"{self.name} {life}"))  # type: ignore[method-assign]
     RunKey.noise = lambda self, digest, source, records=b"": Labelled(source)  # type: ignore[method-assign]
     without_chance()  # a look-up rounds by its pads, which so are the same in every run
     plan_by = algorithms.plan_by
@@ -347,7 +350,7 @@ def break_program(how: str) -> None:
 
         Journal._lock, Journal.begin = (lambda _: None), begun  # type: ignore[method-assign]
         Journal._is_ours = lambda _: True  # type: ignore[method-assign]
-    elif how:
+    elif how not in ("", "draws anew"):
         raise ValueError(how)
 
 
@@ -355,7 +358,7 @@ def become(orders: Orders) -> None:
     """Run the command."""
     points, history = Points(orders), History(orders)
     break_program(orders.broken)
-    add_noise_by_key()
+    add_noise_by_key(orders.life if orders.broken == "draws anew" else 0)
     add_history(history, points)
     add_points(points)
     add_clock(points)
