@@ -81,7 +81,8 @@ class JointGradient(JointSum, GradientSum):
     """sum_i n_i r_i x_i of all parties' columns, r_i a bit whose mean is the slope: |r_i| <= slope_bound.
 
     Guarantee: zero-out moves it by at most slope_bound, times sqrt Q of rows whose parts' norms overlap, replace-one by
-    twice that. A record that is null at one party adds 0. Edges: slopes are cut at a power of two, so that sums are on a grid; at the next above the one asked for.
+    twice that. A record that is null at one party adds 0. Edges: slopes are cut at a power of two, the next above the
+    one asked for, so that sums are on a grid.
     """
 
     samples: ClassVar[bool] = False
