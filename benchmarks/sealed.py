@@ -1,10 +1,8 @@
-"""What sealed sums cost against data in one place, in loss, CPU and bytes: `python benchmarks/sealed.py`.
+"""What sealed sums cost in loss, against data in one place: `python benchmarks/sealed.py`.
 
     loss    test log-loss (California: mean squared error) of the default solver at the same epsilon: in one place, with
             sealed sums, and by rows as parties do it that add all of their noise themselves; delta 1e-5, zero-out
     cuts    rows that the parties' public norms cut, and what that costs: norms by attributes and by columns
-    cost    CPU of all roles over that of one place, and bytes of each; newton and the default solver
-    exact   the same sums without noise, against those of data in one place
 
 Bounds are what the encodings say: a record has one value of each attribute. By columns attributes are in M neighbouring
 groups, a part's norm goes by its number of attributes, and the last party has the labels; "adult, schema" is fitted by
@@ -15,27 +13,20 @@ kept in a file; what is there is not run again. `--beside` prints those of anoth
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import argparse
-import contextlib
 import functools
 import itertools
 import math
 import multiprocessing
-import resource
-import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 from default import ends
@@ -46,15 +37,7 @@ from sklearn.preprocessing import StandardScaler
 from tables import ADULT, scored
 
 import sottovoce as sv
-from opening import Sum, watched
-from sottovoce.data.block import Block
 from sottovoce.data.readers import read_columns
-from sottovoce.door.query import Round
-from sottovoce.federation.sealed_columns.dealer import LocalDeals
-from sottovoce.queries.gradient import GradientSum
-from sottovoce.queries.gram import GramMatrix
-from sottovoce.queries.joint import JointGradient
-from sottovoce.transports.base import Transport
 
 Array = NDArray[np.float64]
 
@@ -69,9 +52,6 @@ LIMITS = {  # excess over that in one place, or else the loss itself that far fr
     "columns, sealed": (2.0, 0.002),
     "columns, sealed, 0.1": (2.2, 0.01),
 }
-MADE_UP = "1,000,000 x 50"
-COSTS = [("a9a", 2), ("a9a", 8), ("a9a", 16), (MADE_UP, 2)]
-MIB = 2**20
 
 
 class Fit(NamedTuple):
@@ -303,189 +283,6 @@ def cuts_table(table: Table, arguments: argparse.Namespace) -> str:
     return results.table(header, lines)
 
 
-# Cost
-
-
-class Metered:
-    """A wire that knows of each party its CPU and its bytes, and the largest message."""
-
-    def __init__(self, inner: Transport) -> None:
-        self._inner, self.parties, self.communication = inner, inner.parties, inner.communication
-        self.seconds = dict.fromkeys(inner.parties, 0.0)
-        self.up, self.down = Counter[str](), Counter[str]()
-        self.largest = 0
-
-    def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
-        replies: dict[str, bytes] = {}
-        for name, message in messages.items():
-            began = time.process_time()
-            replies |= self._inner.exchange({name: message})
-            self.seconds[name] += time.process_time() - began
-            self.up[name] += len(replies[name])
-            self.down[name] += len(message)
-            self.largest = max(self.largest, len(message), len(replies[name]))
-        return replies
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-@contextlib.contextmanager
-def dealing() -> Iterator[list[float]]:
-    """CPU seconds of what is dealt."""
-    spent: list[float] = []
-
-    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any) -> Any:
-            began = time.process_time()
-            found = method(*given)
-            spent.append(time.process_time() - began)
-            return found
-
-        return call
-
-    with contextlib.ExitStack() as stack:
-        for name in ("gram", "own", "lookup"):
-            stack.enter_context(mock.patch.object(LocalDeals, name, timed(getattr(LocalDeals, name))))
-        yield spent
-
-
-def made_up(records: int = 1_000_000, features: int = 50) -> tuple[Array, Array]:
-    """Entries in [-1, 1], logistic labels."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1.0, 1.0, (records, features))
-    return X, np.where(X @ rng.standard_normal(features) + rng.logistic(size=records) > 0, 1, -1)
-
-
-def peak() -> float:
-    """The largest memory of this process so far, MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def cost(problem: str, solver: str, parties: int) -> dict[str, Any]:
-    """One fit in one place and one with sealed columns, epsilon 1; everything is compiled before."""
-    warnings.simplefilter("ignore")
-    bounds: dict[str, Any] = {"row_norm": 1.0}
-    if problem == MADE_UP:
-        X, y = made_up()
-        stops, norms, bounds = [25, 50], None, {"entry_bound": 1.0}
-    else:
-        case, widths = prepared(problem)
-        X, y, (stops, norms) = case.X, case.y, split_of(widths, parties)
-
-    def both(count: int) -> list[sv.Federation]:
-        parts = np.split(X[:count], stops[:-1], axis=1)
-        held: dict[str, Any] = {"labels": "held", "label_party": parties - 1, "norms": norms, "products": "secure"}
-        return [sv.Federation.central(X[:count], y[:count]), sv.Federation.by_columns(parts, y[:count], **held)]
-
-    def fitted(made: sv.Federation) -> float:
-        model = sv.PrivateLogisticRegression(
-            1.0, delta=DELTA, alpha=0.0, classes=(-1, 1), solver=solver, insecure_seed=0, **bounds
-        )
-        began = time.process_time()
-        model.fit(made)
-        return time.process_time() - began
-
-    for made in both(500):
-        fitted(made)
-    central, sealed = both(len(y))
-    one, before = fitted(central), peak()
-    wire = sealed.transport = Metered(sealed.transport)
-    with dealing() as dealt:
-        whole = fitted(sealed)
-    communication = wire.communication
-    assert communication.uplink_bytes == sum(wire.up.values())
-    return {
-        "one place": one,
-        "all roles": whole,
-        "parties": list(wire.seconds.values()),
-        "dealer": sum(dealt),
-        "up": list(wire.up.values()),
-        "down": list(wire.down.values()),
-        "largest": wire.largest,
-        "memory before": before,
-        "memory": peak(),
-    }
-
-
-def costs_table(cells: Mapping[str, Any]) -> str:
-    header = [
-        "records x columns",
-        "solver",
-        "M",
-        "CPU in one place, s",
-        "all roles, s",
-        "times",
-        "a party / the dealer, s",
-    ]
-    header += ["a party: MB up / down, mean (most)", "largest message, MiB", "peak memory, MiB (before)"]
-    lines = []
-    for (problem, parties), solver in itertools.product(COSTS, ("newton", "auto")):
-        cell = cells.get(f"cost / {problem} / {solver} / {parties}")
-        if cell is None:
-            continue
-        sizes = [f"{np.mean(cell[way]) / 1e6:.0f} ({max(cell[way]) / 1e6:.0f})" for way in ("up", "down")]
-        one, whole, largest = cell["one place"], cell["all roles"], cell["largest"] / MIB
-        line = [problem, solver, str(parties), f"{one:.2f}", f"{whole:.1f}", f"{whole / one:.0f}"]
-        line += [f"{np.mean(cell['parties']):.2f} / {cell['dealer']:.2f}", " / ".join(sizes)]
-        line += [f"{largest:.1f}" + ("" if largest < 64 else " **over 64**")]
-        line += [f"{cell['memory']:.0f} ({cell['memory before']:.0f})"]
-        lines.append(line)
-    return results.table(header, lines)
-
-
-# Without noise
-
-
-def exact(problem: str, split: str, parties: int) -> dict[str, Any]:
-    """Sums of `newton` without noise, against those of data in one place at the same weights."""
-    warnings.simplefilter("ignore")
-    case, widths = prepared(problem)
-    central = model_of(case, 1.0, 0, solver="newton").fit(federation(case, widths, "one place", 1)).plan_
-    with watched(noise=False) as seen:
-        model_of(case, 1.0, 0, solver="newton").fit(federation(case, widths, f"{split}, sealed", parties))
-    whole = Block.prepare(case.X, case.y, central.preparation)
-    found: dict[str, Any] = {"gram": False, "equal": 0, "sums": len(seen), "off": 0.0}
-    for one in seen:
-        value = value_of(one, central, whole)
-        found["equal"] += int(np.array_equal(value, one.value))
-        if one.query.name == "gram":
-            found["gram"] = bool(np.array_equal(value, one.value))
-        elif split == "columns":
-            found["off"] = max(
-                found["off"], float(np.max(np.abs(one.value - value) / table_error(one, central, whole)))
-            )
-    return found
-
-
-def value_of(one: Sum, plan: Any, rows: Block) -> Array:
-    """The same sum of rows that are in one place."""
-    if one.query.name == "gram":
-        return GramMatrix(plan.dimension).value(Round(plan, 0, {}, rows))
-    query = GradientSum(plan.dimension, plan.numbers.slope_bound, plan.scaled_loss)
-    return query.value(Round(plan, 0, {"weights": one.told["weights"]}, rows))
-
-
-SUP_ERROR = 0.0003  # of the mean logistic slope; cut residuals are exact in the mean
-DEVIATIONS = 6.0
-
-
-def table_error(one: Sum, plan: Any, rows: Block) -> Array:
-    """By entry: the error of the mean slope and six deviations of rounding; beyond the table's range all of a slope."""
-    X = rows.dense_rows(plan.dimension)
-    assert isinstance(one.query, JointGradient)
-    scores, X = X @ one.told["weights"], np.abs(X)
-    widen = one.query.widened(plan, one.told["weights"], rows.gram())
-    lookup = one.query.lookup(plan, {"widen": np.array([widen])})
-    residuals = plan.scaled_loss.kind == "regression"
-    sup, steepness = (0.0, 1.0) if residuals else (SUP_ERROR if widen == 1 else 0.5, 0.25)
-    deviation = math.sqrt((lookup.order + 1) / 12) * lookup.level * steepness
-    far = np.abs(scores) > lookup.level * (lookup.nodes.shape[1] / 2 - 2)
-    within = sup * X.sum(axis=0) + DEVIATIONS * deviation * np.sqrt((X**2).sum(axis=0))
-    beyond = 2 * plan.numbers.slope_bound * X[far].sum(axis=0)
-    return np.asarray(within + beyond + 2.0**-plan.preparation.bits * X.sum(axis=0))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=list(SETS), choices=[*CASES, SCHEMA], metavar="SET")
@@ -494,9 +291,9 @@ def main() -> None:
     parser.add_argument("--parties", type=int, nargs="+", help="other numbers of parties")
     parser.add_argument("--rows", action="store_true", help="by rows alone")
     parser.add_argument("--columns", action="store_true", help="by columns alone")
-    tables = ["loss", "cuts", "cost", "exact"]
+    tables = ["loss", "cuts"]
     parser.add_argument("--tables", nargs="+", default=tables, choices=tables)
-    parser.add_argument("--jobs", type=int, default=1, help="processes; CPU is measured in one")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--results", type=Path, default=results.FOLDER / "sealed.json")
     parser.add_argument("--beside", type=Path, help="another file of results, to print beside")
     parser.add_argument("--print", action="store_true", help="run nothing; print what is kept")
@@ -505,20 +302,16 @@ def main() -> None:
     if not (arguments.rows or arguments.columns):
         arguments.rows = arguments.columns = True
     splits = [split for split in ("rows", "columns") if getattr(arguments, split)]
-    sums = list(itertools.product((p for p in arguments.only if p != SCHEMA), splits, arguments.parties or (2, 8)))
     kept = results.Results(arguments.results)
     if not arguments.print:
-        make(arguments, sums, kept)
+        calls: dict[str, Any] = {f"ends / {problem}": (best_of, (problem,)) for problem in arguments.only}
+        run_all(calls | {fit.key: (loss, (fit,)) for fit in fits(arguments)}, kept, arguments.jobs)
     texts: dict[str, str] = {}
     if "loss" in arguments.tables:
         tables = {"rows": rows_table, "columns": columns_table}
         texts |= {f"sealed-{split}": tables[split](Table(kept.cells, arguments), arguments) for split in splits}
     if "cuts" in arguments.tables and arguments.columns:
         texts["sealed-cuts"] = cuts_table(Table(kept.cells, arguments), arguments)
-    if "cost" in arguments.tables:
-        texts["sealed-cost"] = costs_table(kept.cells)
-    if "exact" in arguments.tables:
-        texts["sealed-exact"] = exact_table(kept.cells, sums)
     for name, text in texts.items():
         print(f"\n{TITLES[name]}\n\n{text}", flush=True)
         if arguments.pages:
@@ -530,23 +323,7 @@ TITLES = {
     "sealed-rows": "Test loss by rows",
     "sealed-columns": "Test loss by columns, labels with one party",
     "sealed-cuts": "Rows cut by the norms of the parts, and test loss",
-    "sealed-cost": "CPU and bytes by columns, epsilon 1, one process",
-    "sealed-exact": "Noise off, `newton`: opened sums that are those of data in one place, bit for bit",
 }
-
-
-def make(arguments: argparse.Namespace, sums: list[tuple[str, str, int]], kept: results.Results) -> None:
-    """Run what is not kept."""
-    calls: dict[str, Any] = {}
-    if {"loss", "cuts"} & set(arguments.tables):
-        calls |= {f"ends / {problem}": (best_of, (problem,)) for problem in arguments.only}
-        calls |= {fit.key: (loss, (fit,)) for fit in fits(arguments)}
-    if "exact" in arguments.tables:
-        calls |= {"exact / " + " / ".join(map(str, one)): (exact, one) for one in sums}
-    run_all(calls, kept, arguments.jobs)
-    if "cost" in arguments.tables:
-        for (problem, parties), solver in itertools.product(COSTS, ("newton", "auto")):
-            alone(f"cost / {problem} / {solver} / {parties}", (cost, (problem, solver, parties)), kept)
 
 
 def best_of(problem: str) -> tuple[float, float]:
@@ -559,25 +336,6 @@ def best_of(problem: str) -> tuple[float, float]:
     scale = StandardScaler(with_mean=False).fit(X)
     scaled = Case("adult", scale.transform(X), y, scale.transform(X_test), y_test, False, 1.0, 1, (1.0, 1.0))
     return ends(scaled)
-
-
-def alone(key: str, call: tuple[Callable[..., Any], tuple[Any, ...]], kept: results.Results) -> None:
-    """A cell made in a process of its own, with nothing beside it: its CPU and its memory are measured."""
-    if key not in kept.cells:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            kept.put(key, pool.submit(call[0], *call[1]).result())
-
-
-def exact_table(cells: Mapping[str, Any], sums: list[tuple[str, str, int]]) -> str:
-    lines = []
-    for problem, split, parties in sums:
-        cell = cells.get(f"exact / {problem} / {split} / {parties}")
-        if cell is None:
-            continue
-        line = [problem, split, str(parties), "yes" if cell["gram"] else "**no**", f"{cell['equal']} of {cell['sums']}"]
-        lines.append([*line, results.NONE if split == "rows" else f"{cell['off']:.2f}"])
-    header = ["set", "split", "M", "Gram matrix equal", "sums equal", "gradients: off by, of the table's error"]
-    return results.table(header, lines)
 
 
 if __name__ == "__main__":

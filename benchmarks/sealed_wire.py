@@ -19,7 +19,6 @@ from pathlib import Path
 
 for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import argparse
 import itertools
@@ -37,7 +36,7 @@ from peers import results
 from slow_wire import Network, SlowWire
 
 import sottovoce as sv
-from sealed import DELTA, made_up, prepared, split_of
+from sealed import DELTA, prepared, split_of
 from sottovoce.door.frames import decode
 from sottovoce.transports.base import Transport
 from sottovoce.transports.certificates import Credentials, create_authority, issue
@@ -70,6 +69,13 @@ class Job(NamedTuple):
 
     def model(self, solver: Any) -> sv.PrivateLogisticRegression:
         return sv.PrivateLogisticRegression(1.0, **self.options, solver=solver)
+
+
+def made_up(records: int, features: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Entries in [-1, 1], logistic labels."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, (records, features))
+    return X, np.where(X @ rng.standard_normal(features) + rng.logistic(size=records) > 0, 1, -1)
 
 
 def job_of(problem: str, parties: int) -> Job:
@@ -254,6 +260,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="Mbit/s; 0: no limit")
     parser.add_argument("--rounds", type=int, default=0, help="bytes: rounds that are counted; 0: all")
     parser.add_argument("--results", type=Path, default=results.FOLDER / "sealed_wire.json")
+    parser.add_argument("--pages", action="store_true", help="put the tables into the documentation too")
     arguments = parser.parse_args()
     network = Network(arguments.latency / 1e3, arguments.rate * 1e6 / 8)
     kept = results.Results(arguments.results)
@@ -271,7 +278,10 @@ def main() -> None:
             print(key, kept.cells[key].get("wall", ""), file=sys.stderr, flush=True)
     for table, header in (("time", TIME), ("bytes", BYTES)):
         if table in lines:
-            print("\n" + results.table(header, lines[table]), flush=True)
+            text = results.table(header, lines[table])
+            print("\n" + text, flush=True)
+            if arguments.pages:
+                results.into_page(f"sealed-{table}", text, results.ROOT / "docs" / "columns-cost.md")
 
 
 if __name__ == "__main__":

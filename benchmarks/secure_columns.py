@@ -1,7 +1,7 @@
 """`whitened` and `newton` over secure columns beside one place: `python benchmarks/secure_columns.py --only phishing`.
 
-Excess of the test loss over the model without privacy, and in brackets points, of which the constant model has 100, as in
-`default.py`. Over columns the texts run on sums with the coins of the protocol and noise of the variance that opened
+Excess of the test loss over the model without privacy, and in brackets points, of which the constant model has 100, as
+in `default.py`. Over columns the texts run on sums with the coins of the protocol and noise of the variance that opened
 sums have; nothing is sealed. Attributes are in M neighbouring groups, the last party holds the labels; delta 1e-5,
 zero-out.
 """

@@ -1,7 +1,7 @@
 """Secure columns in the clear: what a run over them opens, from all parties' rows in one place.
 
-Every `Ask` of a coordinator's text is answered with the sum that the protocol has for some coins, all of them drawn here
-with their law, and noise of the variance that an opened sum has.
+Every `Ask` of a coordinator's text is answered with the sum that the protocol has for some coins, all of them drawn
+here with their law, and noise of the variance that an opened sum has.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ COORDINATOR, HELPER, ALONE = "coordinator", "notary", "central"
 RECORDS: Final = 60  # by columns of all parties, by rows of each
 BEFORE: Final = timedelta(days=60)  # certificates are so old, so that a clock may go back
 EPSILON: Final = 50.0  # of each account, so that every fit after a lost one has room
-COME_BACK: Final = False  # whether an end of sealed columns that was killed after the charge goes on when it is back
+COME_BACK: Final = True  # whether an end of sealed columns that was killed after the charge goes on when it is back
 
 
 @dataclass(frozen=True)

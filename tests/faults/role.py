@@ -37,8 +37,8 @@ from sottovoce.federation.sealed_columns.dealer import LocalDeals
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed.pair_keys import RunKey
-from sottovoce.sealed.streams import hash_of
-from sottovoce.sealed.sums import Opener
+from sottovoce.sealed.streams import KeyedRandomness
+from sottovoce.sealed.sums import ColumnSealer, Opener
 from sottovoce.transports.grpc_wire import GrpcCoordinator
 from sottovoce.transports.in_process import InProcess
 
@@ -96,6 +96,11 @@ class Labelled:
         """The next of the message."""
         found: bytes = self._source.bytes(count)
         return found
+
+
+def named_key(name: str) -> bytes:
+    """By which an end of sealed columns draws, by label, in the place of the key of its run."""
+    return hashlib.sha256(name.encode()).digest()
 
 
 class Points:
@@ -173,8 +178,11 @@ class History:
         )
 
 
-def add_noise_by_key() -> None:
-    """Every party, helper and dealer draws by key, and every plan has one coin."""
+def add_noise_by_key(life: int) -> None:
+    """Every party, helper and dealer draws by key, and every plan has one coin.
+
+    `life` is 0 but for a party of sealed columns that is broken: one that was started again draws anew.
+    """
     for kind in (Party, Helper):
         begin, answer = kind.__init__, kind._answer
 
@@ -188,16 +196,18 @@ def add_noise_by_key() -> None:
             return answer(self, frame)
 
         kind.__init__, kind._answer = made, turned  # type: ignore[method-assign, assignment]
-    opened, noise = Opener.open, LocalDeals._noise
+    opened, deals = Opener.open, LocalDeals.__init__
 
     def open_(self: Any, shares: Any, wanted: Any, label: Any) -> Any:
         self._randomness = SeededRandomness(17, "top-up", str(label[1]), str(label[2]))
         return opened(self, shares, wanted, label)
 
-    def dealt(self: Any, query: Any, told: Any, _: Any) -> Any:
-        return noise(self, query, told, SeededRandomness(17, "dealt", query.name, hash_of(told)))
+    def dealing(self: Any, *own: Any) -> None:
+        deals(self, *own)
+        self._randomness = KeyedRandomness(named_key("dealer"))
 
-    Opener.open, LocalDeals._noise = open_, dealt  # type: ignore[method-assign]
+    Opener.open, LocalDeals.__init__ = open_, dealing  # type: ignore[method-assign]
+    ColumnSealer.noise = lambda self, _: KeyedRandomness(named_key(f"{self.name} {life}"))  # type: ignore[method-assign]
     RunKey.noise = lambda self, digest, source, records=b"": Labelled(source)  # type: ignore[method-assign]
     without_chance()  # a look-up rounds by its pads, which so are the same in every run
     plan_by = algorithms.plan_by
@@ -340,7 +350,7 @@ def break_program(how: str) -> None:
 
         Journal._lock, Journal.begin = (lambda _: None), begun  # type: ignore[method-assign]
         Journal._is_ours = lambda _: True  # type: ignore[method-assign]
-    elif how:
+    elif how not in ("", "draws anew"):
         raise ValueError(how)
 
 
@@ -348,7 +358,7 @@ def become(orders: Orders) -> None:
     """Run the command."""
     points, history = Points(orders), History(orders)
     break_program(orders.broken)
-    add_noise_by_key()
+    add_noise_by_key(orders.life if orders.broken == "draws anew" else 0)
     add_history(history, points)
     add_points(points)
     add_clock(points)

@@ -75,7 +75,8 @@ class Campaign:
                     return
                 kind = short[number % len(short)]
                 names = [name for name in self._names if CASES[name].roles_of(kind)]
-                name, dice = names[number % len(names)], random.Random(f"{self._seed} {number} {kind}")
+                name = names[number // len(kinds) % len(names)]
+                dice = random.Random(f"{self._seed} {number} {kind}")
                 self._judge(f"{number}", name, self.trials.schedule(CASES[name], dice, ["kill"] * 2, kind))
 
         self._together(work, several)

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cases import ALONE, CASES, COORDINATOR
 from cluster import can_mount
 from history import Entry, History, violations
-from nemesis import DOUBLES, SECOND, Fault
-from run import Campaign
+from nemesis import DOUBLES, SECOND, Fault, draw
+from run import ROLES, Campaign
 from trials import EQUAL, Trials
 
 # Of some solvers `run.py` has more cases.
@@ -203,6 +203,22 @@ def test_a_party_that_forgets_what_its_solver_keeps_is_found(campaign: Campaign)
     half = campaign.trials.unbroken(case)[1]["north"] // 2
     found = campaign.trials.judge(case, [Fault("north", half, "kill", "north")], broken="forgets").found
     assert "another model, or none" in found, found
+
+
+@pytest.mark.parametrize("broken", ["", "draws anew"])
+def test_a_party_of_secure_columns_that_was_killed_comes_back(campaign: Campaign, broken: str) -> None:
+    """With the model of the unbroken run; negative control: one that draws anew says other bytes, and is refused."""
+    case = CASES["whitened, columns, sealed, notary"]
+    half = campaign.trials.unbroken(case)[1]["north"] // 2
+    verdict = campaign.trials.judge(case, [Fault("north", half, "kill", "north")], broken=broken)
+    assert (verdict.word == EQUAL) == (not broken), str(verdict)
+
+
+@pytest.mark.parametrize("kind", ROLES)
+def test_kills_of_a_kind_of_role_meet_no_other(kind: str) -> None:
+    case = CASES["whitened, columns, sealed, notary"]
+    faults = draw(random.Random(1), case, dict.fromkeys(case.roles, 10), ["kill"] * 20, kind)
+    assert {(fault.what, case.kind_of(fault.whom)) for fault in faults} == {("kill", kind)}
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs the right to mount a small disk")

@@ -12,13 +12,20 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.plans import OPTIONS
 
+from sottovoce import algorithms
+from sottovoce.data.bounds import Bounds
+from sottovoce.lab.audit.catalogue import audit_plan
+from sottovoce.plan.problem import Named
+from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy.relation import RELATIONS
+from sottovoce.sealed.words import factors as looked_up_factors
 
 Whole = NDArray[np.int64]
 
@@ -119,7 +126,7 @@ class Sum(NamedTuple):
     """What a record adds, by coins; how far it may move under zero-out and replace-one, by Q; where it is looked up."""
 
     terms: Callable[[Records, NDArray[np.bool_]], Iterator[Whole]]
-    bounds: Callable[[int], tuple[float, float]]
+    bounds: Callable[[float], tuple[float, float]]
     looked_up: bool = True
 
 
@@ -178,6 +185,7 @@ def test_the_model_has_the_relations_and_a_projection_that_parties_take() -> Non
         assert np.linalg.eigvalsh(PROJECTION @ PROJECTION.T).max() * ROW**2 * q <= 252 * LENGTH**2
         rows = records(q).rows
         assert (rows**2).sum(axis=1).max() <= q * ROW**2
+    assert tuple(looked_up_factors()) == FACTORS
     assert all(factor**2 * (level + 1) * LEVEL <= (31 * LENGTH) ** 2 for level, factor in enumerate(FACTORS))
 
 
@@ -211,3 +219,33 @@ def test_zeros_without_a_flag_exceed_the_bound(name: str) -> None:
     assert max(further.values()) > 1.4
     if "classes" not in name:  # with the label among what is known the slope of classes stays within its interval
         assert min(further.values()) > 1.3
+
+
+UNITS = {"gram": ROW**2, "label": 1, "residual": 1, "length": 1, "score": 256, "square": 256, "rescale": 256}
+
+
+@pytest.mark.parametrize("solver", ["whitened", "newton", "gradient"])
+@pytest.mark.parametrize("classes", [True, False])
+def test_plans_charge_these_bounds(solver: str, classes: bool) -> None:
+    fields: dict[str, Any] = {"loss": Named(name="logistic"), "classes": (-1, 1)} if classes else {}
+    for q in SHARES:
+        norms = tuple(math.sqrt(share) for share in SHARES[q])
+        given = {**OPTIONS[solver], **fields, "labels": "held", "sealing": Sealing(curious=2), "norms": norms}
+        plan = audit_plan(solver, "columns", PARTIES, 1, fit_intercept=True, bounds=bounds_of(classes), **given)
+        square = plan.row_square
+        for query in algorithms.of(plan).queries(plan, plan.names[0]):
+            name, unit = query.name, float(UNITS.get(query.name, 1))
+            if name == "gradient":
+                name += f" of {'whole rows' if solver == 'whitened' else 'rows'}, {'classes' if classes else 'numbers'}"
+                unit = 32 * LENGTH if solver == "whitened" else ROW / query.slope_bound  # type: ignore[attr-defined]
+            bounds = SUMS[name].bounds(square)
+            release = plan.release(query.name)
+            charged = [release.charged(relation) for relation in RELATIONS]
+            for found, bound in zip(charged, bounds, strict=True):
+                assert bound / unit * (1 - 1e-12) <= found <= bound / unit * 1.01, (name, q)  # more by what is rounded
+            assert release.std > 0
+        assert (square > 1) == (q > 1)
+
+
+def bounds_of(classes: bool) -> Bounds:
+    return Bounds.declare(row_norm=1.0, **({} if classes else {"label_bound": 1.0}))

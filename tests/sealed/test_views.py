@@ -18,20 +18,22 @@ from numpy.typing import NDArray
 from sottovoce.algorithms import Ask
 from sottovoce.door.query import Round
 from sottovoce.federation.sealed_columns import dealer
-from sottovoce.federation.sealed_columns.messages import Stage, widths_of
-from sottovoce.federation.sealed_columns.party import integers_of
-from sottovoce.lab.audit.sealed import Pool, SealedColumns, SealedRows, _Protocol, keyed, seeds_of
+from sottovoce.federation.sealed_columns.messages import place_of, widths_of
+from sottovoce.lab.audit import sealed as audited
+from sottovoce.lab.audit.sealed import Keys, Opened, Pool, SealedColumns, SealedRows, _Protocol, keyed
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import wide_gaussian
 from sottovoce.privacy.randomness import SeededRandomness
+from sottovoce.queries.joint import JointGradient
 from sottovoce.sealed import sums
-from sottovoce.sealed.columns import places
-from sottovoce.sealed.pads import COLUMNS, CORRECTION, SLOPES, label
-from sottovoce.sealed.streams import stream
+from sottovoce.sealed.columns import Columns, dealt_like, places
+from sottovoce.sealed.dealer import receiver_of
+from sottovoce.sealed.fields import streams
+from sottovoce.sealed.tables import LookUp
 
 sys.path.insert(0, str(Path(__file__).parent))
-from hostile import Hostile, sealed_plan
+from hostile import sealed_plan
 
 POOLS: tuple[Pool, ...] = ("world", "coordinator", "parties", "coordinator and parties")
 WITHIN = 0.05
@@ -53,7 +55,7 @@ class Second(SeededRandomness):
     """The second party's."""
 
 
-def by_columns(plan: Plan) -> tuple[SealedColumns, _Protocol, dict[str, bytes]]:
+def by_columns(plan: Plan) -> tuple[SealedColumns, _Protocol, Keys]:
     rng = np.random.default_rng(3)
     plan, keys = keyed(plan, source)
     widths = [plan.part(name).stop - plan.part(name).start for name in plan.names]
@@ -61,18 +63,18 @@ def by_columns(plan: Plan) -> tuple[SealedColumns, _Protocol, dict[str, bytes]]:
     data = {n: (rng.uniform(-1, 1, (plan.records, w)), y) for n, w in zip(plan.names, widths, strict=True)}
     side = SealedColumns(plan, data, "world")
     sources = {name: source(name) for name in (*plan.names, COORDINATOR)} | {"party 2": Second(11, "party 2")}
-    return side, _Protocol(side, plan, keys, sources), seeds_of(plan, keys)
+    return side, _Protocol(side, plan, keys, sources), keys
 
 
 def gram_noise(parties: int) -> tuple[Plan, dict[str, NDArray[np.float64]], NDArray[np.int64]]:
     """By adversary, the noise left on an opened Gram matrix in units of sigma; and the opened whole numbers."""
     width = {2: 104, 3: 69}[parties]
-    side, run, _ = by_columns(sealed_plan("newton", "columns", parties, features=width, rounds=2))
+    side, run, keys = by_columns(sealed_plan("newton", "columns", parties, features=width, rounds=2))
     run.sum(0, Ask("gram"))
     unit = run.plan.release("gram").std / run.plan.release("gram").step
     weights = np.asarray(side.queries[run.plan.names[0]]["gram"].noise_weights)
     seen = {pool: run.left(0, Ask("gram"), pool) for pool in POOLS}
-    exact = side.exact(seen["world"], {}, {})
+    (exact,) = side.exact([seen["world"]], keys)
     return run.plan, {p: (one.left - exact) * weights / unit for p, one in seen.items()}, seen["world"].left - exact
 
 
@@ -124,26 +126,25 @@ def test_noise_that_is_missing_shows_in_the_variance(fault: str, monkeypatch: py
 
 @pytest.mark.parametrize("relation", ["zero-out", "replace-one"])
 def test_by_columns_gradients_have_the_noise_that_is_declared(relation: Any) -> None:
-    """Over K, where parties know a part of every record and blank the rest."""
     rounds, width = 200, 52
     plan = sealed_plan("gradient", features=width, rounds=rounds, relation=relation, records=3)
-    side, run, seeds = by_columns(plan)
-    rng = np.random.default_rng(5)
-    found: dict[str, list[Any]] = {pool: [] for pool in POOLS}
+    side, run, keys = by_columns(plan)
+    rng, query = np.random.default_rng(5), side.queries[plan.names[0]]["gradient"]
+    assert isinstance(query, JointGradient)
+    seen: dict[Pool, list[Opened]] = {pool: [] for pool in POOLS}
     for number in range(rounds):
-        ask = Ask("gradient", {"weights": rng.normal(size=2 * width)})
+        ask = Ask("gradient", query.asked_at(rng.normal(size=2 * width)))
         run.sum(number, ask)
-        exact = side.exact(run.left(number, ask, "world"), {}, seeds)
         for pool in POOLS:
-            found[pool].append(run.left(number, ask, pool).left - exact)
+            seen[pool].append(run.left(number, ask, pool))
+    exact = np.concatenate(side.exact(seen["world"], keys))
     unit = plan.release("gradient").std / plan.release("gradient").step
-    known = 1 + 3 * 0.5 if relation == "zero-out" else 1.0
-    due = {"world": known + 0.5, "coordinator": 1.0, "parties": known, "coordinator and parties": 0.5}
-    for pool, drawn in found.items():
-        noise = np.concatenate(drawn)
+    due = {"world": 1.5, "coordinator": 1.0, "parties": 1.0, "coordinator and parties": 0.5}
+    found = {pool: np.concatenate([one.left for one in each]) - exact for pool, each in seen.items()}
+    for pool, noise in found.items():
         assert noise.size > 20_000
         assert np.mean((noise / unit) ** 2) == pytest.approx(due[pool], rel=WITHIN), pool
-    assert 0.6 < uniformity(np.concatenate(found["world"])) < 1.5
+    assert 0.6 < uniformity(found["world"]) < 1.5
 
 
 @pytest.mark.parametrize("parties", [2, 5])
@@ -175,73 +176,86 @@ def round_of(plan: Plan, side: SealedRows) -> Round:
 # ------------------------------------------------------------------------------------------------ what breaks it
 
 
-def played() -> tuple[Hostile, dict[str, Any], Any]:
-    """A run by columns up to the last exchange of its first gradient."""
+def played() -> tuple[_Protocol, Ask]:
+    """A run by columns before its first gradient."""
     plan = sealed_plan("gradient", features=3, rounds=2)
-    rng = np.random.default_rng(9)
-    data = {n: (rng.uniform(-1, 1, (8, 3)), np.linspace(-1, 1, 8)) for n in plan.names}
-    h = Hostile(plan, data).open().set_up()
-    told = {"weights": rng.normal(size=6), "widen": np.ones(1, dtype=np.int64)}
-    return h, told, h.look_up("gradient", 0, told)
+    side, run, _ = by_columns(plan.model_copy(update={"parties": tuple((name, 8) for name in plan.names)}))
+    query = side.queries[plan.names[0]]["gradient"]
+    assert isinstance(query, JointGradient)
+    return run, Ask("gradient", query.asked_at(np.random.default_rng(9).normal(size=6)))
 
 
-def rows_of(h: Hostile, name: str) -> NDArray[np.int64]:
-    run = h.parties[name]._run
-    assert run is not None
-    return integers_of(run.rows, h.plan, name)
+def rows_of(run: _Protocol, name: str) -> NDArray[np.int64]:
+    """A party's columns in whole numbers."""
+    return run.runs[name]._engine._own.astype(np.int64)
+
+
+def columns_pads(run: _Protocol, name: str) -> NDArray[np.int64]:
+    """What the dealer knows."""
+    engine = run.runs[name]._engine
+    (found,) = streams(run.deals._keys[name], engine.columns_label((0, 8)), engine.columns((0, 8)))
+    return np.asarray(found)
 
 
 def test_the_dealer_with_one_party_has_every_column() -> None:
     """Why the report says that raw columns are then in the clear."""
-    h, *_ = played()
-    masked, whole = h.all(Stage("columns", (0, 8))), label(COLUMNS, "rows", (0, 8), "")
-    run = h.parties["party 2"]._run
-    assert run is not None
-    assert run.columns is not None
-    read = run.columns._sealer.opened(whole, "party 1", masked["party 2"]["0"])  # what the party may read
-    assert h.deals is not None
-    pad = stream(h.deals._keys["party 1"], whole, read.size)  # what the dealer knows
-    assert np.array_equal((read + pad).view(np.int64).reshape(8, 3), rows_of(h, "party 1"))
-    assert not np.array_equal(read.view(np.int64).reshape(8, 3), rows_of(h, "party 1"))
+    run, _ = played()
+    read = run.runs["party 2"]._engine._masked[:, places(widths_of(run.plan))["party 1"]]  # what the party may read
+    lost = 64 - run.sealers["party 1"].bits
+    assert np.array_equal(((read + columns_pads(run, "party 1")) << lost) >> lost, rows_of(run, "party 1"))
+    assert not np.array_equal((read << lost) >> lost, rows_of(run, "party 1"))
 
 
-def test_a_party_that_adds_to_its_slopes_reads_a_row() -> None:
+def test_a_party_that_adds_to_its_slopes_reads_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Why the report says that who departs from the protocol reads chosen rows, in silence."""
-    h, told, _ = played()
-    run, loud, record = h.parties["party 2"]._run, 2**38, 5
-    assert run is not None
-    assert run.columns is not None
-    engine, real = run.columns._engine, run.columns._engine.slopes
+    (run, ask), (quiet, _) = played(), played()  # with the same noise
+    loud, record, real = 100, 5, Columns.look_up
 
-    def louder(*arguments: Any, **more: Any) -> Any:
-        found = real(*arguments, **more)
-        found[record] += np.uint64(loud)
-        return found
+    def louder(self: Columns, *arguments: Any) -> Any:
+        program = real(self, *arguments)
+        opened = yield next(program)
+        opened = yield program.send(opened)
+        (slopes,) = program.send(opened)
+        slopes = slopes.copy()
+        slopes[record] += loud * (self.place.name == "party 2")
+        opened = yield (slopes,)
+        try:
+            program.send(opened)
+        except StopIteration as stop:
+            return stop.value
 
-    engine.slopes = louder  # type: ignore[method-assign]
-    opened = h.shares("gradient", 1, told, h.look_up("gradient", 1, told))
-    block = places(widths_of(h.plan))["party 1"]
-    row, bits = rows_of(h, "party 1")[record], h.plan.preparation.bits
-    assert np.abs(opened[block] / loud - row).max() < 2.0 ** (bits - 8)  # every entry to 1/256 of its range
-    assert np.abs(row).max() > 2.0 ** (bits - 3)
+    quiet.sum(0, ask)
+    monkeypatch.setattr(Columns, "look_up", louder)
+    run.sum(0, ask)
+    away = run.left(0, ask, "world").left - quiet.left(0, ask, "world").left
+    block = places(widths_of(run.plan))["party 1"]
+    assert (away[block] == loud * rows_of(run, "party 1")[record]).all()
+    assert np.abs(away[block]).max() > 10 * run.plan.release("gradient").std / run.plan.release("gradient").step
 
 
 def test_the_masks_keep_the_dealer_from_products_with_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share is E_1'rho_2, the correction and noise: without masks the dealer had D_1'rho_2 from it."""
+    """A share is E_1'rho_2, what was dealt and noise: without masks the dealer had D_1'rho_2 from it."""
     small = 2.0**56  # noise; a uniform word is so small with a chance of 2^-7, three of them with 5e-7
 
-    def away(h: Hostile, told: Any, each: Any) -> NDArray[np.float64]:
-        call = sums.Call(h.plan.names, said=tuple(told))
-        words = h.ask("party 2", "gradient", 0, call, {**told, **each["party 2"]}).arrays["sealed"].view(np.uint64)
-        assert h.deals is not None
-        seeds, whole, asked = h.deals._keys, (0, 8), h.deals._transcript.after("gradient", 0, told)
-        pads = stream(seeds["party 1"], label(COLUMNS, "rows", whole, ""), 24).reshape(8, 3)
-        rho = stream(seeds["party 2"], asked.label(SLOPES, whole), 8)
-        correction = stream(seeds["party 2"], [*asked.label(CORRECTION, whole), "rows"], 6)
-        product = rows_of(h, "party 1").view(np.uint64).T @ rho
-        found = (words - correction)[:3] + pads.T @ rho - product
+    def away() -> NDArray[np.float64]:
+        run, ask = played()
+        run.sum(1, ask)  # in which party 1 is not dealt to, and party 2 has a stream
+        bits, asked = run.sealers["party 2"].bits, run.sums._transcript.after("gradient", 1, ask.arrays)
+        assert receiver_of(run.plan.names, 1) == "party 2"
+        (rho,) = streams(run.deals._keys["party 1"], asked.label("look-up 2", (0, 8)), (np.zeros(8, dtype=np.int64),))
+        like = dealt_like("look-up", (0, 8), place_of(run.plan, "party 1"), look_up_of(run, ask))
+        dealt = streams(run.deals._keys["party 1"], asked.label("look-up dealt", (0, 8)), like)[-1]
+        product = (rows_of(run, "party 2") - columns_pads(run, "party 2")).T @ rho  # E_2'rho_1
+        found = run.shares["party 1"][3:6].view(np.uint64) - ((product + dealt[3:]) << (64 - bits)).view(np.uint64)
         return np.abs(found.view(np.int64).astype(np.float64))
 
-    assert away(*played()).max() > small
+    assert away().max() > small
     monkeypatch.setattr(sums, "masks", lambda keys, own, roster, label, count: np.zeros(count, dtype=np.uint64))
-    assert away(*played()).max() < small
+    monkeypatch.setattr(audited, "masks", lambda keys, own, roster, label, count: np.zeros(count, dtype=np.uint64))
+    assert away().max() < small
+
+
+def look_up_of(run: _Protocol, ask: Ask) -> LookUp:
+    query = run.side.queries[run.plan.names[0]]["gradient"]
+    assert isinstance(query, JointGradient)
+    return query.lookup(run.plan, ask.arrays)

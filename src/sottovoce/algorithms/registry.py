@@ -219,7 +219,7 @@ def with_sealing(form: Algorithm, problem: Problem, options: Any, design: Design
 def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
     """A plan whose sealed sums are opened on the grid on which they are exact.
 
-    So no party rounds its part, and by rows without noise the sum is that of data in one place, bit for bit. Where noise
+    So no party rounds its part, and by rows the sum is that of data in one place, bit for bit, but for noise. Where it
     is too wide for its sampler on a grid so fine, rows and slopes have fewer bits; by columns they always have few.
     """
     sealing, parties = plan.sealing, len(plan.parties)

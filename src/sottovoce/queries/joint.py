@@ -2,8 +2,9 @@
 
     sum_i v_i t_i R_i,      t_i a random bit looked up at the joint score of record i,      R the rows, or whitened ones
 
-v is 0 for a record that is null at one party, else 1 or the factor that clips a whitened row: such a record adds nothing,
-and any other a term within the bound, whatever was told and however coins fall. Proof: `sealed/proofs/columns.md`.
+v is 0 for a record that is null at one party, else 1 or the factor that clips a whitened row: such a record adds
+nothing, and any other a term within the bound, whatever was told and however coins fall. Proof:
+`sealed/proofs/columns.md`.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class JointGradient(JointSum, GradientSum):
     """sum_i n_i r_i x_i of all parties' columns, r_i a bit whose mean is the slope: |r_i| <= slope_bound.
 
     Guarantee: zero-out moves it by at most slope_bound, times sqrt Q of rows whose parts' norms overlap, replace-one by
-    twice that. A record that is null at one party adds 0. Edges: slopes are cut at a power of two, so that sums are on a grid; at the next above the one asked for.
+    twice that. A record that is null at one party adds 0. Edges: slopes are cut at a power of two, the next above the
+    one asked for, so that sums are on a grid.
     """
 
     samples: ClassVar[bool] = False
@@ -247,7 +249,7 @@ class JointSquares(ScoreSums):
 
 
 class ScaleLookup(ScoreSums):
-    """sum_i n_i b_j (2 t_ij - 1), |b| <= 1: derivatives by the slope and the intercept of the score, of score and label.
+    """sum_i n_i b_j (2 t_ij - 1), |b| <= 1: derivatives by the slope and the intercept of the score.
 
     Guarantee: a record's term has the length |b| for any bits. b is told as whole numbers of 2^-8; a party refuses a
     longer one, so the noise does not depend on what is told.

@@ -117,7 +117,7 @@ def slope_level(loss: Loss, most: float, spread: float) -> float:
 
 
 def check_slopes(loss: Loss) -> None:
-    """Refuse a loss whose slopes are not bits: those of classes fall with the margin, others have the residual alone."""
+    """Refuse a loss whose slopes are not bits: of classes they fall with the margin, of numbers they are residuals."""
     fits = loss.outputs == 1
     if fits and loss.kind == "regression":
         fits = type(loss) in (Squared, Huber)

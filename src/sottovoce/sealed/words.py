@@ -2,8 +2,8 @@
 
     |x|^2 <= 4^8 Q,     C^2 = 4 2^g,     |f P'x| <= 31 C = 31/32 of 2^(g/2 + 6)
 
-C is a power of two, so that 2^(g/2 + 6) is the 1 of what is opened: g follows from the grid of the plan's gradients. What
-is told is P alone, in such a unit that the length at which rows are clipped becomes C. Proof: `proofs/columns.md`.
+C is a power of two, so that 2^(g/2 + 6) is the 1 of what is opened: g follows from the grid of the plan's gradients.
+What is told is P alone, in such a unit that the length at which rows are clipped becomes C. Proof: `proofs/columns.md`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def word_bits(plan: Plan) -> int:
         if bits >= least and all(has_room(plan, release, bits) for release in plan.releases):
             return bits
     raise InputError(
-        f"epsilon={plan.epsilon:g} with {plan.records} records: sums and their noise do not fit in words of {WORDS[-1]} bits; "
+        f"epsilon={plan.epsilon:g} with {plan.records} records: sums and noise do not fit in {WORDS[-1]} bits; "
         "take a larger epsilon, or fewer records."
     )
 

@@ -48,7 +48,7 @@ from sottovoce.federation.party import Party
 from sottovoce.federation.policy import Policy
 from sottovoce.federation.prediction import COORDINATOR, Request
 from sottovoce.lab.audit.catalogue import EVALUATED, STIFF, audit_plan
-from sottovoce.lab.audit.sealed import SealedColumns, keyed, seeds_of
+from sottovoce.lab.audit.sealed import Opened, SealedColumns, keyed
 from sottovoce.lab.audit.transcript import Asked, Message, Side, Transcript
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
@@ -179,6 +179,8 @@ def sealed() -> dict[str, Case]:
             if split == "columns":
                 more = {**fields, "fit_intercept": True}
                 found.append(Case(f"{solver}, {split}, sealed, intercept", solver, split, more))
+                more = {**fields, **LOGISTIC}
+                found.append(Case(f"{solver}, {split}, sealed, classes", solver, split, more))
     return {case.name: case for case in found}
 
 
@@ -478,41 +480,42 @@ def sensitivity(case: Case) -> dict[str, float]:
 
 
 def sealed_sensitivity(case: Case) -> dict[str, float]:
-    """No record moves a sum over sealed columns further than was charged, whatever the masks round; what was reached.
+    """No record moves a sum over sealed columns further than was charged, whatever the coins; what was reached.
 
-    Where a party's part alone is blanked: no further than the square root of K allows.
+    One party's part left blank moves it no further than the whole record does, whoever has the labels.
     """
     reached: dict[str, float] = {}
     for seed, relation in enumerate(RELATIONS):
         plan, keys = keyed(case.plan(relation), lambda name, seed=seed: SeededRandomness(seed, name))  # type: ignore[misc]
         without, others = neighbours(plan, seed)
-        blanked = [without_part(plan, data) for data in others]
-        every = [quiet_columns(plan, data) for data in (*others, *without, *blanked)]
+        blanked = [without_part(data, name) for name in plan.names for data in others]
+        every, count = [quiet_columns(plan, data) for data in (*others, *without, *blanked)], len(others)
         drawn = {name: SeededRandomness(seed, name) for name in (*plan.names, COORDINATOR)}
-        opened, seeds = every[0].play(plan, keys, drawn).opened, seeds_of(plan, keys)
+        opened = every[0].play(plan, keys, drawn).opened
         for louder in (1.0, LOUD):
-            memories = [{n: side.form.remember(plan, block) for n, block in side.blocks.items()} for side in every]
-            for one in opened:
+            asked = [_louder(every[0], one, louder) for one in opened]
+            exact = [side.exact(asked, keys) for side in every]
+            for number, one in enumerate(asked):
                 query, release = every[0].queries[plan.names[0]][one.query], plan.release(one.query)
-                told = {n: louder * array if n == "weights" else array for n, array in one.told.items()}
-                if query.objection(plan, one.asked.number, told) is not None:
-                    told = dict(one.told)
-                asked = dataclasses.replace(one, told=told)
-                unit = release.step * np.asarray(query.noise_weights)
-                values = [s.exact(asked, m, seeds) * unit for s, m in zip(every, memories, strict=True)]
-                kind, count = type(query).__name__, len(others)
+                unit, kind = release.step * np.asarray(query.noise_weights), type(query).__name__
                 for first, second in itertools.combinations(range(len(every)), 2):
-                    blank = (second == count and first < count) or second == first + count + 1  # all of it, or a part
+                    blank = first < count and (second == count or (second - 1) % count == first) and second >= count
                     most = release.charged("zero-out" if blank else "replace-one")
-                    moved = float(np.linalg.norm(values[first] - values[second]))
+                    moved = float(np.linalg.norm((exact[first][number] - exact[second][number]) * unit))
                     assert moved <= most * ROUNDING, f"{one.query}: moved by {moved:.6g}, above {most:.6g}"
                     reached[kind] = max(reached.get(kind, 0.0), moved / most)
     return reached
 
 
-def without_part(plan: Plan, data: Data) -> Data:
-    """The data with the first party's part of the first record left blank."""
-    name = plan.names[0]
+def _louder(side: SealedColumns, one: Opened, louder: float) -> Opened:
+    """The same question with larger weights, where a party takes them."""
+    told = {name: louder * array if name == "weights" else array for name, array in one.told.items()}
+    wrong = side.queries[side.plan.names[0]][one.query].objection(side.plan, one.number, told)
+    return one if wrong is not None else dataclasses.replace(one, told=told)
+
+
+def without_part(data: Data, name: str) -> Data:
+    """The data with one party's part of the first record left blank."""
     X, y = np.array(data[name][0]), np.array(data[name][1], dtype=np.float64)
     X[0], y[0] = math.nan, math.nan
     return {**data, name: (X, y)}

@@ -5,19 +5,19 @@ Statistical ones (scale, coins) accuse a correct mechanism less often than 1e-6,
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sottovoce import algorithms
 from sottovoce import solvers as options
-from sottovoce.queries.joint import JointGradient
-from sottovoce.sealed.tables import Lookup
+from sottovoce.sealed import dealer
+from sottovoce.sealed.columns import Columns
 from sottovoce.solvers import Gradient
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -92,16 +92,22 @@ def test_no_record_moves_a_sealed_sum_further_than_was_charged() -> None:
     assert min(found.values()) > 0.3, found
 
 
-def test_slopes_above_their_bound_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = JointGradient.lookup
+@pytest.mark.parametrize("solver", ["gradient", "whitened"])
+def test_null_rows_that_are_not_marked_are_found(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
+    real = Columns.__init__
 
-    def louder(self: JointGradient, *arguments: Any) -> Lookup:
-        found = real(self, *arguments)
-        return dataclasses.replace(found, nodes=found.nodes * 5 // 4)
+    def unmarked(self: Columns, place: Any, rows: Any, usable: Any, *more: Any) -> None:
+        real(self, place, rows, np.ones_like(usable), *more)
 
-    monkeypatch.setattr(JointGradient, "lookup", louder)
+    monkeypatch.setattr(Columns, "__init__", unmarked)
     with pytest.raises(AssertionError, match="moved by"):
-        checks.sealed_sensitivity(SEALED["gradient, columns, sealed"])
+        checks.sealed_sensitivity(SEALED[f"{solver}, columns, sealed"])
+
+
+def test_rows_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dealer, "factors", lambda: np.full(64, 31))
+    with pytest.raises(AssertionError, match="gradient: moved by"):
+        checks.sealed_sensitivity(SEALED["whitened, columns, sealed"])
 
 
 def test_every_bound_is_attained_by_a_canary() -> None:

@@ -158,9 +158,18 @@ class JointRun(Run):
         return mean * 2 * half / radius
 
     def clips(self, white: White, columns: Columns) -> tuple[Clips, float]:
-        """And what they leave of a row, on average: the factor is by levels, from below."""
+        """And what they leave of a row, on average: the factor is by levels, from below.
+
+        Bits of slopes up to G cost G^2 size / (N T k) of the loss, whatever C is. So for numbers G is widened while
+        that is within the tolerance, and C by what is left.
+        """
         clips, _ = super().clips(white, columns)
-        clips = Clips(self.reaching(columns, clips.cut, math.sqrt(white.q.max())), clips.slope)
+        units, longest, slope = white.units, math.sqrt(white.q.max()), clips.slope
+        if units.loss.kind == "regression":
+            steps = self.plan.records * self.plan.rounds * units.curvature
+            slope = min(slope, max(units.slope, math.sqrt(units.tolerance * steps / float(white.squares.sum()))))
+        cut = max(clips.cut, min(clips.product / slope, longest))
+        clips = Clips(self.reaching(columns, cut, longest), slope)
         return clips, mean_factor(white.length / clips.cut)
 
     def gradients(self, query: str, descent: Descent, columns: Columns, clips: Clips, told: Told) -> Asking[None]:
@@ -181,7 +190,7 @@ class JointRun(Run):
             first = {}
 
     def rescales(self, descent: Descent, clips: Clips, told: Told) -> Asking[None]:
-        """Gradients of the slope and the intercept: each entry a bit, of the mean l'(a t + b, y) (t, 1) / max(|.|, C)."""
+        """Gradients of the slope and the intercept: bits of the mean l'(a t + b, y) (t, 1) / max(|(t, 1)|, C)."""
         size = len(descent.point)
         weights = np.ascontiguousarray(Shape(self.plan.dimension, "vectors", size).matrix(told)[:, 0])
         bounds = _bounds(clips, size)
@@ -211,7 +220,7 @@ class JointRun(Run):
 
 
 def sharpened(values: Array, rounding: float) -> Array:
-    """What a table has at its levels so that rounding to them, by `rounding` of a second difference, changes no mean."""
+    """What a table has at its levels so that rounding to them, which adds a share of second differences, adds 0."""
     ends = np.concatenate([values[:, :1], values, values[:, -1:]], axis=1)
     return np.asarray(values - rounding * np.diff(ends, 2, axis=1))
 
