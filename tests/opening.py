@@ -19,6 +19,7 @@ from sottovoce.door.query import Query
 from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.plan.plan import Plan
+from sottovoce.queries.joint import gradient_sum
 from sottovoce.sealed.pair_keys import RunKey
 
 Array = NDArray[np.float64]
@@ -66,9 +67,10 @@ def asked(weights: Sequence[Array]) -> Iterator[None]:
     """`newton` opens the Gram matrix and the gradients at these weights, and makes no model of them."""
 
     def text(self: PrivateNewton, plan: Plan) -> Coordination:
+        query = gradient_sum(plan, plan.numbers.slope_bound)
         yield Ask("gram")
         for each in weights:
-            yield Ask("gradient", {"weights": np.asarray(each, dtype=np.float64)})
+            yield Ask("gradient", query.asked_at(np.asarray(each, dtype=np.float64)))
         return Solution(np.zeros(plan.dimension))
 
     with mock.patch.object(PrivateNewton, "coordinate", text):
@@ -77,7 +79,7 @@ def asked(weights: Sequence[Array]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fixed_coins() -> Iterator[None]:
-    """The same keys and the same name of the run each time: with a seed, all pads, masks and dithers are the same."""
+    """The same keys and the same name of the run each time: all pads, masks and coins are the same."""
     numbers = itertools.count(1)
 
     def key(private: bytes | None = None) -> RunKey:

@@ -162,7 +162,9 @@ class Hostile:
         adder = adder_of(self.plan.names, work.number, message)
         if adder is None:
             return boxes
-        total = self.stage(adder, Stage("add", work.piece, (), work.program, message), work.name, work.number, boxes[adder])
+        total = self.stage(
+            adder, Stage("add", work.piece, (), work.program, message), work.name, work.number, boxes[adder]
+        )
         assert total.kind == "answer", total.text
         return {name: {} if name == adder else {"total": total.arrays["boxed"]} for name in self.plan.names}
 

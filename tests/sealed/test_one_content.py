@@ -26,7 +26,7 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.helper import Helper
 from sottovoce.federation.journal import Journal
 from sottovoce.federation.party import Party
-from sottovoce.federation.sealed_columns import dealer, party
+from sottovoce.federation.sealed_columns import dealer
 from sottovoce.lab.audit.catalogue import audit_plan
 from sottovoce.plan.sealing import Sealing
 from sottovoce.privacy import ledger_file
@@ -47,7 +47,7 @@ class Contents:
         self.seen: Seen = {}
         sealed, masked, boxed, opened = (
             sums.Sealer.sealed,
-            sums.ColumnSealer.masked,
+            sums.ColumnSealer.boxed,
             dealer.LocalDeals._boxed,
             sums.Opener.open,
         )
@@ -57,14 +57,14 @@ class Contents:
             self.note((end._digest.hex(), end.name, "share", json.dumps(label)), found)
             return found
 
-        def on_masked(end: Any, label: Any, words: Any) -> Any:
-            found = masked(end, label, words)
-            self.note((end._digest.hex(), end.name, "mask", json.dumps(label)), found[1])
+        def on_masked(end: Any, label: Any, fields: Any) -> Any:
+            found = masked(end, label, fields)
+            self.note((end._digest.hex(), end.name, "mask", json.dumps(label)), found)
             return found
 
-        def on_boxed(end: Any, receiver: str, label: Any, words: Any) -> Any:
-            found = boxed(end, receiver, label, words)
-            self.note((end._plan.digest.hex(), "dealer", receiver, json.dumps(label[:3])), found)  # whatever was told
+        def on_boxed(end: Any, receiver: str, label: Any, fields: Any) -> Any:
+            found = boxed(end, receiver, label, fields)
+            self.note((end._plan.digest.hex(), "dealer", receiver, json.dumps(label[:-1])), found)  # whatever was told
             return found
 
         def on_opened(end: Any, shares: Any, noise: Any, label: Any) -> Any:
@@ -73,7 +73,7 @@ class Contents:
             return found
 
         monkeypatch.setattr(sums.Sealer, "sealed", on_sealed)
-        monkeypatch.setattr(sums.ColumnSealer, "masked", on_masked)
+        monkeypatch.setattr(sums.ColumnSealer, "boxed", on_masked)
         monkeypatch.setattr(dealer.LocalDeals, "_boxed", on_boxed)
         monkeypatch.setattr(sums.Opener, "open", on_opened)
 
@@ -126,7 +126,7 @@ ROLES: dict[str, tuple[Any, dict[str, Any]]] = {  # who deals, and a solver whos
     "rows, the coordinator tops up": (by_rows, {"solver": "sgd"}),
     "rows, a helper tops up": (lambda: by_rows(helper=Helper(NOTARY)), {"solver": "newton"}),
     "columns, the coordinator deals": (by_columns, {"solver": "newton"}),
-    "columns, a helper deals": (lambda: by_columns(helper=Helper(NOTARY)), {"solver": "gradient"}),
+    "columns, a helper deals": (lambda: by_columns(helper=Helper(NOTARY)), {"solver": "whitened"}),
 }
 
 
@@ -149,8 +149,7 @@ PLANTED = {  # where a label is left out, and the role that shows it
     "top-up": (sums, "rows, the coordinator tops up"),
     "share": (sealed_gate, "rows, the coordinator tops up"),
     "helper": (dealing, "rows, a helper tops up"),
-    "dealt": (dealer, "columns, the coordinator deals"),
-    "dithers": (party, "columns, the coordinator deals"),
+    "dealt, and coins": (dealer, "columns, the coordinator deals"),
 }
 
 

@@ -124,7 +124,7 @@ class Helper(Answering):
         keys = self._keys.pairs(plan, known_keys(self.name, plan.keys, None, pins=False), lost)
         columns = plan.split == "columns"
         large = len(plan.releases) > limits.MOST_RELEASES or plan.features > limits.MOST_COLUMNS
-        if large or (columns and 2 * plan.records * plan.dimension > MOST_WORDS):
+        if large or (columns and plan.records * plan.dimension > MOST_WORDS):
             raise RefusedError(f"the plan has more records, columns or releases than {self.name} deals for.")
         try:
             form = algorithms.of(plan)
