@@ -105,7 +105,8 @@ class Trials:
         unbroken = self.unbroken(case)[0]
         outcome = self._run(case, schedule, broken)
         history = read(outcome.folder, case)
-        found = [said for said in violations(history, unbroken, outcome.given_up) if not lacks_part(outcome, said)]
+        charged = 0 if COME_BACK and case.sealed and case.split == "columns" else outcome.given_up
+        found = [said for said in violations(history, unbroken, charged) if not lacks_part(outcome, said)]
         found += [f"{name} did not end when it was told to" for name in outcome.left]
         found += [
             f"a stop that nobody expected: {said[-1000:]}" for said in outcome.stops if not expected(outcome, said)

@@ -385,3 +385,8 @@ def test_the_key_of_the_group_is_the_holders() -> None:
     h = hostile()
     refused(h.stage(OTHERS, Stage("group")), "nobody else")
     assert h.stage(OTHERS, Stage("columns", (0, 8))).kind == "error"  # no key yet, so nothing leaves
+
+
+def test_sums_without_messages_are_no_programs() -> None:
+    h = hostile().set_up()
+    refused(h.stage("party 1", Stage("say", (0, 0), (), "gram"), "gram", 0), "no program")

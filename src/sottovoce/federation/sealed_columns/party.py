@@ -203,6 +203,8 @@ class ColumnRun:
     def _begun(self, work: Work, sent: Boxes) -> _Turn:
         """A program over a piece, from its first message on."""
         work.check(self._plan)
+        if work.program in (GRAM, OWN):
+            raise RefusedError(f"{work.program!r} is no program: nothing is said in it, and its sum is asked for.")
         query, told = work.query, work.said
         if query is not None:
             self._check_told(query, work.number, told)
