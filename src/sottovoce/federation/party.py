@@ -310,6 +310,8 @@ class Party(Answering):
                 return reply("unknown-plan", frame, acknowledged(False))
             if kept.plan.models == "shared":
                 self._keep_told(frame, kept.plan)
+            if self._account is not None:  # it may have been stopped before all was deleted; another plan may go on
+                Memory(self._account.path, self.name, frame.plan).clear(own=True, others=False)
         else:
             self._run = None
             self._keys.forget()
@@ -317,7 +319,7 @@ class Party(Answering):
             if frame.plan and run is not None and fitted:
                 self._keep_model(run, frame)
             if self._account is not None:
-                Memory(self._account.path, self.name, b"").clear(all_plans=True)
+                Memory(self._account.path, self.name, frame.plan).clear(own=True, others=True)
         return reply("done", frame, acknowledged(True) + self._receipt(frame))
 
     def _asked(self, frame: Frame) -> Outgoing:
@@ -389,7 +391,7 @@ class Party(Answering):
         if self._account is None or not form.lasting(fresh):
             return fresh, None
         kept = Memory(self._account.path, self.name, plan.digest, rows.digest())
-        kept.clear(all_plans=False)
+        kept.clear(own=False, others=True)
         found = self._recalled(form, plan, fresh, kept)
         if found is None:
             told = plan.split == "columns" and plan.models == "shared"  # the one thing left may be the model
