@@ -157,7 +157,9 @@ class Party(Answering):
     def ids(self) -> tuple[str, ...] | None:
         """The identifiers of the records that it serves, in their order; for the holder's eyes."""
         known = self.aligner.ids
-        return known if known is None or self._places is None else tuple(known[place] for place in self._places)
+        if known is None:
+            return None
+        return tuple(known) if self._places is None else tuple(known.at(self._places))
 
     @property
     def labelled(self) -> bool:
