@@ -111,7 +111,7 @@ def serve(name: str, port: str, folder: Path, parties: int, count: int) -> None:
     kept = holder.aligner.file.kept
     assert kept is not None
     assert len(kept.places) == count // 2
-    served = hashlib.sha256(b"".join(b"%d\n" % place for place in places[kept.places]))
+    served = hashlib.sha256(places[kept.places].tobytes())
     (folder / f"{name}.json").write_text(json.dumps([served.hexdigest(), seconds]))
 
 
@@ -207,7 +207,7 @@ def forecast(small: dict[str, Any], large: dict[str, Any], people: int) -> None:
         one, two = ({**found["parties"], **found}.get("p0" if role == "party" else role) for found in (small, large))
         slope = 2**20 * (two["MiB"] - one["MiB"]) / (sizes[1] - sizes[0])
         peak = two["MiB"] + slope * (people - sizes[1]) / 2**20
-        disk = RECORD * people * (2 if role == "coordinator" else 1.5) / 1e6
+        disk = RECORD * people * 2 / 1e6  # the order and the words of a party; the words of both
         moved = {way: two[f"bytes {way}"] * people / sizes[1] / 1e6 for way in ("in", "out")}
         print(
             f"  {role}: CPU {two['cpu'] * people / sizes[1]:,.0f} s, {moved['out']:,.0f} MB out, "
