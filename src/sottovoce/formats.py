@@ -29,13 +29,13 @@ class Format(NamedTuple):
 
 
 _SAME: Final = "Install the same version of sottovoce at both ends."
-FRAME: Final = Format("frames", 3, _SAME)
-PLAN: Final = Format("plans", 3, _SAME)
+FRAME: Final = Format("frames", 4, _SAME)
+PLAN: Final = Format("plans", 4, _SAME)
 # Ledgers of format 1 have no accounts under others and no periods, and say nothing about a plan.
 LEDGER: Final = Format("ledgers", 2, "Use the version of sottovoce that wrote it.", older=(1,))
 JOURNAL: Final = Format("states of runs", 6, "Let the version of sottovoce that began the run end it.")
-MODEL: Final = Format("models", 3, "Use the version of sottovoce that wrote it, or fit the model again.")
-PARTIAL_MODEL: Final = Format("partial models", 2, "Use the version of sottovoce that wrote it, or train again.")
+MODEL: Final = Format("models", 4, "Use the version of sottovoce that wrote it, or fit the model again.")
+PARTIAL_MODEL: Final = Format("partial models", 3, "Use the version of sottovoce that wrote it, or train again.")
 SCHEMA: Final = Format("schemas", 1, "Draft it anew with `sottovoce schema`.")
 ALIGNMENT: Final = Format("alignments", 1, "Delete it, start the party, and align again (`sottovoce align`).")
 KEPT_ROWS: Final = Format("kept rows", 1, "Use the version of sottovoce that wrote them.")

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.data.identifiers import fingerprint, written
+from sottovoce.data.identifiers import fingerprint, hash_of_list
 from sottovoce.door import intersection, outgoing
 from sottovoce.door.intersection import COORDINATOR, Session
 from sottovoce.door.outgoing import LEAVES, MASKED_NAMES, PUBLIC_NAMES, SEAL, Declared, Disclosed, Masked, Released
@@ -36,6 +36,7 @@ from sottovoce.federation.coordinator import Coordinator
 from sottovoce.federation.party import Party
 from sottovoce.privacy.randomness import SeededRandomness
 from sottovoce.sealed import pair_keys, sums
+from sottovoce.sealed.fields import nothing_like
 from sottovoce.sealed.pair_keys import PairKeys, RunKey
 from sottovoce.sealed.streams import box
 from sottovoce.sealed.sums import ColumnSealer, Opener, packed_box, unpacked_box
@@ -53,6 +54,7 @@ WHOLE = {*PUBLIC_NAMES, Released.__name__}
 # Messages that no play has, and why they can hold no function of data.
 NOT_PLAYED = {
     "dealt": "of a helper, which has no data",
+    "total": "the sum of messages of three parties or more, each of which is played",
     "kept_rows": "a name that a ledger drew, of rows with noise",
     "budget": "of plans",
     "solvers": "whether the rows are in memory",
@@ -137,8 +139,9 @@ class Play:
                 self._note(content)
             return reply(kind, request, content)
 
-        def opened(_: Any, shares: Any, *__: Any) -> Any:
-            return np.linspace(1.0, 2.0, len(next(iter(shares.values()))))  # what comes next is asked alike
+        def opened(opener: Any, shares: Any, *_: Any) -> Any:
+            size = len(next(iter(shares.values()))) - (opener.plan.split == "columns")  # less the word that is 0
+            return np.linspace(1.0, 2.0, size)  # what comes next is asked alike
 
         patch.setattr(Party, "handle", handled)
         patch.setattr(secrets, "token_bytes", drawn)
@@ -319,9 +322,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, what: str, make: Callable[[Session,
 
 
 FAULTS: dict[str, Callable[[Session, bytes], bytes]] = {
-    "by the key of the pair": lambda self, key: hmac.digest(key, b"ids" + written(self._ids), "sha256"),
-    "by the salt": lambda self, _: hmac.digest(self._part, written(self._ids), "sha256"),
-    "by no key": lambda self, _: hashlib.sha256(written(self._ids)).digest(),
+    "by the key of the pair": lambda self, key: hmac.digest(key, b"ids" + hash_of_list(self._ids).encode(), "sha256"),
+    "by the salt": lambda self, _: hmac.digest(self._part, hash_of_list(self._ids).encode(), "sha256"),
+    "by no key": lambda self, _: hashlib.sha256(hash_of_list(self._ids).encode()).digest(),
     "hashed to the curve": lambda self, _: intersection.hashed(b"known", ["list"], self._ids).tobytes(),
 }
 
@@ -361,8 +364,8 @@ def test_columns_without_a_pad_and_sums_without_noise_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(sums, "stream", lambda _, __, size, kind=np.uint64: np.zeros(size, dtype=kind))
-        assert {"columns", "scores"} <= guessable("columns", OTHER, tmp_path)[0]
+        patch.setattr(sums, "streams", lambda _, __, like: nothing_like(like))
+        assert {"columns", "message"} <= guessable("columns", OTHER, tmp_path)[0]
     monkeypatch.setattr(sums, "wide_gaussian", lambda _, size, __: np.zeros(size, dtype=np.int64))
     assert "Share" in guessable("sealed rows", OTHER, tmp_path)[0]
     assert guessable("sealed rows", COORDINATOR, tmp_path)[0] == set()  # it lacks the masks

@@ -179,7 +179,7 @@ class Cluster:
             self._processes[role] = self._program(role, *more)
 
     def _program(self, role: str, *more: str, asks_as: str = "") -> Program:
-        command = {COORDINATOR: ("fit", "job.toml", *more), HELPER: ("helper", "--job", "end.toml")}
+        command = {COORDINATOR: ("fit", "job.toml", *more), HELPER: ("helper", "--job", "end.toml", "--keep", "keys")}
         orders = Orders(
             role,
             self._lives[role],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 import sottovoce as sv
 from opening import fixed_coins
 from sealed_fits import NOTARY, by_columns, data, model
+from sottovoce.door import sealed_gate
 from sottovoce.door.frames import Frame, decode
 from sottovoce.door.used_labels import UsedLabels
 from sottovoce.errors import RefusedError, WireError
@@ -300,3 +302,36 @@ def test_planted_labels_without_their_piece_are_found(tmp_path: Path, monkeypatc
     monkeypatch.setattr(pads, "label", lambda name, use, piece, said: whole(name, use, (0, 0), said))
     with pytest.raises(RefusedError, match="something else was masked under this label"):
         labels_of(tmp_path / "run", monkeypatch)
+
+
+@pytest.mark.parametrize("bits", [32, 40, 48])
+def test_words_leave_in_the_ring_of_their_bits(bits: int) -> None:
+    """How often shares wrap around is in no bit of what is opened; shares that do not belong together are no sum."""
+    generator = np.random.default_rng(bits)
+    for _ in range(50):
+        values, masks = (
+            generator.integers(-(2**20), 2**20, (3, 1)),
+            generator.integers(0, 2**64, (3, 2), dtype=np.uint64),
+        )
+        masks[2] = np.uint64(0) - masks[0] - masks[1]
+        wraps = generator.integers(-(2**10), 2**10, (3, 1)) << bits
+        shares = [sums.in_ring(value, bits) + mask for value, mask in zip(values + wraps, masks, strict=True)]
+        opened = sums.from_ring(np.sum(shares, axis=0, dtype=np.uint64), bits)
+        assert opened is not None
+        assert opened.tolist() == values.sum(axis=0).tolist()
+        assert sums.from_ring(shares[0] + shares[1], bits) is None  # by chance once in 2^64
+        whole = np.sum([value.view(np.uint64) + mask[:1] for value, mask in zip(values + wraps, masks, strict=True)])
+        assert whole.view(np.int64) == values.sum() + wraps.sum()  # negative control: words of 64 bits show wraps
+
+
+def test_sums_that_do_not_belong_together_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum of one number, which any word would pass for: each party has masks of its own."""
+    whole, number = sums.label_of, itertools.count()
+
+    def label_of(name: str, *said: Any) -> list[Any]:
+        found = whole(name, *said)
+        return found if name == "gram" else [*found[:-1], str(next(number))]
+
+    monkeypatch.setattr(sealed_gate, "label_of", label_of)
+    with pytest.raises(WireError, match="the shares of 'length' in round 1 do not add up"):
+        Sites(tmp_path / "run").fit()

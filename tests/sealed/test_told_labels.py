@@ -115,9 +115,7 @@ def life(solver: str, changed: tuple[int, str] | None = None) -> list[tuple[int,
     plan, keys, side, asks = run_of(solver)
     run, said = began(plan, keys, side), list[tuple[int, str]]()
     for number, ask in enumerate(asks):
-        told = {
-            name: altered(array) if (number, name) == changed else array for name, array in ask.arrays.items()
-        }
+        told = {name: altered(array) if (number, name) == changed else array for name, array in ask.arrays.items()}
         said.extend((number, name) for name in told)
         with contextlib.suppress(RefusedError, WireError):
             run.sum(number, dataclasses.replace(ask, arrays=told))

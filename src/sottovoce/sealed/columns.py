@@ -271,6 +271,10 @@ class Columns:
         """Bits looked up at |P'x|^2: first whether the row is kept, then, of those that are, at which level."""
         squares, coarse, fine = dealt
         count, parties, first = piece[1] - piece[0], len(self.place.names), self.place.first
+        if coarse_levels(projection.exponent).modulus > self.place.bits:  # shares have no such bits: f would be any
+            raise LeakError(f"words of {self.place.bits} bits do not hold |P'x|^2; nothing was released.")
+        if piece not in self._nulls:
+            raise RefusedError("a row was to be clipped before it was shared which records are null.")
         squares = squares + self._squares(piece, projection.matrix)
         levels = coarse_levels(projection.exponent)
         packed, opened = yield pack_bits(self._nulls[piece]), levels.index_of(squares, parties, first=first)
