@@ -109,8 +109,9 @@ class TestNorm:
     def test_parts_by_columns_follow_what_each_party_has(self) -> None:
         norms = SCHEMA.party_norms(SCHEMA.row_norm, (1, 4, 3 + 5 + 2))
         np.testing.assert_allclose(np.square(norms), [1, 3, 3])
-        with pytest.raises(sv.InputError, match="features of one column are with two parties"):
-            SCHEMA.party_norms(1.0, (2, 3, 10))
+        apart = SCHEMA.party_norms(SCHEMA.row_norm, (2, 3, 10))  # the second column begins with the first party
+        np.testing.assert_allclose(np.square(apart)[2], 3)
+        assert np.square(apart).sum() > SCHEMA.row_norm**2 * 1.1
 
 
 class TestRows:

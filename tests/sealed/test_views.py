@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from sottovoce.algorithms import Ask
 from sottovoce.door.query import Round
@@ -25,12 +26,13 @@ from sottovoce.plan.plan import Plan
 from sottovoce.plan.sealing import COORDINATOR
 from sottovoce.privacy.mechanisms import wide_gaussian
 from sottovoce.privacy.randomness import SeededRandomness
-from sottovoce.queries.joint import JointGradient
+from sottovoce.queries.joint import JointGradient, WholeGradient, look_up_told
 from sottovoce.sealed import sums
 from sottovoce.sealed.columns import Columns, dealt_like, places
-from sottovoce.sealed.dealer import receiver_of
+from sottovoce.sealed.dealer import Dealer, receiver_of
 from sottovoce.sealed.fields import streams
-from sottovoce.sealed.tables import LookUp
+from sottovoce.sealed.tables import LookUp, slope_chances, slope_level
+from sottovoce.sealed.words import exponent_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import sealed_plan
@@ -167,6 +169,73 @@ def test_by_rows_a_sum_has_the_noise_that_is_declared(parties: int) -> None:
         assert noise.size > 20_000
         assert np.mean(noise**2) == pytest.approx(due[pool], rel=WITHIN), pool
         assert 0.6 < uniformity(seen - exact) < 1.5
+
+
+# ------------------------------------------------------------------------------------------- of whitened gradients
+
+ILL = 3, 300  # parties, rounds
+
+
+def whitened_noise() -> dict[str, NDArray[np.float64]]:
+    """The noise of many gradients of whitened rows by an ill-conditioned P, (rounds, directions), in units of sigma.
+
+    All of it, less one party's, and less the dealer's.
+    """
+    parties, rounds = ILL
+    plan = sealed_plan("whitened", "columns", parties, features=2, rounds=rounds, records=8)
+    side, run, keys = by_columns(plan)
+    dimension, first = plan.dimension, plan.release("gradient").first
+    query = side.queries[plan.names[0]]["gradient"]
+    assert isinstance(query, WholeGradient)
+    matrix = np.tril(np.random.default_rng(7).uniform(0.2, 1.0, (dimension, dimension)))
+    matrix = np.rint(matrix * 2.0 ** -np.arange(dimension) * 2.0 ** (exponent_of(plan) // 2 - 5)).astype(np.int64)
+    assert np.linalg.cond(matrix) > 100
+    level, weights = slope_level(query.loss, 1.0, 0.5), np.full(dimension, 0.3)
+    told = {**look_up_told(weights, level), "chances": slope_chances(query.loss, 1.0, level)}
+    unit, found, seen = plan.release("gradient").std / plan.release("gradient").step, list[Any](), list[Opened]()
+    for number in range(first, first + rounds):
+        ask = Ask(
+            "gradient", {**told, **({"projection": matrix[np.tril_indices(dimension)]} if number == first else {})}
+        )
+        run.sum(number, ask)
+        seen.append(run.left(number, ask, "world"))
+        found.append((run.sealers["party 2"].drawn, run.deals.drawn))
+    noise = np.array([one.left for one in seen]) - np.array(side.exact(seen, keys))
+    one, dealt = (np.array(each) for each in zip(*found, strict=True))
+    return {"all": noise / unit, "less one party's": (noise - one) / unit, "less the dealer's": (noise - dealt) / unit}
+
+
+def covariance_is(noise: NDArray[np.float64], due: float) -> bool:
+    """Whether that is due I: every variance by a chi-square, every other entry within 6 deviations.
+
+    By chance not so in one of 2e7 cases for 6 directions.
+    """
+    count, width = noise.shape
+    found = noise.T @ noise / due
+    low, high = chi2.ppf([4e-9, 1 - 4e-9], count)
+    return bool(
+        ((low <= np.diag(found)) & (np.diag(found) <= high)).all()
+        and np.abs(found[np.triu_indices(width, 1)]).max() <= 6 * np.sqrt(count)
+    )
+
+
+def test_gradients_of_whitened_rows_have_the_same_noise_in_every_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    parties = ILL[0]
+    due = {"all": 2 - 1 / parties, "less one party's": 2 - 2 / parties, "less the dealer's": 1.0}
+    found = whitened_noise()
+    for name, noise in found.items():
+        assert covariance_is(noise, due[name]), name
+    assert not covariance_is(found["less the dealer's"], due["all"])
+
+    real = Dealer.look_up
+
+    def before(self: Dealer, asked: Any, piece: Any, lookup: LookUp, noise: Any, coins: Any) -> Any:
+        assert lookup.projection is not None
+        mixed = lookup.projection.T @ noise * np.sqrt(len(noise)) / np.linalg.norm(lookup.projection)
+        return real(self, asked, piece, lookup, np.rint(mixed).astype(np.int64), coins)
+
+    monkeypatch.setattr(Dealer, "look_up", before)  # planted: as much noise in all, before P
+    assert not covariance_is(whitened_noise()["all"], due["all"])
 
 
 def round_of(plan: Plan, side: SealedRows) -> Round:

@@ -159,7 +159,8 @@ class Plan(Problem, Design):
         if (self.bounds.row_norm is None) != (not self.norms):
             raise RefusedError("by columns a row norm is shared among the parties, and only a declared one is.")
         if self.bounds.row_norm is not None:
-            party_norms(self.bounds.row_norm, self.columns, self.norms, overlap=self.sealed_columns)
+            overlap = self.sealed_columns or self.algorithm == "evaluation"  # which reads scores, and no rows
+            party_norms(self.bounds.row_norm, self.columns, self.norms, overlap=overlap)
 
     def changed_problem(self, **fields: Any) -> Problem:
         """The problem of the plan with other fields."""
