@@ -110,11 +110,11 @@ class Replayed(Clear):
         self.bits = coins.bits(len(plan.names))
         assert (next(self.bits)[:, 0] == ~self.usable).all()
 
-    def long(self, matrix: Integers) -> Integers:  # noqa: ARG002
+    def long(self, matrix: Integers) -> Integers:
         next(self.bits)  # whether rows are kept
         return next(self.bits)[:, 0]
 
-    def clipped(self, matrix: Integers) -> Integers:  # noqa: ARG002
+    def clipped(self, matrix: Integers) -> Integers:
         next(self.bits)
         return np.asarray(next(self.bits) @ (1 << np.arange(5)))
 
