@@ -106,18 +106,25 @@ class Clear:
         matrix = query.projection(self.plan, told)
         if query.program == "length":
             assert matrix is not None
-            levels, kept = self.levels(matrix)
-            bits = kept & (self.rng.random(len(kept)) < np.minimum(1.0, np.sqrt(levels) / 4))
-            return np.array([bits.sum()]) << UNIT_BITS
+            return np.array([self.long(matrix).sum()], dtype=np.int64) << UNIT_BITS
         if query.factored and matrix is not None:
-            levels, kept = self.levels(matrix)
-            self.matrix, self.factors = matrix, np.where(kept, factors()[levels], 0)
+            self.matrix, self.factors = matrix, self.clipped(matrix)
         table = query.lookup(self.plan, told)
         terms = self.terms(table, told["weights"])
         if table.matrix == "one":
             return np.asarray((terms * table.scales).sum(axis=0))
         total = self.rows.T @ terms[:, 0]
         return np.asarray(total if self.matrix is None or table.matrix == "rows" else self.matrix.T @ total)
+
+    def long(self, matrix: Integers) -> Integers:
+        """Bits of the mean min(1, |P'x| / 2C)."""
+        levels, kept = self.levels(matrix)
+        return np.asarray(kept & (self.rng.random(len(kept)) < np.minimum(1.0, np.sqrt(levels) / 4)), dtype=np.int64)
+
+    def clipped(self, matrix: Integers) -> Integers:
+        """f of every row."""
+        levels, kept = self.levels(matrix)
+        return np.where(kept, factors()[levels], 0)
 
     def levels(self, matrix: Integers) -> tuple[Integers, NDArray[np.bool_]]:
         """Of |P'x|^2 in C^2 / 4, and which rows are kept: by shares whose low bits carry, and by masks."""
@@ -132,8 +139,7 @@ class Clear:
 
     def terms(self, table: LookUp, weights: Array) -> Integers:
         """What each record is weighed by: (records, outputs)."""
-        uniform = self.rng.integers(0, 2**CHANCE_BITS, len(self.rows))
-        bits = (uniform < table.chances[:, self.index(table, weights)]).astype(np.int64).T
+        bits = self.looked_up(table, weights)
         if table.weight == "factor":
             assert self.factors is not None
             value = self.factors[:, None]
@@ -141,6 +147,11 @@ class Clear:
             value = self.usable.astype(np.int64)[:, None]
         found = 2 * value * bits - value if table.twice else value * bits
         return found - value * (self.labels == 1.0)[:, None] if table.minus_label else found
+
+    def looked_up(self, table: LookUp, weights: Array) -> Integers:
+        """Bits of every record: (records, outputs)."""
+        uniform = self.rng.integers(0, 2**CHANCE_BITS, len(self.rows))
+        return (uniform < table.chances[:, self.index(table, weights)]).astype(np.int64).T
 
     def index(self, table: LookUp, weights: Array) -> Integers:
         """The level of every record: each party rounds its part of the score, and a mask rounds the sum at random."""

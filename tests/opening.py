@@ -12,17 +12,23 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from clear import Clear, parts_of
+from sottovoce import algorithms
 from sottovoce.algorithms import Ask, Solution
 from sottovoce.algorithms.base import Coordination
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.door.query import Query
 from sottovoce.federation.coordinator import Coordinator
+from sottovoce.federation.sealed_columns import party
 from sottovoce.federation.sealed_columns.coordinator import ColumnSums
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.joint import gradient_sum
+from sottovoce.sealed import ring
 from sottovoce.sealed.pair_keys import RunKey
+from sottovoce.sealed.tables import LookUp
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,66 @@ def watched(*, noise: bool = True) -> Iterator[list[Sum]]:
             stack.enter_context(mock.patch("sottovoce.sealed.sums.wide_gaussian", none))
             stack.enter_context(mock.patch("sottovoce.federation.sealed_columns.dealer.wide_gaussian", none))
         yield seen
+
+
+class Coins:
+    """What a run over secure columns left to chance: its rows as they were rounded, and the bits that were looked up.
+
+    Bits are as the parties have them, in shares: each program and each record once for every party.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Integers] = {}
+        self.shares: list[NDArray[np.uint8]] = []
+
+    def bits(self, parties: int) -> Iterator[Integers]:
+        """Look-up by look-up, (records, outputs)."""
+        for start in range(0, len(self.shares), parties):
+            yield np.bitwise_xor.reduce(self.shares[start : start + parties]).astype(np.int64)
+
+
+@contextlib.contextmanager
+def coins_seen() -> Iterator[Coins]:
+    """Of one fit in this process."""
+    coins, rounded, looked_up = Coins(), party.integers_of, ring.looked_up
+
+    def rows(block: Any, plan: Plan, name: str, randomness: Any) -> Integers:
+        coins.rows[name] = rounded(block, plan, name, randomness)
+        return coins.rows[name]
+
+    def bits(*arguments: Any) -> NDArray[np.uint8]:
+        coins.shares.append(looked_up(*arguments))
+        return coins.shares[-1]
+
+    with mock.patch.object(party, "integers_of", rows), mock.patch.object(ring, "looked_up", bits):
+        yield coins
+
+
+class Replayed(Clear):
+    """The sums of a run in one place, by the coins that it had."""
+
+    def __init__(self, plan: Plan, X: Array, y: Array, coins: Coins) -> None:
+        super().__init__(plan, algorithms.of(plan), parts_of(plan, X, y), np.random.default_rng(0))
+        self.rows = self.joined([coins.rows[name] for name in plan.names])
+        self.bits = coins.bits(len(plan.names))
+        assert (next(self.bits)[:, 0] == ~self.usable).all()
+
+    def long(self, matrix: Integers) -> Integers:
+        next(self.bits)  # whether rows are kept
+        return next(self.bits)[:, 0]
+
+    def clipped(self, matrix: Integers) -> Integers:
+        next(self.bits)
+        return np.asarray(next(self.bits) @ (1 << np.arange(5)))
+
+    def looked_up(self, table: LookUp, weights: Array) -> Integers:
+        bits = next(self.bits)
+        assert bits.shape == (self.plan.records, table.outputs)
+        return bits
+
+    def sum_of(self, one: Sum, number: int) -> Array:
+        """Without noise."""
+        return self.exact(one.query, dict(one.told), number)
 
 
 @contextlib.contextmanager

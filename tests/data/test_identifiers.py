@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 
-from sottovoce.data.identifiers import common_places, fingerprint, identifiers, written
+from sottovoce.data.identifiers import common_places, fingerprint, hash_of_list
+from sottovoce.data.identifiers import identifiers as identifiers_of
 from sottovoce.errors import InputError
+
+
+def identifiers(*told: Any) -> tuple[str, ...]:
+    return tuple(identifiers_of(*told))
+
 
 ALIKE = ["0042", " 42", "42 ", 42, 42.0, "４２", "4 2", "00042"]  # noqa: RUF001
 
@@ -47,7 +56,7 @@ def test_duplicates_are_refused_with_their_records_and_without_themselves() -> N
 
 
 def test_lists_and_fingerprints_tell_orders_and_rules_apart() -> None:
-    assert written(["1,2", "3"]) != written(["1", "2,3"])
+    assert hash_of_list(["1,2", "3"]) != hash_of_list(["1", "2,3"])
     assert len({fingerprint(ids, rule) for ids in (["1", "2"], ["2", "1"]) for rule in ("usual", "exact")}) == 4
 
 
@@ -55,3 +64,23 @@ def test_lists_that_are_all_here_are_joined() -> None:
     first, second = common_places([["c", "a", "b"], ["b", "x", "c"]])
     assert first.tolist() == [0, 2]
     assert second.tolist() == [2, 0]
+
+
+def test_a_list_of_several_pieces_has_the_hash_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a", 'b"', "c,", "\u00e9", "\ud800", "", "f"]
+    whole = json.dumps(texts, separators=(",", ":")).encode()
+    for piece in (1, 2, 3, 7, 8):
+        monkeypatch.setattr("sottovoce.data.identifiers._PIECE", piece)
+        assert hash_of_list(iter(texts), b"head") == hashlib.sha256(b"head" + whole).hexdigest()
+        assert hash_of_list([]) == hashlib.sha256(b"[]").hexdigest()
+        found = identifiers_of([*texts[:5], "z", "f"], 7, "lab", "exact")
+        assert list(found) == [*texts[:5], "z", "f"]
+        assert list(found.at(np.array([6, 0, 3, 3]))) == ["f", "a", "\u00e9", "\u00e9"]
+        assert [found[place] for place in range(len(found))] == list(found)
+
+
+def test_equal_hashes_are_no_equal_identifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sottovoce.data.identifiers.hash", lambda _: 7, raising=False)
+    assert identifiers(["1", "2", "3"], 3, "lab") == ("1", "2", "3")
+    with pytest.raises(InputError, match="1 identifiers occur more than once"):
+        identifiers(["1", "2", "1"], 3, "lab")

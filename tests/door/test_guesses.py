@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.data.identifiers import fingerprint, written
+from sottovoce.data.identifiers import fingerprint, hash_of_list
 from sottovoce.door import intersection, outgoing
 from sottovoce.door.intersection import COORDINATOR, Session
 from sottovoce.door.outgoing import LEAVES, MASKED_NAMES, PUBLIC_NAMES, SEAL, Declared, Disclosed, Masked, Released
@@ -322,9 +322,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, what: str, make: Callable[[Session,
 
 
 FAULTS: dict[str, Callable[[Session, bytes], bytes]] = {
-    "by the key of the pair": lambda self, key: hmac.digest(key, b"ids" + written(self._ids), "sha256"),
-    "by the salt": lambda self, _: hmac.digest(self._part, written(self._ids), "sha256"),
-    "by no key": lambda self, _: hashlib.sha256(written(self._ids)).digest(),
+    "by the key of the pair": lambda self, key: hmac.digest(key, b"ids" + hash_of_list(self._ids).encode(), "sha256"),
+    "by the salt": lambda self, _: hmac.digest(self._part, hash_of_list(self._ids).encode(), "sha256"),
+    "by no key": lambda self, _: hashlib.sha256(hash_of_list(self._ids).encode()).digest(),
     "hashed to the curve": lambda self, _: intersection.hashed(b"known", ["list"], self._ids).tobytes(),
 }
 

@@ -17,11 +17,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cases import ALONE, CASES, COORDINATOR
-from cluster import can_mount
+from cluster import Outcome, can_mount
 from history import Entry, History, violations
 from nemesis import DOUBLES, SECOND, Fault, draw
 from run import ROLES, Campaign
-from trials import EQUAL, Trials
+from trials import EQUAL, Trials, lacks_part
 
 # Of some solvers `run.py` has more cases.
 MORE = (
@@ -132,6 +132,20 @@ def test_runs_that_were_given_up_may_cost_a_plan_each_and_no_more() -> None:
     assert any("was charged {" in said for said in violations(dearer, GOOD, given_up=1))
     thrice = replace(twice, ledgers={"north": (*more, Entry(5, "reservation", "d3", 0, ""))})
     assert any("2 plans more" in said for said in violations(thrice, GOOD, given_up=1))
+
+
+def test_a_part_of_the_model_may_be_lacking_where_a_disk_was_full_and_the_fit_says_so() -> None:
+    told = "note: joint predictions are not possible, north has no part of the model: its disk is full"
+    lacking = "another part of the model at north"
+
+    def accepted(name: str, what: str, said: str) -> bool:
+        return lacks_part(Outcome(CASES[name], Path(), [{"what": what, "whom": "north"}], [(0, said)], 1.0), lacking)
+
+    assert accepted("admm, columns", "disk", told)
+    assert not accepted("admm, columns", "disk", "model: job.json")  # nobody was told
+    assert not accepted("admm, columns", "disk", told.replace("north", "south"))
+    assert not accepted("admm, columns", "kill", told)  # it is told again, and keeps it
+    assert not accepted("newton, rows", "disk", told)
 
 
 @pytest.fixture(scope="module")

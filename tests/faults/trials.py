@@ -126,15 +126,11 @@ class Trials:
 
 
 def lacks_part(outcome: Outcome, said: str) -> bool:
-    """Whether it is of a part of a model that a party of sealed columns was killed before it got, as it was told."""
-    if COME_BACK:
-        return False
-    case, killed = outcome.case, {fault["whom"] for fault in outcome.faults if fault["what"] == "kill"}
-    told = " ".join(outcome.ended[-1][1].split())
-    return case.sealed and any(
-        said == f"another part of the model at {name}" and f"{name} has no part of the model" in told
-        for name in killed
-        if case.split == "columns"
+    """Whether it is of a part of a model that a party could not keep, its disk being full when the run ended."""
+    case, told = outcome.case, " ".join(outcome.ended[-1][1].split())
+    met = {fault["whom"] for fault in outcome.faults if fault["what"] == "disk"}
+    return case.split == "columns" and any(
+        said == f"another part of the model at {name}" and f"{name} has no part of the model" in told for name in met
     )
 
 

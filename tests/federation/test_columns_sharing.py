@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.door import memory
+from sottovoce.door.frames import decode
 from sottovoce.federation.federation import Federation
+from sottovoce.federation.party import Party
 from sottovoce.solvers import by_name
+from sottovoce.transports.in_process import InProcess
 
 CLOSE = 1e-6
 
@@ -114,3 +119,47 @@ def test_rows_that_processes_keep_are_paid_for_once(sites_of: Callable[..., Any]
     assert rows[1] == 0.0
     for first, second in zip(*spent, strict=True):
         assert second - first == pytest.approx(0.4 * first, rel=0.02)  # without the rows' 0.6
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_party_killed_while_it_forgets_a_run_forgets_it_when_told_again(
+    killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told again that the run is over it deletes what it remembers of that plan, and nothing of another one."""
+    X, y = people(60, 4)
+    parts = dict(zip(("clinic", "lab"), split(X, 2), strict=True))
+    accounts = {name: sv.Ledger.create(tmp_path / f"{name}.db").open(name, 9.0, 1e-5) for name in parts}
+    folder, delete = tmp_path / "lab.db.memory", memory._delete
+    waiting, ends = memory.Memory(tmp_path / "lab.db", "lab", b"w" * 32), list[str]()
+
+    def party_of(name: str) -> Party:
+        return Party(name, parts[name], y, account=accounts[name])
+
+    def stopped(_path: Path) -> None:
+        raise KeyboardInterrupt
+
+    class Killing(InProcess):
+        def exchange(self, messages: Mapping[str, bytes]) -> dict[str, bytes]:
+            if "lab" not in messages or decode(messages["lab"]).kind != "done" or not decode(messages["lab"]).plan:
+                return super().exchange(messages)
+            ends.append("lab")
+            if len(ends) > 1 or not killed:
+                return super().exchange(messages)
+            with monkeypatch.context() as patch:
+                patch.setattr(memory, "_delete", lambda path: (stopped if "lab" in path.parent.name else delete)(path))
+                with pytest.raises(KeyboardInterrupt):
+                    super().exchange(messages)
+            assert len(list(folder.iterdir())) == 1  # what it has to forget
+            waiting.write({"state": np.zeros(2)}, (0, "rest"), b"")  # of a plan that another process may go on with
+            renewed = party_of("lab")
+            renewed.identify(self._endpoints["lab"]._identity)  # type: ignore[attr-defined]
+            self._endpoints["lab"] = renewed
+            return super().exchange(messages)
+
+    wire = Killing([party_of(name) for name in parts])
+    federation = Federation.connect(wire, split="columns")
+    options = {"epsilon": 2.0, "entry_bound": 4.0, "label_bound": 8.0, "solver": by_name("admm", rounds=4)}
+    sv.PrivateRidge(**options).fit(federation)
+    assert ends
+    assert [path.name.split(".")[1] for path in folder.iterdir()] == [(b"w" * 32).hex()] * killed
+    assert [account.balance().plans for account in accounts.values()] == [1, 1]

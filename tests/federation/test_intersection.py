@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import json
+import os
 import random
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,6 +131,86 @@ def test_lists_of_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert session.progress.done == session.progress.total == 5 + 15
 
 
+@pytest.mark.parametrize("matcher", ["coordinator", "b"])
+@pytest.mark.parametrize(("piece", "words", "held"), [(2**15, 2**17, 2**18), (3, 2, 4), (2, 5, 1)])
+def test_pieces_give_what_one_sort_of_all_gives(
+    matcher: str, piece: int, words: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The places of the common records and the digest, bit for bit, by the same scalars and the same salt."""
+    for module in ("door.intersection", "federation.alignment.coordinator"):
+        monkeypatch.setattr(f"sottovoce.{module}.PIECE", piece)
+        monkeypatch.setattr(f"sottovoce.{module}.WORDS", words)
+    monkeypatch.setattr("sottovoce.data.sorted_file._HELD", held)
+    monkeypatch.setattr("sottovoce.data.sorted_file._LEAST", 1)
+    scalars, salts, honest = dict[str, bytes](), list[bytes](), Session._take_salt
+
+    def watched(self: Session, sent: Any) -> None:
+        honest(self, sent)
+        scalars[self.own] = self._scalar
+        salts.append(self._salt)
+
+    monkeypatch.setattr(Session, "_take_salt", watched)
+    parties = holders({"a": range(20), "b": range(31, 5, -1), "c": [*range(3, 14), *range(40, 49)]})
+    aligned(parties, matcher)
+
+    def point_of(label: str, texts: list[str]) -> bytes:
+        points = hashed(salts[0], [label], texts).tobytes()
+        for scalar in scalars.values():
+            points = blinded(scalar, points)
+        return points
+
+    lists = {
+        party.name: np.array(
+            [hashlib.sha256(b"word" + point_of("list", [one])).digest()[:16] for one in party.aligner.ids or ()],
+            dtype="S16",
+        )
+        for party in parties
+    }
+    common = functools.reduce(np.intersect1d, lists.values())
+    assert len(common) == 8
+    for party in parties:
+        order = np.argsort(lists[party.name])
+        places = order[np.searchsorted(lists[party.name], common, sorter=order)]
+        assert party._places is not None
+        assert party._places.tolist() == places.tolist()
+        written = json.dumps([str(int(one)) for one in party._rows[:, 0]], separators=(",", ":")).encode()
+        agreed = hashlib.sha256(b"digest" + point_of("digest", [hashlib.sha256(written).hexdigest()])).hexdigest()
+        assert party._aligned == agreed
+
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "align_many.py"
+
+
+def many(folder: Path, records: int, *more: Any) -> subprocess.Popen[str]:
+    """Lists of that length, in a process of their own whose temporary files are in the folder."""
+    folder.mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    command = [sys.executable, str(PROGRAM), str(records), str(folder), *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_memory_does_not_grow_with_lists(tmp_path: Path) -> None:
+    """Three roles in a process: rows and letters of identifiers grow, about 70 bytes; whole lists took 500."""
+    peaks = list[int]()
+    for number, told in enumerate([(50_000,), (250_000,), (250_000, "hoard")]):
+        said, _ = many(tmp_path / str(number), *told).communicate(timeout=300)
+        peaks.append(1024 * int(said))
+    assert peaks[1] - peaks[0] < 200 * 200_000
+    assert peaks[2] - peaks[0] > 200 * 200_000  # planted: what is in files is in memory too
+
+
+def test_an_alignment_that_is_killed_leaves_no_file(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    program = many(folder, 5_000, "pause")
+    assert program.stdout is not None
+    assert program.stdout.readline() == "all words are in files\n"
+    opened = [str(path.readlink()) for path in Path(f"/proc/{program.pid}/fd").iterdir()]
+    assert sum(name.startswith(str(folder)) and name.endswith("(deleted)") for name in opened) >= 3
+    program.kill()
+    program.communicate()
+    assert sorted(path.name for path in folder.iterdir()) == ["a.aligned", "b.aligned"]  # how often words left
+
+
 def test_orders_differ_from_run_to_run_and_from_the_files() -> None:
     parties, orders = holders({"a": range(30), "b": range(30)}), set()
     for _ in range(3):
@@ -226,14 +310,25 @@ def test_common_words_without_an_end_are_refused_before_they_fill_the_memory(mon
     def endless(self: Any, terms: Terms, common: Any) -> int:
         for piece in range(9):
             sent.append(piece)
-            words = {"words": np.zeros((3, 2), dtype=np.int64)}
+            ordered = b"".join(bytes([3 * piece + place]) * 16 for place in range(3))
+            words = {"words": intersection.packed_words(ordered)}
             self._ask(terms.members, "common", piece, each=dict.fromkeys(terms.members, words))
-        return len(common)
+        return 27
 
     monkeypatch.setattr("sottovoce.federation.alignment.coordinator.AlignmentRun._tell", endless)
     with pytest.raises(RefusedError, match="what was said to be common is not"):
         aligned(holders())
     assert sent == [0, 1]  # 6 words, where lists have 5, 4 and 6
+
+
+def test_order_is_looked_at_across_pieces() -> None:
+    def taken(*pieces: list[bytes]) -> bool:
+        return all(map(intersection.CheckedWords().take, [np.array(piece, dtype="S16") for piece in pieces]))
+
+    assert taken([b"a"], [], [b"b", b"c"], [b"d"])
+    assert not taken([b"a"], [b"b"], [b"b"])
+    assert not taken([b"b"], [], [b"a"])
+    assert not taken([b"a", b"a"])
 
 
 def test_a_coordinator_that_tells_all_the_same_subset_is_believed() -> None:
@@ -315,10 +410,12 @@ def test_a_lying_party_is_found(points: Callable[[bytes], bytes], words: str, mo
 @pytest.mark.parametrize("matcher", ["coordinator", "a"])
 def test_words_that_are_no_list_are_refused(made: Any, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parties = holders({"a": LISTS["a"], "b": LISTS["b"]})
-    honest = np.sort
-    monkeypatch.setattr(
-        intersection.np, "sort", lambda words: made(honest(words)) if len(words) == 4 else honest(words)
-    )
+    honest = intersection.pieces_of
+
+    def pieces_of(parts: Any, size: int) -> Any:
+        return (made(part) if part.dtype.kind == "S" and len(part) == 4 else part for part in honest(parts, size))
+
+    monkeypatch.setattr(intersection, "pieces_of", pieces_of)
     with pytest.raises((RefusedError, WireError), match=r"b sent .*words"):
         aligned(parties, matcher)
 

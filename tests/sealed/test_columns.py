@@ -261,7 +261,7 @@ def test_a_party_that_is_dealt_nothing_has_the_words_of_its_seed() -> None:
 
 
 def test_words_that_do_not_hold_the_squares_of_rows_are_refused() -> None:
-    """Shares modulo 2^32 have no bits of levels modulo 2^40: f would be any, and a term 15.9 times as long as charged."""
+    """Shares modulo 2^32 have no bits of levels modulo 2^40: f would be any, and a term too long by 15.9."""
     told = projection(2, 30)
     run = Run(some_rows(8, 2), np.ones(8), [1, 1], bits=32).exchange().share_null()
     with pytest.raises(LeakError, match="do not hold"):

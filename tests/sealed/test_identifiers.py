@@ -14,7 +14,7 @@ import sottovoce as sv
 from sealed_fits import RECORDS, by_columns, data, model
 from sottovoce.app.jobs import SourceTable
 from sottovoce.app.sources import file_shape, read_party, read_table_party
-from sottovoce.data.identifiers import identifiers, written
+from sottovoce.data.identifiers import hash_of_list, identifiers
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.federation.party import Party
@@ -26,9 +26,9 @@ SWAPPED = [IDS[1], IDS[0], *IDS[2:]]
 UNALIGNED = "they were not aligned"
 
 
-def list_of(ids: Any, records: int, party: str) -> bytes:
+def list_of(ids: Any, records: int, party: str) -> str:
     """As all write it."""
-    return written(identifiers(ids, records, party))
+    return hash_of_list(identifiers(ids, records, party))
 
 
 def ledgers(folder: Path) -> list[sv.Account]:
@@ -169,7 +169,7 @@ def test_a_file_names_its_column_of_identifiers(tmp_path: Path, suffix: str) -> 
         return tmp_path / name
 
     party = read_party("clinic", SourceTable(file=path.name, label="out", id="patient"), here)
-    assert party.ids == identifiers(columns["patient"], 3, "clinic")
+    assert party.ids == tuple(identifiers(columns["patient"], 3, "clinic"))
     assert party._feature_names == ("age",)
     assert file_shape(path, "out", None, left_out="patient") == (3, ("age",))
     schema = sv.Schema({"age": {"range": (0, 1)}}, label="out")

@@ -23,7 +23,7 @@ from sottovoce.algorithms.whitened.rule import Clips, Units, White
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Named
-from sottovoce.sealed.words import exponent_of, factors, fits_clip, row_square
+from sottovoce.sealed.words import exponent_of, factors, fits_clip
 
 WEIGHTS: dict[str, Any] = {**CLASSES, "class_weight": (0.3, 1.0)}
 HINGE: dict[str, Any] = {**CLASSES, "loss": Named(name="smoothed_hinge")}
@@ -93,7 +93,7 @@ def test_a_clip_is_widened_until_the_projection_fits() -> None:
     run, (white, columns) = JointRun(plan), white_of(plan)
     clips, left = run.clips(white, columns)
     plain = white.clips(run.noise("gradient"))
-    exponent, square = exponent_of(plan), row_square(plan)
+    exponent, square = exponent_of(plan), plan.row_square
     assert not fits_clip(run.projection(columns, plain.cut), exponent, square)
     assert fits_clip(run.projection(columns, clips.cut), exponent, square)
     assert clips.cut == pytest.approx(math.sqrt(white.q.max() / 252), rel=0.05)

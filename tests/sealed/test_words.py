@@ -20,7 +20,6 @@ from sottovoce.sealed.words import (
     finest_exponent,
     fits_clip,
     has_room,
-    row_square,
     step_of,
     word_bits,
 )
@@ -130,10 +129,10 @@ def test_sums_that_no_word_holds_are_refused() -> None:
 
 def test_a_row_has_the_norms_of_its_parts() -> None:
     plan = plan_for(400, (2, 2), **NUMBERS)
-    assert row_square(plan) == pytest.approx(1.0, rel=2.0**-39)
+    assert plan.row_square == pytest.approx(1.0, rel=2.0**-39)
     wide = plan.model_construct(**{**plan.__dict__, "norms": tuple(2 * norm for norm in plan.norms)})
     constant = plan.preparation.intercept_entry**2
-    assert row_square(wide) == pytest.approx(constant + 4 * (1 - constant))
+    assert wide.row_square == pytest.approx(constant + 4 * (1 - constant))
 
 
 def test_the_finest_grid_leaves_room() -> None:

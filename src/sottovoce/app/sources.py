@@ -14,7 +14,7 @@ from sottovoce.app.jobs import PartyJob, SourceTable
 from sottovoce.app.large import dataset_of, goes_by_pieces
 from sottovoce.data import readers
 from sottovoce.data.dataset import Dataset
-from sottovoce.data.identifiers import common_places, identifiers
+from sottovoce.data.identifiers import Identifiers, common_places, identifiers
 from sottovoce.data.schema import Schema, columns_of
 from sottovoce.errors import InputError
 from sottovoce.federation.alignment.file import AlignmentFile
@@ -191,7 +191,7 @@ def _party_of(name: str, data: Dataset, account: Account | None, policy: Policy 
     return Party(name, data, None, account=account, policy=policy, feature_names=data.feature_names)
 
 
-def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> tuple[str, ...] | None:
+def read_ids(source: SourceTable, resolve: Callable[[str], Path], name: str) -> Identifiers | None:
     """The identifiers of a file, if a column of it has them."""
     if source.id is None:
         return None

@@ -8,23 +8,25 @@
     the digest    the same once more, with a hash of the identifiers in the common order in the place of a list
 
 What passes between parties is in boxes that the coordinator cannot read. H is keyed by a salt that every party has a
-part in. Proof: `sealed/proofs/alignment.md`.
+part in. Lists go in pieces; what has to be sorted is so in files without a name, so that memory does not grow with a
+list. Proof: `sealed/proofs/alignment.md`.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.identifiers import written
+from sottovoce.data.identifiers import Identifiers, hash_of_list
+from sottovoce.data.sorted_file import WORD, WORD_KIND, SortedFile, Words, pieces_of
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import SEAL, Masked
 from sottovoce.errors import RefusedError
@@ -34,16 +36,14 @@ from sottovoce.sealed.streams import box, hash_of, unbox
 from sottovoce.sealed.sums import packed_box, unpacked_box
 from sottovoce.sealed.workers import POINT, Workers
 
-Words = NDArray[np.bytes_]  # 16 bytes each
 Boxes = Mapping[str, NDArray[Any]]
 
 PIECE: Final = 2**15  # points of a message
-WORDS: Final = 2**20  # words of a message
-WORD: Final = 16  # bytes
+WORDS: Final = 2**17  # words of a message
 COORDINATOR: Final = "coordinator"  # who matches, if no party does
 ORDER, COUNT = "order", "count"  # what an alignment is for
 MOST_MEMBERS: Final = 64
-_WORD_KIND: Final = f"S{WORD}"
+_OTHER: Final = -1  # the place of a word that came from somebody else
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,9 @@ class Session:
         own: str,
         key: RunKey,
         peers: Mapping[str, PeerKey],
-        ids: Sequence[str],
-        leaving: Callable[[], None] = lambda: None,
+        ids: Identifiers,
+        folder: Path,
+        leaving: Callable[[], None],
     ) -> None:
         self.terms, self.members, self.own = terms, members, own
         self.digest = digest_of(terms, members)
@@ -148,13 +149,11 @@ class Session:
         pairs = PairKeys(key, self._names, peers, ["alignment", self.digest.hex()])
         self._keys: Mapping[str, bytes] = {}  # of pairs, once they are agreed on
         self._ids, self._leaving = ids, leaving
-        self._order = _shuffled(len(ids))
+        self._order, self._words = _shuffled(len(ids), folder), SortedFile(folder)
         self._first, self._scalar = new_scalar(), new_scalar()  # r and k
         self._last = quotient(self._scalar, self._first)
         self._part = secrets.token_bytes(32)
         self._salt = b""
-        self._found: dict[str, list[bytes]] = {"list": [], "digest": []}  # K H of the own points, by piece
-        self._common_hash = ""
         self._workers = Workers()
         sizes = [members[name].records for name in self._names]
         self.progress = Progress(sum(sizes) + sizes[self._place])
@@ -185,6 +184,8 @@ class Session:
         self.over = True
         self._text.close()
         self._workers.close()
+        self._order.close()
+        self._words.close()
         self._keys, self._first, self._scalar, self._last, self._salt = {}, b"", b"", b"", b""
 
     def _play(self, pairs: PairKeys) -> Generator[Masked | None, Frame, None]:
@@ -200,23 +201,28 @@ class Session:
         self._turn(frame, "salt")
         self._take_salt(frame.arrays)
         frame = yield None
+        order = pieces_of((part["place"] for part in self._order), PIECE)
         for piece in range(max(self._pieces(place, "list") for place in range(len(self._names)))):
-            frame = yield from self._ring(frame, "list", piece)
-        words = self._own_words()
+            places = next(order, np.empty(0, dtype=np.int64))
+            frame, points = yield from self._ring(frame, "list", piece, list(self._ids.at(places)))
+            if len(places):
+                self._words.add(words_of(points), places)
+        self._order.close()
+        if not all(map(CheckedWords().take, self._words.words())):
+            raise RefusedError(f"the list of {self.own} came back with a point twice: somebody changed it.")
         if self.terms.matcher == self.own:
-            frame, common = yield from self._match(frame, words)
+            frame, places = yield from self._match(frame)
         else:
-            frame = yield from self._tell(frame, words)
+            frame = yield from self._tell(frame)
             if self.terms.purpose == COUNT:
                 self._turn(frame, "counted")
                 self.counted, self.over = _number(frame), True
                 yield None
                 return
-            frame, common = yield from self._told(frame, words)
-        places = self._order[_where(words, common)]
-        self._common_hash = hashlib.sha256(written([self._ids[place] for place in places])).hexdigest()
-        frame = yield from self._ring(frame, "digest", 0)
-        agreed = hashlib.sha256(b"digest" + self._found["digest"][0]).digest()
+            frame, places = yield from self._told(frame)
+        self._words.close()
+        frame, point = yield from self._ring(frame, "digest", 0, [hash_of_list(self._ids.at(places))])
+        agreed = hashlib.sha256(b"digest" + point).digest()
         self._turn(frame, "agree")
         frame = yield self._masked("digest", self._to_each("agree", agreed))
         self._turn(frame, "agreed")
@@ -229,9 +235,11 @@ class Session:
         self.places, self.agreed, self.over = places, agreed, True
         yield None
 
-    def _ring(self, frame: Frame, query: str, piece: int) -> Generator[Masked | None, Frame, Frame]:
-        """A piece of every list on its way through all parties: the own one first and last, those of others between."""
-        parties = len(self._names)
+    def _ring(
+        self, frame: Frame, query: str, piece: int, texts: Sequence[str]
+    ) -> Generator[Masked | None, Frame, tuple[Frame, bytes]]:
+        """A piece of every list on its way through all parties, the own first and last; then K H of the own texts."""
+        parties, found = len(self._names), b""
         for step in range(parties + 1):
             owner = (self._place - step) % parties
             if piece >= self._pieces(owner, query):
@@ -239,7 +247,7 @@ class Session:
             self._turn(frame, query, piece, step)
             count = 1 if query == "digest" else min(PIECE, self._records(owner) - PIECE * piece)
             if step == 0:
-                points = hashed(self._salt, [query], self._texts(query, piece)).tobytes()
+                points = hashed(self._salt, [query], texts).tobytes()
                 made = self._workers.blinded(self._first, points)
             else:
                 sender = self._names[(self._place - 1) % parties]
@@ -248,32 +256,23 @@ class Session:
                 made = self._workers.blinded(self._last if step == parties else self._scalar, points)
             self.progress.add(count if query == "list" else 0)
             if step == parties:
-                self._found[query].append(made)
+                found = made
                 frame = yield None
             else:
                 after = (self._place + 1) % parties
                 label = [query, owner, step, piece]
                 boxed = packed_box(box(self._keys[self._names[after]], label, self.own, made))
                 frame = yield self._masked("list", {str(after): boxed})
-        return frame
+        return frame, found
 
-    def _own_words(self) -> Words:
-        """The words of the own list, in its secret order."""
-        points = b"".join(self._found["list"])
-        self._found["list"] = []
-        words = words_of(points)
-        if len(np.unique(words)) < len(words):
-            raise RefusedError(f"the list of {self.own} came back with a point twice: somebody changed it.")
-        return words
-
-    def _tell(self, frame: Frame, words: Words) -> Generator[Masked | None, Frame, Frame]:
+    def _tell(self, frame: Frame) -> Generator[Masked | None, Frame, Frame]:
         """The own words, sorted, to who matches."""
-        ordered, matcher = np.sort(words), self.terms.matcher
-        for piece in range(pieces(len(ordered), WORDS)):
+        matcher = self.terms.matcher
+        for piece, words in enumerate(pieces_of(self._words.words(), WORDS)):
             self._turn(frame, "words", piece)
             if piece == 0:
                 self._leaving()
-            data = ordered[WORDS * piece : WORDS * (piece + 1)].tobytes()
+            data = words.tobytes()
             if matcher == COORDINATOR:
                 frame = yield self._masked("words", {"words": packed_words(data)})
             else:
@@ -281,28 +280,29 @@ class Session:
                 frame = yield self._masked("words", {str(self._names.index(matcher)): boxed})
         return frame
 
-    def _told(self, frame: Frame, words: Words) -> Generator[Masked | None, Frame, tuple[Frame, Words]]:
-        """The common words, from who matches: until a message is not full."""
-        found: list[Words] = []
-        while not found or len(found[-1]) == WORDS:
-            self._turn(frame, "common", len(found))
+    def _told(self, frame: Frame) -> Generator[Masked | None, Frame, tuple[Frame, NDArray[np.int64]]]:
+        """The places of the common words, which come from who matches: until a message is not full."""
+        own, told, piece, full = len(self._words), CheckedWords(), 0, True
+        while full:
+            self._turn(frame, "common", piece)
             if self.terms.matcher == COORDINATOR:
                 data = unpacked_words(frame.arrays)
             else:
-                data = self._opened(self.terms.matcher, ["common", self._place, len(found)], frame.arrays)
-            if len(data) % WORD or len(data) + WORD * WORDS * len(found) > WORD * len(words):
+                data = self._opened(self.terms.matcher, ["common", self._place, piece], frame.arrays)
+            words = np.frombuffer(data, dtype=WORD_KIND) if len(data) % WORD == 0 else None
+            if words is None or len(words) > min(WORDS, own - told.count) or not told.take(words):
                 raise _not_common()
-            found.append(np.frombuffer(data, dtype=_WORD_KIND))
-            if len(found[-1]) < WORDS:
-                common = np.concatenate(found)
-                check_common(common, words)
-            frame = yield None
-        return frame, common
+            self._words.add(words, _OTHER)
+            full = len(words) == WORDS
+            if not full:
+                places = _places(self._words.shared(2), told.count)
+            frame, piece = (yield None), piece + 1
+        return frame, places
 
-    def _match(self, frame: Frame, words: Words) -> Generator[Masked | None, Frame, tuple[Frame, Words]]:
+    def _match(self, frame: Frame) -> Generator[Masked | None, Frame, tuple[Frame, NDArray[np.int64]]]:
         """As the matcher: the words of all others, then those that all have, to each."""
         others = [name for name in self._names if name != self.own]
-        lists: dict[str, list[bytes]] = {name: [] for name in others}
+        lists = {name: CheckedWords(name, self.members[name].records) for name in others}
         for piece in range(max(pieces(self.members[name].records, WORDS) for name in others)):
             self._turn(frame, "take", piece)
             if piece == 0:
@@ -310,23 +310,20 @@ class Session:
             for name in others:
                 if piece < pieces(self.members[name].records, WORDS):
                     boxed = frame.arrays.get(str(self._names.index(name)))
-                    data = self._unboxed(name, ["words", piece], boxed)
-                    if len(data) != WORD * min(WORDS, self.members[name].records - WORDS * piece):
-                        raise RefusedError(f"{name} sent another number of words of an alignment than it announced.")
-                    lists[name].append(data)
+                    self._words.add(lists[name].checked(self._unboxed(name, ["words", piece], boxed)), _OTHER)
             frame = yield None
-        each = {name: checked_words(b"".join(sent), self.members[name].records, name) for name, sent in lists.items()}
-        common = common_words([np.sort(words), *each.values()])
-        check_common(common, words)
-        for piece in range(len(common) // WORDS + 1):
+        everybody = len(self._names)
+        places = _places(self._words.shared(everybody))
+        common = pieces_of(self._words.words(everybody), WORDS)
+        for piece in range(len(places) // WORDS + 1):
             self._turn(frame, "match", piece)
-            data = common[WORDS * piece : WORDS * (piece + 1)].tobytes()
+            data = next(common, np.empty(0, dtype=WORD_KIND)).tobytes()
             boxes = {}
             for name in others:
                 place = self._names.index(name)
                 boxes[str(place)] = packed_box(box(self._keys[name], ["common", place, piece], self.own, data))
             frame = yield self._masked("words", boxes)
-        return frame, common
+        return frame, places
 
     def _turn(self, frame: Frame, query: str, number: int = 0, step: int | None = None) -> None:
         """Refuse a message that is not the next one."""
@@ -346,11 +343,6 @@ class Session:
 
     def _pieces(self, place: int, query: str) -> int:
         return 1 if query == "digest" else pieces(self._records(place), PIECE)
-
-    def _texts(self, query: str, piece: int) -> list[str]:
-        if query == "digest":
-            return [self._common_hash]
-        return [self._ids[place] for place in self._order[PIECE * piece : PIECE * (piece + 1)].tolist()]
 
     def _to_each(self, what: str, data: bytes) -> dict[str, NDArray[np.int64]]:
         """A box with the same data for each other party, by its place."""
@@ -379,7 +371,7 @@ def words_of(points: bytes) -> Words:
     """The word of each point."""
     sha256 = hashlib.sha256
     each = [sha256(b"word" + points[start : start + POINT]).digest()[:WORD] for start in range(0, len(points), POINT)]
-    return np.frombuffer(b"".join(each), dtype=_WORD_KIND)
+    return np.frombuffer(b"".join(each), dtype=WORD_KIND)
 
 
 def packed_words(data: bytes) -> NDArray[np.int64]:
@@ -395,27 +387,29 @@ def unpacked_words(sent: Boxes) -> bytes:
     return np.ascontiguousarray(found).tobytes()
 
 
-def checked_words(data: bytes, count: int, party: str) -> Words:
-    """A party's words: as many as it said, each larger than the one before; or a refusal."""
-    if len(data) != WORD * count:
-        raise RefusedError(f"{party} sent {len(data) / WORD:g} words of an alignment in place of {count}.")
-    words: Words = np.frombuffer(data, dtype=_WORD_KIND)
-    if not _ascending(words):
-        raise RefusedError(f"{party} sent words of an alignment that are not sorted, or one twice.")
-    return words
+class CheckedWords:
+    """A list of words that comes in pieces: as many as its party said, each larger than the one before."""
 
+    def __init__(self, party: str = "", records: int = 0) -> None:
+        self._party, self._records = party, records
+        self.count = 0
+        self._last: Words = np.empty(0, dtype=WORD_KIND)
 
-def common_words(lists: Sequence[Words]) -> Words:
-    """The words that all lists have, sorted."""
-    return functools.reduce(lambda one, two: np.intersect1d(one, two, assume_unique=True), lists)
+    def take(self, words: Words) -> bool:
+        """Count a piece; False if a word of it is not larger than the one before."""
+        all_words = np.concatenate([self._last, words])
+        self.count, self._last = self.count + len(words), all_words[-1:]
+        return bool(np.all(all_words[1:] > all_words[:-1]))
 
-
-def check_common(common: Words, own: Words) -> None:
-    """Refuse common words that are not sorted, or that this party does not have; and none at all."""
-    if len(common) == 0:
-        raise RefusedError("the parties have nobody in common: look at the identifiers and at their rule.")
-    if not _ascending(common) or not bool(np.isin(common, own).all()):
-        raise _not_common()
+    def checked(self, data: bytes) -> Words:
+        """The next piece, or a refusal."""
+        due = min(WORDS, self._records - self.count)
+        if len(data) != WORD * due:
+            raise RefusedError(f"{self._party} sent {len(data) / WORD:g} words of an alignment in place of {due}.")
+        words: Words = np.frombuffer(data, dtype=WORD_KIND)
+        if not self.take(words):
+            raise RefusedError(f"{self._party} sent words of an alignment that are not sorted, or one twice.")
+        return words
 
 
 def _not_common() -> RefusedError:
@@ -425,14 +419,14 @@ def _not_common() -> RefusedError:
     )
 
 
-def _ascending(words: Words) -> bool:
-    return bool(np.all(words[1:] > words[:-1]))
-
-
-def _where(words: Words, common: Words) -> NDArray[np.int64]:
-    """The place in `words` of each common word."""
-    order = np.argsort(words)
-    return np.asarray(order[np.searchsorted(words, common, sorter=order)], dtype=np.int64)
+def _places(found: Iterable[NDArray[Any]], told: int | None = None) -> NDArray[np.int64]:
+    """The own places of common words, or a refusal where there are none, or where more words were told."""
+    places = np.concatenate([np.empty(0, dtype=np.int64), *(part["place"] for part in found)])
+    if (len(places) if told is None else told) == 0:
+        raise RefusedError("the parties have nobody in common: look at the identifiers and at their rule.")
+    if told not in (None, len(places)):
+        raise _not_common()
+    return places
 
 
 def _number(frame: Frame) -> int:
@@ -441,6 +435,10 @@ def _number(frame: Frame) -> int:
     return int(frame.text)
 
 
-def _shuffled(count: int) -> NDArray[np.int64]:
-    """A secret random order of so many."""
-    return np.argsort(np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64), kind="stable")
+def _shuffled(count: int, folder: Path) -> SortedFile:
+    """The places of so many, in a secret random order: that of random words."""
+    found = SortedFile(folder)
+    for start in range(0, count, WORDS):
+        places = np.arange(start, min(start + WORDS, count))
+        found.add(np.frombuffer(secrets.token_bytes(WORD * len(places)), dtype=WORD_KIND), places)
+    return found

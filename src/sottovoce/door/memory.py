@@ -72,10 +72,10 @@ class Memory:
         """Whether the state of this process is that after the last release that was stored, by whatever process."""
         return self._last == (None if last is None else self._path(last[:2], last[2]))
 
-    def clear(self, *, all_plans: bool) -> None:
-        """Delete what this party remembers of all plans, or of all but this one."""
+    def clear(self, *, own: bool, others: bool) -> None:
+        """Delete what this party remembers of this plan, and what it remembers of all others."""
         for path in self._folder.glob(f"{self._party}.*"):
-            if all_plans or not path.name.startswith(f"{self._party}.{self._plan}."):
+            if own if path.name.startswith(f"{self._party}.{self._plan}.") else others:
                 _delete(path)
 
     def _path(self, key: tuple[int, str], release: bytes) -> Path:

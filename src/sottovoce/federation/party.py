@@ -157,7 +157,9 @@ class Party(Answering):
     def ids(self) -> tuple[str, ...] | None:
         """The identifiers of the records that it serves, in their order; for the holder's eyes."""
         known = self.aligner.ids
-        return known if known is None or self._places is None else tuple(known[place] for place in self._places)
+        if known is None:
+            return None
+        return tuple(known) if self._places is None else tuple(known.at(self._places))
 
     @property
     def labelled(self) -> bool:
@@ -311,6 +313,8 @@ class Party(Answering):
                 return reply("unknown-plan", frame, acknowledged(False))
             if kept.plan.models == "shared":
                 self._keep_told(frame, kept.plan)
+            if self._account is not None:  # it may have been stopped before all was deleted; another plan may go on
+                Memory(self._account.path, self.name, frame.plan).clear(own=True, others=False)
         else:
             self._run = None
             fitted = run is not None and run.plan.split == "columns" and run.plan.algorithm in FAMILIES
@@ -320,7 +324,7 @@ class Party(Answering):
             finally:
                 self._keys.forget()
             if self._account is not None:
-                Memory(self._account.path, self.name, b"").clear(all_plans=True)
+                Memory(self._account.path, self.name, frame.plan).clear(own=True, others=True)
         return reply("done", frame, acknowledged(True) + self._receipt(frame))
 
     def _asked(self, frame: Frame) -> Outgoing:
@@ -392,7 +396,7 @@ class Party(Answering):
         if self._account is None or not form.lasting(fresh):
             return fresh, None
         kept = Memory(self._account.path, self.name, plan.digest, rows.digest())
-        kept.clear(all_plans=False)
+        kept.clear(own=False, others=True)
         found = self._recalled(form, plan, fresh, kept)
         if found is None:
             told = plan.split == "columns" and plan.models == "shared"  # the one thing left may be the model

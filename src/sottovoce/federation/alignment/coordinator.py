@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.data.room import named_place
+from sottovoce.data.sorted_file import WORD, WORD_KIND, SortedFile, pieces_of
 from sottovoce.door.frames import Frame
 from sottovoce.door.intersection import (
     COORDINATOR,
     COUNT,
     PIECE,
-    WORD,
     WORDS,
+    CheckedWords,
     Member,
     Terms,
-    Words,
-    checked_words,
-    common_words,
     digest_of,
     packed_words,
     pieces,
@@ -63,11 +63,13 @@ class AlignmentRun:
         for piece in range(max(pieces(count, PIECE) for count in lists.values())):
             self._ring(terms, "list", piece, lists)
         if terms.matcher == COORDINATOR:
-            common = self._matched(terms, lists)
+            words = self._words(terms, lists)
             if terms.purpose == COUNT:
-                self._ask(terms.members, "counted", text=str(len(common)))
-                return AlignmentResult(terms, lists, len(common))
-            count = self._tell(terms, common)
+                count = sum(map(len, words.words(len(members))))
+                self._ask(terms.members, "counted", text=str(count))
+                return AlignmentResult(terms, lists, count)
+            count = self._tell(terms, words)
+            words.close()
         else:
             count = self._passed(terms, lists)
         self._ring(terms, "digest", 0, dict.fromkeys(terms.members, 1))
@@ -108,20 +110,26 @@ class AlignmentRun:
                 if self._progress is not None:
                     self._progress(self._done, self._total)
 
-    def _matched(self, terms: Terms, lists: Mapping[str, int]) -> Words:
-        """The words that all parties have, found here."""
-        data: dict[str, list[bytes]] = {name: [] for name in terms.members}
+    def _words(self, terms: Terms, lists: Mapping[str, int]) -> SortedFile:
+        """The words of all parties, in a file without a name."""
+        found = SortedFile(named_place(None, None))
+        sent = {name: CheckedWords(name, lists[name]) for name in terms.members}
         for piece in range(max(pieces(count, WORDS) for count in lists.values())):
             asked = [name for name in terms.members if WORDS * piece < lists[name]]
             for name, arrays in self._ask(asked, "words", piece).items():
-                data[name].append(unpacked_words(arrays))
-        return common_words([checked_words(b"".join(data[name]), lists[name], name) for name in terms.members])
+                found.add(sent[name].checked(unpacked_words(arrays)), 0)
+        return found
 
-    def _tell(self, terms: Terms, common: Words) -> int:
-        for piece in range(len(common) // WORDS + 1):
-            words = packed_words(common[WORDS * piece : WORDS * (piece + 1)].tobytes())
-            self._ask(terms.members, "common", piece, each={name: {"words": words} for name in terms.members})
-        return len(common)
+    def _tell(self, terms: Terms, words: SortedFile) -> int:
+        """The words that all parties have, to all; how many."""
+        common = pieces_of(words.words(len(terms.members)), WORDS)
+        total, full = 0, True
+        while full:
+            part = next(common, np.empty(0, dtype=WORD_KIND))
+            told = {"words": packed_words(part.tobytes())}
+            self._ask(terms.members, "common", total // WORDS, each=dict.fromkeys(terms.members, told))
+            total, full = total + len(part), len(part) == WORDS
+        return total
 
     def _passed(self, terms: Terms, lists: Mapping[str, int]) -> int:
         """How many words all parties have, found by one of them; it is seen from the length of its boxes."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.data.identifiers import fingerprint
+from sottovoce.data.identifiers import Identifiers, fingerprint
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.files import read_plain, write_durably
 from sottovoce.formats import ALIGNMENT
@@ -43,7 +43,7 @@ class AlignmentFile:
         self.kept: KeptAlignment | None = None
         self._read_again()
 
-    def check(self, ids: Sequence[str] | None, rule: str) -> None:
+    def check(self, ids: Identifiers | None, rule: str) -> None:
         """Refuse an alignment of other identifiers than the party has now, and places that no alignment has."""
         if self.kept is None:
             return

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from sottovoce.data.identifiers import fingerprint
+from sottovoce.data.identifiers import Identifiers, fingerprint
+from sottovoce.data.room import named_place
 from sottovoce.door.frames import Frame
 from sottovoce.door.intersection import COUNT, Member, Session, Terms
 from sottovoce.door.outgoing import Declared, Masked, declare_public
@@ -32,7 +33,7 @@ class Aligner:
     """
 
     party: str
-    ids: tuple[str, ...] | None
+    ids: Identifiers | None
     rule: str
     file: AlignmentFile
     say: Callable[[str], None] = field(default=_log.info)
@@ -132,7 +133,8 @@ class Aligner:
         prints = {name: fingerprint_of(member.public) for name, member in members.items()}
         peers = known_keys(self.party, prints, identity)
         leaving = partial(self.file.leaving, policy.align_times)
-        session = Session(terms, members, self.party, key, peers, self.ids, leaving)
+        folder = named_place(None, None if self.file.path is None else self.file.path.parent)
+        session = Session(terms, members, self.party, key, peers, self.ids, folder, leaving)
         if session.digest != frame.plan:
             raise RefusedError("the name of the alignment is not that of its terms; start it again.")
         self._invited, self._session = None, session

@@ -120,10 +120,12 @@ class ColumnRun:
         told = {name: array for name, array in frame.arrays.items() if name in call.said}
         sent = {name: array for name, array in frame.arrays.items() if name not in call.said}
         asked = self._transcript.after(query.name, round.number, told)
+        if isinstance(query, JointSum):
+            self._end_last(asked, sent)
 
         def product(own: Own) -> Wholes:
             if isinstance(query, JointSum):
-                return self._whole_sum(query, asked, sent)
+                return np.asarray(sum(self._parts[1].values()), dtype=np.int64)
             if isinstance(query, GramMatrix):
                 like = (np.zeros(query.length, dtype=np.int64),)
                 return self._engine.gram(asked, self._dealt(asked.label(GRAM), asked, sent, like))
@@ -191,14 +193,13 @@ class ColumnRun:
             return
         raise LeakError(f"the program {turn.work.program!r} has more messages than it says; nothing was released.")
 
-    def _whole_sum(self, query: JointSum, asked: Asked, sent: Boxes) -> Wholes:
-        """Over all pieces; the last one may end with this message."""
-        turn, (of, parts) = self._turn, self._parts
+    def _end_last(self, asked: Asked, sent: Boxes) -> None:
+        """Have the parts of all pieces before a sum is made of them; the last one may end with this message."""
+        turn = self._turn
         if turn is not None and (turn.asked, turn.message) == (asked, turn.messages - 1):
             self._end(turn, sent)
-        if of != asked or set(parts) != set(pieces_of(self._plan)):
-            raise RefusedError(f"query {query.name!r} in round {asked.number} lacks the parts of some records.")
-        return np.asarray(sum(parts.values()), dtype=np.int64)
+        if self._parts[0] != asked or set(self._parts[1]) != set(pieces_of(self._plan)):
+            raise RefusedError(f"a sum in round {asked.number} lacks the parts of some records.")
 
     def _begun(self, work: Work, sent: Boxes) -> _Turn:
         """A program over a piece, from its first message on."""
