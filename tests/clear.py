@@ -20,7 +20,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.tables import CHANCE_BITS, LookUp
-from sottovoce.sealed.words import FINE, ROW_BITS, UNIT_BITS, exponent_of, factors
+from sottovoce.sealed.words import CLIP_LEVELS, ROW_BITS, UNIT_BITS, exponent_of, factors
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -120,7 +120,7 @@ class Clear:
         """Bits of the mean min(1, |P'x| / 2C)."""
         levels, kept = self.levels(matrix)
         return np.asarray(
-            kept & (self.rng.random(len(kept)) < np.minimum(1.0, np.sqrt(levels / FINE) / 2)), dtype=np.int64
+            kept & (self.rng.random(len(kept)) < np.minimum(1.0, np.sqrt(levels / CLIP_LEVELS) / 2)), dtype=np.int64
         )
 
     def clipped(self, matrix: Integers) -> Integers:

@@ -35,8 +35,8 @@ from sottovoce.queries.joint import (
 from sottovoce.queries.projected import Shape
 from sottovoce.sealed.tables import MANY, chances_of, scores_at, slope_chances, slope_level
 from sottovoce.sealed.words import (
+    CLIP_LEVELS,
     FACTOR_BITS,
-    FINE,
     LONGEST,
     MOST_FACTOR,
     ROW_BITS,
@@ -229,7 +229,7 @@ def sharpened(values: Array, rounding: float) -> Array:
 def mean_factor(length: float) -> float:
     """F / 31 of a row that is so many times as long as the clip, on average over the coins of its level."""
     found = factors()
-    level = min(FINE * length**2, 13.5 * FINE)
+    level = min(CLIP_LEVELS * length**2, 13.5 * CLIP_LEVELS)
     return float(np.interp(level, np.arange(len(found)), found)) / MOST_FACTOR
 
 
