@@ -133,10 +133,13 @@ def test_without_privacy_nothing_is_foretold(name: str) -> None:
     assert cost_of(plan, algorithms.of(plan)) == Cost(None, None, None, None)
 
 
+@pytest.mark.parametrize("helper", [None, "helper"])
 @pytest.mark.parametrize("parties", [2, 5])
-def test_sealed_rows_take_what_the_plan_says(parties: int) -> None:
+def test_sealed_rows_take_what_the_plan_says(parties: int, helper: str | None) -> None:
     X, y = people(60, 7)
-    federation = sv.Federation.by_rows([(X[k::parties], y[k::parties]) for k in range(parties)], sums="secure")
+    deals = None if helper is None else sv.Helper(helper)
+    held = [(X[k::parties], y[k::parties]) for k in range(parties)]
+    federation = sv.Federation.by_rows(held, sums="secure", helper=deals)
     solver = sv.solvers.Newton(rounds=3)
     fitted = sv.PrivateLogisticRegression(1.0, entry_bound=0.5, classes=(0, 1), solver=solver).fit(federation)
     told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
@@ -145,13 +148,43 @@ def test_sealed_rows_take_what_the_plan_says(parties: int) -> None:
     assert told.dealt_bytes is None
 
 
-def test_sealed_columns_take_what_the_formulas_say() -> None:
-    X, y = people(4000, 8)
-    federation = sv.Federation.by_columns([X[:, :1], X[:, 1:]], y, products="secure")
-    solver = sv.solvers.Newton(rounds=2)
-    fitted = sv.PrivateLogisticRegression(1.0, entry_bound=0.5, classes=(0, 1), solver=solver).fit(federation)
+def sealed_columns(parties: int, solver: Any, kind: str, helper: str | None = None) -> Any:
+    """A fit over secure columns, of classes or of numbers."""
+    width = max(parties, 4)
+    X = np.random.default_rng(8).uniform(-0.5, 0.5, (4000, width))
+    parts = [X[:, part] for part in np.array_split(np.arange(width), parties)]
+    labels = X[:, 0] if kind == "numbers" else (X[:, 0] > 0).astype(int)
+    deals = None if helper is None else sv.Helper(helper)
+    federation = sv.Federation.by_columns(parts, labels, products="secure", helper=deals)
+    model: Any = sv.PrivateLogisticRegression(1.0, entry_bound=0.5, classes=(0, 1), solver=solver)
+    if kind == "numbers":
+        model = sv.PrivateRidge(1.0, entry_bound=0.5, label_bound=1.0, solver=solver)
+    return model.fit(federation)
+
+
+@pytest.mark.parametrize(
+    ("parties", "kind", "helper"),
+    [
+        (2, "classes", None),
+        (2, "numbers", "helper"),
+        (3, "classes", "helper"),
+        (3, "numbers", None),
+        (8, "classes", None),
+    ],
+)
+@pytest.mark.parametrize("solver", [sv.solvers.Newton, sv.solvers.Gradient, sv.solvers.Whitened])
+def test_sealed_columns_take_what_the_formulas_say(parties: int, kind: str, helper: str | None, solver: Any) -> None:
+    """But for names of frames and the seals of boxes: few of many bytes."""
+    fitted = sealed_columns(parties, solver(rounds=2), kind, helper)
     told, done = cost_of(fitted.plan_, algorithms.of(fitted.plan_)), fitted.communication_
-    assert told.uplink_bytes == pytest.approx(done.uplink_bytes, rel=0.02)
-    assert told.downlink_bytes == pytest.approx(done.downlink_bytes, rel=0.02)
-    assert told.dealt_bytes == 4 * 4 * 5 + 2 * 8 * (16 * 4000 + 4)
+    assert told.rounds == done.rounds
+    assert 0.97 < told.uplink_bytes / done.uplink_bytes < 1.0
+    assert 0.97 < told.downlink_bytes / done.downlink_bytes < 1.0
+
+
+def test_sealed_columns_are_dealt_what_the_formulas_say() -> None:
+    """Bytes by hand: a flag's table of 32 bits, and by look-up a table of 32 levels; words of 32 bits."""
+    told = cost_of((plan := sealed_columns(2, sv.solvers.Newton(rounds=2), "classes").plan_), algorithms.of(plan))
+    null, look_up, gram = 4000 * (4 + 4 + 4), 4000 * (4 + 4 + 4) + 5 * 4, 4 * 5 * 6 // 2
+    assert told.dealt_bytes == null + 2 * look_up + gram
     assert Cost(1, 1, 1, 1.0) + Cost(1, 2, 3, 1.0, 5) == Cost(2, 3, 4, 2.0, 5)

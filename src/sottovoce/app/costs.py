@@ -108,7 +108,7 @@ def cost_of(  # noqa: PLR0913
     signed = (*accepted, declare_public("signature", signature, reason="of the usual length"))
     said = [(proposal, "accept", signed if parties > 1 else accepted), (end, "done", accepted)]
     if parties > 1:
-        start = json.dumps(dict.fromkeys(plan.names, signature))
+        start = json.dumps(dict.fromkeys(signers(plan), signature))
         said.append((replace(proposal, query="check"), "accept", accepted))
         said.append((replace(proposal, query="start", text=start), "accept", accepted))
     for request, answer, content in said:
@@ -126,7 +126,8 @@ def cost_of(  # noqa: PLR0913
     for query, several in messages_of(plan, form).items():
         for each in several:
             messages += each.count
-            call = "" if plan.sealing is None else Call(plan.names, said=tuple(each.told)).text
+            roster = signers(plan) if plan.split == "rows" else plan.names
+            call = "" if plan.sealing is None else Call(roster, said=tuple(each.told)).text
             downlink += each.count * len(encode(Frame("ask", 0, plan.digest, 0, query, each.told, call)))
             uplink += each.count * len(encode(Frame("answer", 0, plan.digest, 0, query, each.answer)))
     seconds, memory, reading = _computing(plan) + messages * _MESSAGE, None, ""
@@ -143,13 +144,13 @@ def cost_of(  # noqa: PLR0913
 
 
 def _agreeing(plan: Plan, accepted: tuple[Declared, ...]) -> tuple[int, int]:
-    """(up, down) of the messages by which every two members of a plan of sealed sums agree on a key."""
+    """(up, down) of the messages to the parties by which every two members of a plan of sealed sums agree on a key."""
     members = signers(plan)
     others = 0 if len(members) > len(plan.names) or plan.split == "rows" else 1  # a coordinator that deals
     count, up, down = len(members) + others, 0, 0
     publics = {PUBLIC_KEYS: packed_rows([bytes(PUBLIC)] * count, PUBLIC)}
     told = Frame("plan", 0, plan.digest, query=PAIR, arrays=publics)
-    for place in range(len(members)):
+    for place in range(len(plan.names)):  # a helper is the last member, and its bytes are not of theirs
         later, earlier = ({OFFERS: packed_rows([bytes(OFFER)] * many, OFFER)} for many in (count - place - 1, place))
         again = replace(told, round=1, arrays={**publics, **earlier})
         down += len(encode(told)) + len(encode(again))

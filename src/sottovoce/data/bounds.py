@@ -247,9 +247,9 @@ def party_norms(
     near |= overlap and row_norm <= whole <= math.sqrt(MOST_OVERLAP) * row_norm
     if len(norms) != len(columns) or not all(0 < norm <= (1 + 2.0**-40) * row_norm for norm in norms) or not near:
         raise InputError(
-            f"norms={tuple(norms)!r} must be one positive number per party ({len(columns)}), none above row_norm, their "
-            f"squares summing to row_norm squared ({row_norm**2:g}), with secure products to {MOST_OVERLAP:g} times "
-            "that at most; leave norms out to share it by the number of columns, and keep the features that a schema "
-            "makes of one column at one party."
+            f"norms={tuple(norms)!r} must be one positive number per party ({len(columns)}), none above row_norm, "
+            f"their squares summing to row_norm squared ({row_norm**2:g}), with secure products to {MOST_OVERLAP:g} "
+            "times that at most; leave norms out to share it by the number of columns, and keep the features that a "
+            "schema makes of one column at one party."
         )
     return [float(norm) for norm in norms]
