@@ -20,7 +20,7 @@ from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.tables import CHANCE_BITS, LookUp
-from sottovoce.sealed.words import ROW_BITS, UNIT_BITS, exponent_of, factors
+from sottovoce.sealed.words import CLIP_LEVELS, ROW_BITS, UNIT_BITS, exponent_of, factors
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -119,7 +119,9 @@ class Clear:
     def long(self, matrix: Integers) -> Integers:
         """Bits of the mean min(1, |P'x| / 2C)."""
         levels, kept = self.levels(matrix)
-        return np.asarray(kept & (self.rng.random(len(kept)) < np.minimum(1.0, np.sqrt(levels) / 4)), dtype=np.int64)
+        return np.asarray(
+            kept & (self.rng.random(len(kept)) < np.minimum(1.0, np.sqrt(levels / CLIP_LEVELS) / 2)), dtype=np.int64
+        )
 
     def clipped(self, matrix: Integers) -> Integers:
         """f of every row."""
@@ -127,10 +129,10 @@ class Clear:
         return np.where(kept, factors()[levels], 0)
 
     def levels(self, matrix: Integers) -> tuple[Integers, NDArray[np.bool_]]:
-        """Of |P'x|^2 in C^2 / 4, and which rows are kept: by shares whose low bits carry, and by masks."""
+        """Of |P'x|^2 in C^2 / 8, and which rows are kept: by shares whose low bits carry, and by masks."""
         squares, exponent, count = ((self.rows @ matrix) ** 2).sum(axis=1), exponent_of(self.plan), len(self.rows)
         found = []
-        for modulus, fine in ((exponent + 10, 9), (exponent + 6, 10)):
+        for modulus, fine in ((exponent + 10, 9), (exponent + 6, 9)):
             top = (squares >> (modulus - 16)) + self.rng.integers(0, len(self.parts), count)
             top += (1 << fine) - 1 - self.rng.integers(0, 1 << fine, count)
             found.append((top & 0xFFFF) >> fine)

@@ -186,12 +186,12 @@ def test_the_factors_are_whole_numbers_from_below() -> None:
     assert max(found) == MOST_FACTOR == 31
     for level, factor in enumerate(found):
         assert 0 < factor <= MOST_FACTOR
-        assert factor**2 * (level + 1) <= MOST_FACTOR**2 * 4
-        assert factor == MOST_FACTOR or (factor + 1) ** 2 * (level + 1) > MOST_FACTOR**2 * 4
+        assert factor**2 * (level + 1) <= MOST_FACTOR**2 * 8
+        assert factor == MOST_FACTOR or (factor + 1) ** 2 * (level + 1) > MOST_FACTOR**2 * 8
 
 
 def test_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pads, "FRAME", 128 * 12)
+    monkeypatch.setattr(pads, "FRAME", 240 * 12)
     assert pads.program_pieces(50, 3) == ((0, 10), (10, 20), (20, 30), (30, 40), (40, 50))
     rows, labels = some_rows(50, 7), some_labels(50)
     whole = Run(rows, labels, [1, 4, 2]).exchange()

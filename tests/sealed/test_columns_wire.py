@@ -38,7 +38,7 @@ PROGRAM = Path(__file__).parent.parent / "programs" / "serve_sealed.py"
 @pytest.fixture
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> int:
     """Records go in several pieces."""
-    monkeypatch.setattr(pads, "FRAME", 128 * 25)
+    monkeypatch.setattr(pads, "FRAME", 240 * 25)
     return 128 * 25
 
 

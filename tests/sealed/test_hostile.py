@@ -69,7 +69,7 @@ def refused(frame: Frame, *words: str) -> None:
 @pytest.fixture
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages in which few records fit."""
-    monkeypatch.setattr(pads, "FRAME", 128 * 3)
+    monkeypatch.setattr(pads, "FRAME", 240 * 3)
 
 
 def largest(h: Hostile, query: str) -> float:

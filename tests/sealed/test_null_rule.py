@@ -32,8 +32,8 @@ Whole = NDArray[np.int64]
 PARTIES, HOLDER = 3, 1
 ROW = 256  # an integer row has the length 256 sqrt Q at most
 LENGTH = 64  # C, to which P'x is clipped: g = 10
-LEVEL = LENGTH**2 // 4
-FACTORS = tuple(min(31, math.isqrt(4 * 31**2 // (level + 1))) for level in range(64))
+LEVEL = LENGTH**2 // 8
+FACTORS = tuple(min(31, math.isqrt(8 * 31**2 // (level + 1))) for level in range(128))
 PROJECTION = np.array([[2, 1, 0], [-1, 1, 1], [0, 1, -2]])  # P', of lambda_max 6
 NULL = -1  # the place of a part that is null
 
@@ -73,7 +73,7 @@ def factors(squares: Whole) -> Iterator[Whole]:
     """f by the coins of both look-ups: the first one drops what is longer than 14 C^2 or so."""
     for coarse, fine in itertools.product((0, 1), repeat=2):
         kept = squares // (2 * LENGTH**2) + coarse + 1 <= 7
-        level = np.minimum(squares // LEVEL + fine, 63)
+        level = np.minimum(squares // LEVEL + fine, 127)
         assert (level[kept] == squares[kept] // LEVEL + fine).all()
         yield np.where(kept, np.array(FACTORS)[level], 0)
 

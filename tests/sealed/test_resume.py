@@ -135,7 +135,7 @@ PAIRED = 9  # the exchange from which on all have agreed on keys
 @pytest.fixture
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records go in several pieces."""
-    monkeypatch.setattr(pads, "FRAME", 128 * 25)
+    monkeypatch.setattr(pads, "FRAME", 240 * 25)
 
 
 @pytest.mark.parametrize(("who", "every"), [("a", 14), ("b", 25), (NOTARY, 25)])

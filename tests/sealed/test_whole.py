@@ -111,7 +111,7 @@ def test_the_unit_of_a_projection_makes_the_clip_a_power_of_two() -> None:
 def test_the_mean_factor_is_that_of_the_levels() -> None:
     rng = np.random.default_rng(0)
     for length in (0.5, 0.95, 1.43, 2.0, 3.0):
-        levels = np.floor(4 * length**2 + rng.random(200_000)).astype(np.int64)
+        levels = np.floor(8 * length**2 + rng.random(200_000)).astype(np.int64)
         assert mean_factor(length) == pytest.approx(float(factors()[levels].mean()) / 31, abs=2e-3)
         assert mean_factor(length) <= min(1.0, 1 / length)
     assert mean_factor(100.0) > 0

@@ -25,7 +25,7 @@ from sottovoce.sealed.words import (
 )
 from sottovoce.solvers import Newton
 
-COARSE, FINE = (10, 9), (6, 10)  # bits of |z|^2 above g, and of an index below its level
+COARSE, FINE = (10, 9), (6, 9)  # bits of |z|^2 above g, and of an index below its level
 
 
 def level(square: int, exponent: int, bits: tuple[int, int], carry: int, coin: int) -> int:
@@ -41,7 +41,7 @@ def longest(square: int, exponent: int, parties: int, table: Any) -> float:
     for carry in (0, parties - 1):
         for first in (0, 511):
             if level(square, exponent, COARSE, carry, first) + 1 <= 7:
-                for second in (0, 1023):
+                for second in (0, 511):
                     factor = int(table[level(square, exponent, FINE, carry, second)])
                     found = max(found, factor**2 * square / (MOST_FACTOR**2 * 4 * 2**exponent))
     return math.sqrt(found)
@@ -51,8 +51,8 @@ def test_factors_are_the_largest_that_keep_a_row_within_the_clip() -> None:
     found = [int(factor) for factor in factors()]
     assert all(0 < factor <= MOST_FACTOR for factor in found)
     for place, factor in enumerate(found):
-        assert factor**2 * (place + 1) <= 4 * MOST_FACTOR**2
-        assert factor == MOST_FACTOR or (factor + 1) ** 2 * (place + 1) > 4 * MOST_FACTOR**2
+        assert factor**2 * (place + 1) <= 8 * MOST_FACTOR**2
+        assert factor == MOST_FACTOR or (factor + 1) ** 2 * (place + 1) > 8 * MOST_FACTOR**2
 
 
 @pytest.mark.parametrize("parties", [2, 8, 16])
@@ -66,7 +66,7 @@ def test_no_row_is_longer_than_the_clip_for_any_carry_and_coin(exponent: int, pa
     assert max(found) <= 1.0
     assert max(found) > 0.98
     assert longest(254 * clip, exponent, parties, factors()) > 1.0  # beyond what fits, levels repeat
-    from_above = [min(MOST_FACTOR, math.isqrt(4 * MOST_FACTOR**2 // max(place, 1))) for place in range(64)]
+    from_above = [min(MOST_FACTOR, math.isqrt(8 * MOST_FACTOR**2 // max(place, 1))) for place in range(128)]
     assert max(longest(square, exponent, parties, from_above) for square in squares) > 1.0  # planted
 
 

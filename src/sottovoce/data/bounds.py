@@ -245,10 +245,11 @@ def party_norms(
     whole = math.sqrt(math.fsum(norm * norm for norm in norms))
     near = math.isclose(whole, row_norm, rel_tol=2.0**-40)  # less than a sensitivity leaves room for
     near |= overlap and row_norm <= whole <= math.sqrt(MOST_OVERLAP) * row_norm
-    if len(norms) != len(columns) or not all(norm > 0 for norm in norms) or not near:
+    if len(norms) != len(columns) or not all(0 < norm <= (1 + 2.0**-40) * row_norm for norm in norms) or not near:
         raise InputError(
-            f"norms={tuple(norms)!r} must be one positive number per party ({len(columns)}), their squares summing to "
-            f"row_norm squared ({row_norm**2:g}), with secure products to {MOST_OVERLAP:g} times that at most; leave "
-            "norms out to share it by the number of columns."
+            f"norms={tuple(norms)!r} must be one positive number per party ({len(columns)}), none above row_norm, "
+            f"their squares summing to row_norm squared ({row_norm**2:g}), with secure products to {MOST_OVERLAP:g} "
+            "times that at most; leave norms out to share it by the number of columns, and keep the features that a "
+            "schema makes of one column at one party."
         )
     return [float(norm) for norm in norms]

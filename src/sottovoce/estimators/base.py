@@ -37,7 +37,14 @@ from sottovoce.errors import InputError, LedgerError, WireError
 from sottovoce.estimators import ranges, repeats
 from sottovoce.estimators.cautions import warn_of, warn_of_norms
 from sottovoce.estimators.choice import SHARE, check_auto, choice_to_come, choose_alpha
-from sottovoce.estimators.declarations import Facts, column_shares, common_names, distinct_classes, is_private
+from sottovoce.estimators.declarations import (
+    Facts,
+    check_norms,
+    column_shares,
+    common_names,
+    distinct_classes,
+    is_private,
+)
 from sottovoce.estimators.export import to_onnx, to_sklearn
 from sottovoce.estimators.parameters import check_parameters, no_solver
 from sottovoce.estimators.planning import check_gaussian, planned
@@ -453,6 +460,7 @@ class PrivateLinearModel(BaseEstimator):  # type: ignore[misc]
             if federation.undecided:
                 federation.seal_where_allowed(coordinator, self._unsealed(problem))
                 problem = problem.changed(sealing=federation.sealed())
+            check_norms(problem)
             if self.alpha == "auto":
                 check_auto(self, problem)
             warn_of(problem, frames + 1)

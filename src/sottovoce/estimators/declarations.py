@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from sottovoce import losses, penalties
-from sottovoce.data.bounds import Bounds
+from sottovoce.data.bounds import Bounds, party_norms
 from sottovoce.data.preparation import MOST_CLASSES
 from sottovoce.data.schema import PRIVATE, Schema
 from sottovoce.errors import InputError
 from sottovoce.federation.coordinator import check_aligned, check_people
 from sottovoce.federation.federation import Federation
-from sottovoce.plan.problem import Named, Split
+from sottovoce.plan.problem import Named, Problem, Split
 
 Facts = Mapping[str, Mapping[str, Any]]  # what each party declares public
 
@@ -90,6 +90,12 @@ def column_shares(
             "leave norms out."
         )
     return columns, ()
+
+
+def check_norms(problem: Problem) -> None:
+    """Refuse norms that overlap, unless products are secure."""
+    if problem.bounds.row_norm is not None and problem.norms:
+        party_norms(problem.bounds.row_norm, problem.columns, problem.norms, overlap=problem.sealed_columns)
 
 
 def is_private(bound: Any) -> bool:

@@ -34,7 +34,7 @@ from sottovoce.sealed.words import FACTOR_BITS, ROW_BITS, UNIT_BITS
 
 Program = Generator[Fields, Fields, Signed | None]
 
-FINE_LEVELS, COARSE_LEVELS, NULL_LEVELS = 64, 128, 32  # of |z|^2 in C^2 / 4 and in 2 C^2; of how many parts are null
+FINE_LEVELS, COARSE_LEVELS, NULL_LEVELS = 128, 128, 32  # of |z|^2 in C^2 / 8 and in 2 C^2; of how many parts are null
 KEPT: Final = 7  # coarse levels, counted from 1, in which a row is kept: |z|^2 < 14 C^2
 INDEX: Final = 16  # bits of an index of |z|^2
 _CHUNK = 2**15  # records whose products are on the table at a time
@@ -110,8 +110,8 @@ def coarse_levels(exponent: int) -> Levels:
 
 
 def fine_levels(exponent: int) -> Levels:
-    """64 levels of C^2 / 4."""
-    return Levels(exponent + 6, 10)
+    """128 levels of C^2 / 8."""
+    return Levels(exponent + 6, 9)
 
 
 class Columns:

@@ -39,7 +39,7 @@ from sottovoce.sealed.fields import Bits, Fields, bits_of
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
 from sottovoce.sealed.tables import CHANCE_BITS, LookUp, Projection
-from sottovoce.sealed.words import FACTOR_BITS, factors
+from sottovoce.sealed.words import CLIP_LEVELS, FACTOR_BITS, factors
 
 Noise = Signed | int
 
@@ -111,7 +111,9 @@ class Dealer:
         self, asked: Asked, piece: Piece, projection: Projection, noise: Noise, coins: Randomness
     ) -> tuple[str, Fields]:
         """Bits of the mean min(1, |z| / 2C). Noise is that of the whole sum: for one piece, 0 for the others."""
-        chances = np.minimum(ALWAYS, np.rint(ALWAYS * np.sqrt(np.arange(FINE_LEVELS)) / 4)).astype(np.int64)[None]
+        chances = np.minimum(ALWAYS, np.rint(ALWAYS * np.sqrt(np.arange(FINE_LEVELS) / CLIP_LEVELS) / 2)).astype(
+            np.int64
+        )[None]
         clip = self._clip("length", asked, piece, projection, (chances, _uniform(piece[1] - piece[0], 1, coins)))
         gamma = self._gammas("length", 2, asked, piece)
         return self._rest(asked.label("length dealt", piece), asked, (*clip, gamma, np.reshape(noise, 1)))

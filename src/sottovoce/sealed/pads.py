@@ -30,7 +30,7 @@ FRAME: Final = 60 * 2**20  # bytes of one message
 COLUMNS: Final = "columns"  # pads a party's columns: A_m
 OWN: Final = "own"  # its share of the dealer's noise on a sum of what each party has by itself
 GRAM: Final = "gram"  # its share of the dealer's A'A
-_RECORD: Final = 128  # bytes of a record in the longest message of a program: the tables of its clipping factor
+_RECORD: Final = 240  # bytes of a record in the longest message of a program: the tables of its clipping factor
 _PARTY: Final = 16  # and of one party, where each party is sent all others' messages
 
 

@@ -23,6 +23,7 @@ ROW_BITS: Final = 8  # rows are whole numbers of 2^-8
 UNIT_BITS: Final = 8  # a sum of bits is in units of 2^-8
 FACTOR_BITS: Final = 5  # of the factor f
 MOST_FACTOR: Final = 2**FACTOR_BITS - 1
+CLIP_LEVELS: Final = 8  # levels of |P'x|^2 in C^2: of 4 rows are 4% shorter
 LONGEST: Final = 252  # C^2: where the levels of |P'x|^2 would repeat
 EXPONENTS: Final = (10, 30)  # g: below the first levels have no bits left, above the second P gains nothing
 FEWEST: Final = 20  # below this g longer words are better than a coarser P
@@ -36,8 +37,9 @@ def grid_bits(problem: Problem) -> int:
 
 
 def factors() -> NDArray[np.int64]:
-    """F by the level l of |P'x|^2 in C^2 / 4: the largest whole numbers with f^2 (l + 1) C^2 / 4 <= 31^2 C^2."""
-    return np.array([min(MOST_FACTOR, math.isqrt(4 * MOST_FACTOR**2 // (level + 1))) for level in range(64)])
+    """F by the level l of |P'x|^2 in C^2 / 8: the largest whole numbers with f^2 (l + 1) C^2 / 8 <= 31^2 C^2."""
+    found = (math.isqrt(CLIP_LEVELS * MOST_FACTOR**2 // (level + 1)) for level in range(16 * CLIP_LEVELS))
+    return np.array([min(MOST_FACTOR, factor) for factor in found])
 
 
 def step_of(exponent: int) -> float:

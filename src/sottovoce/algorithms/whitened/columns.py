@@ -35,6 +35,7 @@ from sottovoce.queries.joint import (
 from sottovoce.queries.projected import Shape
 from sottovoce.sealed.tables import MANY, chances_of, scores_at, slope_chances, slope_level
 from sottovoce.sealed.words import (
+    CLIP_LEVELS,
     FACTOR_BITS,
     LONGEST,
     MOST_FACTOR,
@@ -227,8 +228,9 @@ def sharpened(values: Array, rounding: float) -> Array:
 
 def mean_factor(length: float) -> float:
     """F / 31 of a row that is so many times as long as the clip, on average over the coins of its level."""
-    level = min(4.0 * length**2, 54.0)
-    return float(np.interp(level, np.arange(64), factors())) / MOST_FACTOR
+    found = factors()
+    level = min(CLIP_LEVELS * length**2, 13.5 * CLIP_LEVELS)
+    return float(np.interp(level, np.arange(len(found)), found)) / MOST_FACTOR
 
 
 def spread_of(descent: Descent, units: Units) -> float:
