@@ -202,11 +202,24 @@ def test_solvers_that_take_no_weights_say_who_does(solver: str) -> None:
     assert model.set_params(solver="auto").fit(X, y).plan_.algorithm == "whitened"
 
 
-def test_by_columns_nobody_does() -> None:
+@pytest.mark.parametrize("solver", ["newton", "gradient", "whitened"])
+def test_by_secure_columns_weights_count(solver: str) -> None:
+    """A class that weighs more is predicted more often; the noise of the sums is far smaller than that."""
+    y, predicted = (Y == "c").astype(int), []
+    for weight in (0.1, 10.0):
+        columns = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y, products="secure")
+        model = sv.PrivateLogisticRegression(50.0, class_weight={1: weight}, classes=(0, 1), entry_bound=1.0)
+        predicted.append(model.set_params(solver=solver, insecure_seed=1).fit(columns).predict(X).mean())
+    assert predicted[0] < y.mean() < predicted[1]
+
+
+def test_by_columns_other_solvers_take_no_weights_and_nobody_several_classes() -> None:
     y = (Y == "c").astype(int)
-    columns = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y)
-    with pytest.raises(InputError, match="takes no class_weight"):
-        sv.PrivateLogisticRegression(class_weight={1: 2}, classes=(0, 1), entry_bound=1.0).fit(columns)
+    columns = sv.Federation.by_columns([X[:, :2], X[:, 2:]], y, products="none")
+    for solver in ("score", "admm"):
+        model = sv.PrivateLogisticRegression(class_weight={1: 2}, classes=(0, 1), entry_bound=1.0, solver=solver)
+        with pytest.raises(InputError, match="takes no class_weight"):
+            model.fit(columns)
     with pytest.raises(InputError, match="two classes apart, not 3"):
         sv.PrivateLinearSVC(**GIVEN).fit(sv.Federation.by_columns([X[:, :2], X[:, 2:]], Y))
 
