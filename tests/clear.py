@@ -19,7 +19,7 @@ from sottovoce.door.query import Query, Round
 from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.joint import JointSum
-from sottovoce.sealed.tables import CHANCE_BITS, LookUp
+from sottovoce.sealed.tables import CHANCE_BITS, FINE, LEVELS, LookUp
 from sottovoce.sealed.words import CLIP_LEVELS, ROW_BITS, UNIT_BITS, exponent_of, factors
 
 Array = NDArray[np.float64]
@@ -157,7 +157,7 @@ class Clear:
 
     def index(self, table: LookUp, weights: Array) -> Integers:
         """The level of every record: each party rounds its part of the score, and a mask rounds the sum at random."""
-        fine, levels, holder = 2**table.fine, table.levels, self.plan.label_party
+        fine, levels, holder = 2**FINE, LEVELS, self.plan.label_party
         total = np.full(len(self.rows), fine - 1, dtype=np.int64) - self.rng.integers(0, fine, len(self.rows))
         for place, (start, stop) in enumerate(itertools.pairwise(np.cumsum((0, *self.plan.columns)))):
             own = self.rows[:, start:stop] @ weights[start:stop]
@@ -170,4 +170,4 @@ class Clear:
             total += levels // 2 * fine
         if table.index == "residual":
             total -= np.rint(self.labels * fine / table.level).astype(np.int64)
-        return (total % (fine * levels)) >> table.fine
+        return (total % (fine * levels)) >> FINE

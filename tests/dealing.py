@@ -14,7 +14,7 @@ from sottovoce.sealed.columns import Columns, Place, Program
 from sottovoce.sealed.dealer import Dealer
 from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pads import NOTHING_TOLD, Asked, Piece, column_pieces
-from sottovoce.sealed.tables import LookUp, Projection
+from sottovoce.sealed.tables import FINE, LEVELS, LookUp, Projection
 
 Integers = NDArray[np.int64]
 
@@ -198,8 +198,8 @@ class Run:
         asked = Asked(number, "look-up")
         (opened,) = self.opened["look-up", number, 0]
         pads = sum(int_of(self.pads(name, asked.label("look-up 0", self.whole()), (opened,))[0]) for name in self.names)
-        first = int_of(opened) >> lookup.fine
-        return np.asarray((first + ((pads & 0xFF) >> lookup.fine)) % lookup.levels)
+        first = int_of(opened) >> FINE
+        return np.asarray((first + ((pads & 0xFF) >> FINE)) % LEVELS)
 
 
 def int_of(numbers: NDArray[Any]) -> Integers:
@@ -225,8 +225,8 @@ def look_up(  # a table of tests
 
 def logistic(**more: Any) -> LookUp:
     """The slope as a chance: the first half of the levels for the label 1."""
-    levels = np.arange(32)
-    return look_up(1 / (1 + np.exp(-(levels % 16 - 8.0))), **more)
+    levels = np.arange(LEVELS)
+    return look_up(1 / (1 + np.exp(-(levels % 32 - 16.0))), **more)
 
 
 def projection(width: int, exponent: int, seed: int = 0, *, most: float = 250.0) -> Projection:

@@ -139,7 +139,7 @@ def test_a_record_that_is_null_at_one_party_adds_nothing(parties: int) -> None:
     present = ~null.any(axis=1)
     assert run.shared("null").tolist() == present.astype(int).tolist()
     assert ((run.shared("factor") > 0) == present).all()
-    sure = np.ones((1, 32))
+    sure = np.ones((1, 64))
     for number, twice in ((7, True), (8, False)):
         lookup = look_up(sure, index="score", matrix="one", twice=twice, minus_label=False)
         assert run.look_up(number, np.ones(parties), lookup).tolist() == [present.sum()]
@@ -198,7 +198,7 @@ def test_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole.gram().tolist() == (rows.T @ rows)[np.triu_indices(7)].tolist()
     total = np.zeros(7, dtype=np.int64)
     second = (labels > 0).astype(np.int64)
-    asked, sure = Asked(4, "told"), look_up(np.ones((1, 32)), index="label")
+    asked, sure = Asked(4, "told"), look_up(np.ones((1, 64)), index="label")
     own = {name: np.ones(whole.widths[name]) for name in whole.names}
     for at in pads.program_pieces(50, 3):
 

@@ -26,7 +26,7 @@ from sottovoce.sealed import pads
 from sottovoce.sealed.pads import TranscriptHash
 from sottovoce.sealed.streams import unbox
 from sottovoce.sealed.sums import unpacked_box
-from sottovoce.sealed.tables import slope_chances
+from sottovoce.sealed.tables import FINE, slope_chances
 from sottovoce.transports.identity import PLAN
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -203,7 +203,7 @@ def read_by_another_party(h: Hostile, file: Path) -> tuple[Any, Any]:
         padded.append(np.frombuffer(unbox(group, at, WHO, unpacked_box(box)), dtype=np.int8))
     table = h.query("gradient").lookup(h.plan, told_of(h, 1.0))
     run: Any = h.parties[WHO]._run
-    return (padded[1] - padded[0]) * (table.level / 2**table.fine), run.rows.dense_rows(1)[:, 0]
+    return (padded[1] - padded[0]) * (table.level / 2**FINE), run.rows.dense_rows(1)[:, 0]
 
 
 def one_level(self: Any, weights: Any, gram: Any = None) -> dict[str, Any]:

@@ -28,11 +28,10 @@ from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSu
 from sottovoce.queries.projected import POSITIVE
 from sottovoce.sealed.tables import (
     CHANCE_BITS,
-    MANY,
+    LEVELS,
     LookUp,
     chances_of,
     check_slopes,
-    levels_for,
     scores_at,
     slope_chances,
     slope_level,
@@ -68,12 +67,12 @@ class JointSum(Query):
         raise LeakError(f"query {self.name!r} is opened over all parties; no party has a value of it.")
 
 
-def slope_takes(dimension: int, levels: int, outputs: int = 1) -> dict[str, Reals]:
+def slope_takes(dimension: int, outputs: int = 1) -> dict[str, Reals]:
     """What a message has of a look-up: the weights of the score, how far apart levels are, and chances."""
     return {
         "weights": Reals((dimension,)),
         "level": POSITIVE,
-        "chances": Wholes((outputs, levels), 0, 2**CHANCE_BITS),
+        "chances": Wholes((outputs, LEVELS), 0, 2**CHANCE_BITS),
     }
 
 
@@ -99,7 +98,7 @@ class JointGradient(JointSum, GradientSum):
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """Weights, level and chances."""
-        return slope_takes(self.length, levels_for(self.loss))
+        return slope_takes(self.length)
 
     def asked_at(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:
         """Of a table that reaches beyond the scores, by an opened Gram matrix; without one by the longest row."""
@@ -172,7 +171,7 @@ class WholeGradient(JointSum):
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
         """Weights, level and chances; in the first round P."""
-        every = slope_takes(self.length, levels_for(self.loss))
+        every = slope_takes(self.length)
         first = not plan.has(self.name) or number == plan.release(self.name).first
         return every | projection_takes(plan) if first else every
 
@@ -217,7 +216,7 @@ class ScoreSums(JointSum):
 
     def lookup(self, plan: Plan, told: Told) -> LookUp:  # noqa: ARG002
         """Around a score of 0."""
-        chances = chances_of(self.means(scores_at(MANY, self.level)))[None]
+        chances = chances_of(self.means(scores_at(LEVELS, self.level)))[None]
         return LookUp(chances, self.level, "score", "null", "one", self.twice, False, UNIT)
 
 
@@ -265,7 +264,7 @@ class ScaleLookup(ScoreSums):
 
     def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
         """Weights, chances for each label, and b."""
-        takes = slope_takes(self.dimension, MANY, self.length)
+        takes = slope_takes(self.dimension, self.length)
         del takes["level"]
         return {**takes, "scales": Wholes((self.length,), 0, 2**UNIT_BITS)}
 

@@ -29,7 +29,7 @@ from sottovoce.sealed import ring
 from sottovoce.sealed.fields import Bits, Fields, bits_of, pack_bits, streams
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
-from sottovoce.sealed.tables import LookUp, Projection
+from sottovoce.sealed.tables import FINE, LEVELS, LookUp, Projection
 from sottovoce.sealed.words import FACTOR_BITS, ROW_BITS, UNIT_BITS
 
 Program = Generator[Fields, Fields, Signed | None]
@@ -246,7 +246,7 @@ class Columns:
             raise RefusedError(f"round {asked.number} was asked for a sum before its {lookup.weight!r} was shared.")
         weight, labels = self._weights[lookup.weight, piece]
         (opened,) = yield (self._scores(piece, lookup, weights),)
-        levels = np.asarray(opened.astype(np.int64) & 0xFF) >> lookup.fine
+        levels = np.asarray(opened.astype(np.int64) & 0xFF) >> FINE
         bits = ring.looked_up(table, np.zeros(count, dtype=np.uint8), levels)
         (packed,) = yield (pack_bits(bits),)
         words = weight.times_bits(bits_of(packed, count), gamma, product)
@@ -305,17 +305,17 @@ class Columns:
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != self._own.shape[1:] or not np.isfinite(weights).all():
             raise RefusedError(f"weights of shape {weights.shape}: must be {self._own.shape[1]} finite numbers.")
-        steps = 2.0**lookup.fine / lookup.level
+        steps = 2.0**FINE / lookup.level
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as 0
             values = ring.scores(self._own[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
             if self._labels is not None:
                 values += self._shift(self._labels[slice(*piece)], lookup, steps)
         found = ring.wrapped(values)
-        return found + np.int8((1 << lookup.fine) - 1) if self.place.first else found
+        return found + np.int8((1 << FINE) - 1) if self.place.first else found
 
     def _shift(self, labels: NDArray[np.float64], lookup: LookUp, steps: float) -> NDArray[np.float64]:
         """The centre of the table; of that half of it that is for the label; or of it less the label."""
-        centre = float(lookup.levels << lookup.fine) / 2
+        centre = float(LEVELS << FINE) / 2
         if lookup.index == "label":
             return np.where(labels > 0, centre / 2, -centre / 2)
         return centre - labels * steps if lookup.index == "residual" else np.full(len(labels), centre)
@@ -387,7 +387,7 @@ def dealt_like(program: str, piece: Piece, place: Place, lookup: LookUp | None =
         return *_clip_fields(count, 1), _words((count, 1)), _words((1,))
     assert lookup is not None, program  # noqa: S101
     words = _words((count, lookup.outputs))
-    table = _bits((count, 1, lookup.outputs, lookup.levels // 8))
+    table = _bits((count, 1, lookup.outputs, LEVELS // 8))
     return table, words, words, _words((lookup.width(sum(place.widths.values())),))
 
 

@@ -38,7 +38,7 @@ from sottovoce.sealed.columns import (
 from sottovoce.sealed.fields import Bits, Fields, bits_of
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
-from sottovoce.sealed.tables import CHANCE_BITS, LookUp, Projection
+from sottovoce.sealed.tables import CHANCE_BITS, FINE, LookUp, Projection
 from sottovoce.sealed.words import CLIP_LEVELS, FACTOR_BITS, factors
 
 Noise = Signed | int
@@ -124,7 +124,7 @@ class Dealer:
         """The table, what bits are multiplied with, and what the sum lacks."""
         count = piece[1] - piece[0]
         (index,) = self._pads("look-up", 0, asked, piece, lookup)
-        shifts = (index.astype(np.int64) & 0xFF) >> lookup.fine
+        shifts = (index.astype(np.int64) & 0xFF) >> FINE
         table = ring.tables(lookup.chances[None], _uniform(count, lookup.outputs, coins), shifts, _zeros(count))
         gamma = self._gammas("look-up", 1, asked, piece, lookup)
         product = gamma * self._weight_pads(lookup, piece)[:, None]

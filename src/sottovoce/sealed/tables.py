@@ -19,11 +19,10 @@ from sottovoce.losses.regression import Huber, Squared
 
 Array = NDArray[np.float64]
 
-INDEX_BITS: Final = 8  # of a score
+LEVELS: Final = 64  # L, of a table: 32 are too coarse where scores are spread
+FINE: Final = 2  # q: bits of a score, modulo 2^8, below its level
 CHANCE_BITS: Final = 16  # a chance is a multiple of 2^-16
-FEW, MANY = 32, 64  # levels
 WIDENINGS: Final = (1, 2, 4, 8)
-_SLOW = 0.25  # the curvature of a slope for which few levels do
 _NEAR, _FAR = 3.0, 4.0  # deviations of scores, and of residuals, that a table has to reach
 
 
@@ -53,23 +52,13 @@ class LookUp:
     projection: NDArray[np.int64] | None = None  # P, where it is "projected"
 
     def __post_init__(self) -> None:
-        if self.chances.ndim != 2 or self.levels not in (FEW, MANY) or len(self.scales) != len(self.chances):
-            raise InputError(f"chances of shape {self.chances.shape}: must be (outputs, {FEW} or {MANY} levels).")
-
-    @property
-    def levels(self) -> int:
-        """L."""
-        return int(self.chances.shape[1])
+        if self.chances.shape != (len(self.scales), LEVELS):
+            raise InputError(f"chances of shape {self.chances.shape}: must be (outputs, {LEVELS} levels).")
 
     @property
     def outputs(self) -> int:
         """Bits of a record."""
         return len(self.chances)
-
-    @property
-    def fine(self) -> int:
-        """q: bits of a score below its level; 2^q L = 2^8."""
-        return INDEX_BITS + 1 - self.levels.bit_length()
 
     def width(self, columns: int) -> int:
         """How many numbers the sum has, over so many columns."""
@@ -83,11 +72,6 @@ def chances_of(means: Array) -> NDArray[np.int64]:
     return np.rint(np.clip(means, 0.0, 1.0) * 2.0**CHANCE_BITS).astype(np.int64)
 
 
-def levels_for(loss: Loss) -> int:
-    """L of a table of slopes: few where they bend slowly, many for kinks and for numbers."""
-    return FEW if loss.kind == "classification" and loss.curvature_bound <= _SLOW else MANY
-
-
 def scores_at(levels: int, level: float) -> Array:
     """The scores of levels: around 0, for classes of each label's half by itself."""
     return np.asarray((np.arange(levels) - levels // 2) * level, dtype=np.float64)
@@ -95,12 +79,11 @@ def scores_at(levels: int, level: float) -> Array:
 
 def slope_chances(loss: Loss, most: float, level: float) -> NDArray[np.int64]:
     """Of the bits of slopes cut at `most`, in units of it: t - [y = 1] for classes, 2 t - 1 for numbers; (1, L)."""
-    levels = levels_for(loss)
     if loss.kind == "regression":
-        scores = scores_at(levels, level)
-        return chances_of((1 + cut(loss, most, scores, np.zeros(levels)))[None] / 2)
-    scores = scores_at(levels // 2, level)
-    ones = np.ones(levels // 2)
+        scores = scores_at(LEVELS, level)
+        return chances_of((1 + cut(loss, most, scores, np.zeros(LEVELS)))[None] / 2)
+    scores = scores_at(LEVELS // 2, level)
+    ones = np.ones(LEVELS // 2)
     return chances_of(np.concatenate([1 + cut(loss, most, scores, ones), cut(loss, most, scores, -ones)])[None])
 
 
@@ -110,9 +93,9 @@ def slope_level(loss: Loss, most: float, spread: float) -> float:
     The finest is a quarter of what a slope bends within: kinks are on levels.
     """
     if loss.kind == "regression":
-        finest, reach, far = most / 4, levels_for(loss) // 2 - 1, _FAR
+        finest, reach, far = most / 4, LEVELS // 2 - 1, _FAR
     else:
-        finest, reach, far = min(max(0.25 / loss.curvature_bound, 0.25), 1.0), levels_for(loss) // 4 - 1, _NEAR
+        finest, reach, far = min(max(0.25 / loss.curvature_bound, 0.25), 1.0), LEVELS // 4 - 1, _NEAR
     return finest * next((wide for wide in WIDENINGS if wide * finest * reach >= far * spread), WIDENINGS[-1])
 
 

@@ -33,7 +33,7 @@ from sottovoce.queries.joint import (
     look_up_told,
 )
 from sottovoce.queries.projected import Shape
-from sottovoce.sealed.tables import MANY, chances_of, scores_at, slope_chances, slope_level
+from sottovoce.sealed.tables import FINE, LEVELS, chances_of, scores_at, slope_chances, slope_level
 from sottovoce.sealed.words import (
     CLIP_LEVELS,
     FACTOR_BITS,
@@ -54,7 +54,6 @@ Array = NDArray[np.float64]
 
 WHOLE = MOST_FACTOR / 2.0**FACTOR_BITS  # what a row of length C adds to a gradient, of 1
 BITS = 0.8  # variance of what the bits of a rescale add, for each record
-FINE = 2  # bits of a score below a level of the rescale
 LABELS = 1.25  # deviations of a label for each mean absolute residual
 
 
@@ -196,7 +195,7 @@ class JointRun(Run):
         weights = np.ascontiguousarray(Shape(self.plan.dimension, "vectors", size).matrix(told)[:, 0])
         bounds = _bounds(clips, size)
         scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**UNIT_BITS).astype(np.int64)
-        levels, rounding = scores_at(MANY // 2, ScaleLookup.level), 1 / 12 + len(self.plan.parties) / (24 * 4**FINE)
+        levels, rounding = scores_at(LEVELS // 2, ScaleLookup.level), 1 / 12 + len(self.plan.parties) / (24 * 4**FINE)
         rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
