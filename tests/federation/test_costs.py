@@ -183,8 +183,8 @@ def test_sealed_columns_take_what_the_formulas_say(parties: int, kind: str, help
 
 
 def test_sealed_columns_are_dealt_what_the_formulas_say() -> None:
-    """Bytes by hand: a flag's table of 32 bits, and by look-up a table of 32 levels; words of 32 bits."""
+    """Bytes by hand: a flag's table of 32 bits, and by look-up a table of 64 levels; words of 32 bits."""
     told = cost_of((plan := sealed_columns(2, sv.solvers.Newton(rounds=2), "classes").plan_), algorithms.of(plan))
-    null, look_up, gram = 4000 * (4 + 4 + 4), 4000 * (4 + 4 + 4) + 5 * 4, 4 * 5 * 6 // 2
+    null, look_up, gram = 4000 * (4 + 4 + 4), 4000 * (8 + 4 + 4) + 5 * 4, 4 * 5 * 6 // 2
     assert told.dealt_bytes == null + 2 * look_up + gram
     assert Cost(1, 1, 1, 1.0) + Cost(1, 2, 3, 1.0, 5) == Cost(2, 3, 4, 2.0, 5)

@@ -190,9 +190,9 @@ def many(folder: Path, records: int, *more: Any) -> subprocess.Popen[str]:
 
 
 def test_memory_does_not_grow_with_lists(tmp_path: Path) -> None:
-    """Three roles in a process: rows and letters of identifiers grow, about 70 bytes; whole lists took 500."""
+    """Three roles in a process, buffers full: rows and letters of identifiers grow, 130 bytes; whole lists take 800."""
     peaks = list[int]()
-    for number, told in enumerate([(50_000,), (250_000,), (250_000, "hoard")]):
+    for number, told in enumerate([(150_000,), (350_000,), (350_000, "hoard")]):
         said, _ = many(tmp_path / str(number), *told).communicate(timeout=300)
         peaks.append(1024 * int(said))
     assert peaks[1] - peaks[0] < 200 * 200_000

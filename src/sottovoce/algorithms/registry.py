@@ -18,7 +18,7 @@ from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.privacy.events import Gaussian
-from sottovoce.privacy.mechanisms import MAX_WIDE
+from sottovoce.privacy.mechanisms import LEAST_SHARE, MAX_WIDE
 from sottovoce.privacy.relation import Relation
 from sottovoce.privacy.trade_off import Profile
 from sottovoce.queries import pooling
@@ -220,7 +220,8 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
     """A plan whose sealed sums are opened on the grid on which they are exact.
 
     So no party rounds its part, and by rows the sum is that of data in one place, bit for bit, but for noise. Where it
-    is too wide for its sampler on a grid so fine, rows and slopes have fewer bits; by columns they always have few.
+    is too wide for its sampler on a grid so fine, rows and slopes have fewer bits. By columns they always have few, and
+    no share of the noise is below 8 steps.
     """
     sealing, parties = plan.sealing, len(plan.parties)
     if sealing is None:
@@ -234,6 +235,9 @@ def on_the_ring(form: Algorithm, plan: Plan, options: Any) -> Plan:
         finer = Release.of(query, *times, release.std, step, release.rate)  # rounds less, and costs less
         charged = "zero-out" if release.rate is not None else plan.relation
         std = release.std * finer.charged(charged) / release.charged(charged)
+        if plan.split == "columns":  # its grid is not finer where epsilon is large: then noise is what a grid can have
+            least = LEAST_SHARE * float(np.max(query.noise_weights)) * step / math.sqrt(sealing.share(parties))
+            std = max(std, least * (1 + 2.0**-30))
         releases.append(Release.of(query, *times, std, step, release.rate))
         part = max(sealing.share(parties), sealing.top_up(parties))
         scale = release.std * math.sqrt(part) / step / float(np.min(query.noise_weights))

@@ -105,7 +105,7 @@ def test_null_rows_that_are_not_marked_are_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_rows_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dealer, "factors", lambda: np.full(64, 31))
+    monkeypatch.setattr(dealer, "factors", lambda: np.full(128, 31))
     with pytest.raises(AssertionError, match="gradient: moved by"):
         checks.sealed_sensitivity(SEALED["whitened, columns, sealed"])
 
