@@ -23,10 +23,11 @@ from sottovoce.federation.sealed_columns.messages import (
     Stage,
     Wholes,
     Work,
+    lookup_of,
     message_label,
     place_of,
+    projection_of,
 )
-from sottovoce.federation.sealed_columns.party import looked_up, projected
 from sottovoce.plan.plan import Plan
 from sottovoce.privacy.mechanisms import wide_gaussian
 from sottovoce.privacy.randomness import Randomness
@@ -102,7 +103,7 @@ class LocalDeals:
             return dealer.null(asked, piece)
         if program == FACTOR:
             self._factors[work.name] = work.said
-            return dealer.factor(asked, piece, projected(self._plan, work))
+            return dealer.factor(asked, piece, projection_of(self._plan, work))
         query = work.query
         noise: Any = 0
         if query is not None and piece[0] == 0:
@@ -111,8 +112,8 @@ class LocalDeals:
             return dealer.gram(asked, noise) if program == GRAM else dealer.own(asked, noise)
         coins = self._coins(label)
         if program == LENGTH:
-            return dealer.length(asked, piece, projected(self._plan, work), noise, coins)
-        lookup = looked_up(self._plan, work, self._factors)
+            return dealer.length(asked, piece, projection_of(self._plan, work), noise, coins)
+        lookup = lookup_of(self._plan, work, self._factors)
         if lookup is None:
             raise RefusedError(f"nothing is dealt for {program!r}.")
         return dealer.look_up(asked, piece, lookup, noise, coins)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +19,8 @@ from sottovoce.queries.joint import JointSum
 from sottovoce.sealed.columns import Place, said_like
 from sottovoce.sealed.pads import GRAM, NOTHING_TOLD, OWN, WHOLE, Asked, Piece, TranscriptHash, program_pieces
 from sottovoce.sealed.sums import Call
-from sottovoce.sealed.words import word_bits
+from sottovoce.sealed.tables import LookUp, Projection
+from sottovoce.sealed.words import exponent_of, word_bits
 
 Wholes = NDArray[np.int64]
 
@@ -125,6 +126,29 @@ def places_of(plan: Problem) -> NDArray[np.int64]:
     widths = widths_of(plan)
     found = [plan.part(name).place(local, plan.features) for name in plan.names for local in range(widths[name])]
     return np.argsort(found)
+
+
+def projection_of(plan: Plan, work: Work) -> Projection:
+    """P of a program, over the parties' columns, one party after the other."""
+    query = work.query
+    found = query.projection(plan, work.said) if isinstance(query, JointSum) else None
+    if found is None:
+        raise RefusedError(f"query {work.name!r} in round {work.number} has no projection.")
+    return Projection(np.ascontiguousarray(found[np.argsort(places_of(plan))]), exponent_of(plan))
+
+
+def lookup_of(plan: Plan, work: Work, factors: Mapping[str, Told]) -> LookUp | None:
+    """What a look-up looks up, with the P that its factor was told; None for other programs."""
+    query = work.query
+    if not isinstance(query, JointSum) or work.program in (FACTOR, LENGTH):
+        return None
+    lookup = query.lookup(plan, work.said)
+    if not query.factored:
+        return lookup
+    if query.name not in factors:
+        raise RefusedError(f"query {query.name!r} in round {work.number} was not asked for its factor first.")
+    first = Work(FACTOR, plan.release(query.name).first, query, factors[query.name])
+    return replace(lookup, projection=projection_of(plan, first).matrix)
 
 
 def pieces_of(plan: Plan) -> tuple[Piece, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,10 +28,11 @@ from sottovoce.federation.sealed_columns.messages import (
     Work,
     adder_of,
     asked_after,
+    lookup_of,
     message_label,
     pieces_of,
     place_of,
-    places_of,
+    projection_of,
     widths_of,
 )
 from sottovoce.plan.plan import Plan
@@ -47,8 +47,8 @@ from sottovoce.sealed.fields import Fields
 from sottovoce.sealed.pads import GRAM, OWN, Asked, Piece, TranscriptHash, column_pieces
 from sottovoce.sealed.streams import labelled
 from sottovoce.sealed.sums import Call, ColumnSealer
-from sottovoce.sealed.tables import LookUp, Projection
-from sottovoce.sealed.words import ROW_BITS, exponent_of
+from sottovoce.sealed.tables import LookUp
+from sottovoce.sealed.words import ROW_BITS
 
 Array = NDArray[np.float64]
 _CHUNK: Final = 2**16  # records that are rounded at a time
@@ -216,7 +216,7 @@ class ColumnRun:
                 self._factors[query.name] = told
             elif self._parts[0] != asked:
                 self._parts = asked, {}
-            lookup = looked_up(self._plan, work, self._factors)
+            lookup = lookup_of(self._plan, work, self._factors)
         like = dealt_like(work.program, work.piece, self._place, lookup)
         dealt = self._dealt(message_label(asked, work.program, DEALT, work.piece), asked, sent, like)
         return _Turn(work, asked, self._program(work, asked, lookup, dealt), work.messages(self._plan))
@@ -229,7 +229,7 @@ class ColumnRun:
             weights = own_columns(self._plan, self._sealer.name, work.said["weights"])
             return engine.look_up(asked, piece, lookup, weights, dealt)
         made = engine.length if work.program == LENGTH else engine.factor
-        return made(asked, piece, projected(self._plan, work), dealt)
+        return made(asked, piece, projection_of(self._plan, work), dealt)
 
     def _at(self, work: Work, *messages: int) -> _Turn:
         """The program that this party is at, which has said one of these messages last."""
@@ -275,29 +275,6 @@ class ColumnRun:
 def _same(one: Work, other: Work) -> bool:
     """Whether two messages are about the same program and piece; what it was told comes with the first alone."""
     return (one.program, one.number, one.name, one.piece) == (other.program, other.number, other.name, other.piece)
-
-
-def projected(plan: Plan, work: Work) -> Projection:
-    """P of a program, over the parties' columns, one party after the other."""
-    query = work.query
-    found = query.projection(plan, work.said) if isinstance(query, JointSum) else None
-    if found is None:
-        raise RefusedError(f"query {work.name!r} in round {work.number} has no projection.")
-    return Projection(np.ascontiguousarray(found[np.argsort(places_of(plan))]), exponent_of(plan))
-
-
-def looked_up(plan: Plan, work: Work, factors: Mapping[str, Told]) -> LookUp | None:
-    """What a look-up looks up, with the P that its factor was told; None for other programs."""
-    query = work.query
-    if not isinstance(query, JointSum) or work.program in (FACTOR, LENGTH):
-        return None
-    lookup = query.lookup(plan, work.said)
-    if not query.factored:
-        return lookup
-    if query.name not in factors:
-        raise RefusedError(f"query {query.name!r} in round {work.number} was not asked for its factor first.")
-    first = Work(FACTOR, plan.release(query.name).first, query, factors[query.name])
-    return dataclasses.replace(lookup, projection=projected(plan, first).matrix)
 
 
 def integers_of(rows: Block, plan: Plan, party: str, coins: Randomness) -> Wholes:
