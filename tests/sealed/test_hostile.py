@@ -143,6 +143,13 @@ def test_records_are_cut_by_the_public_rule_alone(stage: str, piece: tuple[int, 
     refused(h.stage(OTHERS, Stage(stage, piece), "", 0, {"group": boxes["1"], "0": boxes["1"]}), "cut")
 
 
+@pytest.mark.parametrize("stage", ["columns", "receive", "say"])
+def test_the_key_of_the_boxes_comes_first(stage: str) -> None:
+    """Asked out of order a party refuses; its own log calls nothing a leak."""
+    h = hostile()
+    refused(h.stage(OTHERS, Stage(stage, (0, 8), (), "null" if stage == "say" else ""), "", 0), "key of the parties")
+
+
 def test_a_piece_counts_once(small_frames: None) -> None:
     """Asked again, also from its first message on, it is not added again: else a record could be made loud."""
     h = hostile().set_up()
@@ -385,7 +392,7 @@ def test_boxes_are_of_one_sender_stage_and_round() -> None:
 def test_the_key_of_the_group_is_the_holders() -> None:
     h = hostile()
     refused(h.stage(OTHERS, Stage("group")), "nobody else")
-    assert h.stage(OTHERS, Stage("columns", (0, 8))).kind == "error"  # no key yet, so nothing leaves
+    refused(h.stage(OTHERS, Stage("columns", (0, 8))), "key of the parties")  # so nothing leaves
 
 
 def test_sums_without_messages_are_no_programs() -> None:

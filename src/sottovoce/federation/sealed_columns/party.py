@@ -96,6 +96,8 @@ class ColumnRun:
         stage = Stage.read(frame.text)
         if stage.name == "group":
             return self._gate.group()
+        if not self._sealer.group and "group" not in frame.arrays:
+            raise RefusedError("a party has the key of the parties' boxes before all else; send it with its columns.")
         if stage.name in ("columns", "receive"):
             return self._columns(stage, frame.arrays)
         told = {name: array for name, array in frame.arrays.items() if name in stage.said}
