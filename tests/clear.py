@@ -156,18 +156,20 @@ class Clear:
         return (uniform < table.chances[:, self.index(table, weights)]).astype(np.int64).T
 
     def index(self, table: LookUp, weights: Array) -> Integers:
-        """The level of every record: each party rounds its part of the score, and a mask rounds the sum at random."""
+        """The level of every record: dithers round each party's part of the score, and a mask the sum, at random."""
         fine, levels, holder = 2**FINE, LEVELS, self.plan.label_party
         total = np.full(len(self.rows), fine - 1, dtype=np.int64) - self.rng.integers(0, fine, len(self.rows))
+        dithers = self.rng.random(len(self.rows))
         for place, (start, stop) in enumerate(itertools.pairwise(np.cumsum((0, *self.plan.columns)))):
             own = self.rows[:, start:stop] @ weights[start:stop]
             if place == holder and self.plan.fit_intercept:
                 own = own + self.rows[:, -1] * weights[-1]
-            total += np.rint(own * 2.0**-ROW_BITS * fine / table.level).astype(np.int64)
+            own = own * 2.0**-ROW_BITS * fine / table.level
+            if place == holder and table.index == "residual":
+                own = own - self.labels * fine / table.level
+            total += np.floor(own + (dithers + place / len(self.parts)) % 1.0).astype(np.int64)
         if table.index == "label":
             total += np.where(self.labels == 1.0, levels // 4, -(levels // 4)) * fine
         else:
             total += levels // 2 * fine
-        if table.index == "residual":
-            total -= np.rint(self.labels * fine / table.level).astype(np.int64)
         return (total % (fine * levels)) >> FINE

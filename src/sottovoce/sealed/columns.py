@@ -29,6 +29,7 @@ from sottovoce.sealed import ring
 from sottovoce.sealed.fields import Bits, Fields, bits_of, pack_bits, streams
 from sottovoce.sealed.pads import COLUMNS, GRAM, NOTHING_TOLD, OWN, Asked, Piece, column_pieces, label
 from sottovoce.sealed.ring import Signed
+from sottovoce.sealed.streams import stream
 from sottovoce.sealed.tables import FINE, LEVELS, LookUp, Projection
 from sottovoce.sealed.words import FACTOR_BITS, ROW_BITS, UNIT_BITS
 
@@ -37,6 +38,7 @@ Program = Generator[Fields, Fields, Signed | None]
 FINE_LEVELS, COARSE_LEVELS, NULL_LEVELS = 128, 128, 32  # of |z|^2 in C^2 / 8 and in 2 C^2; of how many parts are null
 KEPT: Final = 7  # coarse levels, counted from 1, in which a row is kept: |z|^2 < 14 C^2
 INDEX: Final = 16  # bits of an index of |z|^2
+_PUBLIC: Final = bytes(32)  # the key of streams that everybody knows
 _CHUNK = 2**15  # records whose products are on the table at a time
 
 
@@ -245,7 +247,7 @@ class Columns:
         if (lookup.weight, piece) not in self._weights:
             raise RefusedError(f"round {asked.number} was asked for a sum before its {lookup.weight!r} was shared.")
         weight, labels = self._weights[lookup.weight, piece]
-        (opened,) = yield (self._scores(piece, lookup, weights),)
+        (opened,) = yield (self._scores(asked, piece, lookup, weights),)
         levels = np.asarray(opened.astype(np.int64) & 0xFF) >> FINE
         bits = ring.looked_up(table, np.zeros(count, dtype=np.uint8), levels)
         (packed,) = yield (pack_bits(bits),)
@@ -296,11 +298,11 @@ class Columns:
             found[start - piece[0] : stop - piece[0]] = part + ring.dots(seen, seen) if self.place.first else part
         return found
 
-    def _scores(self, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]) -> NDArray[np.int8]:
-        """rint(2^-8 D_m w_m 2^q / h) modulo 2^8, 0 where not finite; the holder adds what the label or the table needs.
+    def _scores(self, asked: Asked, piece: Piece, lookup: LookUp, weights: NDArray[np.float64]) -> NDArray[np.int8]:
+        """2^-8 D_m w_m 2^q / h rounded, modulo 2^8, 0 where not finite; the holder adds what label or table need.
 
-        The first party adds 2^q - 1: with the low bits of the pads, uniform on 0 .. 2^q - 1, the sum is rounded at
-        random to a level.
+        A public dither rounds it. The first party adds 2^q - 1: with the low bits of the pads, uniform on
+        0 .. 2^q - 1, the sum is rounded at random to a level.
         """
         weights = np.asarray(weights, dtype=np.float64)
         if weights.shape != self._own.shape[1:] or not np.isfinite(weights).all():
@@ -310,8 +312,18 @@ class Columns:
             values = ring.scores(self._own[slice(*piece)], weights) * (steps * 2.0**-ROW_BITS)
             if self._labels is not None:
                 values += self._shift(self._labels[slice(*piece)], lookup, steps)
-        found = ring.wrapped(values)
+        found = ring.wrapped(values, self._dithers(asked, piece))
         return found + np.int8((1 << FINE) - 1) if self.place.first else found
+
+    def _dithers(self, asked: Asked, piece: Piece) -> NDArray[np.uint8]:
+        """Of party m: u + 2^8 m / M, u one public number of each record and round.
+
+        Rounded to the nearest instead, a part that has few values, as one-hot codes have, would be off by the same in
+        all records. Evenly spread over the parties, the errors add up to little more than those of the nearest.
+        """
+        dithers = stream(_PUBLIC, asked.label("dither", piece), piece[1] - piece[0], np.uint8)
+        names = self.place.names
+        return np.asarray(dithers + np.uint8(256 * names.index(self.place.name) // len(names)))
 
     def _shift(self, labels: NDArray[np.float64], lookup: LookUp, steps: float) -> NDArray[np.float64]:
         """The centre of the table; of that half of it that is for the label; or of it less the label."""

@@ -122,11 +122,11 @@ def scores(rows: Entries, weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @njit(cache=True, fastmath=False, error_model="numpy")
-def wrapped(values: NDArray[np.float64]) -> Scores:
-    """The nearest integers modulo 2^8; 0 for what is not finite."""
+def wrapped(values: NDArray[np.float64], dithers: NDArray[np.uint8]) -> Scores:
+    """floor(v + (u + 1/2) / 2^8) modulo 2^8, u the dither; 0 for what is not finite."""
     found = np.empty(len(values), dtype=np.int8)
     for n in range(len(values)):
-        value = np.rint(values[n])
+        value = np.floor(values[n] + (dithers[n] + 0.5) / 256.0)
         if not abs(value) < _WRAPS:
             value = np.fmod(value, _PERIOD) if abs(value) < np.inf else 0.0
         found[n] = np.int8(np.int64(value) & 0xFF)

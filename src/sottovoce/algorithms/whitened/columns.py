@@ -195,7 +195,8 @@ class JointRun(Run):
         weights = np.ascontiguousarray(Shape(self.plan.dimension, "vectors", size).matrix(told)[:, 0])
         bounds = _bounds(clips, size)
         scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**UNIT_BITS).astype(np.int64)
-        levels, rounding = scores_at(LEVELS // 2, ScaleLookup.level), 1 / 12 + len(self.plan.parties) / (24 * 4**FINE)
+        levels = scores_at(LEVELS // 2, ScaleLookup.level)
+        rounding = 1 / 12 + (1 + len(self.plan.parties)) / (24 * 4**FINE)  # half of its variance, in levels
         rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
         shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
         for _ in range(descent.rounds):
