@@ -254,7 +254,13 @@ def columns_table(table: Table, arguments: argparse.Namespace) -> str:
         f"epsilon {epsilon:g}: {limits_of(way, epsilon)[0]:g} times, or within {limits_of(way, epsilon)[1]:g}"
         for epsilon in arguments.epsilon
     )
-    about = f"By columns, means and deviations of {arguments.runs} runs. Limits: {limits}."
+    runs = {
+        len(table.losses(problem, way, parties, epsilon))
+        for problem, epsilon in itertools.product(arguments.only, arguments.epsilon)
+        for parties in arguments.parties or PARTIES["columns"]
+    }
+    counted = " to ".join(str(count) for count in sorted({min(runs), max(runs)}))
+    about = f"By columns, means and deviations of {counted} runs. Limits: {limits}."
     return about + "\n\n" + results.table(header, lines)
 
 
