@@ -240,10 +240,11 @@ STORE = HERE / "transcripts.json"
 SEED = 11
 INF = math.inf
 TRAIL = 12  # frames that are told apart one by one where a transcript differs
-TOLERANCE = 1e-5  # of a sketch
+TOLERANCE = 2e-5  # of a sketch
 SMALL = 1e-3  # arrays that are smaller than that all over are compared as if one entry were so large
 HUGE = 1e200  # numbers from here on stand for something else, and are compared exactly
-GOLDEN = (math.sqrt(5) - 1) / 2
+ON_GRID, GRID = 2**12, 2**22  # whole numbers from the first on may be rounded otherwise: they are shares of the second
+MANY = 100  # numbers whose rounding errors do not add up to much
 SKETCHED = ("frames", "opened", "releases", "events", "model", "certificates", "extra")
 EXACT = ("refused", "n_iter", "rounds")
 LOOSE = ("texts", "error", "warnings")
@@ -253,6 +254,7 @@ FACTS = (*SKETCHED, "epsilons", "head", *EXACT, *LOOSE)  # in transcripts.json
 BITS = (*SKETCHED, "epsilons", "trail", *LOOSE_BITS)  # in bits-HASH.json
 LAST_BITS = ("frames", "model", "certificates", "trail", "bytes")
 TAKEN = ("nothing", "accept", "answer", "facts")  # what says that a bad input was taken
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 NAMES: dict[str, str] = {}  # what the record calls kinds, queries and arrays that have another name now
 Record = dict[str, Any]
 
@@ -290,9 +292,9 @@ def shape_of(value: Any, group: str, arrays: dict[str, list[Any]], logarithms: l
     if isinstance(value, list | tuple):
         return [shape_of(part, group, arrays, logarithms) for part in value]
     if is_real(value):
-        numbers = value.astype(float).ravel()
+        numbers = value.ravel()
         odd = ~(np.abs(numbers) < HUGE)
-        arrays.setdefault(group, []).append(np.where(odd, 0.0, numbers))
+        arrays.setdefault(group, []).append(np.where(odd, 0, numbers))
         return [value.dtype.str, value.shape, [[int(place), repr(numbers[place])] for place in np.flatnonzero(odd)]]
     if isinstance(value, float | np.floating) and 0.0 < abs(value) < HUGE:
         logarithms.append(math.log(abs(value)))
@@ -301,10 +303,12 @@ def shape_of(value: Any, group: str, arrays: dict[str, list[Any]], logarithms: l
 
 
 def sketch(value: Any) -> str:
-    """A hash of all but the numbers, and sum_k c_k x_k for them: c_k is from 1 to 2, another one for each place.
+    """A hash of all but the numbers, and sum_k c_k x_k for them, with another c_k from 1 to 2 for each place.
 
-    Arrays are divided by the largest entry of their name, whose logarithm is added; of a number by itself the logarithm
-    is taken. So if one number moves by a share of the largest of its name, the sum moves by as much or more.
+    Arrays are divided by the largest entry of their name, whose logarithm is added, and more than MANY numbers by the
+    square root of how many hundreds they are; of a number by itself the logarithm is taken. So a number that moves by
+    1e-4 of the largest of its name moves the sum by 1e-4, or by TOLERANCE where it is one of 2500. Other processors
+    move it by less than a quarter of that: most of it where scores are computed in single precision.
     """
     arrays: dict[str, list[Any]] = {}
     logarithms: list[float] = []
@@ -312,10 +316,13 @@ def sketch(value: Any) -> str:
     groups = [np.array(logarithms)]
     for several in arrays.values():
         numbers = np.concatenate(several)
-        largest = max(np.abs(numbers).max(initial=0.0), SMALL)
-        groups.append(np.append(numbers / largest, math.log(largest)))
+        largest = float(np.abs(numbers).max(initial=0))
+        least = GRID if numbers.dtype.kind in "iu" and largest >= ON_GRID else SMALL
+        scale = max(largest, least)
+        groups.append(np.append(numbers / scale / math.sqrt(max(1.0, len(numbers) / MANY)), math.log(scale)))
     numbers = np.concatenate(groups)
-    return f"{shape} {(1 + np.arange(1, len(numbers) + 1) * GOLDEN % 1) @ numbers:.7f}"
+    places = np.arange(1, len(numbers) + 1)
+    return f"{shape} {(1 + places * GOLDEN_RATIO % 1) @ numbers:.7f}"
 
 
 def near(one: str | None, other: str | None) -> bool:
