@@ -85,7 +85,7 @@ class Clear:
     def answer(self, ask: Ask, number: int) -> Array:
         """One opened sum."""
         query, told = self.queries[0][ask.query], dict(ask.arrays)
-        wrong = query.objection(self.plan, number, told)
+        wrong = query.objection(number, told)
         assert wrong is None, wrong
         exact = self.exact(query, told, number)
         std = self.plan.release(query.name).std * math.sqrt(self.plan.noises()) / query.noise_weights
@@ -103,13 +103,13 @@ class Clear:
 
     def whole(self, query: JointSum, told: dict[str, Any]) -> Integers:
         """The sum as whole numbers of its grid."""
-        matrix = query.projection(self.plan, told)
+        matrix = query.projection(told)
         if query.program == "length":
             assert matrix is not None
             return np.array([self.long(matrix).sum()], dtype=np.int64) << UNIT_BITS
         if query.factored and matrix is not None:
             self.matrix, self.factors = matrix, self.clipped(matrix)
-        table = query.lookup(self.plan, told)
+        table = query.lookup(told)
         terms = self.terms(table, told["weights"])
         if table.matrix == "one":
             return np.asarray((terms * table.scales).sum(axis=0))

@@ -136,7 +136,7 @@ def asked(weights: Sequence[Array]) -> Iterator[None]:
         query = gradient_sum(plan, plan.numbers.slope_bound)
         yield Ask("gram")
         for each in weights:
-            yield Ask("gradient", query.asked_at(np.asarray(each, dtype=np.float64)))
+            yield Ask("gradient", query.message(np.asarray(each, dtype=np.float64)))
         return Solution(np.zeros(plan.dimension))
 
     with mock.patch.object(PrivateNewton, "coordinate", text):

@@ -166,7 +166,7 @@ def answered(party: Party, plan: Plan) -> Iterator[Answer]:
 def messages(plan: Plan, query: Query, number: int) -> Iterator[dict[str, Any]]:
     """Messages that the query might take in that round: as short as it takes them, and as long."""
     try:
-        takes = query.takes(plan, number)
+        takes = query.takes_at(number)
         long = {name: wanted.example() for name, wanted in takes.items()}
         sizes = {name: [size or 0 for size in wanted.shape] for name, wanted in takes.items()}
         short = {name: np.resize(array, sizes[name]) for name, array in long.items()}

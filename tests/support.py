@@ -163,7 +163,7 @@ def neighbour(X: np.ndarray, y: np.ndarray, relation: str, seed: int) -> tuple[n
 def told_to(query: Query, plan: Plan, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Anything that a coordinator may tell in the first round of a query."""
     found = {}
-    for name, wanted in query.takes(plan, 0).items():
+    for name, wanted in query.takes_at(0).items():
         size = 10.0 ** rng.choice([-3, 0, 1, 3])
         found[name] = np.clip(size * rng.standard_normal(wanted.largest), wanted.least, wanted.most)
         if wanted.least > 0:

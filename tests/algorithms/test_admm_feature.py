@@ -225,7 +225,7 @@ def test_parties_refuse_it_where_people_are_to_be_protected_and_numbers_without_
         assert [frame.kind for frame in replies] == ["accept", "refuse"]
     for number in (math.nan, math.inf):  # no frame carries them
         told = {"sum": fine, "others": np.full(RECORDS, number)}
-        assert query_of(plan, "scores").objection(plan, 0, told) is not None
+        assert query_of(plan, "scores").objection(0, told) is not None
     good = {"sum": fine, "others": fine}
     replies = answer(Party("anna", X, y, policy=open_minded), plan, ("scores", 0, good), ("scores", 9, good))
     assert [frame.kind for frame in replies] == ["accept", "answer", "refuse"]

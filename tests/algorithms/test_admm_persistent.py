@@ -490,7 +490,7 @@ def test_messages_of_a_coordinator_that_cheats(form: str) -> None:
         assert say(party, plan, "gradient", 0, **whole).kind == "answer"  # nothing happened
     for number in (math.nan, math.inf):  # no frame carries them
         offset = np.full(RECORDS, number)
-        assert query_of(plan, "gradient").objection(plan, 0, whole | {"offset": offset}) is not None
+        assert query_of(plan, "gradient").objection(0, whole | {"offset": offset}) is not None
     party = party_of(held)
     assert say(party, held).kind == "accept"
     for labels in (np.zeros(3), o.astype(np.int64), np.full(RECORDS, 1e101)):

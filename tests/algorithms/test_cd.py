@@ -521,7 +521,7 @@ def answered(plan: Plan, query: str, number: int = 1, **arrays: Any) -> Frame:
 
 def refused(plan: Plan, query: str, number: int = 1, **arrays: Any) -> str:
     """Why a message is refused: by its query and, if a frame can carry it at all, by a real party."""
-    reason = query_of(plan, query).objection(plan, number, arrays)
+    reason = query_of(plan, query).objection(number, arrays)
     assert reason is not None
     with contextlib.suppress(WireError):
         reply = answered(plan, query, number, **arrays)

@@ -61,10 +61,10 @@ MATRIX = np.tril(np.random.default_rng(5).standard_normal((D, D)) * 20)
 MATRIX[-1] = 0.0  # rows without their constant can be opposite, and so their terms
 QUERIES: dict[str, Query] = {
     "counts": ClassCounts(CLASSES),
-    "triangular": ProjectedGradient("gradient", Shape(D, "triangular"), SOFTMAX),
-    "diagonal": ProjectedGradient("gradient", Shape(D, "diagonal"), SOFTMAX),
-    "one-vs-rest": ProjectedGradient("gradient", Shape(D, "triangular"), HINGES),
-    "class weights": ProjectedGradient("gradient", Shape(D, "triangular"), losses.weighted(SOFTMAX, WEIGHTS)),
+    "triangular": ProjectedGradient(Shape(D, "triangular"), SOFTMAX),
+    "diagonal": ProjectedGradient(Shape(D, "diagonal"), SOFTMAX),
+    "one-vs-rest": ProjectedGradient(Shape(D, "triangular"), HINGES),
+    "class weights": ProjectedGradient(Shape(D, "triangular"), losses.weighted(SOFTMAX, WEIGHTS)),
     "gradient": ClassesSum(FEATURES, 0.3, SOFTMAX),
     "gradient, one-vs-rest": ClassesSum(FEATURES, 0.3, HINGES),
     "gradient, class weights": ClassesSum(FEATURES, 0.3, losses.weighted(HINGES, WEIGHTS)),

@@ -45,7 +45,7 @@ def said(plan: Plan, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     memory = form.remember(plan, block)
     silence = np.zeros(RECORDS)
     message = at(query_of(plan, "scores", "a"), block, plan=plan, memory=memory, sum=silence, others=silence)
-    return message, form.own_weights(plan, memory)
+    return message, form.own_weights(memory)
 
 
 def test_protection_of_a_feature_names_what_it_rests_on() -> None:

@@ -171,7 +171,9 @@ class AlgorithmContract:
                 assert np.shape(message.payload) == (numbers,)
         for (sender, name), numbers in asked.items():
             release, party = plan.release(name), plan.names[0] if case.sealed else sender
-            most = queries_of(case.form, plan, party)[name].asked(plan, party, release)
+            query = queries_of(case.form, plan, party)[name]
+            turns = query.answered_by.rounds(plan, party, release.first, release.count)
+            most = turns if query.most_asked is None else query.most_asked
             assert len(numbers) == len(set(numbers)) <= most <= release.count
             assert release.first <= min(numbers) <= max(numbers) < release.first + release.count
 
@@ -393,7 +395,7 @@ class Forger(InProcess):
         for party, frame in frames.items():
             if frame.kind == "ask":
                 query = queries_of(self.form, self.plan, party)[frame.query]
-                takes = query.takes(self.plan, frame.round)
+                takes = query.takes_at(frame.round)
                 if self.plan.noise_of(frame.query) > 0.0:
                     assert all(-LARGEST <= wanted.least <= wanted.most <= LARGEST for wanted in takes.values())
                 self._forge(party, frame, query, takes)
@@ -416,7 +418,7 @@ class Forger(InProcess):
                 answer = decode(handle(self._endpoints[party], forged_bytes(forged)).data)
                 refused = answer.kind == "refuse" or "malformed message" in answer.text  # no frame has a NaN
                 assert refused, f"{party} answers {frame.query!r} with {name!r} {how}"
-                assert query.objection(self.plan, frame.round, arrays) is not None, how
+                assert query.objection(frame.round, arrays) is not None, how
                 self.forged.setdefault(key, []).append(how)
 
 
@@ -451,7 +453,7 @@ def served_cost(form: Algorithm, plan: Plan, release: Release, relation: Relatio
         moved = total.sensitivity(known) + release.step * math.sqrt(total.rounding_entries)
         return factor * max(times.values()) * (moved / release.std) ** 2
     moved = widest.sensitivity(known) + release.step * math.sqrt(widest.rounding_entries)
-    return factor * widest.uses(plan, sum(times.values())) * (moved / release.std) ** 2
+    return factor * widest.uses(sum(times.values())) * (moved / release.std) ** 2
 
 
 class ModelContract:

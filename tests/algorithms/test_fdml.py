@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms
-from sottovoce.algorithms.sharing.fdml_exact import Batches, ExactFDML, batch_size
+from sottovoce.algorithms.sharing.fdml_exact import Batches, ExactFDML, of_batch
 from sottovoce.algorithms.sharing.fdml_noisy_rows import MeanSteps, NoisyRowsFDML
 from sottovoce.algorithms.sharing.gradients import RIDGE, joined_means
 from sottovoce.app.costs import cost_of
@@ -286,9 +286,9 @@ def test_what_a_party_refuses_without_privacy(wide: Data) -> None:
     X, y, _ = wide
     form = ExactFDML()
     plan = plan_for((12, 12), len(y), epsilon=INF, bounds=Bounds.declare(), options={"rate": 0.3, "rounds": 6})
-    assert [batch_size(plan, t) for t in range(5)] == [100, 100, 100, 100, 100]
+    assert [of_batch(plan, t).shape[0] for t in range(5)] == [100, 100, 100, 100, 100]
     uneven = plan_for((12, 12), 10, epsilon=INF, bounds=Bounds.declare(), options={"rate": 0.3})
-    assert [batch_size(uneven, t) for t in range(5)] == [2, 3, 2, 3, 2]
+    assert [of_batch(uneven, t).shape[0] for t in range(5)] == [2, 3, 2, 3, 2]
     policy = sv.Policy(allow_without_privacy=True)
     good = np.zeros(100)
     asks = [("sizes", 0, {}), ("scores", 0, {"step": good[:1]}), ("slopes", 0, {"scores": good})]
@@ -505,7 +505,7 @@ def test_one_record_moves_the_gradient_by_its_own_term(loss: str, labels: Labels
             for rows, known, said in ((X, y, offset), (Z, z, others)):
                 block = Block.prepare(rows[:, start:stop], known, plan.part(name).preparation)
                 told = {"labels": noisy} if labels == "held" and name != "party-1" else {}
-                assert query.objection(plan, 0, told | {"weights": weights, "offset": said}) is None
+                assert query.objection(0, told | {"weights": weights, "offset": said}) is None
                 values.append(at(query, block, memory=form.remember(plan, block), weights=weights, offset=said, **told))
             moved = float(np.linalg.norm(values[0] - values[1])) / query.sensitivity(relation)
             assert moved <= 1 + 1e-12
@@ -529,7 +529,7 @@ def test_what_a_party_refuses(many: Any) -> None:
             assert f"needs '{name}': {len(vector)} float64 numbers" in refused.text
         for number in (math.nan, math.inf):  # no frame carries them
             told = good | {name: vector + number}
-            assert query_of(plan, "gradient", "party-2").objection(plan, 0, told) is not None
+            assert query_of(plan, "gradient", "party-2").objection(0, told) is not None
         assert say(second, plan, "gradient", 0, **{key: good[key] for key in good if key != name}).kind == "refuse"
     assert say(second, plan, "gradient", 0, **good).kind == "answer"
     assert say(second, plan, "gradient", 1, **good).kind == "refuse"  # labels are told once

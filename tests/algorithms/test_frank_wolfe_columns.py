@@ -1007,7 +1007,7 @@ def exact_run(plan: Plan, X: np.ndarray, y: np.ndarray) -> np.ndarray:
             for name in ask_.to or NAMES:
                 query, arrays = queries[name, ask_.query], {**ask_.arrays, **ask_.each.get(name, {})}
                 number = ask_.round or 0
-                assert query.objection(plan, number, arrays) is None
+                assert query.objection(number, arrays) is None
                 value = at(query, prepared[name], plan=plan, number=number, memory=whole, **arrays)
                 if ask_.query == "atom":
                     value = np.array([largest_signed(*((value[:-1], value[-1]) if query.stays else (value,)))])

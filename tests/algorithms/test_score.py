@@ -67,7 +67,7 @@ def answered(plan: Plan, party: str) -> list[Any]:
 def told(plan: Plan, query: Any, generator: np.random.Generator) -> dict[str, np.ndarray]:
     """What a coordinator, honest or not, may say with a query: weights and numbers of all sizes."""
     size = 10.0 ** generator.uniform(-2, 3)
-    shapes = {name: wanted.shape for name, wanted in query.takes(plan, 0).items()}
+    shapes = {name: wanted.shape for name, wanted in query.takes_at(0).items()}
     said = {name: size * generator.standard_normal(shape) for name, shape in shapes.items()}
     return {**said, "centre": generator.uniform(-1, 1, 1)} if "centre" in said else said
 
@@ -123,7 +123,7 @@ def test_a_canary_attains_every_sensitivity(loss: str, labels: Labels, relation:
         apart[:2] = 1e6, -1e6  # at a right angle to the two first entries
         tilt = 1e6 * np.eye(width)[1]  # on one side of it the slope is at its bound, on the other at minus its bound
         for query in answered(plan, name):
-            said = {name: np.ones(wanted.shape) for name, wanted in query.takes(plan, 0).items()}
+            said = {name: np.ones(wanted.shape) for name, wanted in query.takes_at(0).items()}
             if "weights" in said:
                 own = slice(query.start, query.start + width)
                 said["weights"][own] = tilt if query.name == "gradient" else 1e3
@@ -508,7 +508,7 @@ def test_a_party_takes_its_own_weights_alone() -> None:
     parts, y = parts_of(generator, "logistic")
     for name, mine in zip(plan.names, parts, strict=True):
         block = prepared(plan, name, mine, y)
-        for query in (query for query in answered(plan, name) if "weights" in query.takes(plan, 0)):
+        for query in (query for query in answered(plan, name) if "weights" in query.takes_at(0)):
             said = told(plan, query, generator)
             others = np.ones(len(said["weights"]), dtype=bool)
             others[query.start : query.start + query.dimension] = False

@@ -131,13 +131,13 @@ def test_published_sgd1_serves_the_record_that_the_coin_names_and_no_other(relat
     assert len(owners) == 300
     for place, name in enumerate(plan.names):
         query = query_of(plan, "record", name)
-        assert query.uses(plan, 300) == np.bincount(inside[owners == place]).max()
+        assert query.uses(300) == np.bincount(inside[owners == place]).max()
         for t in range(300):
             assert query.answered_by(plan, name, t) == (owners[t] == place)
         told = {"weights": np.zeros(plan.dimension)}
-        assert query.objection(plan, 7, told | {"index": inside[7:8]}) is None
+        assert query.objection(7, told | {"index": inside[7:8]}) is None
         for wrong in (inside[7:8] + 1, inside[7:9], inside[7:7], inside[7:8].astype(float), np.array([-1])):
-            assert query.objection(plan, 7, told | {"index": wrong}) is not None
-        assert query.objection(plan, 7, told) is not None
-        assert query.objection(plan, 7, {"index": inside[7:8]}) is not None
-        assert query.objection(plan, 300, told | {"index": inside[:0]}) is not None
+            assert query.objection(7, told | {"index": wrong}) is not None
+        assert query.objection(7, told) is not None
+        assert query.objection(7, {"index": inside[7:8]}) is not None
+        assert query.objection(300, told | {"index": inside[:0]}) is not None

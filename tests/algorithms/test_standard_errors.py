@@ -290,7 +290,7 @@ def test_what_is_told_is_checked() -> None:
     plan = plan_of()
     query = query_of(plan, "gradient")
     told = told_to(query, plan, np.random.default_rng(0))
-    assert query.objection(plan, 0, told) is None
+    assert query.objection(0, told) is None
     for name, value in (("slope", [0.0]), ("slope", [math.nan]), ("unit", [1e300]), ("projection", [2**40] * 10)):
         wrong = {**told, name: np.array(value)}
-        assert "needs" in str(query.objection(plan, 0, wrong)), name
+        assert "needs" in str(query.objection(0, wrong)), name

@@ -29,7 +29,7 @@ from sottovoce.plan.problem import Named, Problem
 from sottovoce.privacy.relation import RELATIONS, Relation, either
 from sottovoce.queries.gram import ColumnSquares
 from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum
-from sottovoce.queries.projected import LengthSum, ProjectedGradient, Seen, Shape
+from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Seen, Shape
 from support import REGULARISERS, at, plan_of, told_to
 
 FEATURES, RECORDS = 3, 7
@@ -78,18 +78,18 @@ PROJECTIONS = {
 PROJECTIONS["triangular"][np.tril_indices(D)] = np.random.default_rng(5).standard_normal(D * (D + 1) // 2) * 20
 QUERIES: dict[str, Query] = {
     "squares": ColumnSquares(D),
-    "label": LabelSum(D),
+    "label": LabelSum(),
     "residual": ResidualSum(D),
     "score": ScoreSum(D),
     "square": SquareSum(D),
     "length": LengthSum(SHAPES["triangular"]),
     "length, diagonal": LengthSum(SHAPES["diagonal"]),
     **{
-        f"gradient, {name}": ProjectedGradient("gradient", SHAPES["triangular"], losses.get(name))
+        f"gradient, {name}": ProjectedGradient(SHAPES["triangular"], losses.get(name))
         for name in ("squared", "huber", "logistic", "hinge")
     },
-    "gradient, diagonal": ProjectedGradient("gradient", SHAPES["diagonal"], losses.get("logistic")),
-    "rescale": ProjectedGradient("rescale", SHAPES["vectors"], losses.get("logistic")),
+    "gradient, diagonal": ProjectedGradient(SHAPES["diagonal"], losses.get("logistic")),
+    "rescale": ScaleGradient(SHAPES["vectors"], losses.get("logistic")),
 }
 
 
@@ -200,7 +200,7 @@ def test_rows_are_asked_for_in_order() -> None:
     """Nothing is released of rows that were not projected and cut, and rows are cut once."""
     plan = plan_of(problem(), "whitened", rounds=3)
     query = {query.name: query for query in algorithms.of(plan).queries(plan, "anna")}["gradient"]
-    told = {name: np.ones(wanted.largest) for name, wanted in query.takes(plan, plan.release("gradient").first).items()}
+    told = {name: np.ones(wanted.largest) for name, wanted in query.takes_at(plan.release("gradient").first).items()}
     block, first = block_of(np.eye(3), np.ones(3)), plan.release("gradient").first
     memory = {"gradient": Seen(projection.Projected(block, np.ones(D)), {})}
     for missing in ({}, memory):
@@ -225,7 +225,7 @@ def silent(plan: Plan, blocks: Mapping[str, Block]) -> np.ndarray:
     try:
         while True:
             query = queries[ask.query]
-            assert query.objection(plan, number, ask.arrays) is None
+            assert query.objection(number, ask.arrays) is None
             answers = {
                 name: query.value(Round(plan, number, ask.arrays, block, memories[name]))
                 for name, block in blocks.items()
@@ -351,7 +351,7 @@ def test_a_cut_leaves_the_intercept_where_it_is() -> None:
     known = {"loss": Named(name="logistic"), "classes": (-1, 1), "parties": (("anna", 100),)}
     block = block_of(np.full((100, FEATURES), 0.1), labels, **known)
     one = np.where(np.arange(D) < FEATURES, 0.0, 1.0)[:, None]
-    query = ProjectedGradient("rescale", Shape(D, "vectors", 1), losses.get("logistic"))
+    query = ScaleGradient(Shape(D, "vectors", 1), losses.get("logistic"))
     odds = np.array([math.log(42 / 58)])
     for slope in (0.1, 0.5, 0.55, 1.0):
         told = {**query.shape.told(one), "cut": [0.1], "point": [0.0], "offset": odds, "slope": np.array([slope])}

@@ -644,7 +644,7 @@ def test_two_queries_of_one_round_are_stored_apart(small_plan: MakePlan, tmp_pat
         arrays = {"curvatures": np.ones(4), "index": np.array([2])}
 
         def taken(query: str, arrays: dict[str, Any] = arrays) -> dict[str, Any]:
-            return {name: arrays[name] for name in query_of(plan, query).takes(plan, 1) if name in arrays}
+            return {name: arrays[name] for name in query_of(plan, query).takes_at(1) if name in arrays}
 
         first = [ask(party, plan, 1, query=query, **taken(query)) for query in ("choice", "coordinates")]
         assert [frame.kind for frame in first] == ["answer", "answer"]
@@ -925,7 +925,7 @@ def drain(party: Party, fields: dict[str, Any]) -> str:
 def told_of(plan: Plan, query: Query, number: int) -> dict[str, Any]:
     """What the query takes in that round, as far as its own words and the public coin say."""
     try:
-        told = {name: wanted.example() for name, wanted in query.takes(plan, number).items()}
+        told = {name: wanted.example() for name, wanted in query.takes_at(number).items()}
         if query.name == "record" and 0 <= number < plan.rounds:
             told["index"] = named_records(plan)[1][number : number + 1]
     except (IndexError, ValueError):  # a round that the plan does not have

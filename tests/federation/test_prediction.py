@@ -747,8 +747,7 @@ class Keeping(Algorithm):
         del plan
         return np.arange(1.0, rows.dimension + 1)
 
-    def own_weights(self, plan: Plan, memory: Any) -> Any:
-        del plan
+    def own_weights(self, memory: Any) -> Any:
         return memory
 
 

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,15 +56,9 @@ class Scores(Derived):
     name = "scores"
     title: ClassVar[str] = "scores"
 
-    def __init__(self, source: Rows) -> None:
-        self.source = source
-        self.length = 1
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
-        return {"weights": Reals((self.source.width,))}
-
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:
-        return Reals((plan.records,))
+    def __init__(self, source: Rows, records: int) -> None:
+        self.source, self.length = source, records
+        self.takes = {"weights": Reals((source.width,))}
 
     def derive(self, rows: NDArray[Any], told: Told) -> Array:
         return np.asarray(rows @ told["weights"], dtype=np.float64)
@@ -100,7 +94,7 @@ class Shows(Algorithm):
         norm = part.preparation.bounds.row_norm
         assert norm is not None
         own = Rows(norm / plan.entry_scale, part.stop - part.start)
-        return own, Scores(own), Total()
+        return own, Scores(own, plan.records), Total()
 
     def coordinate(self, plan: Plan) -> Coordination:
         yield Ask("total", round=0)

@@ -246,7 +246,7 @@ def under_fixed_coins(plan: Plan, X: Array, y: Array, weights: Sequence[Array]) 
     queries = queries_of(PrivateNewton(), plan, plan.names[0])
     gradient = queries["gradient"]
     assert isinstance(gradient, JointGradient)
-    told = [("gram", {}), *(("gradient", gradient.asked_at(each)) for each in weights)]
+    told = [("gram", {}), *(("gradient", gradient.message(each)) for each in weights)]
     asks = [Opened(name, number, each, np.zeros(0, dtype=np.int64), 0.0) for number, (name, each) in enumerate(told)]
     sums = SealedColumns(plan, data, "world").exact(asks, keys)
     steps = [plan.release(one.query).step * np.asarray(queries[one.query].noise_weights) for one in asks]

@@ -195,7 +195,7 @@ def pads_seen(wire: Watched, federation: sv.Federation, fitted: Any, seeds: dict
             continue
         asked = transcript.after(said.query, said.round, said.arrays)
         ((receiver, words),) = reply.arrays.items()
-        like = dealt_like("look-up", stage.piece, place, gradient.lookup(plan, said.arrays))
+        like = dealt_like("look-up", stage.piece, place, gradient.lookup(said.arrays))
         raw = unpacked_box(words)
         dealt = unpack(raw[: len(pack(like, place.bits))], like, place.bits)
         for other in plan.names:

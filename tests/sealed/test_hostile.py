@@ -52,7 +52,7 @@ def hostile(solver: str = "newton", **fields: Any) -> Hostile:
 
 
 def told_of(h: Hostile) -> dict[str, Any]:
-    return dict(h.query("gradient").asked_at(np.linspace(-1, 1, h.plan.dimension)))
+    return dict(h.query("gradient").message(np.linspace(-1, 1, h.plan.dimension)))
 
 
 def say(h: Hostile, name: str, told: dict[str, Any], piece: Any = (0, 8), number: int = 1, **sent: Any) -> Frame:

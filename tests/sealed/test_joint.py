@@ -55,7 +55,7 @@ def told_for(plan: Plan, name: str, seed: int = 0, steep: float = 3.0, length: f
     """What a first round of a query may be told: hostile weights, chances of 0 and 1, and a P near the cap."""
     rng, query = np.random.default_rng(seed), queries_of(plan)[name]
     found = {}
-    for part, wanted in query.takes(plan, plan.release(name).first).items():
+    for part, wanted in query.takes_at(plan.release(name).first).items():
         found[part] = wanted.example()
         if part == "weights":
             found[part] = steep * rng.standard_normal(wanted.shape)
@@ -76,7 +76,7 @@ def opened(plan: Plan, parts: list[Block], name: str, told: dict[str, Any], form
     """The sum of these parties without noise, in units of 1."""
     clear = Still(plan, form or ColumnsWhitened(), parts, np.random.default_rng(3))
     query = clear.queries[0][name]
-    assert query.objection(plan, plan.release(name).first, told) is None
+    assert query.objection(plan.release(name).first, told) is None
     return clear.exact(query, told, plan.release(name).first)
 
 
@@ -147,7 +147,7 @@ def test_a_record_that_is_null_at_one_party_adds_nothing(place: int) -> None:
         assert not opened(plan, parts, name, told_for(plan, name)).any()
     newton = plan_for(9, (2, 1, 2), form=PrivateNewton(), options=Newton())
     query = queries_of(newton, PrivateNewton())["gradient"]
-    told = query.asked_at(np.ones(newton.dimension))
+    told = query.message(np.ones(newton.dimension))
     assert not opened(newton, parts_of(newton, X, y), "gradient", told, PrivateNewton()).any()
 
 
@@ -157,27 +157,27 @@ def test_a_projection_that_makes_rows_too_long_is_refused() -> None:
         query = queries_of(plan)[name]
         for length, fits in ((0.999, True), (1.001, False), (10.0, False)):
             told = told_for(plan, name, length=length * math.sqrt(LONGEST))
-            assert (query.objection(plan, first, told) is None) is fits
-        assert "int64" in str(query.objection(plan, first, {**told, "projection": told["projection"] * 2.0}))
+            assert (query.objection(first, told) is None) is fits
+        assert "int64" in str(query.objection(first, {**told, "projection": told["projection"] * 2.0}))
     late = {part: value for part, value in told_for(plan, "gradient").items() if part != "projection"}
     query = queries_of(plan)["gradient"]
-    assert query.objection(plan, 3, late) is None
-    assert query.objection(plan, 2, late) is not None  # the first round tells P
-    assert query.objection(plan, 3, told_for(plan, "gradient")) is not None  # and no other
-    assert query.lookup(plan, late).projection is None
+    assert query.objection(3, late) is None
+    assert query.objection(2, late) is not None  # the first round tells P
+    assert query.objection(3, told_for(plan, "gradient")) is not None  # and no other
+    assert query.lookup(late).projection is None
 
 
 @pytest.mark.parametrize("intercept", [True, False])
 def test_scales_and_chances_that_pass_the_bound_are_refused(intercept: bool) -> None:
     plan = plan_for(50, (2, 2), fit_intercept=intercept)
     query, told = queries_of(plan)["rescale"], told_for(plan, "rescale")
-    assert query.objection(plan, 40, told) is None
+    assert query.objection(40, told) is None
     size = 1 + intercept
     for scales in ([257, 0], [256, 1], [182, 182], [-1, 0]):
         if intercept or abs(scales[0]) > 256 or scales[0] < 0:
-            assert query.objection(plan, 40, {**told, "scales": np.array(scales)[:size]}) is not None
-    assert query.objection(plan, 40, {**told, "scales": np.array([256, 0])[:size]}) is None
-    assert query.objection(plan, 40, {**told, "chances": told["chances"] * 2 + 1}) is not None
+            assert query.objection(40, {**told, "scales": np.array(scales)[:size]}) is not None
+    assert query.objection(40, {**told, "scales": np.array([256, 0])[:size]}) is None
+    assert query.objection(40, {**told, "chances": told["chances"] * 2 + 1}) is not None
 
 
 @pytest.mark.parametrize("parties", [2, 5, 16])
@@ -204,7 +204,7 @@ def test_noise_does_not_depend_on_what_is_told() -> None:
     terms = []
     for scales in ([256, 0], [181, 181], [250, 55]):
         told = {**told_for(plan, "rescale"), "scales": np.array(scales)}
-        table = query.lookup(plan, told)
+        table = query.lookup(told)
         terms.append(float(np.linalg.norm(table.scales)) * plan.release("rescale").step)
     assert max(terms) <= query.sensitivity("zero-out")
     assert max(terms) >= 0.99
@@ -217,10 +217,10 @@ def test_gradients_of_rows_are_on_a_grid_of_slopes_that_are_a_power_of_two() -> 
         query = queries_of(plan, form)["gradient"]
         assert isinstance(query, JointGradient)
         assert (query.bound, plan.numbers.slope_bound, plan.release("gradient").step) == (cut, cut, cut * 2.0**-8)
-        told = query.asked_at(np.full(plan.dimension, 0.1))
-        table = query.lookup(plan, told)
+        told = query.message(np.full(plan.dimension, 0.1))
+        table = query.lookup(told)
         assert (table.index, table.weight, table.matrix, table.twice) == ("residual", "null", "rows", True)
-        assert query.objection(plan, 1, told) is None
+        assert query.objection(1, told) is None
 
 
 def test_what_cannot_be_looked_up_is_said() -> None:

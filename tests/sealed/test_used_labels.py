@@ -50,7 +50,7 @@ def opened(folder: Path, *, ledgers: bool = True) -> Hostile:
 
 
 def told_of(h: Hostile, weight: float) -> dict[str, Any]:
-    return dict(h.query("gradient").asked_at(np.array([weight, 0.0])))
+    return dict(h.query("gradient").message(np.array([weight, 0.0])))
 
 
 def scores(h: Hostile, weight: float, number: int) -> Frame:
@@ -201,7 +201,7 @@ def read_by_another_party(h: Hostile, file: Path) -> tuple[Any, Any]:
     for weight, box in boxes.items():
         at = TranscriptHash().after("gradient", number, told_of(h, weight)).label("look-up 0", whole)
         padded.append(np.frombuffer(unbox(group, at, WHO, unpacked_box(box)), dtype=np.int8))
-    table = h.query("gradient").lookup(h.plan, told_of(h, 1.0))
+    table = h.query("gradient").lookup(told_of(h, 1.0))
     run: Any = h.parties[WHO]._run
     return (padded[1] - padded[0]) * (table.level / 2**FINE), run.rows.dense_rows(1)[:, 0]
 
@@ -217,7 +217,7 @@ def test_a_copy_without_a_ledger_has_other_pads_for_other_numbers(
 ) -> None:
     """So who has the key of the boxes reads nothing; planted labels without what was told show the column."""
     h = opened(tmp_path, ledgers=False)
-    monkeypatch.setattr(JointGradient, "asked_at", one_level)
+    monkeypatch.setattr(JointGradient, "message", one_level)
     read, column = read_by_another_party(h, tmp_path / "copy")
     near = 0.02  # a step of a score and one of a row
     assert np.abs(read - column).max() > near  # eight uniform bytes are all that near with a chance below 1e-6

@@ -135,7 +135,7 @@ def test_by_columns_gradients_have_the_noise_that_is_declared(relation: Any) -> 
     assert isinstance(query, JointGradient)
     seen: dict[Pool, list[Opened]] = {pool: [] for pool in POOLS}
     for number in range(rounds):
-        ask = Ask("gradient", query.asked_at(rng.normal(size=2 * width)))
+        ask = Ask("gradient", query.message(rng.normal(size=2 * width)))
         run.sum(number, ask)
         for pool in POOLS:
             seen[pool].append(run.left(number, ask, pool))
@@ -251,7 +251,7 @@ def played() -> tuple[_Protocol, Ask]:
     side, run, _ = by_columns(plan.model_copy(update={"parties": tuple((name, 8) for name in plan.names)}))
     query = side.queries[plan.names[0]]["gradient"]
     assert isinstance(query, JointGradient)
-    return run, Ask("gradient", query.asked_at(np.random.default_rng(9).normal(size=6)))
+    return run, Ask("gradient", query.message(np.random.default_rng(9).normal(size=6)))
 
 
 def rows_of(run: _Protocol, name: str) -> NDArray[np.int64]:
@@ -327,4 +327,4 @@ def test_the_masks_keep_the_dealer_from_products_with_its_own_numbers(monkeypatc
 def look_up_of(run: _Protocol, ask: Ask) -> LookUp:
     query = run.side.queries[run.plan.names[0]]["gradient"]
     assert isinstance(query, JointGradient)
-    return query.lookup(run.plan, ask.arrays)
+    return query.lookup(ask.arrays)

@@ -52,7 +52,7 @@ def away(parties: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
     rows = np.hstack([run.runs[name]._engine._own.astype(np.int64) for name in plan.names])
     query, found = side.queries[plan.names[0]]["gradient"], 0
     assert isinstance(query, JointGradient)
-    for number, ask in enumerate((Ask("gram"), Ask("gradient", query.asked_at(rng.normal(size=2 * parties))))):
+    for number, ask in enumerate((Ask("gram"), Ask("gradient", query.message(rng.normal(size=2 * parties))))):
         try:
             run.sum(number, ask)
         except WireError:

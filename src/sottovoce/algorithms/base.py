@@ -133,7 +133,7 @@ class Algorithm(ABC):
         """A new memory with what lasted put back."""
         return memory
 
-    def own_weights(self, plan: Plan, memory: Any) -> Array | None:  # noqa: ARG002
+    def own_weights(self, memory: Any) -> Array | None:  # noqa: ARG002
         """At the end of a run with models="kept": the party's weights on its own prepared rows. They stay with it."""
         return None
 

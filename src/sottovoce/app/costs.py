@@ -201,8 +201,8 @@ def sealed_columns(plan: Plan, form: Algorithm) -> SealedColumns:
             dealt += place.bits * width * (width + 1) // 16
             products += width**2
         if isinstance(query, JointSum):
-            told = {name: wanted.example() for name, wanted in query.takes(plan, release.first).items()}
-            lookup = query.lookup(plan, told) if query.program == "look-up" else None
+            told = {name: wanted.example() for name, wanted in query.takes_at(release.first).items()}
+            lookup = query.lookup(told) if query.program == "look-up" else None
             programs += [(1, "factor", None)] if query.factored else []
             programs.append((release.count, query.program, lookup))
             products += release.count * width * (parties + 1)

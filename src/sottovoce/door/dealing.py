@@ -44,7 +44,7 @@ class DealingGate:
 
         def made() -> Share:
             sealer.check(call)
-            if not set(query.takes(self._plan, number)) <= set(call.said):
+            if not set(query.takes_at(number)) <= set(call.said):
                 raise RefusedError(f"query {query.name!r} in round {number} is asked with all that it takes.")
             if call.attempt > spare:
                 raise RefusedError(f"the plan has {spare} spare releases for sums without a party, and no more.")

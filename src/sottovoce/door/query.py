@@ -24,7 +24,6 @@ from sottovoce.privacy.relation import Relation, distance
 if TYPE_CHECKING:
     from sottovoce.plan.plan import Plan
     from sottovoce.plan.problem import Problem
-    from sottovoce.plan.release import Release
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -149,7 +148,7 @@ class Scheduled(Turn):
     one_a_round: ClassVar[bool] = True
 
     def __init__(self, words: str, places: Callable[[Plan], Integers]) -> None:
-        super().__init__(words, lambda plan, party: True)  # noqa: ARG005
+        super().__init__(words, lambda *_: True)
         self._places = places
 
     def __call__(self, plan: Plan, party: str, number: int) -> bool:
@@ -169,7 +168,7 @@ class InTurn(Turn):
     one_a_round: ClassVar[bool] = True
 
     def __init__(self, query: str) -> None:
-        super().__init__("one party after the other", lambda plan, party: True)  # noqa: ARG005
+        super().__init__("one party after the other", lambda *_: True)
         self._query = query
 
     def __call__(self, plan: Plan, party: str, number: int) -> bool:
@@ -182,13 +181,13 @@ class InTurn(Turn):
         return max(0, -(-(count - place % len(plan.names)) // len(plan.names)))
 
 
-everyone = Turn("every party", lambda plan, party: True)  # noqa: ARG005
+everyone = Turn("every party", lambda *_: True)
 label_party = Turn("the party that has the labels", lambda plan, party: party == plan.label_party_name)
 all_but_label_party = Turn("every party but that with the labels", lambda plan, party: party != plan.label_party_name)
 
 
 class Query(ABC):
-    """A function of private rows that carries its bound.
+    """A function of private rows that carries its bound, made for one party of a plan.
 
     `bound` is the most that one record adds to the value, in the l2 norm weighted by `noise_weights`; entry k gets
     noise of standard deviation std / noise_weights[k]. `rounding_entries` is the sum of the squared weights of the
@@ -207,18 +206,21 @@ class Query(ABC):
     optional: ClassVar[bool] = False  # whether a plan may do without a release of it
     as_needed: ClassVar[bool] = False  # whether what was released decides in which of its rounds a run asks
     one_by_one: ClassVar[bool] = False  # whether each party is asked on its own, told what those before it said
+    most_asked: int | None = None  # how often a run asks the party, where that is less than the rounds it may ask in
     bound: float
     noise_weights: Array | float = 1.0
     rounding_entries: float
     length: int  # how many numbers an answer has
+    limits: ClassVar[tuple[float, float]] = (-LARGEST, LARGEST)  # of the numbers of an exact answer
+    takes: Mapping[str, Reals] = {}  # what a message must carry: names, shapes and limits
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """What a message of that round must carry: names, shapes and limits."""
-        return {}
+    def takes_at(self, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+        """What the message of that round must carry, where rounds differ."""
+        return self.takes
 
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: Told) -> str | None:
         """Why a message is refused, or None. Made of the plan and the message alone."""
-        return misfit(self.takes(plan, number), told)
+        return misfit(self.takes_at(number), told)
 
     def follows_from(self, told: Told, memory: Any) -> Told:  # noqa: ARG002
         """All public numbers that the value follows from: those of the message, and of earlier ones what is in memory.
@@ -228,22 +230,23 @@ class Query(ABC):
         """
         return told
 
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
-        """What the exact value is, shape and limits, where the message of that round said `told`."""
-        return Reals((self.length,))
+    @property
+    def gives(self) -> Reals:
+        """Type, shape and limits of the exact value."""
+        return Reals((self.length,), *self.limits)
 
-    def rejection(self, plan: Plan, number: int, told: Told, value: NDArray[Any]) -> str | None:
+    def gives_at(self, number: int, told: Told) -> Reals:  # noqa: ARG002
+        """The same in the round of that number, where the message said `told`."""
+        return self.gives
+
+    def rejection(self, number: int, told: Told, value: NDArray[Any]) -> str | None:
         """Why an answer without noise, or a choice, cannot be one, or None: for who gets it, from public numbers."""
-        wanted = self.gives(plan, number, told)
+        wanted = self.gives_at(number, told)
         return None if wanted.fits(value) else f"has to be {wanted}"
 
-    def uses(self, plan: Plan, times: int) -> int:  # noqa: ARG002
+    def uses(self, times: int) -> int:
         """In how many of `times` releases under this name one record takes part at most."""
         return times
-
-    def asked(self, plan: Plan, party: str, release: Release) -> int:
-        """How often a run asks the party at most; where the data decide, less than the rounds it may be asked in."""
-        return self.answered_by.rounds(plan, party, release.first, release.count)
 
     def sensitivity(self, relation: Relation) -> float:
         """The largest weighted l2 distance between the values on two neighbours."""
@@ -285,20 +288,21 @@ class Choice(Query):
     stays: ClassVar[bool] = False
     candidate: ClassVar[str]  # what is chosen, in errors
     candidates: int  # how many there are at most
+    places: int  # of its values, a pair of signs counted once
     largest_std: float  # noise up to which the sensitivity's room for floating point suffices
     rounding_entries = 1.0
     length = 1
 
-    def gives(self, plan: Plan, number: int, told: Told) -> Wholes:
+    @property
+    def gives(self) -> Wholes:
         """The place of a candidate, or its code."""
-        most = self.places(plan, number, told)
-        if not self.signed:
-            return Wholes((1,), 0, most - 1)
-        return (Wholes if self.stays else Codes)((1,), -most, most)
+        return self.place_among(self.places)
 
-    def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
-        """Among how many values, a pair of signs counted once, the message of that round has it choose."""
-        return self.candidates
+    def place_among(self, places: int) -> Wholes:
+        """One of so many places, or its code."""
+        if not self.signed:
+            return Wholes((1,), 0, places - 1)
+        return (Wholes if self.stays else Codes)((1,), -places, places)
 
 
 class NoisyRows(Query):

@@ -102,7 +102,7 @@ class SealedGate(Gate):
             sealer = self._sealer
             if self._public.sealing is None:
                 raise LeakError(f"the plan seals no sums, and {query.name!r} is asked as one; nothing was released.")
-            if not set(query.takes(self._public, round.number)) <= set(call.said):
+            if not set(query.takes_at(round.number)) <= set(call.said):
                 raise RefusedError(f"query {query.name!r} in round {round.number} is asked with all that it takes.")
             self._recall()
             label = label_of(query.name, round.number, call, query.follows_from(round.told, round.memory))

@@ -181,7 +181,7 @@ class Helper(Answering):
         release = run.plan.release(frame.query)
         if query is None or not release.first <= number < release.first + release.count:
             raise RefusedError(f"query {frame.query!r} in round {number} is not in the plan; nothing was dealt.")
-        reason = query.objection(run.plan, number, told)
+        reason = query.objection(number, told)
         if reason is not None:
             raise RefusedError(f"query {frame.query!r} in round {number} {reason}.")
         return query

@@ -343,7 +343,7 @@ class Party(Answering):
         told = frame.arrays
         if run.columns is not None:
             told = {name: array for name, array in told.items() if name in Call.read(frame.text).said}
-        reason = query.objection(run.plan, frame.round, told)
+        reason = query.objection(frame.round, told)
         if reason is not None:
             raise RefusedError(f"query {frame.query!r} in round {frame.round} {reason}.")
         if run.gate.behind() and not self._made_again(run):
@@ -470,7 +470,7 @@ class Party(Answering):
             return
         if run.gate.behind() and not self._made_again(run):
             raise RefusedError(f"{self.name} keeps no model of this plan: what it remembered of the run is lost.")
-        weights = run.form.own_weights(run.plan, run.memory)
+        weights = run.form.own_weights(run.memory)
         if weights is not None:
             self.predictor.keep(frame.plan, own_part(run.plan, self.name, weights))
 

@@ -191,7 +191,7 @@ def answered(party: str, plan: Plan, query: Query, told: Told, reply: Reply) -> 
         raise WireError(f"{_where(party, frame)} {got}, not with {name!r} alone.")
     if exact or isinstance(query, Choice):
         whole = exact and isinstance(query, Choice)  # a choice without noise, which is sent as a float
-        reason = query.rejection(plan, frame.round, told, _as_wholes(found) if whole else found)
+        reason = query.rejection(frame.round, told, _as_wholes(found) if whole else found)
     else:
         wanted = on_the_grid(plan, query, release)
         reason = None if wanted.fits(found) else f"has to be {wanted}"

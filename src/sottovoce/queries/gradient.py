@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +13,6 @@ from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.door.query import Plain, Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import ClassesLoss, Loss
-from sottovoce.plan.plan import Plan
 
 Array = NDArray[np.float64]
 
@@ -35,27 +33,21 @@ class GradientSum(Query):
             raise InputError(f"slope_bound={slope_bound!r} must be a positive finite number.")
         self.slope_bound, self.loss = slope_bound, loss
         self.bound, self.length, self.rounding_entries = slope_bound, dimension, float(dimension)
+        self.takes = {"weights": Reals((dimension,))}
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The weights."""
-        return {"weights": Reals((self.length,))}
-
-    def asked_at(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:  # noqa: ARG002
-        """What is sent to ask for it at these weights; `gram` is an opened Gram matrix, where there is one."""
+    def message(self, weights: Array, _gram: Array | None = None) -> dict[str, NDArray[Any]]:
+        """What asks for it at these weights; the second argument is an opened Gram matrix, where there is one."""
         return {"weights": weights.ravel()}
 
     def joint_step(self, bits: int) -> float | None:
-        """That of a slope times an entry."""
         return float(2.0 ** (math.ceil(math.log2(self.slope_bound)) - 2 * bits))
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows."""
         check_norm(round.rows)
         term = clipped_derivative(self.loss, self.slope_bound, round.rows.bits)
         return round.rows.weighted_sum(self.weights(round), term).ravel()
 
     def weights(self, round: Round) -> Array:
-        """Those of the message."""
         return round.told["weights"]
 
 
@@ -69,7 +61,6 @@ class ColumnSizes(Plain):
         self.length = dimension
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows."""
         return round.rows.gram_diagonal()
 
 
@@ -86,7 +77,6 @@ class ClassesSum(GradientSum):
         super().__init__(dimension * loss.outputs, slope_bound, loss)
 
     def weights(self, round: Round) -> Array:
-        """A column for each class."""
         return np.asarray(round.told["weights"].reshape(-1, self.loss.outputs))
 
 

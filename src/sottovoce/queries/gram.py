@@ -43,15 +43,12 @@ class GramMatrix(Query):
         return np.where(self.places[0] == self.places[1], 1.0, math.sqrt(2.0))
 
     def sensitivity(self, relation: Relation) -> float:
-        """The square, or sqrt 2 times that."""
         return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def joint_step(self, bits: int) -> float | None:
-        """That of products of entries."""
         return float(4.0**-bits)
 
     def value(self, round: Round) -> Array:
-        """The upper triangle, row by row."""
         check_norm(round.rows)
         return np.asarray(round.rows.gram()[self.places])
 
@@ -77,10 +74,8 @@ class ColumnSquares(Query):
         self.length, self.rounding_entries = dimension, float(dimension)
 
     def sensitivity(self, relation: Relation) -> float:
-        """1, or sqrt 2."""
         return either(relation, zero_out=self.bound, replace_one=math.sqrt(2.0) * self.bound)
 
     def value(self, round: Round) -> Array:
-        """One number for each column."""
         check_norm(round.rows)
         return round.rows.gram_diagonal()

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.query import Query, Reals, Round, Told, Wholes, misfit
+from sottovoce.door.query import Query, Reals, Round, Told, Wholes
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Weighted
 from sottovoce.plan.plan import Plan
@@ -25,7 +25,7 @@ from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries import gradient
 from sottovoce.queries.gradient import GradientSum
 from sottovoce.queries.numbers import LabelSum, NumberSum, ResidualSum, WeightSum
-from sottovoce.queries.projected import POSITIVE
+from sottovoce.queries.projected import POSITIVE, first_round
 from sottovoce.sealed.tables import (
     CHANCE_BITS,
     LEVELS,
@@ -54,16 +54,15 @@ class JointSum(Query):
     factored: ClassVar[bool] = False  # whether rows are whitened and clipped: P is told in the first of its rounds
     rounding_entries = 0.0
 
-    def lookup(self, plan: Plan, told: Told) -> LookUp:  # noqa: ARG002
+    def lookup(self, _told: Told) -> LookUp:
         """What is looked up, of public numbers; P where this message tells it."""
         raise LeakError(f"query {self.name!r} looks nothing up.")
 
-    def projection(self, plan: Plan, told: Told) -> Integers | None:  # noqa: ARG002
+    def projection(self, _told: Told) -> Integers | None:
         """P, (dimension, width), where this message tells it."""
         return None
 
-    def value(self, round: Round) -> Array:  # noqa: ARG002
-        """None."""
+    def value(self, _round: Round) -> Array:
         raise LeakError(f"query {self.name!r} is opened over all parties; no party has a value of it.")
 
 
@@ -91,16 +90,12 @@ class JointGradient(JointSum, GradientSum):
         self.slope_bound = 2.0 ** math.ceil(math.log2(slope_bound))
         self.bound = self.slope_bound * math.sqrt(problem.row_square)
         self.records, self.rounding_entries = problem.records, 0.0
+        self.takes = slope_takes(self.length)
 
     def joint_step(self, bits: int) -> float | None:
-        """That of a slope of one bit times an entry."""
         return float(self.slope_bound * 2.0**-bits)
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """Weights, level and chances."""
-        return slope_takes(self.length)
-
-    def asked_at(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:
+    def message(self, weights: Array, gram: Array | None = None) -> dict[str, NDArray[Any]]:
         """Of a table that reaches beyond the scores, by an opened Gram matrix; without one by the longest row."""
         spread = math.sqrt(float(weights @ weights)) / 4
         if gram is not None:
@@ -110,12 +105,42 @@ class JointGradient(JointSum, GradientSum):
         level = slope_level(self.loss, self.slope_bound, spread)
         return {**look_up_told(weights, level), "chances": slope_chances(self.loss, self.slope_bound, level)}
 
-    def lookup(self, plan: Plan, told: Told) -> LookUp:  # noqa: ARG002
-        """The slope of the loss."""
+    def lookup(self, told: Told) -> LookUp:
         return slope_lookup(self.loss.kind == "classification", told)
 
 
-class WholeLength(JointSum):
+class WhitenedSum(JointSum):
+    """A sum over rows that are whitened by a P, which is told as its lower triangle, in whole numbers.
+
+    A party refuses a P that makes a row longer than the levels of its length reach.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.plan, self.length = cast("Plan", problem), problem.dimension
+
+    @property
+    def projection_takes(self) -> dict[str, Reals]:
+        """What a message has of P; none that fits has a larger entry."""
+        d, most = self.plan.dimension, 2 ** (exponent_of(self.plan) // 2)
+        return {"projection": Wholes((d * (d + 1) // 2,), -most, most)}
+
+    def projection(self, told: Told) -> Integers | None:
+        if "projection" not in told:
+            return None
+        matrix = np.zeros((self.plan.dimension, self.plan.dimension), dtype=np.int64)
+        matrix[np.tril_indices(self.plan.dimension)] = told["projection"]
+        return matrix
+
+    def objection(self, number: int, told: Told) -> str | None:
+        if (wrong := super().objection(number, told)) is not None:
+            return wrong
+        matrix = self.projection(told)
+        if matrix is None or fits_clip(matrix, exponent_of(self.plan), self.plan.row_square):
+            return None
+        return "needs a 'projection' that makes no row longer than the levels of the clip reach"
+
+
+class WholeLength(WhitenedSum):
     """sum_i of a bit with the mean min(1, |P'x_i| / 2C); C is the plan's, P is told.
 
     Guarantee: bits are 0 or 1, so both relations move it by at most 1. Edges: 0 for a record that is null at one party,
@@ -126,33 +151,23 @@ class WholeLength(JointSum):
     title: ClassVar[str] = "the mean length of the whitened rows"
     program: ClassVar[Literal["length", "look-up"]] = "length"
     bound = 1.0
-    length = 1
 
     def __init__(self, problem: Problem) -> None:
-        self.dimension = problem.dimension
+        super().__init__(problem)
+        self.length = 1
 
     def sensitivity(self, relation: Relation) -> float:
         """1: no bit is below 0."""
         return either(relation, zero_out=1.0, replace_one=1.0)
 
-    def joint_step(self, bits: int) -> float | None:  # noqa: ARG002
-        """That of sums of bits."""
+    def joint_step(self, _bits: int) -> float | None:
         return float(2.0**-UNIT_BITS)
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """P as its lower triangle."""
-        return projection_takes(plan)
-
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
-        """P may make no row longer than levels reach."""
-        return misfit(self.takes(plan, number), told) or too_long(plan, told)
-
-    def projection(self, plan: Plan, told: Told) -> Integers | None:
-        """As told."""
-        return lower_triangle(plan, told)
+    def takes_at(self, _number: int) -> Mapping[str, Reals]:
+        return self.projection_takes
 
 
-class WholeGradient(JointSum):
+class WholeGradient(WhitenedSum):
     """sum_i f_i r_i P'x_i / (32 C), f_i <= 31 min(1, C / |P'x_i|) a whole number, r_i a bit whose mean is the slope.
 
     Guarantee: zero-out moves it by at most 31/32, replace-one by twice that, whatever P, weights and chances are: for
@@ -166,26 +181,17 @@ class WholeGradient(JointSum):
     bound = MOST_FACTOR / 2.0**FACTOR_BITS
 
     def __init__(self, problem: Problem) -> None:
-        self.length, self.loss = problem.dimension, problem.scaled_loss
+        super().__init__(problem)
+        self.loss, self.takes = problem.scaled_loss, slope_takes(self.length)
         check_slopes(self.loss)
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+    def takes_at(self, number: int) -> Mapping[str, Reals]:
         """Weights, level and chances; in the first round P."""
-        every = slope_takes(self.length)
-        first = not plan.has(self.name) or number == plan.release(self.name).first
-        return every | projection_takes(plan) if first else every
+        first = first_round(self.plan, self.name)
+        return {**self.takes, **self.projection_takes} if number == first or math.isinf(first) else self.takes
 
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
-        """P may make no row longer than levels reach."""
-        return misfit(self.takes(plan, number), told) or too_long(plan, told)
-
-    def projection(self, plan: Plan, told: Told) -> Integers | None:
-        """As the first round told it."""
-        return lower_triangle(plan, told)
-
-    def lookup(self, plan: Plan, told: Told) -> LookUp:
-        """The slope of the loss."""
-        return slope_lookup(self.loss.kind == "classification", told, self.projection(plan, told), factored=True)
+    def lookup(self, told: Told) -> LookUp:
+        return slope_lookup(self.loss.kind == "classification", told, self.projection(told), factored=True)
 
 
 class ScoreSums(JointSum):
@@ -200,22 +206,16 @@ class ScoreSums(JointSum):
     twice: ClassVar[bool] = True
 
     def __init__(self, problem: Problem) -> None:
-        self.dimension = problem.dimension
+        self.takes = {"weights": Reals((problem.dimension,))}
 
-    def joint_step(self, bits: int) -> float | None:  # noqa: ARG002
-        """That of sums of bits."""
+    def joint_step(self, _bits: int) -> float | None:
         return float(2.0**-UNIT_BITS)
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The weights of a score."""
-        return {"weights": Reals((self.dimension,))}
 
     def means(self, scores: Array) -> Array:
         """Of the bits at scores."""
         raise NotImplementedError
 
-    def lookup(self, plan: Plan, told: Told) -> LookUp:  # noqa: ARG002
-        """Around a score of 0."""
+    def lookup(self, _told: Told) -> LookUp:
         chances = chances_of(self.means(scores_at(LEVELS, self.level)))[None]
         return LookUp(chances, self.level, "score", "null", "one", self.twice, False, UNIT)
 
@@ -259,38 +259,32 @@ class ScaleLookup(ScoreSums):
     level: ClassVar[float] = 0.5
 
     def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
         self.length = 1 + problem.fit_intercept
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """Weights, chances for each label, and b."""
-        takes = slope_takes(self.dimension, self.length)
+        takes = slope_takes(problem.dimension, self.length)
         del takes["level"]
-        return {**takes, "scales": Wholes((self.length,), 0, 2**UNIT_BITS)}
+        self.takes = {**takes, "scales": Wholes((self.length,), 0, 2**UNIT_BITS)}  # b
 
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: Told) -> str | None:
         """No term is longer than 1."""
-        wrong = misfit(self.takes(plan, number), told)
+        wrong = super().objection(number, told)
         if wrong is None and int((told["scales"] ** 2).sum()) > 4**UNIT_BITS:
             wrong = f"needs 'scales' of a length of at most {2**UNIT_BITS}"
         return wrong
 
-    def lookup(self, plan: Plan, told: Told) -> LookUp:  # noqa: ARG002
-        """As told."""
+    def lookup(self, told: Told) -> LookUp:
         return LookUp(told["chances"], self.level, "label", "null", "one", True, False, told["scales"])
 
 
-class Held(NumberSum):
+class HeldSum(NumberSum):
     """A sum of the party that has the labels, over its own columns; the others add 0."""
 
     part: Part | None  # of that party, at that party
 
-    def __init__(self, problem: Problem, party: str, *more: Any) -> None:
-        super().__init__(problem.dimension, *more)
+    def __init__(self, problem: Problem, party: str, *about: Any) -> None:
+        super().__init__(*about)
         self.part = problem.part(party) if party == problem.label_party_name else None
 
     def value(self, round: Round) -> Array:
-        """The sum, exact on its grid."""
         if self.part is None:
             return np.zeros(1)
         told = dict(round.told)
@@ -300,15 +294,18 @@ class Held(NumberSum):
         return super().value(round._replace(told=told))
 
 
-class HeldLabels(Held, LabelSum):
+class HeldLabels(HeldSum, LabelSum):
     """sum_i y_i of labels in [-1, 1], of the party that has them."""
 
 
-class HeldResiduals(Held, ResidualSum):
+class HeldResiduals(HeldSum, ResidualSum):
     """sum_i min(1, |x_i'w - y_i|) by the columns of the party that has the labels."""
 
+    def __init__(self, problem: Problem, party: str) -> None:
+        super().__init__(problem, party, problem.dimension)
 
-class HeldWeights(Held, WeightSum):
+
+class HeldWeights(HeldSum, WeightSum):
     """sum_i of the weights of the classes, each in (0, 1], of the party that has the labels."""
 
     def __init__(self, problem: Problem, party: str, loss: Weighted) -> None:
@@ -327,29 +324,6 @@ def slope_lookup(classes: bool, told: Told, projection: Integers | None = None, 
     weight: Literal["factor", "null"] = "factor" if factored else "null"
     level, one = float(told["level"][0]), np.ones(1, dtype=np.int64)
     return LookUp(told["chances"], level, index, weight, matrix, not classes, classes, one, projection)
-
-
-def projection_takes(plan: Plan) -> dict[str, Reals]:
-    """P as its lower triangle, in whole numbers; none that fits has a larger entry."""
-    dimension, most = plan.dimension, 2 ** (exponent_of(plan) // 2)
-    return {"projection": Wholes((dimension * (dimension + 1) // 2,), -most, most)}
-
-
-def lower_triangle(plan: Plan, told: Told) -> Integers | None:
-    """The P that was told."""
-    if "projection" not in told:
-        return None
-    matrix = np.zeros((plan.dimension, plan.dimension), dtype=np.int64)
-    matrix[np.tril_indices(plan.dimension)] = told["projection"]
-    return matrix
-
-
-def too_long(plan: Plan, told: Told) -> str | None:
-    """Why a P is refused, by the numbers of the plan."""
-    matrix = lower_triangle(plan, told)
-    if matrix is None or fits_clip(matrix, exponent_of(plan), plan.row_square):
-        return None
-    return "needs a 'projection' that makes no row longer than the levels of the clip reach"
 
 
 def looked_up(problem: Problem) -> bool:

@@ -32,5 +32,4 @@ class NoisyLabels(Query):
         self.length, self.bound = problem.records, bound
 
     def value(self, round: Round) -> Array:
-        """One number for each record."""
         return np.where(round.rows.usable_rows, np.clip(round.rows.labels, -1.0, 1.0), 0.0)

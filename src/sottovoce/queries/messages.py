@@ -61,7 +61,9 @@ def answers_of(plan: Plan, form: Form) -> Counter[str]:
 
 def _messages(plan: Plan, release: Release, query: Query, party: str) -> Iterator[Messages]:
     """The messages of one party about one query, those of a size together."""
-    times = query.asked(plan, party, release)
+    times = query.most_asked
+    if times is None:
+        times = query.answered_by.rounds(plan, party, release.first, release.count)
     numbers = 1 if isinstance(query, Choice) else release.batches * query.length
     answer: dict[str, NDArray[Any]] = {"value": np.zeros(numbers)}
     if release.mechanism != "derived":
@@ -70,7 +72,7 @@ def _messages(plan: Plan, release: Release, query: Query, party: str) -> Iterato
     if plan.sealing is not None:
         answer = {"sealed": np.full(numbers, 2**62)}  # under masks: words of 8 bytes
     for number, count in _sizes(plan, release, query, party, times):
-        told = {name: wanted.example() for name, wanted in query.takes(plan, number).items()}
+        told = {name: wanted.example() for name, wanted in query.takes_at(number).items()}
         yield Messages(party, count, told, answer)
 
 
@@ -80,12 +82,12 @@ def _sizes(plan: Plan, release: Release, query: Query, party: str, times: int) -
     if times == 0:
         return
     second = min(first + 1, last)
-    if query.takes(plan, second) == query.takes(plan, last):
+    if query.takes_at(second) == query.takes_at(last):
         served = query.answered_by(plan, party, first)
         yield from ((first, int(served)), (second, times - served)) if times > served else ((first, times),)
         return
     answered = [number for number in range(first, last + 1) if query.answered_by(plan, party, number)][:times]
-    taken = [query.takes(plan, number) for number in answered]
+    taken = [query.takes_at(number) for number in answered]
     sizes = [sum(math.prod(wanted.largest) for wanted in each.values()) for each in taken]
     even = all(size + other == sizes[0] + sizes[-1] for size, other in zip(sizes, reversed(sizes), strict=True))
     if even and len({tuple(each) for each in taken}) == 1:

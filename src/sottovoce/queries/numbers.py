@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.door.query import Query, Reals, Round, Told
+from sottovoce.door.query import Query, Reals, Round
 from sottovoce.losses import Weighted
-from sottovoce.plan.plan import Plan
 from sottovoce.privacy.relation import Relation, either
 
 Array = NDArray[np.float64]
@@ -32,52 +30,16 @@ class NumberSum(Query):
     rounding_entries = 1.0
     low: ClassVar[float] = 0.0
 
-    def __init__(self, dimension: int) -> None:
-        self.dimension = dimension
-
     def sensitivity(self, relation: Relation) -> float:
         """The length of the interval that holds the number and 0, or the number and another."""
         return either(relation, zero_out=1.0, replace_one=1.0 - self.low)
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The weights of a score."""
-        return {"weights": Reals((self.dimension,))}
-
-    def number(self, score: Array, label: Array, told: Told) -> Array:
+    def number(self, scores: Array, labels: Array) -> Array:
         """Of each record, a function of its score and label alone."""
         raise NotImplementedError
 
     def value(self, round: Round) -> Array:
-        """Their sum, exact on its grid."""
-        told = round.told
-
-        def number(scores: Array, labels: Array) -> Array:
-            return self.number(scores, labels, told)
-
-        return np.array([round.rows.number_sum(number, self.low, told.get("weights"))])
-
-
-class ScoreSum(NumberSum):
-    """sum_i clip(x_i'w, -1, 1)."""
-
-    name = "score"
-    title: ClassVar[str] = "the mean score"
-    low: ClassVar[float] = -1.0
-
-    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
-        """The score."""
-        return score
-
-
-class SquareSum(NumberSum):
-    """sum_i min(1, (x_i'w)^2)."""
-
-    name = "square"
-    title: ClassVar[str] = "the mean square of the scores"
-
-    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
-        """Its square."""
-        return score * score
+        return np.array([round.rows.number_sum(self.number, self.low, round.told.get("weights"))])
 
 
 class LabelSum(NumberSum):
@@ -87,13 +49,8 @@ class LabelSum(NumberSum):
     title: ClassVar[str] = "the mean label"
     low: ClassVar[float] = -1.0
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """Nothing."""
-        return {}
-
-    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
-        """The label."""
-        return label
+    def number(self, _scores: Array, labels: Array) -> Array:
+        return labels
 
 
 class WeightSum(NumberSum):
@@ -102,17 +59,50 @@ class WeightSum(NumberSum):
     name = "weight"
     title: ClassVar[str] = "the mean weight of the classes"
 
-    def __init__(self, dimension: int, loss: Weighted) -> None:
-        super().__init__(dimension)
+    def __init__(self, loss: Weighted) -> None:
         self.loss = loss
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """Nothing."""
-        return {}
+    def number(self, _scores: Array, labels: Array) -> Array:
+        return self.loss.of(labels)
 
-    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
-        """The weight of the label's class."""
-        return self.loss.of(label)
+
+class NumberAtWeights(NumberSum):
+    """The sum of a number that depends on the score x'w at public weights w."""
+
+    def __init__(self, dimension: int) -> None:
+        self.takes = {"weights": Reals((dimension,))}
+
+
+class ScoreSum(NumberAtWeights):
+    """sum_i clip(x_i'w, -1, 1)."""
+
+    name = "score"
+    title: ClassVar[str] = "the mean score"
+    low: ClassVar[float] = -1.0
+
+    def number(self, scores: Array, _labels: Array) -> Array:
+        return scores
+
+
+class SquareSum(NumberAtWeights):
+    """sum_i min(1, (x_i'w)^2)."""
+
+    name = "square"
+    title: ClassVar[str] = "the mean square of the scores"
+
+    def number(self, scores: Array, _labels: Array) -> Array:
+        return scores * scores
+
+
+class ResidualSum(NumberAtWeights):
+    """sum_i min(1, |x_i'w - y_i|)."""
+
+    name = "residual"
+    title: ClassVar[str] = "the mean size of the residuals"
+
+    def number(self, scores: Array, labels: Array) -> Array:
+        residuals: Array = abs(scores - labels)  # the rows may be on a device, whose arrays are not NumPy's
+        return residuals
 
 
 class ClassCounts(Query):
@@ -130,27 +120,13 @@ class ClassCounts(Query):
         self.length = classes
 
     def sensitivity(self, relation: Relation) -> float:
-        """1, or sqrt 2."""
         return either(relation, zero_out=1.0, replace_one=math.sqrt(2.0))
 
     def value(self, round: Round) -> Array:
-        """Whole numbers."""
         return np.array([round.rows.number_sum(functools.partial(_is, place)) for place in range(self.length)])
 
 
-def _is(place: int, scores: Array, labels: Array) -> Array:  # noqa: ARG001
+def _is(place: int, _scores: Array, labels: Array) -> Array:
     """1 for a record of the class."""
     found: Array = (labels == place).astype(np.float64)
     return found
-
-
-class ResidualSum(NumberSum):
-    """sum_i min(1, |x_i'w - y_i|)."""
-
-    name = "residual"
-    title: ClassVar[str] = "the mean size of the residuals"
-
-    def number(self, score: Array, label: Array, told: Told) -> Array:  # noqa: ARG002
-        """The size of the residual."""
-        found: Array = abs(score - label)
-        return found

@@ -19,7 +19,6 @@ from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.door.query import Derived, NoisyRows, Query, Reals, Round, Told, World
 from sottovoce.errors import InputError, LeakError
 from sottovoce.losses import Loss
-from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.queries.gram import GramMatrix
 
@@ -91,12 +90,8 @@ class RowScores(Derived):
     world_sees: ClassVar[World] = "nothing"
 
     def __init__(self, problem: Problem, party: str) -> None:
-        self.source = PartRows(problem, party)
-        self.length, self.width = problem.records, self.source.width
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """Weights of the party's columns."""
-        return {"weights": Reals((self.width,))}
+        self.source, self.length = PartRows(problem, party), problem.records
+        self.takes = {"weights": Reals((self.source.width,))}
 
     def derive(self, rows: NDArray[Any], told: Told) -> Array:
         """One product, in the precision that the rows have."""
@@ -163,11 +158,12 @@ class PartGradient(PartQuery):
         self.needs_labels = problem.held_labels and party != problem.label_party_name
         self.slope_bound, self.bound = slope_bound, self.norm_with_intercept
         self.length, self.rounding_entries = self.dimension, float(self.dimension)
+        self.takes = {"weights": Reals((self.width,)), "offset": Reals((problem.records,))}
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+    def takes_at(self, number: int) -> Mapping[str, Reals]:
         """Weights of the party's columns, for each record what the others add to its score, and noisy labels once."""
-        told = {"weights": Reals((self.width,)), "offset": Reals((plan.records,))}
-        return told | {"labels": told["offset"]} if self.needs_labels and number == 0 else told
+        labelled = self.needs_labels and number == 0
+        return {**self.takes, "labels": self.takes["offset"]} if labelled else self.takes
 
     def value(self, round: Round) -> Array:
         """One pass over the rows for the scores, one over the columns for the sums."""

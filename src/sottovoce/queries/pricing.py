@@ -88,7 +88,7 @@ class Pricing:
             if query.world_sees == "nothing" or release.mechanism == "kept":
                 continue
             if query.world_sees == "sum" and (plan.split != "columns" or plan.sealing is not None):
-                uses = query.uses(plan, release.count)
+                uses = query.uses(release.count)
                 found.append(release.event(relation, count=uses, noises=noises))
             else:
                 found.append(self._event(plan, release, relation, queries, {}))
@@ -155,7 +155,7 @@ class Pricing:
             )
         if answering[0].together:
             return together_event(answering, release, relation, max(times.values()) * release.batches)
-        return release.event(relation, count=answering[0].uses(plan, sum(times.values())))
+        return release.event(relation, count=answering[0].uses(sum(times.values())))
 
 
 def joint_profiles(runs: Sequence[tuple[Form, Plan, Pricing]], relation: Relation) -> dict[str, Profile]:
@@ -198,7 +198,7 @@ def sealed_events(plan: Plan, queries: Mapping[str, Query], relation: Relation, 
     The worst pool that a plan declares is left with all that a release is charged for (`sealed/proofs/sealing.md`).
     """
     found = (
-        release.event(relation, count=queries[release.query].uses(plan, release.count), noises=left)
+        release.event(relation, count=queries[release.query].uses(release.count), noises=left)
         for release in plan.releases
     )
     return (*found, *spare_events(plan, relation, noises=left))

@@ -7,6 +7,7 @@ the run, and the coordinator multiplies. Proof: `algorithms/whitened/proof.md`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -21,6 +22,7 @@ from sottovoce.data.slopes import Slope, Slopes
 from sottovoce.door.query import ForgottenError, Query, Reals, Round, Told, Wholes, misfit
 from sottovoce.losses import ClassesLoss, Loss
 from sottovoce.plan.plan import Plan
+from sottovoce.plan.problem import Problem
 from sottovoce.queries.numbers import NumberSum
 
 Array = NDArray[np.float64]
@@ -87,19 +89,13 @@ class LengthSum(NumberSum):
     title: ClassVar[str] = "the mean length of the whitened rows"
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__(shape.dimension)
-        self.shape = shape
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """P, and the radius."""
-        return {**self.shape.takes, "radius": POSITIVE}
+        self.shape, self.takes = shape, {**shape.takes, "radius": POSITIVE}
 
     def value(self, round: Round) -> Array:
-        """Of lengths in units of the radius."""
         rows = self.shape.projected(round.rows, round.told)
         round.memory["gradient"] = Seen(rows, {name: round.told[name] for name in self.shape.takes})
         radius = float(round.told["radius"][0])
-        return np.array([rows.number_sum(lambda lengths, labels: lengths / radius)])  # noqa: ARG005
+        return np.array([rows.number_sum(lambda lengths, _: lengths / radius)])
 
 
 class ProjectedGradient(Query):
@@ -112,29 +108,31 @@ class ProjectedGradient(Query):
     `LengthSum` was told it, P; a holder that has lost them asks for both, which any round may tell again.
     """
 
-    def __init__(self, name: str, shape: Shape, loss: Loss) -> None:
-        self.name, self.shape, self.loss = name, shape, loss
-        self.bound, self.length = 1.0, shape.width * loss.outputs
-        self.rounding_entries = float(self.length)
-
+    name = "gradient"
     title: ClassVar[str] = "gradients of the loss on whitened rows"
+    told_before: ClassVar[bool] = True  # whether `LengthSum` was told P
+    bound = 1.0
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+    def __init__(self, shape: Shape, loss: Loss, first: float = math.inf) -> None:
+        self.shape, self.loss, self.first = shape, loss, first  # the last is the first round
+        self.length = shape.width * loss.outputs
+        self.rounding_entries = float(self.length)
+        self.takes = {"point": Reals((self.length,)), "offset": Reals((loss.outputs,)), "slope": POSITIVE}
+
+    def takes_at(self, number: int) -> Mapping[str, Reals]:
         """u, a and G; in the first round C, and P where this query is told it."""
-        every = {"point": Reals((self.length,)), "offset": Reals((self.loss.outputs,)), "slope": POSITIVE}
-        if plan.has(self.name) and number > plan.release(self.name).first:
-            return every
-        return every | {"cut": POSITIVE} | ({} if self.name == "gradient" else self.shape.takes)
+        if number > self.first:
+            return self.takes
+        return {**self.takes, "cut": POSITIVE, **({} if self.told_before else self.shape.takes)}
 
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: Told) -> str | None:
         """Any round may tell P and C, both of them, again."""
-        takes = self.takes(plan, number)
+        takes = self.takes_at(number)
         if "projection" in told:
             takes = {**takes, "cut": POSITIVE, **self.shape.takes}
         return misfit(takes, told)
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows."""
         rows, told, loss = self._rows(round.memory, round), round.told, self.loss
         most, point, offset = float(told["slope"][0]), told["point"], told["offset"].tolist()
         if isinstance(loss, ClassesLoss):
@@ -167,4 +165,11 @@ class ProjectedGradient(Query):
 class ScaleGradient(ProjectedGradient):
     """The same for rows (score, 1): the derivatives by the slope and the intercept of a score."""
 
+    name = "rescale"
     title: ClassVar[str] = "gradients of the slope and the intercept of the score"
+    told_before: ClassVar[bool] = False
+
+
+def first_round(problem: Problem, query: str) -> float:
+    """The first round of a release; infinite where there is none yet."""
+    return problem.release(query).first if isinstance(problem, Plan) and problem.has(query) else math.inf

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.data.block import toward_zero
-from sottovoce.door.query import Query, Reals, Round, Turn, Wholes, World, label_party
+from sottovoce.door.query import Query, Round, Turn, Wholes, World, label_party
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -187,13 +187,9 @@ class FeatureSketch(ColumnSketch):
     def __init__(self, problem: Problem, numbers: Numbers, party: str, columns: int = 1) -> None:
         super().__init__(problem, numbers, columns)
         self.width = problem.part(party).preparation.dimension
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The place of one of the party's columns, the constant one among them."""
-        return {"place": Wholes((1,), least=0, most=self.width - 1)}
+        self.takes = {"place": Wholes((1,), least=0, most=self.width - 1)}  # of a column, the constant one among them
 
     def value(self, round: Round) -> Array:
-        """One column."""
         return np.asarray(round.memory.apply(*round.rows.column(int(round.told["place"][0]))))
 
 
@@ -205,7 +201,6 @@ class LabelSketch(ColumnSketch):
     answered_by: Turn = label_party
 
     def value(self, round: Round) -> Array:
-        """A null row has no label."""
         labels = np.where(round.rows.null_rows, 0.0, np.clip(round.rows.labels, -1.0, 1.0))
         return np.asarray(round.memory.apply(toward_zero(labels, round.rows.bits or 0)))
 

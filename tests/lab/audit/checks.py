@@ -316,7 +316,7 @@ def again(side: Side, transcript: Transcript, gates: Mapping[str, Any], louder: 
         if isinstance(gate := gates[m.party], Probe):
             gate.observed = m.released
         told = {name: louder * array if array.dtype == np.float64 else array for name, array in m.told.items()}
-        if louder == 1.0 or side.queries[m.party][m.query].objection(side.plan, m.round, told) is not None:
+        if louder == 1.0 or side.queries[m.party][m.query].objection(m.round, told) is not None:
             told = dict(m.told)
         yield side.answer(gates, memories, Asked(m.party, m.query, m.round, told))
 
@@ -510,7 +510,7 @@ def sealed_sensitivity(case: Case) -> dict[str, float]:
 def _louder(side: SealedColumns, one: Opened, louder: float) -> Opened:
     """The same question with larger weights, where a party takes them."""
     told = {name: louder * array if name == "weights" else array for name, array in one.told.items()}
-    wrong = side.queries[side.plan.names[0]][one.query].objection(side.plan, one.number, told)
+    wrong = side.queries[side.plan.names[0]][one.query].objection(one.number, told)
     return one if wrong is not None else dataclasses.replace(one, told=told)
 
 
@@ -1209,7 +1209,7 @@ def nonsense(case: Case) -> None:
 
 
 def _refused(side: Side, message: Message, told: Mapping[str, Any], name: str) -> None:
-    reason = side.queries[message.party][message.query].objection(side.plan, message.round, told)
+    reason = side.queries[message.party][message.query].objection(message.round, told)
     if reason is None:
         gates, memories = side.gates(sources(side.plan, 20)), side.memories()
         try:

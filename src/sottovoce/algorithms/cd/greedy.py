@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from sottovoce.algorithms.cd.walk import (
     at_weights,
     slopes,
 )
-from sottovoce.door.query import Choice, InTurn, Query, Reals, Round, Wholes, World
+from sottovoce.door.query import Choice, InTurn, Query, Round, Wholes, World
 from sottovoce.errors import RefusedError
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
@@ -110,15 +109,15 @@ class PrivateGreedyCD(CoordinateAlgorithm):
 def queries_of(problem: Problem, rule: Rule) -> tuple[ColumnSquares, GreedyScores, ChosenCoordinate]:
     """What a greedy run may ask."""
     squares = ColumnSquares(problem.bounds, problem.features)
-    return squares, GreedyScores(problem.dimension, rule), ChosenCoordinate(problem.dimension, 1)
+    return squares, GreedyScores(problem.dimension, rule), ChosenCoordinate(problem.dimension)
 
 
 class ChosenCoordinate(CoordinateWalk):
     """The sum along the one coordinate that was chosen."""
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
-        """Also which coordinate it is."""
-        return {**super().takes(plan, number), "index": Wholes((1,), 0, self.dimension - 1)}
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension, 1)
+        self.takes = {**self.takes, "index": Wholes((1,), 0, dimension - 1)}
 
     def order(self, round: Round) -> Integers:
         """The chosen one."""
@@ -141,11 +140,8 @@ class GreedyScores(Choice):
     largest_std = 2.0**15
 
     def __init__(self, dimension: int, rule: Rule) -> None:
-        self.candidates, self.rule = dimension, rule
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """Weights and curvatures."""
-        return at_weights(self.candidates)
+        self.candidates = self.places = dimension
+        self.rule, self.takes = rule, at_weights(dimension)
 
     def sensitivity(self, relation: Relation) -> float:
         """Of one score."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -176,10 +176,7 @@ class CoordinateWalk(Walk):
     def __init__(self, dimension: int, length: int) -> None:
         self.dimension, self.length = dimension, length
         self.bound, self.rounding_entries = math.sqrt(length), float(length)
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """Weights and curvatures."""
-        return at_weights(self.dimension)
+        self.takes = at_weights(dimension)
 
     def order(self, round: Round) -> Integers:
         """The next coordinates of the public order."""

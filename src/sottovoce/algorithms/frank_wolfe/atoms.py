@@ -14,7 +14,7 @@ from pydantic import Field
 from sottovoce.algorithms.base import MOST_ROUNDS, SMOOTH, Algorithm, Need
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST, SMALLEST
-from sottovoce.door.query import Choice, Told, World
+from sottovoce.door.query import Choice, World
 from sottovoce.errors import InputError, LeakError
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -70,11 +70,7 @@ class AtomChoice(Choice):
     bound = ROOM
 
     def __init__(self, problem: Problem) -> None:
-        self.candidates = 2 * problem.dimension + 1
-
-    def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
-        """All columns."""
-        return plan.dimension
+        self.candidates, self.places = 2 * problem.dimension + 1, problem.dimension
 
 
 def radius_of(problem: Problem) -> float:

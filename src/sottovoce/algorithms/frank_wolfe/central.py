@@ -99,9 +99,9 @@ class AtomScores(AtomChoice):
     Guarantee: |r_i| <= G_t and |x_ij| <= 1, so zero-out moves each by at most 1, replace-one by 2. Sums are exact.
     """
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+    def takes_at(self, number: int) -> Mapping[str, Reals]:
         """The atoms so far: they say which point the scores are of."""
-        return {"atoms": Wholes((number,), least=-plan.dimension, most=plan.dimension)}
+        return {"atoms": Wholes((number,), least=-self.places, most=self.places)}
 
     def value(self, round: Round) -> Array:
         """From the gradient that the holder keeps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,12 +223,14 @@ class PartScores(AtomChoice):
         self.part = problem.part(party)
         self.labelled = self.part.preparation.labelled
         self.slope_bound = numbers.slope_bound if self.labelled else numbers.noisy_slope_bound
+        self.plan = cast("Plan", problem)
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+    def takes_at(self, number: int) -> Mapping[str, Reals]:
         """A point, the sketch of the other parties' part of its scores and, for who does not know them, of the labels.
 
         No point has more places than features were released before.
         """
+        plan = self.plan
         longest = min(number, sum(features_sent(plan, name) for name in plan.names) + plan.fit_intercept)
         sketched = Reals((plan.numbers.sketch_size,))
         return {
@@ -238,21 +240,21 @@ class PartScores(AtomChoice):
             **({} if self.labelled else {"labels": sketched}),
         }
 
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: Told) -> str | None:
         """A point of the ball has every place once."""
-        reason = super().objection(plan, number, told)
+        reason = super().objection(number, told)
         if reason is not None:
             return reason
         places, values = told["places"], told["values"]
         if not len(np.unique(places)) == len(places) == len(values):
             return "needs as many values as places, and no place twice"
-        if np.abs(values).sum() > plan.numbers.radius * (1 + 1e-9):
+        if np.abs(values).sum() > self.plan.numbers.radius * (1 + 1e-9):
             return "needs a point of the ball"
         return None
 
-    def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
-        """The party's columns, or what is left of them."""
-        return len(candidates(plan, self.part, told["places"]))
+    def gives_at(self, _number: int, told: Told) -> Wholes:
+        """Among the party's columns, or what is left of them."""
+        return self.place_among(len(candidates(self.plan, self.part, told["places"])))
 
     def value(self, round: Round) -> Array:
         """One pass over the party's columns."""
@@ -310,9 +312,10 @@ class NewFeature(FeatureSketch):
     as_needed: ClassVar[bool] = True
     one_by_one: ClassVar[bool] = True
 
-    def asked(self, plan: Plan, party: str, release: Release) -> int:  # noqa: ARG002
-        """At most once for each column, and the constant one never: its sketch is public."""
-        return features_sent(plan, party)
+    def __init__(self, problem: Problem, numbers: Numbers, party: str, columns: int = 1) -> None:
+        super().__init__(problem, numbers, party, columns)
+        if isinstance(problem, Plan):  # at most once for each column; the sketch of the constant one is public
+            self.most_asked = features_sent(problem, party)
 
 
 class FeatureWithinNorm(NewFeature):
@@ -331,11 +334,11 @@ class FeatureWithinNorm(NewFeature):
         self.bound *= min(problem.bounds.row_norm / problem.entry_scale, math.sqrt(problem.features))
         self.width -= problem.part(party).constant
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+    def takes_at(self, number: int) -> Mapping[str, Reals]:
         """The place, which is the round."""
         return {"place": Wholes((1,), least=number, most=min(number, self.width - 1))}
 
-    def uses(self, plan: Plan, times: int) -> int:  # noqa: ARG002
+    def uses(self, times: int) -> int:
         """All sketches are one release of one vector."""
         return min(times, 1)
 

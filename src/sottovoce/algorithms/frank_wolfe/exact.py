@@ -56,7 +56,7 @@ class ExactFrankWolfe(BallAlgorithm):
 
     def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
         """Offers, columns and, where one party alone has the labels, its slopes."""
-        slopes = (Slopes(),) if plan.held_labels else ()
+        slopes = (Slopes(plan),) if plan.held_labels else ()
         return *slopes, Column(plan, party), Offer(plan, party)
 
     def coordinate(self, plan: Plan) -> Coordination:
@@ -110,31 +110,28 @@ class Offer(Plain):
     name = "gap"
     title = "a party's steepest feature, its slope, and its part of the duality gap"
 
+    length = 5
+    limits: ClassVar[tuple[float, float]] = (NOWHERE, LARGEST)  # the first for the worst atom where a party has none
+
     def __init__(self, problem: Problem, party: str) -> None:
-        self.held, self.part = problem.held_labels, problem.part(party)
+        self.held, self.part, self.features = problem.held_labels, problem.part(party), problem.features
+        people, places = Reals((problem.records,)), Wholes((None,), least=0, most=problem.dimension - 1)
+        slopes = {"slopes": people} if self.held else {}
+        self.takes = {"scores": people, **slopes, "places": places, "values": Reals((None,))}
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The scores, the point, and the slopes where one party alone has the labels."""
-        for_each = {name: Reals((plan.records,)) for name in (("scores", "slopes") if self.held else ("scores",))}
-        return {**for_each, "places": Wholes((None,), least=0, most=plan.dimension - 1), "values": Reals((None,))}
-
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: Told) -> str | None:
         """As many values as places."""
-        reason = super().objection(plan, number, told)
+        reason = super().objection(number, told)
         uneven = reason is None and len(told["places"]) != len(told["values"])
         return "needs as many values as places" if uneven else reason
 
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
-        """Five numbers; NOWHERE for the worst atom where the party has none."""
-        return Reals((5,), NOWHERE, LARGEST)
-
-    def rejection(self, plan: Plan, number: int, told: Told, value: NDArray[Any]) -> str | None:
+    def rejection(self, number: int, told: Told, value: NDArray[Any]) -> str | None:
         """A column of the party, and an atom of the point that is there; only where none is, none."""
-        reason = super().rejection(plan, number, told, value)
+        reason = super().rejection(number, told, value)
         if reason is not None:
             return reason
         signs = np.where(told["values"] > 0, 1, -1)
-        here = [self.part.local(place, plan.features) is not None for place in told["places"].tolist()]
+        here = [self.part.local(place, self.features) is not None for place in told["places"].tolist()]
         codes = ((told["places"] + 1) * signs)[here].tolist()
         known = float(value[4]) in codes if codes else value[3:].tolist() == [NOWHERE, 0.0]
         if known and float(value[0]) in range(self.part.preparation.dimension):
@@ -167,11 +164,8 @@ class Column(Plain):
     kind: ClassVar[str] = "features"
 
     def __init__(self, problem: Problem, party: str) -> None:
-        self.width, self.length = problem.part(party).preparation.dimension, problem.records
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The place of one of the party's columns."""
-        return {"place": Wholes((1,), least=0, most=self.width - 1)}
+        self.length = problem.records
+        self.takes = {"place": Wholes((1,), least=0, most=problem.part(party).preparation.dimension - 1)}
 
     def value(self, round: Round) -> Array:
         """Zeros where a sparse column has no entry."""
@@ -188,13 +182,8 @@ class Slopes(Plain):
     title = "the slope of the loss of every person"
     answered_by: Turn = label_party
 
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
-        """One number for each record."""
-        return Reals((plan.records,))
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The scores."""
-        return {"scores": Reals((plan.records,))}
+    def __init__(self, problem: Problem) -> None:
+        self.length, self.takes = problem.records, {"scores": Reals((problem.records,))}
 
     def value(self, round: Round) -> Array:
         """One number for each record."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -19,9 +18,9 @@ from sottovoce.algorithms.frank_wolfe.columns import (
     clipped_slopes,
     least_size,
 )
-from sottovoce.door.query import Query, Reals, Round, Told
+from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Part, Problem
 from sottovoce.plan.release import Mechanism, Release, grid_step
 from sottovoce.queries.sketches import FeatureSketch
@@ -89,7 +88,7 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
             * math.sqrt(2 * (math.log(1 / problem.delta) + half))
             / half
         )
-        scores = PublishedScores(problem, numbers.slope_bound, problem.label_party_name)
+        scores = PublishedScores(problem, numbers, problem.label_party_name)
         feature = FeatureSketch(problem, numbers, problem.label_party_name)
         releases = (
             Release.of(scores, 0, rounds, scale, grid_step(scores, scale), mechanism=self.mechanism),
@@ -100,7 +99,7 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         """An index and a feature."""
         self.check_choices(plan)
-        return PublishedScores(plan, plan.numbers.slope_bound, party), FeatureSketch(plan, plan.numbers, party)
+        return PublishedScores(plan, plan.numbers, party), FeatureSketch(plan, plan.numbers, party)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """All parties choose, all send their feature; the sketch of the scores follows the point."""
@@ -127,17 +126,11 @@ class PublishedScores(AtomChoice):
     Guarantee: as of every choice of an atom, zero-out moves each by at most 1, replace-one by 2.
     """
 
-    def __init__(self, problem: Problem, slope_bound: float, party: str) -> None:
+    def __init__(self, problem: Problem, numbers: Numbers, party: str) -> None:
         super().__init__(problem)
-        self.part, self.slope_bound = problem.part(party), slope_bound
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The sketch of the scores."""
-        return {"sketch": Reals((plan.numbers.sketch_size,))}
-
-    def places(self, plan: Plan, number: int, told: Told) -> int:  # noqa: ARG002
-        """Those that are considered."""
-        return min(int(plan.numbers.candidates), self.part.preparation.dimension)
+        self.part, self.slope_bound = problem.part(party), float(numbers.slope_bound)
+        self.places = min(int(numbers.candidates), self.part.preparation.dimension)
+        self.takes = {"sketch": Reals((numbers.sketch_size,))}
 
     def value(self, round: Round) -> Array:
         """One pass over the party's columns."""

@@ -65,7 +65,7 @@ class PrivateGradient(Algorithm):
         weights, query = np.zeros(shape_of(plan)), gradient_sum(plan, plan.numbers.slope_bound)
         tail = TailAverage(weights.shape, plan.rounds // 2)
         for t in range(plan.rounds):
-            gradient = summed((yield Ask("gradient", query.asked_at(weights)))).reshape(weights.shape)
+            gradient = summed((yield Ask("gradient", query.message(weights)))).reshape(weights.shape)
             step = self.step(plan, t)
             weights = prox_of(plan.scaled_regulariser, weights - step / plan.records * gradient, step)
             tail.add(t, weights)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, how_far, slope_bound, summed
 from sottovoce.algorithms.newton.private import PrivateNewton
-from sottovoce.door.query import Plain, Query, Reals, Round, Told
+from sottovoce.door.query import Plain, Query, Reals, Round
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import ExactQuadratic, PenalisedStep
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -108,10 +107,7 @@ class AtWeights(Plain):
 
     def __init__(self, loss: Loss, dimension: int) -> None:
         self.loss, self.dimension = loss, dimension
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The weights."""
-        return {"weights": Reals((self.dimension,))}
+        self.takes = {"weights": Reals((dimension,))}
 
 
 class Curvature(AtWeights):
@@ -120,9 +116,9 @@ class Curvature(AtWeights):
     name = "curvature"
     title: ClassVar[str] = "curvatures of the loss"
 
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
-        """The upper triangle."""
-        return Reals((self.dimension * (self.dimension + 1) // 2,))
+    def __init__(self, loss: Loss, dimension: int) -> None:
+        super().__init__(loss, dimension)
+        self.length = dimension * (dimension + 1) // 2
 
     def value(self, round: Round) -> Array:
         """The upper triangle, row by row."""

@@ -86,7 +86,7 @@ class PrivateNewton(Algorithm):
         descent = Descent(gram, damping, plan, plan.scaled_regulariser, plan.rounds // 2)
         centre, slope = TailAverage(plan.dimension, 0), TailAverage(plan.dimension, 0)
         for t in range(plan.rounds):
-            gradient = summed((yield Ask("gradient", query.asked_at(descent.weights, gram))))
+            gradient = summed((yield Ask("gradient", query.message(descent.weights, gram))))
             centre.add(t, descent.weights)
             slope.add(t, gradient)
             descent.step(t, gradient)

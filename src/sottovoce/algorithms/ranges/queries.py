@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,8 +12,7 @@ from numpy.typing import NDArray
 
 from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, Integers, ends_of, equal_places, power_places
 from sottovoce.data.block import Block
-from sottovoce.door.query import Query, Reals, Round, Told, Turn, Wholes
-from sottovoce.plan.plan import Plan
+from sottovoce.door.query import Query, Round, Told, Turn, Wholes
 from sottovoce.privacy.relation import Relation, either
 
 Array = NDArray[np.float64]
@@ -78,8 +76,7 @@ class PowerCounts(_Counts):
     title: ClassVar[str] = "records of each column counted by powers of two"
     cells: ClassVar[int] = POWERS
 
-    def places(self, values: Array, told: Told) -> Integers:  # noqa: ARG002
-        """By the exponent."""
+    def places(self, values: Array, _told: Told) -> Integers:
         return power_places(values)
 
 
@@ -90,13 +87,13 @@ class EqualCounts(_Counts):
     title: ClassVar[str] = "records of each column counted in equal cells of a run"
     cells: ClassVar[int] = EQUAL
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """A run for each column."""
-        return {"runs": Wholes((len(self.columns), 2), 0, POWERS - 1)}
+    def __init__(self, columns: tuple[int, ...]) -> None:
+        super().__init__(columns)
+        self.takes = {"runs": Wholes((len(columns), 2), 0, POWERS - 1)}
 
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: Told) -> str | None:
         """A run does not end before it begins."""
-        wrong = super().objection(plan, number, told)
+        wrong = super().objection(number, told)
         return wrong or ("has a run that ends before it begins" if np.any(np.diff(told["runs"]) < 0) else None)
 
     def places(self, values: Array, told: Told) -> Integers:

@@ -91,10 +91,7 @@ class DualQuery(Query):
         if code is None:
             raise InputError(f"loss={loss.name!r} has no dual step.")
         self.code: int = code  # of the loss and its step, in the kernels
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The weights."""
-        return {"weights": Reals((self.dimension,))}
+        self.takes = {"weights": Reals((self.dimension,))}
 
 
 class ClippedSteps(DualQuery):

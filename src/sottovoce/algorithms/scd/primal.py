@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -113,10 +112,7 @@ class Minimisers(Query):
         self.dimension, self.length, self.clip = problem.dimension, numbers.lot, numbers.clip
         self.rounding_entries = float(numbers.lot)
         self.bound = 2 * self.clip * math.sqrt(self.length) * (1 + 2.0**-40)  # the last bits of its own rounding
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The weights; the curvatures stay at the holder."""
-        return {"weights": Reals((self.dimension,))}
+        self.takes = {"weights": Reals((self.dimension,))}
 
     def sensitivity(self, relation: Relation) -> float:
         """2 C sqrt L under both relations."""

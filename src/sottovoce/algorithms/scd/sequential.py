@@ -96,7 +96,7 @@ class LotSteps(ClippedSteps):
         """(2 L - 1) C, or 2 L C."""
         return self.bound * (2.0 * self.lot - either(relation, zero_out=1.0, replace_one=0.0))
 
-    def uses(self, plan: Plan, times: int) -> int:  # noqa: ARG002
+    def uses(self, times: int) -> int:
         """How often the lots come round."""
         return math.ceil(times / self.lots)
 

@@ -7,7 +7,6 @@ all parties together, since a person is in every one of them. `proof.md` has the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import ClassVar, cast
 
 import numpy as np
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.door.query import Query, Reals, Round, World, all_but_label_party, label_party
 from sottovoce.losses import Loss
-from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.relation import Relation, either
 from sottovoce.queries.gradient import GradientSum, check_norm
@@ -69,13 +67,9 @@ class PartQuery(Query):
     def __init__(self, problem: Problem, party: str) -> None:
         sizes = [problem.part(name).preparation.dimension for name in problem.names]
         place = problem.names.index(party)
-        self.start, self.dimension, self.total = sum(sizes[:place]), sizes[place], sum(sizes)
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """Numbers of any size: the value cuts them."""
-        each = plan.records
-        shapes = {"weights": (self.total,), "columns": (self.columns, each), "labels": (each,), "centre": (1,)}
-        return {name: Reals(shapes[name]) for name in self.told}
+        self.start, self.dimension, people = sum(sizes[:place]), sizes[place], problem.records
+        shapes = {"weights": (sum(sizes),), "columns": (self.columns, people), "labels": (people,), "centre": (1,)}
+        self.takes = {name: Reals(shapes[name]) for name in self.told}  # of any size: the value cuts them
 
     def own_weights(self, round: Round) -> Array:
         """The slice that is this party's."""
@@ -89,11 +83,11 @@ class PartGradient(PartQuery, GradientSum):
     samples: ClassVar[bool] = False
 
     def __init__(self, problem: Problem, party: str, slope_bound: float) -> None:
-        PartQuery.__init__(self, problem, party)
-        loss = problem.scaled_loss
-        if not problem.part(party).preparation.labelled:
+        loss, recipe = problem.scaled_loss, problem.part(party).preparation
+        if not recipe.labelled:
             loss = cast("Loss", WithoutLabel(loss))
-        GradientSum.__init__(self, self.dimension, slope_bound, loss)
+        GradientSum.__init__(self, recipe.dimension, slope_bound, loss)
+        PartQuery.__init__(self, problem, party)
 
     def value(self, round: Round) -> Array:
         """That of `GradientSum`, at the party's own weights."""
@@ -106,8 +100,7 @@ class WithoutLabel:
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
 
-    def derivative(self, u: Array, y: Array) -> Array:  # noqa: ARG002
-        """psi(u), whatever the label is."""
+    def derivative(self, u: Array, _y: Array) -> Array:
         return self._loss.slope_without_label(u)
 
 
@@ -149,8 +142,8 @@ class Products(PartQuery):
     told: ClassVar[tuple[str, ...]] = ("weights", "columns")
 
     def __init__(self, problem: Problem, party: str, columns: int) -> None:
-        super().__init__(problem, party)
         self.columns, self.length, self.rounding_entries = columns, 1 + columns, 1.0 + columns
+        super().__init__(problem, party)
         self.bound = math.sqrt(1.0 + columns)
 
     def sensitivity(self, relation: Relation) -> float:
@@ -215,8 +208,8 @@ class LabelProducts(PartQuery):
     told: ClassVar[tuple[str, ...]] = ("columns", "centre")
 
     def __init__(self, problem: Problem, party: str) -> None:
-        super().__init__(problem, party)
         self.length = self.columns = len(problem.parties) - 1
+        super().__init__(problem, party)
         self.bound, self.rounding_entries = math.sqrt(self.columns), float(self.columns)
 
     def value(self, round: Round) -> Array:

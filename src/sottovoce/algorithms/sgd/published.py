@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,22 +115,19 @@ class RecordGradient(Query):
         self.party, self.records = party, problem.records
         self.bound = problem.records * self.gradient.bound
         self.length, self.rounding_entries = problem.dimension, self.gradient.rounding_entries
+        self.plan, self.takes = cast("Plan", problem), {"weights": Reals((self.length,)), "index": Wholes((1,))}
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The weights, and which record is meant."""
-        return {"weights": Reals((self.length,)), "index": Wholes((1,))}
-
-    def objection(self, plan: Plan, number: int, told: Told) -> str | None:
+    def objection(self, number: int, told: Told) -> str | None:
         """The record must be the one that the public coin named."""
-        named = named_records(plan)[1][number : number + 1]
+        named = named_records(self.plan)[1][number : number + 1]
         if np.array_equal(named, told.get("index", ())):
-            return super().objection(plan, number, told)
+            return super().objection(number, told)
         return "names a record that the plan's public coin did not name"
 
-    def uses(self, plan: Plan, times: int) -> int:
+    def uses(self, times: int) -> int:
         """As often as the most named record of this party is named."""
-        owners, places = named_records(plan)
-        mine = places[owners == plan.names.index(self.party)]
+        owners, places = named_records(self.plan)
+        mine = places[owners == self.plan.names.index(self.party)]
         return int(np.bincount(mine, minlength=1).max()) if times else 0
 
     def value(self, round: Round) -> Array:

@@ -27,7 +27,7 @@ from sottovoce.algorithms.base import (
 from sottovoce.algorithms.sharing.updates import ANY, check_exact, check_rho, curvature, joined, square_of
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
-from sottovoce.door.query import Plain, Query, Reals, Round, Told, label_party
+from sottovoce.door.query import Plain, Query, Reals, Round, label_party
 from sottovoce.errors import InputError
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import PenalisedStep
@@ -120,7 +120,7 @@ class ExactADMM(Algorithm):
         put_back(memory, lasting)
         return memory
 
-    def own_weights(self, plan: Plan, memory: Any) -> Array:  # noqa: ARG002
+    def own_weights(self, memory: Any) -> Array:
         """x_m."""
         return np.asarray(memory.weights)
 
@@ -166,9 +166,9 @@ def designed(problem: Problem, numbers: ExactNumbers, rounds: int, models: Model
 
 def made(problem: Problem, party: str, numbers: Numbers, models: ModelsOf) -> tuple[Query, ...]:
     """The queries of a party; scores last, as they count the epochs."""
-    regulariser = problem.part_regulariser(party)
     weights = (Weights(problem.part(party).preparation.dimension),) if models == "shared" else ()
-    return Dual(numbers), Residuals(regulariser), *weights, Scores(regulariser, numbers.factor)
+    residuals = Residuals(problem.part_regulariser(party))
+    return Dual(problem, numbers), residuals, *weights, Scores(problem, numbers, party)
 
 
 class PartState:
@@ -194,16 +194,11 @@ class Dual(Plain):
     kind: ClassVar[str] = "slopes"
     answered_by = label_party
 
-    def __init__(self, numbers: Numbers) -> None:
-        self.rho, self.relaxation = numbers.rho, numbers.relaxation
+    limits: ClassVar[tuple[float, float]] = ANY
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """S."""
-        return {"scores": Reals((plan.records,), *ANY)}
-
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
-        """One number for each record."""
-        return Reals((plan.records,), *ANY)
+    def __init__(self, problem: Problem, numbers: Numbers) -> None:
+        self.rho, self.relaxation, self.length = numbers.rho, numbers.relaxation, problem.records
+        self.takes = {"scores": Reals((problem.records,), *ANY)}  # S
 
     def value(self, round: Round) -> Array:
         """One equation for each record."""
@@ -227,16 +222,11 @@ class Scores(Plain):
     title: ClassVar[str] = "the score of every person"
     each_person: ClassVar[bool] = True
 
-    def __init__(self, regulariser: ScaledRegulariser, factor: float) -> None:
-        self.regulariser, self.factor = regulariser, factor
+    limits: ClassVar[tuple[float, float]] = ANY
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """V."""
-        return {"dual": Reals((plan.records,), *ANY)}
-
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
-        """One number for each record."""
-        return Reals((plan.records,), *ANY)
+    def __init__(self, problem: Problem, numbers: Numbers, party: str) -> None:
+        self.regulariser, self.factor = problem.part_regulariser(party), numbers.factor
+        self.length, self.takes = problem.records, {"dual": Reals((problem.records,), *ANY)}  # v
 
     def value(self, round: Round) -> Array:
         """A product with the columns and one with their transpose."""
@@ -255,10 +245,8 @@ class Residuals(Plain):
 
     name = "residuals"
     title: ClassVar[str] = "residuals"
-
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
-        """Three squares."""
-        return Reals((3,), 0.0, math.inf)
+    length = 3
+    limits: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def __init__(self, regulariser: ScaledRegulariser) -> None:
         self.regulariser = regulariser

@@ -126,7 +126,7 @@ class FeatureADMM(Algorithm):
         put_back(memory, lasting)
         return memory
 
-    def own_weights(self, plan: Plan, memory: Any) -> Array:  # noqa: ARG002
+    def own_weights(self, memory: Any) -> Array:
         """The weights of the last round."""
         return np.asarray(memory.shrink * memory.weights)
 
@@ -178,14 +178,12 @@ class LocalScores(PartQuery):
         self.scale = numbers.column_norm**2 / (numbers.column_norm**2 + self.stiffness) * self.largest
         bits = problem.part(party).preparation.bits
         self.bits = 52 - bits - math.ceil(math.log2(problem.records) / 2)  # sums below sqrt(N): exact
+        people = Reals((problem.records,))
+        self.takes = {"sum": people, "others": people}  # of all messages, and of those of the other parties
 
     def sensitivity(self, relation: Relation) -> float:
         """1, with room for floating point: taken out or replaced, Lemma 3 has one bound."""
         return either(relation, zero_out=self.bound, replace_one=self.bound)
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """The sum of all messages, and of those of the other parties."""
-        return {"sum": Reals((plan.records,)), "others": Reals((plan.records,))}
 
     def value(self, round: Round) -> Array:
         """z, y, x_m and its scores."""

@@ -47,10 +47,7 @@ class CutScores(PartQuery):
     def __init__(self, problem: Problem, party: str, clip: float) -> None:
         super().__init__(problem, party)
         self.length, self.clip = problem.records, clip
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """Weights of the party's columns, and the mean of their scores."""
-        return {"weights": Reals((self.width,)), "centre": Reals((1,))}
+        self.takes = {"weights": Reals((self.width,)), "centre": Reals((1,))}  # and the mean of their scores
 
     def value(self, round: Round) -> Array:
         """One product; a NaN counts as the clip."""

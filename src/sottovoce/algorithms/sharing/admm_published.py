@@ -15,8 +15,7 @@ from sottovoce.algorithms.sharing.updates import check_penalty, check_rho, squar
 from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import InputError
-from sottovoce.penalties.scaled import ScaledRegulariser
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.privacy.events import Event, Unbounded
 from sottovoce.privacy.mechanisms import rounded_gaussian
@@ -91,9 +90,7 @@ class PublishedADMM(ExactADMM):
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
         """As without privacy, but that scores carry the noise."""
-        noise = plan.numbers.noise[plan.names.index(party)]
-        scores = NoisyScores(plan.part_regulariser(party), plan.numbers.factor, noise)
-        return *super().queries(plan, party)[:-1], scores
+        return *super().queries(plan, party)[:-1], NoisyScores(plan, plan.numbers, party)
 
     def remember(self, plan: Plan, rows: Block) -> SpanState:  # noqa: ARG002
         """Everything is 0 at first."""
@@ -114,9 +111,9 @@ class SpanState(PartState):
 class NoisyScores(Scores):
     """D_m (x_m + xi)."""
 
-    def __init__(self, regulariser: ScaledRegulariser, factor: float, noise: float) -> None:
-        super().__init__(regulariser, factor)
-        self.noise = noise
+    def __init__(self, problem: Problem, numbers: Numbers, party: str) -> None:
+        super().__init__(problem, numbers, party)
+        self.noise = numbers.noise[problem.names.index(party)]
 
     def value(self, round: Round) -> Array:
         """Draw xi = s V e^-1/2 g with standard normal g, after the update."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,9 +85,7 @@ class ExactFDML(Algorithm):
 
     @staticmethod
     def _queries(problem: Problem, party: str) -> tuple[Query, ...]:
-        regulariser = problem.part_regulariser(party)
-        weights = FinalWeights(regulariser, problem.part(party).preparation.dimension)
-        return RowSquares(), weights, BatchScores(regulariser), BatchSlopes()
+        return RowSquares(), FinalWeights(problem, party), BatchScores(problem, party), BatchSlopes(problem)
 
     def remember(self, plan: Plan, rows: Block) -> PartDescent:
         """Weights of 0."""
@@ -176,10 +174,10 @@ def batch_of(plan: Plan, number: int) -> tuple[int, int, int]:
     return epoch, place * plan.records // count, (place + 1) * plan.records // count
 
 
-def batch_size(plan: Plan, number: int) -> int:
-    """How many records a round has."""
+def of_batch(plan: Plan, number: int) -> Reals:
+    """A number for each record of a round."""
     _, start, stop = batch_of(plan, number)
-    return stop - start
+    return Reals((stop - start,), *ANY)
 
 
 class RowSquares(Plain):
@@ -200,16 +198,15 @@ class BatchScores(Plain):
     title: ClassVar[str] = "the score of every person of a batch"
     each_person: ClassVar[bool] = True
 
-    def __init__(self, regulariser: ScaledRegulariser) -> None:
-        self.regulariser = regulariser
+    def __init__(self, problem: Problem, party: str) -> None:
+        self.plan, self.regulariser = cast("Plan", problem), problem.part_regulariser(party)
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
+    def takes_at(self, number: int) -> Mapping[str, Reals]:
         """The slopes of the batch before; in the first round there is no step, but its length is told."""
-        return {"slopes": Reals((batch_size(plan, number - 1),), *ANY)} if number else {"step": Reals((1,), *ANY)}
+        return {"slopes": of_batch(self.plan, number - 1)} if number else {"step": Reals((1,), *ANY)}
 
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
-        """One number for each record of the batch."""
-        return Reals((batch_size(plan, number),), *ANY)
+    def gives_at(self, number: int, _told: Told) -> Reals:
+        return of_batch(self.plan, number)
 
     def value(self, round: Round) -> Array:
         """One product with the rows of the batch, one with their transpose."""
@@ -228,13 +225,15 @@ class BatchSlopes(Plain):
     each_person: ClassVar[bool] = True
     answered_by = label_party
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:
-        """The scores of all parties together."""
-        return {"scores": Reals((batch_size(plan, number),), *ANY)}
+    def __init__(self, problem: Problem) -> None:
+        self.plan = cast("Plan", problem)
 
-    def gives(self, plan: Plan, number: int, told: Told) -> Reals:  # noqa: ARG002
-        """One number for each record of the batch."""
-        return Reals((batch_size(plan, number),), *ANY)
+    def takes_at(self, number: int) -> Mapping[str, Reals]:
+        """The scores of all parties together."""
+        return {"scores": of_batch(self.plan, number)}
+
+    def gives_at(self, number: int, _told: Told) -> Reals:
+        return of_batch(self.plan, number)
 
     def value(self, round: Round) -> Array:
         """One slope for each record of the batch."""
@@ -251,12 +250,13 @@ class FinalWeights(Plain):
     name = "weights"
     title: ClassVar[str] = "the weights of a party"
 
-    def __init__(self, regulariser: ScaledRegulariser, dimension: int) -> None:
-        self.regulariser, self.length = regulariser, dimension + 2
+    def __init__(self, problem: Problem, party: str) -> None:
+        self.plan, self.regulariser = cast("Plan", problem), problem.part_regulariser(party)
+        self.length = problem.part(party).preparation.dimension + 2
 
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
+    def takes_at(self, _number: int) -> Mapping[str, Reals]:
         """The slopes of the last batch."""
-        return {"slopes": Reals((batch_size(plan, plan.rounds - 1),), *ANY)}
+        return {"slopes": of_batch(self.plan, self.plan.rounds - 1)}
 
     def value(self, round: Round) -> Array:
         """The end of the run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from sottovoce.data.block import Block, toward_zero
 from sottovoce.data.projection import short_rows
 from sottovoce.data.slopes import slopes_of
-from sottovoce.door.query import Query, Reals, Round
+from sottovoce.door.query import Query, Round
 from sottovoce.losses import Loss
-from sottovoce.plan.plan import Plan
 from sottovoce.queries.gram import GramMatrix
 from sottovoce.queries.projected import POSITIVE, Shape
 
@@ -32,10 +31,7 @@ class ShortRows(Query):
     def about(self, weights: Array, loss: Loss) -> None:
         """Take the model and its loss."""
         self.weights, self.loss, self.shape = weights, loss, Shape(len(weights), "triangular")
-
-    def takes(self, plan: Plan, number: int) -> Mapping[str, Reals]:  # noqa: ARG002
-        """P and G."""
-        return {**self.shape.takes, "slope": POSITIVE}
+        self.takes = {**self.shape.takes, "slope": POSITIVE}
 
     def value(self, round: Round) -> Array:
         """One pass over the rows."""
@@ -89,7 +85,7 @@ class Curvature(FactorGram):
     name = "curvature"
     title: ClassVar[str] = "the curvature of the loss at the fitted model"
 
-    def factors(self, scores: Array, labels: Array, slope: float) -> Array:  # noqa: ARG002
+    def factors(self, scores: Array, labels: Array, _slope: float) -> Array:
         """Roots of curvatures."""
         found = np.asarray(self.loss.curvature(scores, labels), dtype=np.float64)
         return np.asarray(np.sqrt(found / self.loss.curvature_bound))

@@ -31,7 +31,7 @@ from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import ClassCounts
-from sottovoce.queries.projected import LengthSum, ProjectedGradient
+from sottovoce.queries.projected import LengthSum, ProjectedGradient, first_round
 from sottovoce.solvers import Whitened
 
 Array = NDArray[np.float64]
@@ -90,7 +90,7 @@ def _queries(problem: Problem) -> Iterator[Query]:
     yield GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
     yield ClassCounts(problem.scaled_loss.outputs)
     yield LengthSum(shape)
-    yield ProjectedGradient("gradient", shape, problem.scaled_loss)
+    yield ProjectedGradient(shape, problem.scaled_loss, first_round(problem, "gradient"))
 
 
 def loss_of(problem: Problem) -> ClassesLoss:

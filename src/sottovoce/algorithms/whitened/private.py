@@ -33,7 +33,7 @@ from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import LabelSum, ResidualSum, ScoreSum, SquareSum, WeightSum
-from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape
+from sottovoce.queries.projected import LengthSum, ProjectedGradient, ScaleGradient, Shape, first_round
 from sottovoce.solvers import Whitened
 from sottovoce.solvers.auto import NEWTON_FEATURES
 
@@ -120,13 +120,13 @@ def _queries(problem: Problem) -> Iterator[Query]:
     shape = shape_of(problem)
     yield GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
     if loss.kind == "regression":
-        yield from (LabelSum(d), ResidualSum(d)) if constant else (ResidualSum(d),)
+        yield from (LabelSum(), ResidualSum(d)) if constant else (ResidualSum(d),)
     if isinstance(loss, Weighted):
-        yield WeightSum(d, loss)
+        yield WeightSum(loss)
     yield LengthSum(shape)
-    yield ProjectedGradient("gradient", shape, loss)
+    yield ProjectedGradient(shape, loss, first_round(problem, "gradient"))
     yield from (ScoreSum(d), SquareSum(d)) if constant else (SquareSum(d),)
-    yield ScaleGradient("rescale", Shape(d, "vectors", 1 + constant), loss)
+    yield ScaleGradient(Shape(d, "vectors", 1 + constant), loss, first_round(problem, "rescale"))
 
 
 def shape_of(problem: Problem) -> Shape:

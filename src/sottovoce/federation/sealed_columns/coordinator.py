@@ -120,7 +120,7 @@ class ColumnSums:
         self._rounds.append(Work("", number, query, told))
         if isinstance(query, GramMatrix):
             return np.asarray(query.matrix(value)[np.ix_(self._order, self._order)][query.places])
-        if isinstance(query, JointSum) and query.program == LOOK_UP and query.lookup(self._plan, told).matrix == "rows":
+        if isinstance(query, JointSum) and query.program == LOOK_UP and query.lookup(told).matrix == "rows":
             return np.asarray(value.reshape(-1, len(self._order))[:, self._order].ravel())
         return value
 

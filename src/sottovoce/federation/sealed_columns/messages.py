@@ -107,7 +107,7 @@ class Work:
         """How many messages of each party it has."""
         lookup = None
         if isinstance(self.query, JointSum) and self.program == LOOK_UP:
-            lookup = self.query.lookup(plan, self.said)
+            lookup = self.query.lookup(self.said)
         return len(said_like(self.program, self.piece, place_of(plan, plan.names[0]), lookup))
 
 
@@ -131,7 +131,7 @@ def places_of(plan: Problem) -> NDArray[np.int64]:
 def projection_of(plan: Plan, work: Work) -> Projection:
     """P of a program, over the parties' columns, one party after the other."""
     query = work.query
-    found = query.projection(plan, work.said) if isinstance(query, JointSum) else None
+    found = query.projection(work.said) if isinstance(query, JointSum) else None
     if found is None:
         raise RefusedError(f"query {work.name!r} in round {work.number} has no projection.")
     return Projection(np.ascontiguousarray(found[np.argsort(places_of(plan))]), exponent_of(plan))
@@ -142,7 +142,7 @@ def lookup_of(plan: Plan, work: Work, factors: Mapping[str, Told]) -> LookUp | N
     query = work.query
     if not isinstance(query, JointSum) or work.program in (FACTOR, LENGTH):
         return None
-    lookup = query.lookup(plan, work.said)
+    lookup = query.lookup(work.said)
     if not query.factored:
         return lookup
     if query.name not in factors:

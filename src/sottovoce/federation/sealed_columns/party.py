@@ -256,7 +256,7 @@ class ColumnRun:
         return functools.reduce(fields.add, others.values(), turn.padded)
 
     def _check_told(self, query: Query, number: int, told: Told) -> None:
-        reason = query.objection(self._plan, number, told)
+        reason = query.objection(number, told)
         if reason is not None:
             raise RefusedError(f"query {query.name!r} in round {number} {reason}.")
 

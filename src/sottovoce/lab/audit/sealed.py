@@ -220,7 +220,7 @@ class SealedColumns:
         if not isinstance(query, JointGradient):
             raise InputError("a script has the weights of gradients of rows.")
         for weights in self.script:
-            yield Ask("gradient", query.asked_at(np.array(weights)))
+            yield Ask("gradient", query.message(np.array(weights)))
         return np.zeros(self.plan.dimension)
 
     def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> Sums:
