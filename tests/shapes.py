@@ -7,9 +7,7 @@ first. Files of a version that was released are never written anew.
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 import re
 import shutil
 import sqlite3
@@ -31,7 +29,8 @@ from sottovoce.door import frames, noisy_rows
 from sottovoce.federation import journal, models
 from sottovoce.federation.alignment.file import AlignmentFile
 from sottovoce.formats import Format
-from sottovoce.plan.plan import Numbers, Plan
+from sottovoce.plan.families import FAMILIES, OTHERS
+from sottovoce.plan.plan import Plan
 from sottovoce.privacy import ledger_file
 from sottovoce.privacy.ledger import Ledger
 
@@ -94,8 +93,7 @@ def _fitted(folder: Path, account: Any, x: Any, y: Any) -> Any:
 
 def shapes(folder: Path) -> dict[str, Any]:
     """The shape of each format: what is declared, and what the files of a folder have."""
-    for module in pkgutil.walk_packages(algorithms.__path__, f"{algorithms.__name__}."):
-        importlib.import_module(module.name)
+    forms = [form for name in (*FAMILIES, *OTHERS) for form in algorithms.forms(name)]
     plan = {"plan": formats.PLAN.number}
     header = _header(next((folder / "rows").iterdir()))
     return {
@@ -107,7 +105,7 @@ def shapes(folder: Path) -> dict[str, Any]:
         },
         "PLAN": {
             "fields": reduced(Plan.model_json_schema()),
-            "numbers": {"/".join(key): sorted(kind.model_fields) for key, kind in sorted(Numbers._KINDS.items())},
+            "numbers": {f"{form.name}/{form.form}": sorted(form.numbers.model_fields) for form in forms},
         },
         "LEDGER": {
             "tables": " ".join(re.sub("user_version = .*", "", ledger_file._SCHEMA).split()),

@@ -17,7 +17,7 @@ from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError, RefusedError
 from sottovoce.losses import Loss
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.queries.pricing import Pricing
 
@@ -72,6 +72,10 @@ CONVEX = Need(lambda loss: loss.convex, "needs a convex loss and {!r} is not")
 Z_UPDATE = Need(lambda loss: loss.has_proximal, "needs a loss with a z-update and {!r} has none")
 
 
+class NoNumbers(Numbers):
+    """Those of a form that chooses none: the noise of its releases says all."""
+
+
 class Algorithm(ABC):
     """One form of a solver: `design` picks public numbers, `queries` says what parties may be asked, `coordinate` asks.
 
@@ -92,6 +96,7 @@ class Algorithm(ABC):
     layout: ClassVar[Layout] = "rows"  # how its queries need the rows prepared
     sealed: ClassVar[tuple[Split, ...]] = ()  # where its sums may be sealed: it uses nothing but sums over all parties
     pricing: ClassVar[Pricing] = Pricing()  # a published form may have a true price of its own
+    numbers: ClassVar[type[Numbers]] = NoNumbers  # that its plans have
 
     @abstractmethod
     def design(self, problem: Problem, options: Any) -> Design:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field, SerializeAsAny, model_validator
@@ -32,22 +32,13 @@ ModelsOf = Literal["shared", "kept"]
 class Numbers(Frozen):
     """The public numbers that a form of an algorithm chose, each with its type and limits.
 
-    A form's own class has `solver` and `form` as arguments: `class Steps(Numbers, solver="sgd", form="private")`. So a
-    plan that is read has its numbers checked by the form that it names. Edges: numbers of an unknown form are read as
-    they are; no party runs such a plan.
+    A form names its own class of them (`Algorithm.numbers`), by which the numbers of a plan that is read are checked.
+    Edges: numbers of an unknown form are read as they are; no party runs such a plan.
     """
 
     model_config = ConfigDict(extra="allow")
 
-    _KINDS: ClassVar[dict[tuple[str, str], type[Numbers]]] = {}
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, *, solver: str = "", form: str = "", **options: Any) -> None:
-        super().__pydantic_init_subclass__(**options)
-        if solver:
-            Numbers._KINDS[solver, form] = cls
-
-    def __init_subclass__(cls, *, solver: str = "", form: str = "", **options: Any) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
         cls.model_config = ConfigDict(**{**cls.model_config, "extra": "forbid"})
         super().__init_subclass__(**options)
 
@@ -60,8 +51,9 @@ class Numbers(Frozen):
         """The numbers of a form, checked."""
         if not {type(algorithm), type(form)} <= {str, type(None)}:  # what would be read as a text is none yet
             raise ValueError("a plan names its algorithm and its form by texts")
-        family(str(algorithm))  # imported, it says which numbers its forms have
-        return Numbers._KINDS.get((str(algorithm), str(form)), Numbers).model_validate(dict(values))
+        forms = getattr(family(str(algorithm)), "FORMS", ())
+        kinds = (each.numbers for each in forms if (each.name, each.form) == (str(algorithm), str(form)))
+        return next(kinds, Numbers).model_validate(dict(values))
 
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, how_far, limited, only, summed
-from sottovoce.algorithms.cd.greedy import PrivateGreedyCD, queries_of
+from sottovoce.algorithms.cd.greedy import GreedyNumbers, PrivateGreedyCD, queries_of
 from sottovoce.algorithms.cd.private import PrivateCD
 from sottovoce.algorithms.cd.walk import STILL, ColumnSquares, CoordinateWalk, Moves, StepNumbers, visits
 from sottovoce.plan.frozen import Count
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.solvers import CD, GreedyCD, Order, Rule
@@ -20,7 +20,7 @@ from sottovoce.solvers import CD, GreedyCD, Order, Rule
 PASSES, STEPS = 10_000, 100_000  # at most
 
 
-class ExactNumbers(StepNumbers, solver="cd", form="exact"):
+class ExactCDNumbers(StepNumbers):
     """Steps between two messages, and the order; nothing is clipped here."""
 
     stride: Count
@@ -36,6 +36,7 @@ class ExactCD(PrivateCD):
 
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "proximal coordinate descent, without privacy"
+    numbers: ClassVar[type[Numbers]] = ExactCDNumbers
     private: ClassVar[bool | None] = False
 
     def design(self, problem: Problem, options: CD) -> Design:
@@ -44,7 +45,7 @@ class ExactCD(PrivateCD):
         d = problem.dimension
         passes = limited("rounds", given(options.rounds, PASSES), 1, MOST_ROUNDS // d)
         stride = d if len(problem.parties) == 1 else 1
-        numbers = ExactNumbers(step=1.0, clip=1.0, stride=stride, order=given(options.order, "cyclic"))
+        numbers = ExactCDNumbers(step=1.0, clip=1.0, stride=stride, order=given(options.order, "cyclic"))
         squares, walk = ColumnSquares(problem.bounds, problem.features), CoordinateWalk(d, stride)
         releases = (Release.of(squares, 0, 1, 0.0, 1.0), Release.of(walk, 1, passes * d // stride, 0.0, 1.0))
         return Design(rounds=passes, numbers=numbers, releases=releases)
@@ -74,12 +75,6 @@ class ExactCD(PrivateCD):
         return Solution(weights, {"violation": violation}, unfinished=far)
 
 
-class ExactGreedyNumbers(StepNumbers, solver="greedy-cd", form="exact"):
-    """By which rule a coordinate promises most; nothing is clipped here."""
-
-    rule: Rule
-
-
 class ExactGreedyCD(PrivateGreedyCD):
     """The coordinate of the largest score, then an exact step on it, until no coordinate promises anything.
 
@@ -95,7 +90,7 @@ class ExactGreedyCD(PrivateGreedyCD):
         self.check_separable(problem)
         rounds = given(options.rounds, STEPS)
         rule: Rule = options.rule or "GS-r"
-        numbers = ExactGreedyNumbers(rule=rule, step=given(options.step, 1.0), clip=1.0)
+        numbers = GreedyNumbers(rule=rule, step=given(options.step, 1.0), clip=1.0)
         squares, scores, walk = queries_of(problem, rule)
         releases = (
             Release.of(squares, 0, 1, 0.0, 1.0),

@@ -21,7 +21,7 @@ from sottovoce.algorithms.cd.walk import (
 )
 from sottovoce.door.query import Choice, InTurn, Query, Round, Wholes, World
 from sottovoce.errors import RefusedError
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.privacy.calibration import rho_for
@@ -31,7 +31,7 @@ from sottovoce.solvers import GreedyCD, Rule
 CHOICE_SHARE = 0.75  # of what the curvatures leave of the budget
 
 
-class GreedyNumbers(StepNumbers, solver="greedy-cd", form="private"):
+class GreedyNumbers(StepNumbers):
     """By which rule a coordinate promises most."""
 
     rule: Rule
@@ -53,6 +53,7 @@ class PrivateGreedyCD(CoordinateAlgorithm):
     name: ClassVar[str] = "greedy-cd"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "greedy coordinate descent (DP-GCD)"
+    numbers: ClassVar[type[Numbers]] = GreedyNumbers
 
     def design(self, problem: Problem, options: GreedyCD) -> Design:
         """Steps, clip and shares of the budget from public numbers.

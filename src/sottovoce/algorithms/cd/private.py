@@ -12,7 +12,7 @@ from sottovoce.algorithms.cd.walk import ColumnSquares, CoordinateAlgorithm, Coo
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError
 from sottovoce.plan.frozen import Count
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.privacy.relation import distance
@@ -21,7 +21,7 @@ from sottovoce.solvers import CD, Order
 ENTRIES = 2**26  # of a matrix touched between two messages, about
 
 
-class CDNumbers(StepNumbers, solver="cd", form="private"):
+class CDNumbers(StepNumbers):
     """Steps of a loop, the last of them that are averaged, steps between two messages, and the order."""
 
     inner: Count
@@ -45,13 +45,13 @@ class PrivateCD(CoordinateAlgorithm):
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "proximal coordinate descent (DP-CD)"
     sealed: ClassVar[tuple[Split, ...]] = ("rows",)
-    numbers: ClassVar[type[CDNumbers]] = CDNumbers
+    numbers: ClassVar[type[Numbers]] = CDNumbers
 
     def design(self, problem: Problem, options: CD) -> Design:
         """Steps by `rule`; a tenth of the budget estimates the curvatures."""
         self.check_separable(problem)
         squares, share = self.known_squares(problem, options)
-        rounds, numbers = rule(self.numbers, problem, options, squares)
+        rounds, numbers = rule(problem, options, squares)
         releases: tuple[Release, ...] = ()
         if share > 0:
             estimate = ColumnSquares(problem.bounds, problem.features)
@@ -80,7 +80,7 @@ class PrivateCD(CoordinateAlgorithm):
         return weights
 
 
-def rule(kind: type[CDNumbers], problem: Problem, options: CD, squares: tuple[float, ...]) -> tuple[int, CDNumbers]:
+def rule(problem: Problem, options: CD, squares: tuple[float, ...]) -> tuple[int, CDNumbers]:
     """(outer loops, the numbers of their steps): what was asked for, else from public numbers.
 
     r = N mu / d, halved for replace-one, is the signal of one visit in units of its noise. Larger r affords more passes
@@ -96,7 +96,7 @@ def rule(kind: type[CDNumbers], problem: Problem, options: CD, squares: tuple[fl
     inner = given(options.inner, min(max(round(0.3 * signal), 1), 80) * dimension)
     if rounds * inner > MOST_ROUNDS:
         raise InputError(f"inner={inner!r} times rounds={rounds!r} is more than {MOST_ROUNDS} steps; take fewer.")
-    return rounds, kind(
+    return rounds, CDNumbers(
         inner=inner,
         averaged=max(1, round(given(options.averaged, 0.5 if inner > 2 * dimension else 0.0) * inner)),
         stride=stride(problem, inner) if len(problem.parties) == 1 else 1,

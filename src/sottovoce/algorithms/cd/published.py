@@ -6,16 +6,12 @@ import math
 from typing import ClassVar
 
 from sottovoce.algorithms.base import given
-from sottovoce.algorithms.cd.private import CDNumbers, PrivateCD
+from sottovoce.algorithms.cd.private import PrivateCD
 from sottovoce.algorithms.cd.walk import CoordinateWalk
 from sottovoce.plan.plan import Design
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release, grid_step
 from sottovoce.solvers import CD
-
-
-class PublishedNumbers(CDNumbers, solver="cd", form="published"):
-    """As in the private form."""
 
 
 class PublishedCD(PrivateCD):
@@ -27,7 +23,6 @@ class PublishedCD(PrivateCD):
     form: ClassVar[str] = "published"
     title: ClassVar[str] = "DP-CD with its published noise"
     published: ClassVar[bool] = True
-    numbers: ClassVar[type[CDNumbers]] = PublishedNumbers
     curvature_share: ClassVar[float] = 0.0
 
     def design(self, problem: Problem, options: CD) -> Design:

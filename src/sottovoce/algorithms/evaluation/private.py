@@ -61,15 +61,7 @@ class Evaluated(Numbers):
     scores: str = Field(pattern="^([0-9a-f]{64})?$")
 
 
-class EvaluatedNumbersNumbers(Evaluated, solver="evaluation", form="numbers"):
-    """No more."""
-
-
-class EvaluatedSeveralNumbers(Evaluated, solver="evaluation", form="several"):
-    """Of one class after the other."""
-
-
-class EvaluatedClassesNumbers(Evaluated, solver="evaluation", form="classes"):
+class EvaluatedClassesNumbers(Evaluated):
     """And the nodes of the scores."""
 
     low: float = Field(ge=-LARGEST, le=-1e-9, allow_inf_nan=False)
@@ -84,6 +76,7 @@ class _Evaluation(Algorithm):
     name: ClassVar[str] = "evaluation"
     private: ClassVar[bool | None] = None
     options: ClassVar[tuple[str, ...] | None] = ()
+    numbers: ClassVar[type[Numbers]] = Evaluated
 
     def coordinate(self, plan: Plan) -> Coordination:
         """The sum of the parties' cells, as the solution's model; by columns those of the holder of the labels."""
@@ -101,6 +94,7 @@ class EvaluatedClasses(_Evaluation):
     title: ClassVar[str] = "private evaluation: scores counted in cells by class"
     splits: ClassVar[tuple[Split, ...]] = ("central", "rows", "columns")
     needs: ClassVar[tuple[Need, ...]] = (Need(lambda loss: loss.kind == "classification", "tells classes, not {!r}"),)
+    numbers: ClassVar[type[Numbers]] = EvaluatedClassesNumbers
 
     def design(self, problem: Problem, options: Subject) -> Design:
         """8 nodes, or more where the noise is small for the number of records."""
@@ -133,8 +127,7 @@ class EvaluatedSeveral(_Evaluation):
 
     def design(self, problem: Problem, options: Subject) -> Design:
         """Nothing to choose."""
-        numbers = EvaluatedSeveralNumbers(**options.told)
-        return _design(problem, numbers, _class_cells(problem, options.weights))
+        return _design(problem, Evaluated(**options.told), _class_cells(problem, options.weights))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""
@@ -154,8 +147,7 @@ class EvaluatedNumbers(_Evaluation):
 
     def design(self, problem: Problem, options: Subject) -> Design:
         """The nodes are those of the declared range of the label."""
-        numbers = EvaluatedNumbersNumbers(**options.told)
-        return _design(problem, numbers, ResidualCells(options.weights))
+        return _design(problem, Evaluated(**options.told), ResidualCells(options.weights))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """The cells."""

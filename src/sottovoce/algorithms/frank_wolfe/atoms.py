@@ -27,10 +27,15 @@ Size = Annotated[float, Field(ge=SMALLEST, le=LARGEST)]
 ROOM = 1.0 + 2.0**-20  # in a sensitivity, for the floating point of the sampler (`privacy/proofs/noise.md`)
 
 
-class BallNumbers(Numbers):
-    """The radius of the ball, and what the slopes of the loss are cut to at most."""
+class RadiusNumbers(Numbers):
+    """The radius of the ball in the units of prepared data."""
 
     radius: Size
+
+
+class BallNumbers(RadiusNumbers):
+    """Also what the slopes of the loss are cut to at most."""
+
     slope_bound: Size
 
 

@@ -23,7 +23,7 @@ from sottovoce.data.block import Block
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Query, Reals, Round, Wholes
 from sottovoce.penalties.points import SparsePoint
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.privacy.calibration import rho_for
@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-class CentralNumbers(BallNumbers, solver="frank-wolfe", form="private"):
+class CentralNumbers(BallNumbers):
     """Also the sum of all steps."""
 
     total_step: float = Field(ge=0.0, le=LARGEST)
@@ -61,6 +61,7 @@ class PrivateFrankWolfe(BallAlgorithm):
     title: ClassVar[str] = "Frank-Wolfe on the l1 ball, one signed feature a round"
     splits: ClassVar[tuple[Split, ...]] = ("central",)
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound")
+    numbers: ClassVar[type[Numbers]] = CentralNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
         """Rounds and G by public rules."""

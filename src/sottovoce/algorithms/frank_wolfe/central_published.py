@@ -8,14 +8,10 @@ from typing import ClassVar
 from sottovoce.algorithms.base import MOST_ROUNDS, given, limited
 from sottovoce.algorithms.frank_wolfe.atoms import BallNumbers, radius_of
 from sottovoce.algorithms.frank_wolfe.central import AtomScores, Path, PrivateFrankWolfe
-from sottovoce.plan.plan import Design, Plan
+from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Mechanism, Release, grid_step
 from sottovoce.solvers import FrankWolfe
-
-
-class PublishedNumbers(BallNumbers, solver="frank-wolfe", form="published"):
-    """The radius, and L."""
 
 
 class PublishedPath(Path):
@@ -49,6 +45,7 @@ class PublishedFrankWolfe(PrivateFrankWolfe):
     title: ClassVar[str] = "Frank-Wolfe on the l1 ball with its published noise"
     published: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...] | None] = ("rounds",)
+    numbers: ClassVar[type[Numbers]] = BallNumbers  # L is the slope bound
     mechanism: ClassVar[Mechanism] = "noisy-max"
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
@@ -62,7 +59,7 @@ class PublishedFrankWolfe(PrivateFrankWolfe):
         scale = math.sqrt(8 * rounds * math.log(1 / problem.delta)) / problem.epsilon
         return Design(
             rounds=rounds,
-            numbers=PublishedNumbers(radius=radius, slope_bound=lipschitz),
+            numbers=BallNumbers(radius=radius, slope_bound=lipschitz),
             releases=(Release.of(query, 0, rounds, scale, grid_step(query, scale), mechanism=self.mechanism),),
             claimed_epsilon=problem.epsilon,
         )

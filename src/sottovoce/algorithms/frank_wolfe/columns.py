@@ -49,7 +49,7 @@ class SketchNumbers(BallNumbers):
     sketch_size: int = Field(ge=1, le=MOST)
 
 
-class ColumnNumbers(SketchNumbers, solver="frank-wolfe", form="private-columns"):
+class ColumnNumbers(SketchNumbers):
     """`slope_bound` is omega of parties that know the labels, `noisy_slope_bound` of those that are told a sketch.
 
     Without a `cap` the row norm pays for the features.
@@ -104,6 +104,7 @@ class PrivateColumnFrankWolfe(ColumnAlgorithm):
         "sketch_size",
     )
     needs: ClassVar[tuple[Need, ...]] = (SMOOTH, AFFINE)
+    numbers: ClassVar[type[Numbers]] = ColumnNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
         """Rounds, cap, sketch, clip and shares by public rules."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Ask, Coordination, Solution, given, how_far, only
-from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, Size, radius_of
+from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, RadiusNumbers, radius_of
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, Told, Turn, Wholes, label_party
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -23,12 +23,6 @@ Array = NDArray[np.float64]
 ROUNDS = 5000
 NOWHERE = -1e300  # the slope of the worst atom of a party that has none
 TOLERANCE = 1e-6  # of the first duality gap
-
-
-class ExactNumbers(Numbers, solver="frank-wolfe", form="exact"):
-    """The radius in the units of prepared data."""
-
-    radius: Size
 
 
 class ExactFrankWolfe(BallAlgorithm):
@@ -46,10 +40,11 @@ class ExactFrankWolfe(BallAlgorithm):
     splits: ClassVar[tuple[Split, ...]] = ("central", "columns")
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds",)
+    numbers: ClassVar[type[Numbers]] = RadiusNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
         """As many rounds as it takes, up to ROUNDS."""
-        rounds, numbers = given(options.rounds, ROUNDS), ExactNumbers(radius=radius_of(problem))
+        rounds, numbers = given(options.rounds, ROUNDS), RadiusNumbers(radius=radius_of(problem))
         queries = self.queries(problem, problem.label_party_name)
         releases = tuple(Release.of(query, 0, rounds, 0.0, 1.0) for query in queries)
         return Design(rounds=rounds, numbers=numbers, releases=releases)

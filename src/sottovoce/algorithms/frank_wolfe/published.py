@@ -32,7 +32,7 @@ Integers = NDArray[np.int64]
 ZETA = 0.1  # the published sketch keeps inner products to about this share
 
 
-class PublishedColumnNumbers(SketchNumbers, solver="frank-wolfe", form="published-columns"):
+class PublishedColumnNumbers(SketchNumbers):
     """Also how many of its columns each party considers for a choice."""
 
     sketch: Literal["gaussian"]
@@ -59,6 +59,7 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
     published: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "sketch_size", "candidates")
     mechanism: ClassVar[Mechanism] = "noisy-max"
+    numbers: ClassVar[type[Numbers]] = PublishedColumnNumbers
 
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
         """T = (n epsilon)^(2/3), m = log(sqrt T) / zeta^2 with zeta = 0.1."""

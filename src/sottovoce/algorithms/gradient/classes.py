@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sottovoce.algorithms.gradient.exact import ExactGradient, ExactNumbers
-from sottovoce.algorithms.gradient.private import GradientNumbers, PrivateGradient
+from sottovoce.algorithms.gradient.exact import ExactGradient
+from sottovoce.algorithms.gradient.private import PrivateGradient
 from sottovoce.plan.problem import Split
-
-
-class ClassesNumbers(GradientNumbers, solver="gradient", form="classes"):
-    """As of two classes; G bounds a row of slopes."""
-
-
-class ExactClassesNumbers(ExactNumbers, solver="gradient", form="exact-classes"):
-    """As of two classes."""
 
 
 class GradientClasses(PrivateGradient):
@@ -27,7 +19,6 @@ class GradientClasses(PrivateGradient):
     title: ClassVar[str] = "gradient descent for several classes"
     several: ClassVar[bool] = True
     sealed: ClassVar[tuple[Split, ...]] = ("rows",)
-    numbers: ClassVar[type[GradientNumbers]] = ClassesNumbers
 
 
 class ExactGradientClasses(ExactGradient):
@@ -36,4 +27,3 @@ class ExactGradientClasses(ExactGradient):
     form: ClassVar[str] = "exact-classes"
     title: ClassVar[str] = "accelerated gradient descent for several classes, without privacy"
     several: ClassVar[bool] = True
-    numbers: ClassVar[type[GradientNumbers]] = ExactClassesNumbers

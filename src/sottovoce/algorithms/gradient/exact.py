@@ -23,10 +23,6 @@ Array = NDArray[np.float64]
 STILL = 1e-12  # it has converged when no round moves a feature's part of the scores by more than this share
 
 
-class ExactNumbers(GradientNumbers, solver="gradient", form="exact"):
-    """G, which nothing is clipped to here, and the length of a step on rows of mean square 1."""
-
-
 class ExactGradient(PrivateGradient):
     """u <- prox(v - step g(v) / R^2, step / R^2), v = u + momentum (u - u before), begun anew when a step turns back.
 
@@ -39,13 +35,12 @@ class ExactGradient(PrivateGradient):
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "accelerated gradient descent, without privacy"
     private: ClassVar[bool | None] = False
-    numbers: ClassVar[type[GradientNumbers]] = ExactNumbers
 
     def design(self, problem: Problem, options: Gradient) -> Design:
         """At most 1000 rounds, by default."""
         query, step, rounds = rule(problem, options)
         sizes = Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0)
-        numbers = self.numbers(slope_bound=query.slope_bound, step=step)
+        numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(sizes, Release.of(query, 0, rounds, 0.0, 1.0)))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:

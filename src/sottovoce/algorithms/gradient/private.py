@@ -28,8 +28,8 @@ from sottovoce.queries.joint import gradient_sum
 from sottovoce.solvers import Gradient
 
 
-class GradientNumbers(Numbers, solver="gradient", form="private"):
-    """G, and the length of a step."""
+class GradientNumbers(Numbers):
+    """G, which nothing is clipped to without privacy, and the length of a step; there on rows of mean square 1."""
 
     slope_bound: float
     step: float
@@ -47,13 +47,13 @@ class PrivateGradient(Algorithm):
     title: ClassVar[str] = "gradient descent with noisy gradient sums (SGD2)"
     sealed: ClassVar[tuple[Split, ...]] = ("rows", "columns")
     weighted: ClassVar[bool] = True
-    numbers: ClassVar[type[GradientNumbers]] = GradientNumbers
+    numbers: ClassVar[type[Numbers]] = GradientNumbers
 
     def design(self, problem: Problem, options: Gradient) -> Design:
         """As many rounds, up to 1000, as keep the noise's random walk below WALK; step 1 / curvature."""
         query, step, rounds = rule(problem, options)
         release = Release.at_mu(query, 0, rounds, problem.mu, problem.relation)
-        numbers = self.numbers(slope_bound=query.slope_bound, step=step)
+        numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002

@@ -12,17 +12,12 @@ from sottovoce.plan.release import Release, grid_step
 from sottovoce.solvers import Gradient
 
 
-class PublishedNumbers(GradientNumbers, solver="gradient", form="published"):
-    """As in the private form."""
-
-
 class PublishedGradient(PrivateGradient):
     """std = Delta sqrt(2 ln(1.25 T / delta)) sqrt(T ln(1/delta)) / epsilon, steps 1/(alpha k): as printed."""
 
     form: ClassVar[str] = "published"
     title: ClassVar[str] = "SGD2 with its published noise"
     published: ClassVar[bool] = True
-    numbers: ClassVar[type[GradientNumbers]] = PublishedNumbers
 
     def design(self, problem: Problem, options: Gradient) -> Design:
         """The published noise."""
@@ -31,7 +26,7 @@ class PublishedGradient(PrivateGradient):
         std = query.sensitivity(problem.relation) * share / problem.epsilon
         return Design(
             rounds=rounds,
-            numbers=self.numbers(slope_bound=query.slope_bound, step=step),
+            numbers=GradientNumbers(slope_bound=query.slope_bound, step=step),
             releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
             claimed_epsilon=problem.epsilon,
         )

@@ -31,7 +31,7 @@ class Candidates:
     unit: float = 1.0
 
 
-class ComparedLossesNumbers(Numbers, solver="model-selection", form="losses"):
+class ComparedLossesNumbers(Numbers):
     """The models, public, the reference first, and the unit of the losses."""
 
     weights: tuple[tuple[Weight, ...], ...] = Field(min_length=2, max_length=MOST_MODELS + 1)
@@ -49,6 +49,7 @@ class ComparedLosses(Algorithm):
     title: ClassVar[str] = "model selection: losses of public models beside a reference"
     private: ClassVar[bool | None] = None
     weighted: ClassVar[bool] = True
+    numbers: ClassVar[type[Numbers]] = ComparedLossesNumbers
 
     def design(self, problem: Problem, options: Candidates) -> Design:
         """All of the budget in one release."""

@@ -22,7 +22,7 @@ from sottovoce.queries.gram import GramMatrix
 Array = NDArray[np.float64]
 
 
-class ExactNumbers(Numbers, solver="newton", form="exact"):
+class ExactNewtonNumbers(Numbers):
     """G, which nothing is clipped to here."""
 
     slope_bound: float
@@ -43,11 +43,11 @@ class ExactNewton(PrivateNewton):
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "Newton's method with step halving, without privacy"
     private: ClassVar[bool | None] = False
-    numbers: ClassVar[type[ExactNumbers]] = ExactNumbers
+    numbers: ClassVar[type[Numbers]] = ExactNewtonNumbers
 
     def design(self, problem: Problem, options: Any) -> Design:
         """At most 100 steps, each of them halved at most 40 times."""
-        rounds, numbers = given(options.rounds, 100), self.numbers(slope_bound=slope_bound(problem, options))
+        rounds, numbers = given(options.rounds, 100), ExactNewtonNumbers(slope_bound=slope_bound(problem, options))
         queries = self._queries(problem, numbers.slope_bound)
         releases = tuple(Release.of(query, 0, min(50 * rounds, MOST_ROUNDS), 0.0, 1.0) for query in queries)
         return Design(rounds=rounds, numbers=numbers, releases=releases)

@@ -34,7 +34,7 @@ from sottovoce.solvers import Newton
 SOFTENING = 0.1  # of the damping: enough where a path leaves the weights at which gradients were asked
 
 
-class NewtonNumbers(Numbers, solver="newton", form="private"):
+class NewtonNumbers(Numbers):
     """G and lam0."""
 
     slope_bound: float
@@ -59,6 +59,7 @@ class PrivateNewton(Algorithm):
     sealed: ClassVar[tuple[Split, ...]] = ("rows", "columns")
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
+    numbers: ClassVar[type[Numbers]] = NewtonNumbers
 
     def design(self, problem: Problem, options: Newton) -> Design:
         """The rule above; it needs no tuning."""

@@ -32,7 +32,7 @@ FLOAT = 1.0 + 2.0**-30  # in a sensitivity, for the floating point of a product 
 QUADRATIC = Need(lambda loss: loss.quadratic, "needs the squared loss, not {!r}")
 
 
-class OneShotNumbers(Numbers, solver="one-shot", form="private"):
+class OneShotNumbers(Numbers):
     """Which sketch, how many numbers it has at most, and what is added to the products of the coordinator."""
 
     sketch: Sketch
@@ -68,6 +68,7 @@ class PrivateOneShot(Algorithm):
     splits: ClassVar[tuple[Split, ...]] = ("columns",)
     needs: ClassVar[tuple[Need, ...]] = (QUADRATIC,)
     layout: ClassVar[Layout] = "entries"
+    numbers: ClassVar[type[Numbers]] = OneShotNumbers
 
     def design(self, problem: Problem, options: OneShot) -> Design:
         """16 numbers for each person and party; a quarter of mu^2 for the labels."""

@@ -22,7 +22,7 @@ from sottovoce.plan.release import Release
 Place = Annotated[int, Field(ge=0, lt=2**22)]
 
 
-class CountedRangesNumbers(Numbers, solver="ranges", form="counts"):
+class CountedRangesNumbers(Numbers):
     """The places of the columns among all features; the place behind the last one is the label's."""
 
     columns: tuple[Place, ...] = Field(min_length=1)
@@ -48,6 +48,7 @@ class CountedRanges(Algorithm):
     splits: ClassVar[tuple[Split, ...]] = ("central", "rows", "columns")
     private: ClassVar[bool | None] = None
     layout: ClassVar[Layout] = "raw"
+    numbers: ClassVar[type[Numbers]] = CountedRangesNumbers
 
     @classmethod
     def check_loss(cls, loss: Loss) -> None:

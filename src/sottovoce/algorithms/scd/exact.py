@@ -19,10 +19,6 @@ EPOCHS = 2000  # at most
 STILL = 1e-13  # it has converged when no weight moves by more than this share of the largest
 
 
-class ExactNumbers(DualNumbers, solver="scd", form="exact"):
-    """lam and the kind of step."""
-
-
 class ExactSCD(DualAlgorithm):
     """v <- v + what one pass over every holder's duals moved it by, until the weights stand still.
 
@@ -34,11 +30,11 @@ class ExactSCD(DualAlgorithm):
     form: ClassVar[str] = "exact"
     title: ClassVar[str] = "dual coordinate ascent, without privacy (SDCA)"
     private: ClassVar[bool | None] = False
-    numbers: ClassVar[type[DualNumbers]] = ExactNumbers
+    numbers: ClassVar[type[Numbers]] = DualNumbers
 
     def design(self, problem: Problem, options: SCD | SequentialSCD) -> Design:
         """By default the exact step, which converges in fewer epochs."""
-        numbers = self.numbers(ridge=ridge_of(self.name, problem), dual_step=given(options.dual_step, "exact"))
+        numbers = DualNumbers(ridge=ridge_of(self.name, problem), dual_step=given(options.dual_step, "exact"))
         epochs = given(options.rounds, EPOCHS)
         release = Release.of(Epoch(problem, numbers), 0, epochs, 0.0, 1.0)
         return Design(rounds=epochs, numbers=numbers, releases=(release,))
@@ -63,15 +59,10 @@ class ExactSCD(DualAlgorithm):
         return Solution(weights_of(plan, v), {"duality_gap": gap}, unfinished=far)
 
 
-class ExactSequentialNumbers(DualNumbers, solver="scd-sequential", form="exact"):
-    """lam and the kind of step."""
-
-
 class ExactSequentialSCD(ExactSCD):
     """The same ascent: without noise its steps come one after another already."""
 
     name: ClassVar[str] = "scd-sequential"
-    numbers: ClassVar[type[DualNumbers]] = ExactSequentialNumbers
 
 
 class Epoch(DualQuery, Plain):

@@ -23,7 +23,7 @@ from sottovoce.solvers import PrimalSCD
 Array = NDArray[np.float64]
 
 
-class PrimalNumbers(Numbers, solver="scd-primal", form="private"):
+class PrimalNumbers(Numbers):
     """L and C."""
 
     lot: Count
@@ -47,6 +47,7 @@ class PrivatePrimalSCD(CoordinateAlgorithm):
     title: ClassVar[str] = "primal stochastic coordinate descent (DP-SCD, Algorithm 2)"
     splits: ClassVar[tuple[Split, ...]] = ("central",)
     private: ClassVar[bool | None] = None
+    numbers: ClassVar[type[Numbers]] = PrimalNumbers
 
     def design(self, problem: Problem, options: PrimalSCD) -> Design:
         """Ten passes; a coordinate of the scaled features can travel 4 in all."""

@@ -34,7 +34,7 @@ STRETCH = 1.5  # rows have norm 1 at most, so steps up to twice the safe ones ar
 AVERAGED = 0.3  # of the rounds, at the end
 
 
-class SCDNumbers(ClippedNumbers, solver="scd", form="private"):
+class SCDNumbers(ClippedNumbers):
     """What a step's length follows from: the rate, and the factor by which it is longer than the safe one."""
 
     rate: Positive  # the coins have that of the release
@@ -58,6 +58,7 @@ class PrivateSCD(DualAlgorithm):
     name: ClassVar[str] = "scd"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "dual coordinate descent with hidden duals (DP-SCD)"
+    numbers: ClassVar[type[Numbers]] = SCDNumbers
 
     def design(self, problem: Problem, options: SCD) -> Design:
         """Rate, rounds, steps and clip by the rule of `Rule`."""

@@ -28,7 +28,7 @@ from sottovoce.solvers import SCD
 Integers = NDArray[np.int64]
 
 
-class PublishedNumbers(ClippedNumbers, solver="scd", form="published"):
+class PublishedSCDNumbers(ClippedNumbers):
     """The rate, from which a step's length follows."""
 
     rate: Positive
@@ -78,6 +78,7 @@ class PublishedSCD(DualAlgorithm):
     title: ClassVar[str] = "DP-SCD as published, with its duals in the open"
     published: ClassVar[bool] = True
     pricing: ClassVar[Pricing] = VisibleDualsPricing()
+    numbers: ClassVar[type[Numbers]] = PublishedSCDNumbers
 
     def design(self, problem: Problem, options: SCD) -> Design:
         """The published noise; clip and rounds by the rule of the private form."""
@@ -85,7 +86,7 @@ class PublishedSCD(DualAlgorithm):
         rule = Rule(problem, lam, options.dual_step or "slope")
         rate, rounds = given(options.rate, RATE), given(options.rounds, rule.rounds)
         clip = given(options.clip, rule.clip(rate, 1.0))
-        numbers = PublishedNumbers(ridge=lam, dual_step="newton", clip=clip, rate=rate, averaged=1)
+        numbers = PublishedSCDNumbers(ridge=lam, dual_step="newton", clip=clip, rate=rate, averaged=1)
         query = PublishedState(problem, numbers)
         std = math.sqrt(2) * clip * moments_noise_for(problem.epsilon, problem.delta, rate, rounds)
         release = Release.of(query, 0, rounds, std, grid_step(query, std), rate)

@@ -26,7 +26,7 @@ from sottovoce.privacy.relation import Relation, either
 from sottovoce.solvers import SequentialSCD
 
 
-class SequentialNumbers(ClippedNumbers, solver="scd-sequential", form="private"):
+class SequentialNumbers(ClippedNumbers):
     """L, and how many lots an epoch has."""
 
     lot: Count
@@ -47,6 +47,7 @@ class PrivateSequentialSCD(DualAlgorithm):
     name: ClassVar[str] = "scd-sequential"
     form: ClassVar[str] = "private"
     title: ClassVar[str] = "sequential dual coordinate descent in public lots (SeqDP-SCD)"
+    numbers: ClassVar[type[Numbers]] = SequentialNumbers
 
     def design(self, problem: Problem, options: SequentialSCD) -> Design:
         """Five epochs of at most 1000 lots; the clip keeps the noise's random walk below WALK."""

@@ -32,7 +32,7 @@ HELD = {"labels": 0.25, "pull": 0.15, "slopes": 0.05}  # beside those, if one pa
 AFFINE = Need(lambda loss: loss.affine_in_label, "needs the logistic or the squared loss, not {!r}")
 
 
-class ScoreNumbers(Numbers, solver="score", form="private"):
+class ScoreNumbers(Numbers):
     """G, to which the slopes of the parties' own fits are cut."""
 
     slope_bound: float = Field(ge=SMALLEST, le=LARGEST)
@@ -73,6 +73,7 @@ class PrivateScore(Algorithm):
     splits: ClassVar[tuple[Split, ...]] = ("columns",)
     private: ClassVar[bool | None] = None
     needs: ClassVar[tuple[Need, ...]] = (AFFINE,)
+    numbers: ClassVar[type[Numbers]] = ScoreNumbers
 
     def design(self, problem: Problem, options: Score) -> Design:
         """Shares of mu^2 as above, each divided among the parties that release."""

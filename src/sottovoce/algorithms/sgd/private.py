@@ -33,7 +33,7 @@ from sottovoce.solvers import SGD
 Schedule = Literal["all", "one-party"]
 
 
-class SGDNumbers(Numbers, solver="sgd", form="private"):
+class SGDNumbers(Numbers):
     """G, the length of a step, the rate of the secret coins, and who answers a round."""
 
     slope_bound: float
@@ -60,6 +60,7 @@ class PrivateSGD(Algorithm):
     sealed: ClassVar[tuple[Split, ...]] = ("rows",)
     weighted: ClassVar[bool] = True
     private: ClassVar[bool | None] = None
+    numbers: ClassVar[type[Numbers]] = SGDNumbers
 
     def design(self, problem: Problem, options: SGD) -> Design:
         """A rate of 0.1 and 200 rounds; the step keeps the noise's random walk below WALK."""

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 RADIUS = 10.0  # |C| of the published step size, where no set is given
 
 
-class PublishedNumbers(Numbers, solver="sgd", form="published"):
+class PublishedSGDNumbers(Numbers):
     """G and |C|."""
 
     slope_bound: float
@@ -57,6 +57,7 @@ class PublishedSGD(Algorithm):
     published: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound")
     pricing: ClassVar[Pricing] = NamedRecordPricing()
+    numbers: ClassVar[type[Numbers]] = PublishedSGDNumbers
 
     def design(self, problem: Problem, options: SGD) -> Design:
         """The published noise."""
@@ -66,7 +67,7 @@ class PublishedSGD(Algorithm):
         query = RecordGradient(problem, problem.names[0], slope)
         return Design(
             rounds=rounds,
-            numbers=PublishedNumbers(slope_bound=slope, radius=RADIUS),
+            numbers=PublishedSGDNumbers(slope_bound=slope, radius=RADIUS),
             releases=(Release.of(query, 0, rounds, std, grid_step(query, std)),),
             claimed_epsilon=problem.epsilon,
         )

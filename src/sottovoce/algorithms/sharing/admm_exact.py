@@ -47,7 +47,7 @@ RELAXATION = 1.6
 MARGIN, RESIDUAL, NOT_CONVEX = 0.2, 0.5, 4.0  # what rho is of the loss's curvature
 
 
-class ExactNumbers(Numbers, solver="admm", form="exact"):
+class ADMMNumbers(Numbers):
     """rho, p, the relaxation, and what both residuals are to come down to."""
 
     rho: float = Field(gt=0)
@@ -88,13 +88,14 @@ class ExactADMM(Algorithm):
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "proximal", "relaxation", "tolerance", "models")
     layout: ClassVar[Layout] = "entries"
+    numbers: ClassVar[type[Numbers]] = ADMMNumbers
 
     def design(self, problem: Problem, options: ADMM) -> Design:
         """The rule of `defaults`, unless options say otherwise."""
         check_exact(problem, self.name)
         loss = problem.scaled_loss
         rho, proximal, relaxation = defaults(loss, len(problem.parties))
-        numbers = ExactNumbers(
+        numbers = ADMMNumbers(
             rho=given(options.rho, rho),
             proximal=given(options.proximal, proximal),
             relaxation=given(options.relaxation, relaxation),
@@ -156,7 +157,7 @@ class ExactADMM(Algorithm):
         return Solution(joined(plan, (yield Ask("weights", round=0))), found, unfinished=far)
 
 
-def designed(problem: Problem, numbers: ExactNumbers, rounds: int, models: ModelsOf) -> Design:
+def designed(problem: Problem, numbers: ADMMNumbers, rounds: int, models: ModelsOf) -> Design:
     """Every query once an epoch, and the weights once; nothing has noise."""
     queries = made(problem, problem.names[0], numbers, models)
     counts = (1 if query.name == "weights" else rounds for query in queries)

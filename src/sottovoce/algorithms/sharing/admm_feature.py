@@ -44,7 +44,7 @@ ROUNDING = 1.0 + 2.0**-16  # in the sensitivity, for the floating point of the s
 CONDITION = 2.0**32  # d^2 (1 + A^2 / k) at most: so far that room suffices
 
 
-class FeatureNumbers(Numbers, solver="admm", form="feature"):
+class FeatureNumbers(Numbers):
     """rho, N alpha, A and G. `LocalScores` refuses those for which the sensitivity is not proved."""
 
     rho: float
@@ -87,6 +87,7 @@ class FeatureADMM(Algorithm):
     when: ClassVar[Mapping[str, str]] = {"unit": "feature"}
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "slope_bound", "column_norm", "unit", "models")
     layout: ClassVar[Layout] = "entries"
+    numbers: ClassVar[type[Numbers]] = FeatureNumbers
     pricing: ClassVar[Pricing] = FeaturePricing("a feature of a party is protected, and no record")
 
     def design(self, problem: Problem, options: ADMM) -> Design:

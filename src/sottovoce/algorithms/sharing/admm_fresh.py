@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 CLIP = {"classification": 2.0, "regression": 0.5}  # of a centred score
 
 
-class FreshNumbers(SharingNumbers, solver="admm", form="fresh"):
+class FreshNumbers(SharingNumbers):
     """And c, to which a centred score is cut."""
 
     clip: float = Field(ge=1e-9, le=1e9)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import Z_UPDATE, Need
-from sottovoce.algorithms.sharing.gradients import OwnGradients, PartWeights, SharingNumbers, unit_gradients
+from sottovoce.algorithms.sharing.gradients import OwnGradients, PartWeights, unit_gradients
 from sottovoce.algorithms.sharing.updates import curvature
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import Metric
@@ -17,10 +17,6 @@ from sottovoce.plan.plan import Plan
 from sottovoce.queries.parts import PartGram, PartQuery, Slopes
 
 Array = NDArray[np.float64]
-
-
-class NoisyRowsNumbers(SharingNumbers, solver="admm", form="noisy rows"):
-    """As of all forms with own gradients."""
 
 
 class DualSlopes(Slopes):
@@ -101,7 +97,6 @@ class NoisyRowsADMM(OwnGradients):
     title: ClassVar[str] = "private ADMM sharing: rows with noise once, noisy gradients"
     needs: ClassVar[tuple[Need, ...]] = (Z_UPDATE,)
     options: ClassVar[tuple[str, ...] | None] = (*(OwnGradients.options or ()), "rows", "unit")
-    numbers: ClassVar[type[SharingNumbers]] = NoisyRowsNumbers
     part_weights: ClassVar[type[PartWeights]] = GramSteps
     slopes: ClassVar[type[Slopes]] = DualSlopes
     summary_share: ClassVar[float] = 0.25

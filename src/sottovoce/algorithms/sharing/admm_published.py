@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import given
-from sottovoce.algorithms.sharing.admm_exact import ExactADMM, ExactNumbers, PartState, Scores, designed
+from sottovoce.algorithms.sharing.admm_exact import ADMMNumbers, ExactADMM, PartState, Scores, designed
 from sottovoce.algorithms.sharing.updates import check_penalty, check_rho, square_of
 from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Round
@@ -28,7 +28,7 @@ ROUNDS = 50
 FINE = 2.0**20  # in units of which normal numbers are drawn
 
 
-class PublishedNumbers(ExactNumbers, solver="admm", form="published"):
+class PublishedADMMNumbers(ADMMNumbers):
     """And s_m of each party."""
 
     noise: tuple[float, ...]
@@ -67,6 +67,7 @@ class PublishedADMM(ExactADMM):
     private: ClassVar[bool | None] = True
     published: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho")
+    numbers: ClassVar[type[Numbers]] = PublishedADMMNumbers
     pricing: ClassVar[Pricing] = NoLimit("the noise lies in the span of the party's columns, which it reveals")
 
     def design(self, problem: Problem, options: ADMM) -> Design:
@@ -84,7 +85,7 @@ class PublishedADMM(ExactADMM):
         ridge = problem.scaled_regulariser.ridge or 0.0
         strength = problem.records * ridge / 2 + (1 + len(problem.parties) * rho)
         noise = tuple(width * 3 * strength / (columns * rho) for columns in problem.columns)
-        numbers = PublishedNumbers(rho=rho, proximal=0.0, relaxation=1.0, tolerance=0.0, noise=noise)
+        numbers = PublishedADMMNumbers(rho=rho, proximal=0.0, relaxation=1.0, tolerance=0.0, noise=noise)
         design = designed(problem, numbers, rounds, "shared")
         return design.changed(claimed_epsilon=problem.epsilon)
 

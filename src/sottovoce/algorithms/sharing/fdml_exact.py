@@ -40,7 +40,7 @@ Array = NDArray[np.float64]
 ROUNDS, RATE, BATCH = 2000, 0.01, 32  # 20 epochs, of batches that are not too small
 
 
-class ExactNumbers(Numbers, solver="fdml", form="exact"):
+class FDMLNumbers(Numbers):
     """The share of the records in a batch, and the length of a step in units of 1 / (k R^2)."""
 
     rate: float = Field(gt=0, le=1)
@@ -68,6 +68,7 @@ class ExactFDML(Algorithm):
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rate", "step")
     layout: ClassVar[Layout] = "entries"
+    numbers: ClassVar[type[Numbers]] = FDMLNumbers
 
     def design(self, problem: Problem, options: FDML) -> Design:
         """Batches of a hundredth of the records, at least 32 of them."""
@@ -76,7 +77,7 @@ class ExactFDML(Algorithm):
         rate = limited("rate", given(options.rate, min(1.0, max(RATE, BATCH * least))), least, 1.0)
         queries, counts = self._queries(problem, problem.names[0]), {"scores": rounds, "slopes": rounds}
         releases = (Release.of(query, 0, counts.get(query.name, 1), 0.0, 1.0) for query in queries)
-        numbers = ExactNumbers(rate=rate, step=given(options.step, 1.0))
+        numbers = FDMLNumbers(rate=rate, step=given(options.step, 1.0))
         return Design(rounds=rounds, numbers=numbers, releases=tuple(releases))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.sharing.gradients import OwnGradients, PartWeights, SharingNumbers, unit_gradients
+from sottovoce.algorithms.sharing.gradients import OwnGradients, PartWeights, unit_gradients
 from sottovoce.algorithms.sharing.updates import curvature, momentum_step
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
@@ -16,10 +16,6 @@ from sottovoce.queries.parts import PartQuery, PartSums, Slopes
 Array = NDArray[np.float64]
 
 FEWEST, MOST, NOISE = 16, 256, 0.2  # rounds, and how far the noise may carry the weights in all of them
-
-
-class NoisyRowsNumbers(SharingNumbers, solver="fdml", form="noisy rows"):
-    """As of all forms with own gradients."""
 
 
 class LossSlopes(Slopes):
@@ -64,7 +60,6 @@ class NoisyRowsFDML(OwnGradients):
     name: ClassVar[str] = "fdml"
     form: ClassVar[str] = "noisy rows"
     title: ClassVar[str] = "private gradient steps: rows with noise once, noisy gradients"
-    numbers: ClassVar[type[SharingNumbers]] = NoisyRowsNumbers
     part_weights: ClassVar[type[PartWeights]] = MeanSteps
     slopes: ClassVar[type[Slopes]] = LossSlopes
     summary_share: ClassVar[float] = 0.05

@@ -128,7 +128,7 @@ class OwnGradients(Algorithm):
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "slope_bound", "row_share", "world_epsilon")
     layout: ClassVar[Layout] = "entries"
 
-    numbers: ClassVar[type[SharingNumbers]]
+    numbers: ClassVar[type[SharingNumbers]] = SharingNumbers
     part_weights: ClassVar[type[PartWeights]]
     slopes: ClassVar[type[Slopes]]
     summary_share: ClassVar[float]  # of what the scores leave

@@ -56,7 +56,7 @@ class Start:
     fixed: tuple[int, ...] = ()
 
 
-class StandardErrorsNumbers(Numbers, solver="standard-errors", form="private"):
+class StandardErrorsNumbers(Numbers):
     """The model, public, and the columns that the coordinator leaves out of the step."""
 
     weights: tuple[Weight, ...]
@@ -80,6 +80,7 @@ class PrivateStandardErrors(Algorithm):
     private: ClassVar[bool | None] = None
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX, SMOOTH)
+    numbers: ClassVar[type[Numbers]] = StandardErrorsNumbers
 
     def design(self, problem: Problem, options: Start) -> Design:
         """Shares of mu^2."""

@@ -14,6 +14,7 @@ from sottovoce.algorithms.base import (
     MOST_ROUNDS,
     Ask,
     Coordination,
+    NoNumbers,
     Solution,
     check_penalty,
     given,
@@ -26,7 +27,7 @@ from sottovoce.algorithms.whitened.rule import Clips, Descent, Units, White
 from sottovoce.door.query import Query
 from sottovoce.losses import ClassesLoss
 from sottovoce.penalties.scaled import ScaledRegulariser
-from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
@@ -37,10 +38,6 @@ from sottovoce.solvers import Whitened
 Array = NDArray[np.float64]
 
 SPREAD = 1.0  # variance of a class's scores, before anything is known
-
-
-class ClassesNumbers(Numbers, solver="whitened", form="classes"):
-    """None: the noise of its releases says all."""
 
 
 class PrivateClasses(PrivateWhitened):
@@ -70,7 +67,7 @@ class PrivateClasses(PrivateWhitened):
             count, mu = rounds if query.name == "gradient" else 1, math.sqrt(shares[query.name]) * problem.mu
             releases.append(Release.at_mu(query, first, count, mu, problem.relation).narrowed(problem.records))
             first += count
-        return Design(rounds=rounds, numbers=ClassesNumbers(), releases=tuple(releases))
+        return Design(rounds=rounds, numbers=NoNumbers(), releases=tuple(releases))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """In the order in which they are asked."""

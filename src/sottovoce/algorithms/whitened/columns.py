@@ -17,7 +17,7 @@ from sottovoce.data.slopes import cut
 from sottovoce.door.query import Query, Told
 from sottovoce.errors import InputError
 from sottovoce.losses import Weighted
-from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import GramMatrix
@@ -57,10 +57,6 @@ BITS = 0.8  # variance of what the bits of a rescale add, for each record
 LABELS = 1.25  # deviations of a label for each mean absolute residual
 
 
-class ColumnsNumbers(Numbers, solver="whitened", form="columns"):
-    """None: the noise of its releases says all."""
-
-
 class ColumnsWhitened(PrivateWhitened):
     """Moments, whiten, descend, rescale, as in one place; rows are whitened and clipped within the secure products.
 
@@ -74,7 +70,6 @@ class ColumnsWhitened(PrivateWhitened):
     title: ClassVar[str] = "whitened descent over secure columns: moments, gradients of whitened rows, a rescale"
     splits: ClassVar[tuple[Split, ...]] = ()
     sealed: ClassVar[tuple[Split, ...]] = ("columns",)
-    numbers: ClassVar[type[Numbers]] = ColumnsNumbers
     rescales: ClassVar[int] = 6
 
     def design(self, problem: Problem, options: Whitened) -> Design:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sottovoce.algorithms.newton.exact import ExactNewton, ExactNumbers
-
-
-class ExactWhitenedNumbers(ExactNumbers, solver="whitened", form="exact"):
-    """Those of `newton`."""
+from sottovoce.algorithms.newton.exact import ExactNewton
 
 
 class ExactWhitened(ExactNewton):
     """Newton's method with step halving: whitening changes nothing where nothing is noisy."""
 
     name: ClassVar[str] = "whitened"
-    numbers: ClassVar[type[ExactNumbers]] = ExactWhitenedNumbers

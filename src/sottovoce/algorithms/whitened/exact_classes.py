@@ -17,6 +17,7 @@ from sottovoce.algorithms.base import (
     Ask,
     Coordination,
     Need,
+    NoNumbers,
     check_penalty,
     given,
     summed,
@@ -24,7 +25,7 @@ from sottovoce.algorithms.base import (
 from sottovoce.algorithms.whitened.classes import centred, loss_of
 from sottovoce.door.query import Plain, Query, Round
 from sottovoce.penalties.quadratic import Metric
-from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
 from sottovoce.queries.gradient import gradient_sum
@@ -33,10 +34,6 @@ Array = NDArray[np.float64]
 
 ROUNDS = 2000
 STILL = 1e-9  # it has converged when no step moves the scores by more than this share of their size
-
-
-class ExactClassesNumbers(Numbers, solver="whitened", form="exact-classes"):
-    """None."""
 
 
 class ExactClasses(Algorithm):
@@ -62,7 +59,7 @@ class ExactClasses(Algorithm):
         rounds = given(options.rounds, ROUNDS)
         products, gradient = self._queries(problem)
         releases = (Release.of(products, 0, 1, 0.0, 1.0), Release.of(gradient, 1, rounds, 0.0, 1.0))
-        return Design(rounds=rounds, numbers=ExactClassesNumbers(), releases=releases)
+        return Design(rounds=rounds, numbers=NoNumbers(), releases=releases)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """Products of columns and gradients, as they are."""

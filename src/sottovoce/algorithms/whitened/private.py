@@ -17,6 +17,7 @@ from sottovoce.algorithms.base import (
     Ask,
     Coordination,
     Need,
+    NoNumbers,
     Solution,
     given,
     limited,
@@ -28,7 +29,7 @@ from sottovoce.algorithms.whitened.rule import Clips, Descent, Moments, Score, U
 from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Told
 from sottovoce.losses import Weighted
-from sottovoce.plan.plan import Design, Numbers, Plan
+from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
@@ -42,10 +43,6 @@ T = TypeVar("T")
 Asking = Generator[Ask, dict[str, Array], T]
 
 ROUNDS, RESCALES = 32, 12  # gradients: 48 are a little better where columns are ill-conditioned, 16 are worse
-
-
-class WhitenedNumbers(Numbers, solver="whitened", form="private"):
-    """None: the noise of its releases says all."""
 
 
 class PrivateWhitened(Algorithm):
@@ -68,7 +65,6 @@ class PrivateWhitened(Algorithm):
     sealed: ClassVar[tuple[Split, ...]] = ("rows",)
     weighted: ClassVar[bool] = True
     needs: ClassVar[tuple[Need, ...]] = (CONVEX,)
-    numbers: ClassVar[type[Numbers]] = WhitenedNumbers
     rescales: ClassVar[int] = RESCALES
 
     def design(self, problem: Problem, options: Whitened) -> Design:
@@ -85,7 +81,7 @@ class PrivateWhitened(Algorithm):
             count, mu = counts.get(query.name, 1), math.sqrt(shares.get(query.name, one)) * problem.mu
             releases.append(Release.at_mu(query, first, count, mu, problem.relation).narrowed(problem.records))
             first += count
-        return Design(rounds=rounds, numbers=self.numbers(), releases=tuple(releases))
+        return Design(rounds=rounds, numbers=NoNumbers(), releases=tuple(releases))
 
     def asked(self, problem: Problem, party: str) -> tuple[Query, ...]:  # noqa: ARG002
         """What is asked of a party, in order."""
