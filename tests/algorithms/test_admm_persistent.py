@@ -21,7 +21,7 @@ from scipy.stats import binom, norm
 import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms
-from sottovoce.algorithms.base import Ask
+from sottovoce.algorithms.base import Ask, Rounds
 from sottovoce.algorithms.sharing.admm_fresh import FreshADMM, FreshScores
 from sottovoce.algorithms.sharing.admm_noisy_rows import NoisyRowsADMM
 from sottovoce.algorithms.sharing.gradients import NoisyRowScores, OwnGradients, bound_of
@@ -157,12 +157,12 @@ def test_a_record_moves_its_own_slope_and_no_more_than_is_charged(
         person = int(generator.integers(RECORDS))
         sides = [Quiet(plan, algorithm, *side, trial) for side in ((parts, y), changed(parts, y, person, relation))]
         texts = [algorithm.coordinate(plan) for _ in sides]
-        asks = [next(text) for text in texts]
+        asks, rounds = [next(text) for text in texts], Rounds(plan, algorithm)
         asked: dict[str, int] = {}
         while True:
-            query, round_ = asks[0].query, asks[0].round or 0
+            query, (round_, names) = asks[0].query, rounds.place(asks[0])
             values: list[dict[str, np.ndarray]] = [{}, {}]
-            for name in asks[0].to or dict(plan.parties):
+            for name in names:
                 one, other = (side.answer(name, ask, round_) for side, ask in zip(sides, asks, strict=True))
                 rule = sides[0].queries[name][query]
                 if query in ("scores", "labels"):
@@ -245,13 +245,13 @@ def evidence(plan: Plan, form: OwnGradients, transcript: list[Any], sides: list[
     squares; for all else the mean of the noise is what the parties would have said.
     """
     answers = {(m.name, m.round, m.sender): m.payload for m in transcript if isinstance(m.payload, np.ndarray)}
-    text, total = form.coordinate(plan), 0.0
+    text, rounds, total = form.coordinate(plan), Rounds(plan, form), 0.0
     weights: dict[str, list[np.ndarray]] = {name: [] for name in dict(plan.parties)}
     scores: dict[str, list[float]] = {name: [] for name in weights}
     ask = next(text)
     while True:
-        round_ = ask.round or 0
-        values = {name: answers[ask.query, round_, name] for name in ask.to or weights}
+        round_, names = rounds.place(ask)
+        values = {name: answers[ask.query, round_, name] for name in names}
         release = plan.release(ask.query)
         for name, value in values.items():
             if release.mechanism == "derived":

@@ -21,7 +21,7 @@ from sklearn.linear_model import Lasso
 
 import sottovoce as sv
 from sottovoce import algorithms
-from sottovoce.algorithms.base import Ask
+from sottovoce.algorithms.base import Ask, Rounds
 from sottovoce.algorithms.frank_wolfe.atoms import ROOM
 from sottovoce.algorithms.frank_wolfe.columns import candidates, clipped_slopes, step_length, turns
 from sottovoce.algorithms.frank_wolfe.published import PublishedColumnNumbers, considered
@@ -998,15 +998,15 @@ class Whole:
 def exact_run(plan: Plan, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The coordinator's text, answered without noise and without a sketch."""
     prepared, whole = blocks(plan, X, y), Whole()
-    text = algorithms.of(plan).coordinate(plan)
+    text, rounds = algorithms.of(plan).coordinate(plan), Rounds(plan, algorithms.of(plan))
     ask_: Ask = next(text)
     queries = {(name, kind): query_of(plan, kind, name) for name in NAMES for kind in ("atom", "feature")}
     try:
         while True:
             answers = {}
-            for name in ask_.to or NAMES:
+            number, names = rounds.place(ask_)
+            for name in names:
                 query, arrays = queries[name, ask_.query], {**ask_.arrays, **ask_.each.get(name, {})}
-                number = ask_.round or 0
                 assert query.objection(number, arrays) is None
                 value = at(query, prepared[name], plan=plan, number=number, memory=whole, **arrays)
                 if ask_.query == "atom":

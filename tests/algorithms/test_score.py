@@ -15,9 +15,10 @@ from sklearn.linear_model import LinearRegression
 import sottovoce as sv
 from plans import columns_problem
 from sottovoce import algorithms, losses
+from sottovoce.algorithms.base import Rounds
 from sottovoce.algorithms.score.combination import Correlations, combine, expectations
 from sottovoce.algorithms.score.private import FIT, HELD, SHARES, PrivateScore
-from sottovoce.algorithms.score.queries import Products, cut_scores, in_order, within
+from sottovoce.algorithms.score.queries import ScoreProducts, cut_scores, labels_last, within
 from sottovoce.app.costs import cost_of
 from sottovoce.data.block import Block, exact_weights
 from sottovoce.data.bounds import Bounds
@@ -151,7 +152,7 @@ def informed(plan: Plan) -> tuple[str, ...]:
 @pytest.mark.parametrize("columns", [0, 1, 2, 5])
 def test_products_of_scores_and_columns_that_both_change(columns: int) -> None:
     """The world tier: with the noise of the scores public, a record also moves the numbers its scores meet."""
-    query = Products(plan_for(), "party-0", columns)
+    query = ScoreProducts(plan_for(), "party-0", columns)
     generator = np.random.default_rng(0)
     z = np.concatenate([generator.uniform(-1, 1, (20_000, 2)), [[1, -1], [1, 0], [0.5, -1]]])
     c = np.sign(generator.standard_normal((len(z), 2, columns)))
@@ -226,12 +227,12 @@ def test_scores_and_noisy_labels_enter_the_model_by_cut_sums_alone(
 
     def talk(seed: int, tainted: tuple[str, ...]) -> list[np.ndarray]:
         fixed, other = np.random.default_rng(0), np.random.default_rng(seed)
-        text, said = SCORE.coordinate(plan), []
+        text, rounds, said = SCORE.coordinate(plan), Rounds(plan, SCORE), []
         ask = next(text)
         while True:
             said += [array for name, array in ask.arrays.items() if name not in ("columns", "labels")]
             values = {}
-            for name in ask.to or dict(plan.parties):
+            for name in rounds.place(ask)[1]:
                 source = other if ask.query in tainted else fixed
                 size = query_of(plan, ask.query, name).length
                 values[name] = plan.release(ask.query).std * source.standard_normal(size)
@@ -404,7 +405,7 @@ def test_what_leaves_and_its_size_do_not_depend_on_the_data(labels: Labels, colu
             done.downlink_bytes,
         )
     assert seen[0] == seen[1]
-    order = in_order(model.plan_)
+    order = labels_last(model.plan_)
     assert order[-1] == "party-2"
     senders = {name: {sender for _, sender, query, _ in seen[0] if query == name} for name in ("scores", "labels")}
     assert senders["scores"] == set(order[:-1])

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 import sottovoce as sv
 from sottovoce import algorithms
+from sottovoce.algorithms.base import Rounds
 from sottovoce.door.frames import Frame, decode, encode
 from sottovoce.door.outgoing import declare_public, reply
 from sottovoce.errors import BudgetError, InputError, RefusedError, WireError
@@ -260,10 +261,11 @@ def test_a_transcript_has_every_message_and_replays_to_the_model(options: dict[s
     asked: dict[tuple[int, str], dict[str, np.ndarray]] = {}  # in the order of the run; two queries may share a round
     for message in numbers:
         asked.setdefault((message.round, message.name), {})[message.sender] = message.payload
-    text = algorithms.of(fitted.plan_).coordinate(fitted.plan_)
+    form = algorithms.of(fitted.plan_)
+    text, rounds = form.coordinate(fitted.plan_), Rounds(fitted.plan_, form)
     question = next(text)
-    for number, ((round_, query), values) in enumerate(asked.items()):
-        assert (question.query, number if question.round is None else question.round) == (query, round_)
+    for (round_, query), values in asked.items():
+        assert (question.query, rounds.place(question)[0]) == (query, round_)
         try:
             question = text.send(values)
         except StopIteration as stop:

@@ -10,6 +10,7 @@ import pytest
 import sottovoce as sv
 from sottovoce import algorithms
 from sottovoce.algorithms import Solution
+from sottovoce.algorithms.base import Rounds
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
 from sottovoce.door.query import Round
@@ -50,15 +51,14 @@ def weights_of(plan: Plan, blocks: Mapping[str, Block]) -> np.ndarray:
     form = algorithms.of(plan)
     queries = queries_of(form, plan, plan.names[0])
     memories = {name: form.remember(plan, block) for name, block in blocks.items()}
-    text = form.coordinate(plan)
-    ask, number = next(text), 0
+    text, rounds = form.coordinate(plan), Rounds(plan, form)
+    ask = next(text)
     try:
         while True:
-            at = number if ask.round is None else ask.round
+            number, _ = rounds.place(ask)
             query = queries[ask.query]
-            told = {name: Round(plan, at, ask.arrays, block, memories[name]) for name, block in blocks.items()}
+            told = {name: Round(plan, number, ask.arrays, block, memories[name]) for name, block in blocks.items()}
             ask = text.send({name: query.value(round) for name, round in told.items()})
-            number += 1
     except StopIteration as stop:
         return np.asarray(stop.value.weights if isinstance(stop.value, Solution) else stop.value)
 

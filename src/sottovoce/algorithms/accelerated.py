@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Ask, Solution, how_far, summed
+from sottovoce.algorithms.base import Asking, Solution, how_far, total
 from sottovoce.penalties.scaled import ScaledRegulariser
 
 Array = NDArray[np.float64]
@@ -28,12 +28,12 @@ class Accelerated:
     still: float
     momentum: bool = True
 
-    def run(self, shape: tuple[int, ...], first: int, rounds: int) -> Generator[Ask, dict[str, Array], Solution]:
-        """At most so many rounds, numbered from `first`; the solution has a row for each class."""
+    def run(self, shape: tuple[int, ...], rounds: int) -> Asking[Solution]:
+        """At most so many rounds; the solution has a row for each class."""
         weights = ahead = np.zeros(shape)
         speed, size, share = 1.0, 0.0, math.inf
         for t in range(rounds):
-            gradient = summed((yield Ask("gradient", {"weights": ahead.ravel()}, round=first + t))).reshape(shape)
+            gradient = (yield from total("gradient", weights=ahead.ravel())).reshape(shape)
             fresh = self.step(t, ahead, gradient)
             moved, turned = fresh - weights, float(np.vdot(ahead - fresh, fresh - weights)) > 0.0
             faster = (1 + math.sqrt(1 + 4 * speed * speed)) / 2 if self.momentum and not turned else 1.0

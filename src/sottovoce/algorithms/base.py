@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -28,7 +29,8 @@ MOST_ROUNDS = 2**31 - 1  # a frame's round has 31 bits
 Array = NDArray[np.float64]
 Number = TypeVar("Number")
 Weight = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]  # of a model that a plan carries
-Coordination = Generator["Ask", dict[str, Array], "Array | Solution"]
+T = TypeVar("T")
+Asking = Generator["Ask", dict[str, Array], T]  # a part of a coordinator's text that ends with a T
 
 
 @dataclass(frozen=True)
@@ -44,19 +46,56 @@ class Solution:
 
 @dataclass(frozen=True)
 class Ask:
-    """One round: a query for all parties (or those in `to`), with one payload of public arrays.
+    """One round of a query, with one payload of public arrays.
 
+    It is the next round of the query, for all parties whose turn that is, unless the ask names a round or parties.
     `each` has what is said to one party alone, `reminder` what is said besides to one that lost what earlier rounds
-    told it: all of that which the value follows from. Rounds are numbered as they come, unless the ask says its own:
-    two queries may share a round; a query's go up.
+    told it: all of that which the value follows from.
     """
 
     query: str
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    to: tuple[str, ...] | None = None
+    to: tuple[str, ...] = ()
     round: int | None = None
     each: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     reminder: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+Coordination = Asking[Array | Solution]
+
+# The three ways to ask. Arrays of the message are arguments by name; `round` is an int, `each` {party: arrays} and
+# `reminder` arrays. Their type is Any, as arguments by name may come from a mapping of arrays.
+
+
+def total(query: str, /, *, round: Any = None, reminder: Any = None, **message: NDArray[Any]) -> Asking[Array]:
+    """The sum of the parties' answers."""
+    return summed((yield Ask(query, message, round=round, reminder=reminder or {})))
+
+
+def answer(*party_and_query: str, round: Any = None, **message: NDArray[Any]) -> Asking[Array]:
+    """The answer of one party: `answer(party, query)`, or `answer(query)` of the one whose turn it is."""
+    *party, query = party_and_query
+    (value,) = (yield Ask(query, message, tuple(party), round)).values()
+    return value
+
+
+def answers(query: str, /, *, each: Any = None, **message: NDArray[Any]) -> Asking[dict[str, Array]]:
+    """Each party's answer by its name; `each` has what one party alone is told."""
+    return (yield Ask(query, message, each=each or {}))
+
+
+class Rounds:
+    """Which round each ask of a text is, and whom it is for."""
+
+    def __init__(self, plan: Plan, form: Algorithm) -> None:
+        self._plan, self._asked = plan, Counter[str]()
+        self._turns = {query.name: query.answered_by for query in form.queries(plan, plan.names[0])}
+
+    def place(self, ask: Ask) -> tuple[int, tuple[str, ...]]:
+        """(round, parties): those that it names, or the next of its query's release and all whose turn that is."""
+        number = self._plan.release(ask.query).first + self._asked[ask.query] if ask.round is None else ask.round
+        self._asked[ask.query] += 1
+        return number, ask.to or self._turns[ask.query].parties(self._plan, number)
 
 
 @dataclass(frozen=True)
@@ -97,6 +136,7 @@ class Algorithm(ABC):
     sealed: ClassVar[tuple[Split, ...]] = ()  # where its sums may be sealed: it uses nothing but sums over all parties
     pricing: ClassVar[Pricing] = Pricing()  # a published form may have a true price of its own
     numbers: ClassVar[type[Numbers]] = NoNumbers  # that its plans have
+    lasts: ClassVar[tuple[str, ...]] = ()  # of the memory, what neither the rows nor a later message give again
 
     @abstractmethod
     def design(self, problem: Problem, options: Any) -> Design:
@@ -130,30 +170,20 @@ class Algorithm(ABC):
         """What a party keeps from round to round; it never leaves the party."""
         return None
 
-    def lasting(self, memory: Any) -> dict[str, NDArray[Any]]:  # noqa: ARG002
-        """What of the memory neither the rows nor a later message give again; a party stores it with each release."""
-        return {}
+    def lasting(self, memory: Any) -> dict[str, NDArray[Any]]:
+        """What of the memory a party stores with each release; what is None is left out."""
+        found = {name: getattr(memory, name) for name in self.lasts}
+        return {name: np.asarray(value) for name, value in found.items() if value is not None}
 
-    def recall(self, memory: Any, lasting: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ARG002
-        """A new memory with what lasted put back."""
+    def recall(self, memory: Any, lasting: Mapping[str, NDArray[Any]]) -> Any:
+        """A new memory with what lasted put back; numbers are numbers again."""
+        for name, value in lasting.items():
+            setattr(memory, name, value.item() if value.ndim == 0 else value)
         return memory
 
     def own_weights(self, memory: Any) -> Array | None:  # noqa: ARG002
         """At the end of a run with models="kept": the party's weights on its own prepared rows. They stay with it."""
         return None
-
-
-def fields_of(memory: Any, *names: str) -> dict[str, NDArray[Any]]:
-    """Numbers and arrays that a memory has under these names; what is None is left out."""
-    found = {name: getattr(memory, name) for name in names}
-    return {name: np.asarray(value) for name, value in found.items() if value is not None}
-
-
-def put_back(memory: Any, fields: Mapping[str, NDArray[Any]]) -> Any:
-    """The memory with these fields; numbers are numbers again."""
-    for name, value in fields.items():
-        setattr(memory, name, value.item() if value.ndim == 0 else value)
-    return memory
 
 
 def given(value: Number | None, default: Number) -> Number:
@@ -213,12 +243,6 @@ def how_far(rounds: int, share: float, what: str, most: float = 1e-6) -> str:
     if share <= most:
         return ""
     return f"after {rounds} rounds {what} is {share:.2g}, and {most:g} would count as converged"
-
-
-def only(values: Mapping[str, Array]) -> Array:
-    """The answer of the one party that was asked."""
-    (value,) = values.values()
-    return value
 
 
 class TailAverage:

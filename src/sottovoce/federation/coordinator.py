@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms import Algorithm, Ask, Solution
+from sottovoce.algorithms.base import Rounds
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.frames import Frame, encode
 from sottovoce.door.intersection import Terms
@@ -223,15 +224,15 @@ class Coordinator:
         if self.journal.begun:
             self.journal.begin()
         text, queries = form.coordinate(plan), _queries(form, plan)
-        self._keeps = type(form).lasting is not Algorithm.lasting
+        self._keeps, rounds = bool(form.lasts), Rounds(plan, form)
         answers, recall = self._way(plan)
         total = rounds_of(plan, form) if progress is not None and plan.private else 0
         round_ = 0
         ask = next(text)
         try:
             while True:
-                number = round_ if ask.round is None else ask.round
-                asked = {name: queries[name][ask.query] for name in ask.to or plan.names}
+                number, parties = rounds.place(ask)
+                asked = {name: queries[name][ask.query] for name in parties}
                 values = self._taken(plan, number, ask)
                 if values is not None:
                     recall(number, ask, asked, values)

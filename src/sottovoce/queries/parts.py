@@ -77,7 +77,6 @@ class PartRows(PartQuery, NoisyRows):
         self.length = problem.records * self.width
 
     def value(self, round: Round) -> Array:
-        """The rows as they are prepared."""
         return round.rows.dense_rows(self.width)
 
 
@@ -94,7 +93,6 @@ class RowScores(Derived):
         self.takes = {"weights": Reals((self.source.width,))}
 
     def derive(self, rows: NDArray[Any], told: Told) -> Array:
-        """One product, in the precision that the rows have."""
         return np.asarray(rows @ told["weights"].astype(rows.dtype), dtype=np.float64)
 
 
@@ -113,7 +111,6 @@ class PartGram(PartQuery, GramMatrix):
         self.bound = self.norm_with_intercept**2
 
     def value(self, round: Round) -> Array:
-        """The upper triangle, row by row."""
         full = np.zeros((self.dimension, self.dimension))
         full[: self.width, : self.width] = round.rows.gram()[: self.width, : self.width]
         if self.fit_intercept:
@@ -134,12 +131,11 @@ class PartSums(PartQuery):
         self.bound, self.length, self.rounding_entries = self.norm, self.width, float(self.width)
 
     def value(self, round: Round) -> Array:
-        """The sums without that of the constant column."""
         return round.rows.column_dots(np.ones(len(round.rows)))[: self.width]
 
 
 class PartGradient(PartQuery):
-    """sum_i r_i [x_i, 1] / G over a party's part of the rows, |r_i| <= G, the slopes r_i made by its memory (`Slopes`).
+    """sum_i r_i [x_i, 1] / G over a party's part of the rows, |r_i| <= G, the slopes r_i made by `PartSlopes`.
 
     Guarantee: r_i, cut to the bound and put on the exact grid here, is a function of record i and of public numbers; so
     zero-out moves the value by at most B, replace-one by twice that, B^2 = b_m^2 + 1 (b_m^2 without an intercept).
@@ -166,18 +162,15 @@ class PartGradient(PartQuery):
         return {**self.takes, "labels": self.takes["offset"]} if labelled else self.takes
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows for the scores, one over the columns for the sums."""
-        slopes: Slopes = round.memory
+        slopes: PartSlopes = round.memory
         return self.dots(round.rows, cut(slopes.at(round) / self.slope_bound, 1.0, round.rows.bits))
 
 
-class Slopes(ABC):
+class PartSlopes(ABC):
     """What a party keeps from round to round: the slopes of the last one, and noisy labels that it was told.
 
     Edges: a round that comes after a later one is answered with the slopes that there are.
     """
-
-    lasts: ClassVar[tuple[str, ...]] = ("number", "noisy_labels", "current")  # what a party stores of it
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
@@ -208,7 +201,7 @@ class Slopes(ABC):
 
 
 def cut(slopes: Array, bound: float, bits: int | None) -> Array:
-    """Slopes cut to +-bound, NaN to the bound, and put on the exact grid; as they are in a run without privacy."""
+    """PartSlopes cut to +-bound, NaN to the bound, and put on the exact grid; as they are in a run without privacy."""
     if bits is None:
         return np.ascontiguousarray(slopes)
     cutoff = np.fmax(np.fmin(np.asarray(slopes, dtype=np.float64), bound), -bound)  # float32 would pass the bound

@@ -36,6 +36,7 @@ from damage import PAGE, Victim, attack
 from plans import ONE_VS_REST, OPTIONS, SEVERAL
 from sottovoce import algorithms, losses
 from sottovoce.algorithms import Algorithm, Ask, Solution
+from sottovoce.algorithms.base import Rounds
 from sottovoce.data import readers
 from sottovoce.data.block import Block
 from sottovoce.data.bounds import Bounds
@@ -1290,13 +1291,14 @@ def _said(ask: Ask) -> list[np.ndarray]:
 
 def _coordinated(plan: Plan, transcript: Transcript, values: list[np.ndarray]) -> tuple[list[Ask], Solution]:
     """What the coordinator asks, and finds, if these are the answers."""
-    text, asked = algorithms.of(plan).coordinate(plan), list[Ask]()
+    text, rounds = algorithms.of(plan).coordinate(plan), Rounds(plan, algorithms.of(plan))
+    asked: list[Ask] = []
     left = list(zip(transcript.messages, values, strict=True))
     try:
         ask = next(text)
         while True:
             asked.append(ask)
-            names = ask.to or tuple(name for name, _ in plan.parties)
+            _, names = rounds.place(ask)
             answers, left = left[: len(names)], left[len(names) :]
             ask = text.send({m.party: value for m, value in answers})
     except StopIteration as stop:

@@ -584,7 +584,7 @@ def _(real: Any = Release.event) -> Iterator[None]:
     served=on(checks.served, "newton, central"),
 )
 def _() -> Iterator[None]:
-    with patch(Query, "uses", lambda self, plan, times: min(times, 1)):
+    with patch(Query, "uses", lambda self, times: min(times, 1)):
         yield
 
 
@@ -594,7 +594,7 @@ def _() -> Iterator[None]:
     served=on(checks.served, "sgd, rows, as published"),
 )
 def _() -> Iterator[None]:
-    with patch(named.RecordGradient, "uses", lambda self, plan, times: min(times, 1)):
+    with patch(named.RecordGradient, "uses", lambda self, times: min(times, 1)):
         yield
 
 
@@ -869,7 +869,7 @@ def _() -> Iterator[None]:
     nonsense=on(checks.nonsense, "gradient, central"),
 )
 def _() -> Iterator[None]:
-    with patch(Query, "objection", lambda self, plan, number, told: None):
+    with patch(Query, "objection", lambda self, number, told: None):
         yield
 
 

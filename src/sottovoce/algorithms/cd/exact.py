@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, how_far, limited, only, summed
-from sottovoce.algorithms.cd.greedy import GreedyNumbers, PrivateGreedyCD, queries_of
+from sottovoce.algorithms.base import MOST_ROUNDS, Coordination, Solution, answer, given, how_far, limited, total
+from sottovoce.algorithms.cd.greedy import GreedyNumbers, PrivateGreedyCD, greedy_queries
 from sottovoce.algorithms.cd.private import PrivateCD
 from sottovoce.algorithms.cd.walk import STILL, ColumnSquares, CoordinateWalk, Moves, StepNumbers, visits
 from sottovoce.plan.frozen import Count
@@ -54,12 +53,11 @@ class ExactCD(PrivateCD):
         """Pass after pass; one drawn at random may miss a coordinate, so several may be needed to try all."""
         curvatures = yield from self.curvatures(plan)
         moves, d, stride = Moves(plan, curvatures), plan.dimension, plan.numbers.stride
-        weights, violation, size, share = np.zeros(d), math.inf, 0.0, math.inf
-        still: set[int] = set()  # coordinates tried since one last moved
+        weights, size, still = np.zeros(d), 0.0, set[int]()  # the last: coordinates tried since one last moved
         for t in range(plan.rounds):
             before, violation = np.array(weights), 0.0
             for start in range(t * d, (t + 1) * d, stride):
-                sums = summed((yield Ask("coordinates", {"weights": weights, "curvatures": curvatures})))
+                sums = yield from total("coordinates", weights=weights, curvatures=curvatures)
                 weights = np.array(weights)
                 moved = moves.replay(weights, visits(plan, start, stride), sums, np.zeros(d), 0)
                 violation = max(violation, moved)
@@ -91,7 +89,7 @@ class ExactGreedyCD(PrivateGreedyCD):
         rounds = given(options.rounds, STEPS)
         rule: Rule = options.rule or "GS-r"
         numbers = GreedyNumbers(rule=rule, step=given(options.step, 1.0), clip=1.0)
-        squares, scores, walk = queries_of(problem, rule)
+        squares, scores, walk = greedy_queries(problem, rule)
         releases = (
             Release.of(squares, 0, 1, 0.0, 1.0),
             Release.of(scores, 1, rounds, 0.0, 1.0, mechanism="selection"),
@@ -102,18 +100,17 @@ class ExactGreedyCD(PrivateGreedyCD):
     def coordinate(self, plan: Plan) -> Coordination:
         """A holder's own choice may lead nowhere, so the coordinates are also tried in turn."""
         curvatures = yield from self.curvatures(plan)
-        moves, weights, first = Moves(plan, curvatures), np.zeros(plan.dimension), plan.release("choice").first
-        moved, size, still, tried, largest = math.inf, 0.0, 0, 0, 0.0
+        moves, weights = Moves(plan, curvatures), np.zeros(plan.dimension)
+        size, still, tried, largest = 0.0, 0, 0, 0.0
         for t in range(plan.rounds):
-            told = {"weights": weights, "curvatures": curvatures}
-            chooser = plan.names[t % len(plan.names)]
-            place = only((yield Ask("choice", told, to=(chooser,), round=first + t)))
+            here = {"weights": weights, "curvatures": curvatures}
+            place = yield from answer("choice", **here)
             in_turn = still > 0 or (len(plan.names) > 1 and t % 2 == 1)
-            order = np.array([tried % plan.dimension]) if in_turn else place.astype(np.int64)
+            index = np.array([tried % plan.dimension]) if in_turn else place.astype(np.int64)
             tried += in_turn
-            sums = yield Ask("coordinates", told | {"index": order}, round=first + t)
+            sums = yield from total("coordinates", **here, index=index)
             before, weights = weights, np.array(weights)
-            moved = moves.replay(weights, order, summed(sums), np.zeros(plan.dimension), 0)
+            moved = moves.replay(weights, index, sums, np.zeros(plan.dimension), 0)
             size = max(size, moves.length(weights))
             step = moves.length(weights - before)
             still, largest = (still + 1, max(largest, step)) if step <= STILL * size else (0, step)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import Ask, Coordination, given, only, summed
+from sottovoce.algorithms.base import Coordination, answer, given, total
 from sottovoce.algorithms.cd.walk import (
     Array,
     ColumnSquares,
@@ -80,7 +80,7 @@ class PrivateGreedyCD(CoordinateAlgorithm):
             mu * math.sqrt(each) for each in (share, (1 - share) * part, (1 - share) * (1 - part))
         )
         first, one_turn = int(share > 0), choose / math.sqrt(-(-rounds // parties))
-        estimated, choices, walk = queries_of(problem, numbers.rule)
+        estimated, choices, walk = greedy_queries(problem, numbers.rule)
         releases: tuple[Release, ...] = (
             Release.at_mu(choices, first, 1, one_turn, problem.relation, "selection").times(rounds),
             Release.at_mu(walk, first, rounds, step, problem.relation),
@@ -89,25 +89,23 @@ class PrivateGreedyCD(CoordinateAlgorithm):
             releases = (Release.at_mu(estimated, 0, 1, curvature, problem.relation), *releases)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """Squares of the columns once, then choices and coordinate sums."""
-        return queries_of(plan, plan.numbers.rule)
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
+        return greedy_queries(plan, plan.numbers.rule)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Choose, step, and once more."""
         curvatures = yield from self.curvatures(plan)
-        moves, weights, first = Moves(plan, curvatures), np.zeros(plan.dimension), plan.release("choice").first
-        for t in range(plan.rounds):
-            told = {"weights": weights, "curvatures": curvatures}
-            chooser = plan.names[t % len(plan.names)]
-            order = only((yield Ask("choice", told, to=(chooser,), round=first + t))).astype(np.int64)
-            sums = yield Ask("coordinates", told | {"index": order}, round=first + t)
+        moves, weights = Moves(plan, curvatures), np.zeros(plan.dimension)
+        for _ in range(plan.rounds):
+            here = {"weights": weights, "curvatures": curvatures}
+            index = (yield from answer("choice", **here)).astype(np.int64)
+            sums = yield from total("coordinates", **here, index=index)
             weights = np.array(weights)
-            moves.replay(weights, order, summed(sums), np.zeros(plan.dimension), 0)
+            moves.replay(weights, index, sums, np.zeros(plan.dimension), 0)
         return weights
 
 
-def queries_of(problem: Problem, rule: Rule) -> tuple[ColumnSquares, GreedyScores, ChosenCoordinate]:
+def greedy_queries(problem: Problem, rule: Rule) -> tuple[ColumnSquares, GreedyScores, ChosenCoordinate]:
     """What a greedy run may ask."""
     squares = ColumnSquares(problem.bounds, problem.features)
     return squares, GreedyScores(problem.dimension, rule), ChosenCoordinate(problem.dimension)
@@ -121,7 +119,6 @@ class ChosenCoordinate(CoordinateWalk):
         self.takes = {**self.takes, "index": Wholes((1,), 0, dimension - 1)}
 
     def order(self, round: Round) -> Integers:
-        """The chosen one."""
         return np.asarray(round.told["index"])
 
 
@@ -145,7 +142,6 @@ class GreedyScores(Choice):
         self.rule, self.takes = rule, at_weights(dimension)
 
     def sensitivity(self, relation: Relation) -> float:
-        """Of one score."""
         return distance(relation) * self.bound + 2.0**-20
 
     def value(self, round: Round) -> Array:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, given, summed
+from sottovoce.algorithms.base import MOST_ROUNDS, Coordination, given, total
 from sottovoce.algorithms.cd.walk import ColumnSquares, CoordinateAlgorithm, CoordinateWalk, Moves, StepNumbers, visits
 from sottovoce.door.query import Query
 from sottovoce.errors import InputError
@@ -61,8 +61,7 @@ class PrivateCD(CoordinateAlgorithm):
         releases += (Release.at_mu(walk, len(releases), count, mu, problem.relation),)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """Squares of the columns once, then coordinate sums."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return ColumnSquares(plan.bounds, plan.features), CoordinateWalk(plan.dimension, plan.numbers.stride)
 
     def coordinate(self, plan: Plan) -> Coordination:
@@ -72,7 +71,7 @@ class PrivateCD(CoordinateAlgorithm):
         for t in range(plan.rounds):
             mean = np.zeros(plan.dimension)
             for start in range(0, numbers.inner, numbers.stride):
-                sums = summed((yield Ask("coordinates", {"weights": weights, "curvatures": curvatures})))
+                sums = yield from total("coordinates", weights=weights, curvatures=curvatures)
                 order = visits(plan, t * numbers.inner + start, numbers.stride)
                 weights = np.array(weights)
                 moves.replay(weights, order, sums, mean, max(0, numbers.inner - numbers.averaged - start))

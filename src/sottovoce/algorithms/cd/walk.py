@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Generator
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import SMOOTH, Algorithm, Ask, Need, given, summed
+from sottovoce.algorithms.base import SMOOTH, Algorithm, Asking, Need, given, total
 from sottovoce.data.block import Block, CoordinateSteps, Layout
 from sottovoce.data.bounds import LARGEST, SMALLEST, Bounds
 from sottovoce.data.kernels import columns as kernels
@@ -57,7 +56,7 @@ class CoordinateAlgorithm(Algorithm):
     layout: ClassVar[Layout] = "columns"
     curvature_share: ClassVar[float] = 0.1  # of mu^2, by default
 
-    def remember(self, plan: Plan, rows: Block) -> Scores:  # noqa: ARG002
+    def remember(self, _plan: Plan, rows: Block) -> Scores:
         """The scores Xw of the holder's records."""
         return Scores(rows)
 
@@ -88,16 +87,16 @@ class CoordinateAlgorithm(Algorithm):
         except InputError as error:
             raise InputError(f"solver={self.name!r}: {error}") from None
 
-    def curvatures(self, plan: Plan) -> Generator[Ask, dict[str, Array], Array]:
+    def curvatures(self, plan: Plan) -> Asking[Array]:
         """M_j from the released squares, from known ones, or from the declared bounds alone."""
         most = most_squares(plan.bounds, plan.features) / plan.features if plan.private else math.inf
         mean = np.full(plan.features, most)
         if plan.numbers.squares:
             mean = np.array(plan.numbers.squares)
         elif plan.has("curvatures"):
-            squares = yield Ask("curvatures")
+            squares = yield from total("curvatures")
             std = plan.noise_of("curvatures") * math.sqrt(plan.noises())
-            mean = shrunk(summed(squares) / plan.records, std / plan.records, most)
+            mean = shrunk(squares / plan.records, std / plan.records, most)
         curvatures = np.ones(plan.dimension)
         curvatures[: plan.features] = np.clip(mean, LEAST, 1.0) if plan.private else np.maximum(mean, TINY)
         return plan.scaled_loss.curvature_bound * curvatures
@@ -217,7 +216,6 @@ class ColumnSquares(Query):
         return either(relation, zero_out=self.bound, replace_one=apart)
 
     def value(self, round: Round) -> Array:
-        """One pass over the columns."""
         return round.rows.column_squares()[: self.length]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, Solution, Weight, public_model, summed
+from sottovoce.algorithms.base import Algorithm, Coordination, Need, Solution, Weight, public_model, total
 from sottovoce.algorithms.evaluation.nodes import REACH, TwoSides
 from sottovoce.algorithms.evaluation.queries import ClassCells, ResidualCells, ScoreCells
 from sottovoce.data.bounds import LARGEST, Bounds
@@ -80,8 +80,7 @@ class _Evaluation(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """The sum of the parties' cells, as the solution's model; by columns those of the holder of the labels."""
-        found = summed((yield Ask("cells", to=(plan.label_party_name,) if plan.split == "columns" else None)))
-        return Solution(np.array(plan.numbers.weights), model=found)
+        return Solution(np.array(plan.numbers.weights), model=(yield from total("cells")))
 
 
 class EvaluatedClasses(_Evaluation):
@@ -109,8 +108,7 @@ class EvaluatedClasses(_Evaluation):
         )
         return _design(problem, numbers, ScoreCells(nodes, weights))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The cells."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (_asked(plan, ScoreCells(nodes_of(plan), _weights(plan))),)
 
 
@@ -129,8 +127,7 @@ class EvaluatedSeveral(_Evaluation):
         """Nothing to choose."""
         return _design(problem, Evaluated(**options.told), _class_cells(problem, options.weights))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The cells."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (_class_cells(plan, _weights(plan).reshape(plan.scaled_loss.outputs, plan.dimension)),)
 
 
@@ -149,8 +146,7 @@ class EvaluatedNumbers(_Evaluation):
         """The nodes are those of the declared range of the label."""
         return _design(problem, Evaluated(**options.told), ResidualCells(options.weights))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The cells."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (_asked(plan, ResidualCells(_weights(plan))),)
 
 

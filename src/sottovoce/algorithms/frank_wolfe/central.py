@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Ask, Coordination, given, only, slope_bound
+from sottovoce.algorithms.base import Coordination, answer, given, slope_bound
 from sottovoce.algorithms.frank_wolfe.atoms import (
     ROOM,
     AtomChoice,
@@ -72,8 +72,7 @@ class PrivateFrankWolfe(BallAlgorithm):
         release = Release.at_mu(AtomScores(problem), 0, rounds, mu, problem.relation, self.mechanism)
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The scores of the atoms."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         self.check_choices(plan)
         return (AtomScores(plan),)
 
@@ -89,7 +88,7 @@ class PrivateFrankWolfe(BallAlgorithm):
         """Choose, move, and once more."""
         atoms, path = np.zeros(plan.rounds, dtype=np.int64), self.path(plan)
         for t in range(plan.rounds):
-            atoms[t] = int(only((yield Ask("atom", {"atoms": atoms[:t]})))[0])
+            (atoms[t],) = yield from answer("atom", atoms=atoms[:t])
             path.move(int(atoms[t]))
         return path.point.dense(plan.dimension)
 

@@ -18,7 +18,6 @@ class PublishedPath(Path):
     """(1 - a_t) w + a_t atom with a_t = 2 / (t + 2), and slopes cut to L at every point."""
 
     def step(self, t: int) -> float:
-        """a_t."""
         return 2.0 / (t + 2.0)
 
     def move(self, code: int) -> tuple[float, list[tuple[int, float]]]:
@@ -27,7 +26,7 @@ class PublishedPath(Path):
         self.round += 1
         return shrink, [(abs(code) - 1, change)] if code else []
 
-    def slope_bound(self, norm: float) -> float:  # noqa: ARG002
+    def slope_bound(self, _norm: float) -> float:
         """L, wherever the point is."""
         return float(self.plan.numbers.slope_bound)
 

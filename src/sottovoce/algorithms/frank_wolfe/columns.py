@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import SMOOTH, Ask, Coordination, Need, given, limited, only
+from sottovoce.algorithms.base import SMOOTH, Coordination, Need, answer, given, limited
 from sottovoce.algorithms.frank_wolfe.atoms import (
     AtomChoice,
     BallAlgorithm,
@@ -109,7 +109,7 @@ class PrivateColumnFrankWolfe(ColumnAlgorithm):
     def design(self, problem: Problem, options: FrankWolfe) -> Design:
         """Rounds, cap, sketch, clip and shares by public rules."""
         rho = rho_for(problem.epsilon, inside(problem.delta))
-        rule, parties, party = Rule(problem, rho), len(problem.parties), problem.label_party_name
+        rule, parties, party = ColumnRule(problem, rho), len(problem.parties), problem.label_party_name
         rounds = limited("rounds", given(options.rounds, rule.rounds), 1, MOST)
         cap, norm = given(options.cap, rule.cap), problem.bounds.row_norm
         by_norm = norm is not None and (norm / problem.entry_scale) ** 2 < cap * parties
@@ -140,50 +140,89 @@ class PrivateColumnFrankWolfe(ColumnAlgorithm):
         return Design(rounds=rounds, numbers=numbers, releases=tuple(releases))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """Choices, features and, where one party holds the labels, its sketch of them."""
         self.check_choices(plan)
         numbers = plan.numbers
         labels = (LabelSketch(plan, numbers),) if plan.held_labels else ()
         return PartScores(plan, numbers, party), feature_of(plan, numbers, party), *labels
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """Ask the party of the round; ask for its feature if it is new; move."""
-        parts = {name: plan.part(name) for name in plan.names}
-        point, sketches, slots = SparsePoint(plan.numbers.radius), dict[int, Array](), dict.fromkeys(parts, 0)
-        if plan.fit_intercept:
-            sketches[plan.features] = sketch_of(plan).apply(np.ones(plan.records))
-        labels: dict[str, Array] = {}
+        """W <- w + a atom while that stays in the ball, else (1 - a) w + a atom; a public coin names who chooses it."""
+        point = SketchedPoint(plan)
         if plan.held_labels:
-            labels["labels"] = only((yield Ask("labels", {}, (plan.label_party_name,), 0)))
-        for t, named in enumerate(turns(plan)):
-            party = plan.names[named]
-            part = parts[party]
-            places = np.array(point.places, dtype=np.int64)
-            others = sum(
-                (
-                    value * sketches[place]
-                    for place, value in zip(point.places, point.values, strict=True)
-                    if part.local(place, plan.features) is None
-                ),
-                np.zeros(plan.numbers.sketch_size),
-            )
-            told: dict[str, NDArray[Any]] = {"places": places, "values": point.values, "sketch": others}
-            told |= {} if party == plan.label_party_name else labels
-            code = int(only((yield Ask("atom", told, (party,), t)))[0])
-            if not code:
+            point.labels = yield from answer("labels")
+        for turn in turns(plan):
+            party = plan.names[turn]
+            atom = point.atom(party, (yield from answer(party, "atom", **point.seen_by(party))))
+            if atom is None:  # it stays
                 continue
-            local = int(candidates(plan, part, places)[abs(code) - 1])
-            place = part.place(local, plan.features)
-            if place not in sketches:
-                slot = local if plan.numbers.cap is None else slots[party]
-                slots[party] += 1
-                asked = {"place": np.array([local], dtype=np.int64)}
-                sketches[place] = only((yield Ask("feature", asked, (party,), slot)))
-            point.move((place + 1) * (1 if code > 0 else -1), step_length(plan), added=True)
-        return point.dense(plan.dimension)
+            if atom.feature not in point.sketches:  # J a_j + N(0, tau^2), released once, then known
+                place, slot = np.array([atom.local]), point.slot(party, atom)
+                point.sketches[atom.feature] = yield from answer(party, "feature", round=slot, place=place)
+            point.move(atom)
+        return point.weights
 
 
-class Rule:
+class Atom(NamedTuple):
+    """+-radius e_j: the feature j among all, and among its party's own."""
+
+    feature: int
+    local: int
+    sign: int
+
+
+class SketchedPoint:
+    """A point of the ball, and the released sketches of its features; that of the constant column is public.
+
+    No other code knows how the features of all parties and of one, atoms and slots of releases are numbered.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self._ball = plan, SparsePoint(plan.numbers.radius)
+        self.labels: Array | None = None  # a sketch of them, for parties that do not know them
+        self.sketches: dict[int, Array] = {}
+        if plan.fit_intercept:
+            self.sketches[plan.features] = sketch_of(plan).apply(np.ones(plan.records))
+        self._parts = {name: plan.part(name) for name in plan.names}
+        self._used = dict.fromkeys(plan.names, 0)
+
+    def seen_by(self, party: str) -> dict[str, NDArray[Any]]:
+        """Where the point is, and the sketch of the scores that the other parties' features give it."""
+        sketch = np.zeros(self.plan.numbers.sketch_size)
+        for feature, value in zip(self._ball.places, self._ball.values, strict=True):
+            if self._parts[party].local(feature, self.plan.features) is None:
+                sketch = sketch + value * self.sketches[feature]
+        told: dict[str, NDArray[Any]] = {"places": self._places, "values": self._ball.values, "sketch": sketch}
+        if self.labels is None or party == self.plan.label_party_name:
+            return told
+        return {**told, "labels": self.labels}
+
+    def atom(self, party: str, answer: Array) -> Atom | None:
+        """The atom that a party's answer names; None if it stays."""
+        code, part = int(answer[0]), self._parts[party]
+        if code == 0:
+            return None
+        local = int(candidates(self.plan, part, self._places)[abs(code) - 1])
+        return Atom(part.place(local, self.plan.features), local, 1 if code > 0 else -1)
+
+    def slot(self, party: str, atom: Atom) -> int:
+        """The round of a feature's release: the party's next that the cap allows, or the feature's place."""
+        self._used[party] += 1
+        return atom.local if self.plan.numbers.cap is None else self._used[party] - 1
+
+    def move(self, atom: Atom) -> None:
+        """By the step of every round."""
+        self._ball.move((atom.feature + 1) * atom.sign, step_length(self.plan), added=True)
+
+    @property
+    def weights(self) -> Array:
+        return self._ball.dense(self.plan.dimension)
+
+    @property
+    def _places(self) -> Integers:
+        return np.array(self._ball.places, dtype=np.int64)
+
+
+class ColumnRule:
     """Defaults over columns from public numbers; N mu is the signal, mu halved for replace-one.
 
     T = (N mu)^(2/3) / 4 rounds, 20 features in all (a party's cap at most its columns), sketches of 16 T numbers;
@@ -258,7 +297,6 @@ class PartScores(AtomChoice):
         return self.place_among(len(candidates(self.plan, self.part, told["places"])))
 
     def value(self, round: Round) -> Array:
-        """One pass over the party's columns."""
         plan, told, rows, sketch = round.plan, round.told, round.rows, round.memory
         radius, places, values = plan.numbers.radius, told["places"], told["values"]
         mine = [self.part.local(place, plan.features) for place in places.tolist()]

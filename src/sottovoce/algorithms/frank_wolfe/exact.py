@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Ask, Coordination, Solution, given, how_far, only
+from sottovoce.algorithms.base import Coordination, Solution, answer, answers, given, how_far
 from sottovoce.algorithms.frank_wolfe.atoms import BallAlgorithm, RadiusNumbers, radius_of
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, Told, Turn, Wholes, label_party
@@ -50,50 +50,86 @@ class ExactFrankWolfe(BallAlgorithm):
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
     def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
-        """Offers, columns and, where one party alone has the labels, its slopes."""
-        slopes = (Slopes(plan),) if plan.held_labels else ()
-        return *slopes, Column(plan, party), Offer(plan, party)
+        slopes = (RecordSlopes(plan),) if plan.held_labels else ()
+        return *slopes, WholeColumn(plan, party), Offer(plan, party)
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """Until the duality gap closes."""
-        radius, loss = plan.numbers.radius, plan.scaled_loss
-        atoms: dict[int, float] = {0: 1.0}  # the weight of each atom in the mean; 0 is the origin
-        columns: dict[int, Array] = {0: np.zeros(plan.records)}
-        scores = np.zeros(plan.records)
-        gap = first = math.inf
+        """Every party offers its steepest column; weight goes from the worst atom to the best, until the gap closes."""
+        point, radius, first = AtomMean(plan), plan.numbers.radius, math.inf
         for t in range(plan.rounds):
-            told = {"scores": scores, "places": _places(atoms), "values": _values(atoms, radius)}
+            told = point.message
             if plan.held_labels:
-                told["slopes"] = only((yield Ask("slopes", {"scores": scores}, (plan.label_party_name,), t)))
-            offers = yield Ask("gap", told, round=t)
-            best, slope, party = max((abs(offer[1]), offer[1], name) for name, offer in offers.items())
-            gap = sum(offer[2] for offer in offers.values()) + radius * best
+                told["slopes"] = yield from answer("slopes", scores=point.scores)
+            offers = yield from answers("gap", **told)
+            pair = point.choose(offers)
+            gap = sum(offer[2] for offer in offers.values()) + radius * pair.steepest
             first = gap if t == 0 else first
             if gap <= TOLERANCE * first:
                 break
-            place = plan.part(party).place(int(offers[party][0]), plan.features)
-            good = (place + 1) * (-1 if slope > 0 else 1)
-            worst, bad = max([(offer[3], int(offer[4])) for offer in offers.values()])
-            if atoms.get(0, 0.0) > 0.0 and worst <= 0.0:
-                worst, bad = 0.0, 0
-            if good not in columns:
-                entries = only((yield Ask("column", {"place": offers[party][:1].astype(np.int64)}, (party,), t)))
-                columns[good], columns[-good] = (math.copysign(radius, code) * entries for code in (good, -good))
-            move = columns[good] - columns[bad]
-            curvature = loss.curvature_bound * float(move @ move) / plan.records
-            most = atoms[bad]
-            step = min(most, (worst + radius * best) / curvature) if curvature > 0 else most
-            atoms[bad] = most - step if step < most else 0.0
-            atoms[good] = atoms.get(good, 0.0) + step
-            atoms = {code: weight for code, weight in atoms.items() if weight > 0.0}
-            scores = scores + step * move
-        weights = np.zeros(plan.dimension)
-        np.add.at(weights, _places(atoms), _values(atoms, radius))
-        half = plan.preparation.label_scale[1] if loss.kind == "regression" else 1.0
-        far = how_far(
-            t + 1, gap / first if first > 0.0 else 0.0, "the duality gap, as a share of the first,", TOLERANCE
-        )
-        return Solution(weights, {"duality_gap": float(gap * half**2)}, unfinished=far)
+            if pair.best not in point.columns:
+                place = offers[pair.party][:1].astype(np.int64)
+                point.add(pair.best, (yield from answer(pair.party, "column", round=t, place=place)))
+            point.move(pair)
+        half = plan.preparation.label_scale[1] if plan.scaled_loss.kind == "regression" else 1.0
+        share = gap / first if first > 0.0 else 0.0
+        far = how_far(t + 1, share, "the duality gap, as a share of the first,", TOLERANCE)
+        return Solution(point.weights, {"duality_gap": float(gap * half**2)}, unfinished=far)
+
+
+class Pair(NamedTuple):
+    """The best atom of all and the worst of the mean, by their codes, and how steep the objective is along them."""
+
+    party: str  # that has the best
+    best: int
+    steepest: float  # |g_j| of the best
+    worst: int
+    ascent: float  # <atom, g> of the worst
+
+
+class AtomMean:
+    """A mean of atoms +-radius e_j, by their codes, and of the origin, which has the code 0; and its scores."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.radius = plan, plan.numbers.radius
+        self.shares: dict[int, float] = {0: 1.0}
+        self.columns = {0: np.zeros(plan.records)}  # scores of the atoms that were sent
+        self.scores = np.zeros(plan.records)
+
+    @property
+    def message(self) -> dict[str, NDArray[Any]]:
+        """The point, for parties that know its scores."""
+        places = np.array([abs(code) - 1 for code in self.shares if code], dtype=np.int64)
+        values = [math.copysign(self.radius, code) * share for code, share in self.shares.items() if code]
+        return {"scores": self.scores, "places": places, "values": np.array(values, dtype=np.float64)}
+
+    def choose(self, offers: Mapping[str, Array]) -> Pair:
+        """The best atom that is offered, and the worst of the mean."""
+        steepest, slope, party = max((abs(offer[1]), offer[1], name) for name, offer in offers.items())
+        place = self.plan.part(party).place(int(offers[party][0]), self.plan.features)
+        ascent, worst = max([(offer[3], int(offer[4])) for offer in offers.values()])
+        if self.shares.get(0, 0.0) > 0.0 and ascent <= 0.0:
+            ascent, worst = 0.0, 0
+        return Pair(party, (place + 1) * (-1 if slope > 0 else 1), steepest, worst, ascent)
+
+    def add(self, code: int, entries: Array) -> None:
+        """Take in the column of an atom, and of its negative."""
+        self.columns[code], self.columns[-code] = (math.copysign(self.radius, each) * entries for each in (code, -code))
+
+    def move(self, pair: Pair) -> None:
+        """As far as decreases a quadratic bound of the objective most."""
+        move, most = self.columns[pair.best] - self.columns[pair.worst], self.shares[pair.worst]
+        curvature = self.plan.scaled_loss.curvature_bound * float(move @ move) / self.plan.records
+        step = min(most, (pair.ascent + self.radius * pair.steepest) / curvature) if curvature > 0 else most
+        self.shares[pair.worst] = most - step if step < most else 0.0
+        self.shares[pair.best] = self.shares.get(pair.best, 0.0) + step
+        self.shares = {code: share for code, share in self.shares.items() if share > 0.0}
+        self.scores = self.scores + step * move
+
+    @property
+    def weights(self) -> Array:
+        found, point = np.zeros(self.plan.dimension), self.message
+        np.add.at(found, point["places"], point["values"])
+        return found
 
 
 class Offer(Plain):
@@ -134,7 +170,6 @@ class Offer(Plain):
         return "has to name a column of the party and an atom of the point"
 
     def value(self, round: Round) -> Array:
-        """One pass over the columns."""
         plan, told = round.plan, round.told
         slopes = told["slopes"] if self.held else plan.scaled_loss.derivative(told["scores"], round.rows.labels)
         gradient = round.rows.column_dots(np.ascontiguousarray(slopes)) / plan.records
@@ -151,7 +186,7 @@ class Offer(Plain):
         return np.array([best, gradient[best], along, max(worst, NOWHERE), bad])
 
 
-class Column(Plain):
+class WholeColumn(Plain):
     """The entries of one column, as they are prepared."""
 
     name = "column"
@@ -170,7 +205,7 @@ class Column(Plain):
         return found
 
 
-class Slopes(Plain):
+class RecordSlopes(Plain):
     """l'(score_i, y_i) of every record; null rows have labels of their own and no entries."""
 
     name = "slopes"
@@ -181,13 +216,4 @@ class Slopes(Plain):
         self.length, self.takes = problem.records, {"scores": Reals((problem.records,))}
 
     def value(self, round: Round) -> Array:
-        """One number for each record."""
         return round.plan.scaled_loss.derivative(round.told["scores"], round.rows.labels)
-
-
-def _places(atoms: Mapping[int, float]) -> NDArray[np.int64]:
-    return np.array([abs(code) - 1 for code in atoms if code], dtype=np.int64)
-
-
-def _values(atoms: Mapping[int, float], radius: float) -> Array:
-    return np.array([math.copysign(radius, code) * weight for code, weight in atoms.items() if code], dtype=np.float64)

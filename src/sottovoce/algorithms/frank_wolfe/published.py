@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Ask, Coordination, given, limited
+from sottovoce.algorithms.base import Coordination, answers, given, limited
 from sottovoce.algorithms.frank_wolfe.atoms import AtomChoice, radius_of
 from sottovoce.algorithms.frank_wolfe.columns import (
     MOST,
@@ -98,7 +98,6 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
         return Design(rounds=rounds, numbers=numbers, releases=releases, claimed_epsilon=problem.epsilon)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """An index and a feature."""
         self.check_choices(plan)
         return PublishedScores(plan, plan.numbers, party), FeatureSketch(plan, plan.numbers, party)
 
@@ -108,10 +107,10 @@ class PublishedColumnFrankWolfe(ColumnAlgorithm):
         weights, sketched = np.zeros(plan.dimension), np.zeros(plan.numbers.sketch_size)
         each = plan.numbers.radius / len(parts)
         for t in range(plan.rounds):
-            codes = yield Ask("atom", {"sketch": sketched}, round=t)
+            codes = yield from answers("atom", sketch=sketched)
             chosen = {name: considered(plan, parts[name], t)[abs(int(code[0])) - 1] for name, code in codes.items()}
             places = {name: {"place": np.array([local], dtype=np.int64)} for name, local in chosen.items()}
-            features = yield Ask("feature", {}, round=t, each=places)
+            features = yield from answers("feature", each=places)
             length = 2.0 / (len(parts) * plan.numbers.candidates / plan.dimension * t + 2.0)
             weights, sketched = (1 - length) * weights, (1 - length) * sketched
             for name, feature in features.items():
@@ -134,7 +133,6 @@ class PublishedScores(AtomChoice):
         self.takes = {"sketch": Reals((numbers.sketch_size,))}
 
     def value(self, round: Round) -> Array:
-        """One pass over the party's columns."""
         scores = round.memory.back(round.told["sketch"])
         slopes = clipped_slopes(round.plan.scaled_loss, round.rows, scores, None, self.slope_bound)
         drawn = considered(round.plan, self.part, round.number)

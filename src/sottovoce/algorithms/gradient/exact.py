@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.accelerated import Accelerated, prox_of
-from sottovoce.algorithms.base import Ask, Coordination, summed
+from sottovoce.algorithms.base import Coordination, total
 from sottovoce.algorithms.gradient.private import GradientNumbers, PrivateGradient, rule, shape_of
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Plan
@@ -44,14 +44,13 @@ class ExactGradient(PrivateGradient):
         return Design(rounds=rounds, numbers=numbers, releases=(sizes, Release.of(query, 0, rounds, 0.0, 1.0)))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """The gradient sum and the sizes of the columns."""
         return (*super().queries(plan, party), ColumnSizes(plan.dimension))
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Until the weights stand still."""
-        squares = summed((yield Ask("sizes", round=0))) / plan.records
-        roots, total = np.sqrt(squares), float(squares.sum())
-        length = plan.numbers.step / total if total > 0.0 else 0.0
+        squares = (yield from total("sizes")) / plan.records
+        roots, mean_square = np.sqrt(squares), float(squares.sum())
+        length = plan.numbers.step / mean_square if mean_square > 0.0 else 0.0
         smooth, shape = math.isfinite(plan.scaled_loss.curvature_bound), shape_of(plan)
 
         def step(t: int, ahead: Array, gradient: Array) -> Array:
@@ -61,4 +60,4 @@ class ExactGradient(PrivateGradient):
         def longest(move: Array) -> float:
             return float(np.abs(roots * move.T).max())
 
-        return (yield from Accelerated(step, longest, STILL, smooth).run(shape, 0, plan.rounds))
+        return (yield from Accelerated(step, longest, STILL, smooth).run(shape, plan.rounds))

@@ -11,13 +11,12 @@ from sottovoce.algorithms.accelerated import prox_of
 from sottovoce.algorithms.base import (
     WALK,
     Algorithm,
-    Ask,
     Coordination,
     TailAverage,
     check_penalty,
     given,
     slope_bound,
-    summed,
+    total,
 )
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -56,8 +55,7 @@ class PrivateGradient(Algorithm):
         numbers = GradientNumbers(slope_bound=query.slope_bound, step=step)
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The gradient sum."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (gradient_sum(plan, plan.numbers.slope_bound),)
 
     def coordinate(self, plan: Plan) -> Coordination:
@@ -65,13 +63,13 @@ class PrivateGradient(Algorithm):
         weights, query = np.zeros(shape_of(plan)), gradient_sum(plan, plan.numbers.slope_bound)
         tail = TailAverage(weights.shape, plan.rounds // 2)
         for t in range(plan.rounds):
-            gradient = summed((yield Ask("gradient", query.message(weights)))).reshape(weights.shape)
+            gradient = (yield from total("gradient", **query.message(weights))).reshape(weights.shape)
             step = self.step(plan, t)
             weights = prox_of(plan.scaled_regulariser, weights - step / plan.records * gradient, step)
             tail.add(t, weights)
         return tail.value.T
 
-    def step(self, plan: Plan, t: int) -> float:  # noqa: ARG002
+    def step(self, plan: Plan, _t: int) -> float:
         """The same in every round."""
         return float(plan.numbers.step)
 

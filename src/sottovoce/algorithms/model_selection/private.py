@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Solution, Weight, summed
+from sottovoce.algorithms.base import Algorithm, Coordination, Solution, Weight, total
 from sottovoce.algorithms.model_selection.queries import LossDifferences
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.door.query import Query
@@ -59,8 +59,7 @@ class ComparedLosses(Algorithm):
         )
         return Design(rounds=1, numbers=ComparedLossesNumbers(weights=models, unit=options.unit), releases=(release,))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The sums."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         models, unit = plan.numbers.weights, plan.numbers.unit
         if any(len(weights) != plan.dimension for weights in models):
             raise RefusedError(f"the plan has models of other sizes than rows of {plan.dimension} columns.")
@@ -68,5 +67,4 @@ class ComparedLosses(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """The sums over all parties, as the solution's model."""
-        found = summed((yield Ask("losses")))
-        return Solution(np.array(plan.numbers.weights[0]), model=found)
+        return Solution(np.array(plan.numbers.weights[0]), model=(yield from total("losses")))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import MOST_ROUNDS, Ask, Coordination, Solution, given, how_far, slope_bound, summed
+from sottovoce.algorithms.base import MOST_ROUNDS, Asking, Coordination, Solution, given, how_far, slope_bound, total
 from sottovoce.algorithms.newton.private import PrivateNewton
 from sottovoce.door.query import Plain, Query, Reals, Round
 from sottovoce.losses import Loss
@@ -52,8 +54,7 @@ class ExactNewton(PrivateNewton):
         releases = tuple(Release.of(query, 0, min(50 * rounds, MOST_ROUNDS), 0.0, 1.0) for query in queries)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """Gradient, curvature and loss, as they are."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return self._queries(plan, plan.numbers.slope_bound)
 
     @staticmethod
@@ -63,35 +64,42 @@ class ExactNewton(PrivateNewton):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Until the weights stand still; without privacy a stopping rule may read the data."""
-        regulariser, records = plan.scaled_regulariser, plan.records
-        weights = regulariser.prox(np.zeros(plan.dimension), 1.0)
-        model, share, seen, taken = None, math.inf, np.zeros((plan.dimension, plan.dimension)), 0
-        losses = yield Ask("loss", {"weights": weights})
-        objective = float(summed(losses)[0]) + records * regulariser.value(weights)
-        for _ in range(plan.rounds):
-            taken += 1
-            gradients = yield Ask("gradient", {"weights": weights})
-            triangles = yield Ask("curvature", {"weights": weights})
-            curvature = GramMatrix(plan.dimension).matrix(summed(triangles))
-            target = PenalisedStep(curvature, regulariser, records, 1.0)(weights, summed(gradients))
-            if plan.scaled_loss.quadratic:
-                model = ExactQuadratic.of(curvature, weights, summed(gradients))
-            seen, scale = seen + curvature, 1.0
+        regulariser, asked = plan.scaled_regulariser, itertools.count()  # all queries share one count of rounds
+        weights, seen = regulariser.prox(np.zeros(plan.dimension), 1.0), np.zeros((plan.dimension, plan.dimension))
+        objective = yield from self.objective(plan, weights, asked)
+        for t in range(plan.rounds):
+            gradient = yield from total("gradient", round=next(asked), weights=weights)
+            triangle = yield from total("curvature", round=next(asked), weights=weights)
+            curvature = GramMatrix(plan.dimension).matrix(triangle)
+            target = PenalisedStep(curvature, regulariser, plan.records, 1.0)(weights, gradient)
+            model = ExactQuadratic.of(curvature, weights, gradient) if plan.scaled_loss.quadratic else None
+            seen = seen + curvature
             share = relative_length(target - weights, (weights, target), seen)
+            far = how_far(t + 1, share, "the last step, as a share of the scores,")
             if share <= STILL:
                 break
-            for _ in range(40):
-                trial = weights + scale * (target - weights)
-                losses = yield Ask("loss", {"weights": trial})
-                reached = float(summed(losses)[0]) + records * regulariser.value(trial)
-                if reached <= objective + 1e-12 * abs(objective):
-                    break
-                scale /= 2
-            else:
+            found = yield from self.halve(plan, weights, target, objective, asked)
+            if found is None:
                 break
-            weights, objective = trial, reached
-        far = how_far(taken, share, "the last step, as a share of the scores,")
+            weights, objective = found
         return Solution(weights, model=model, unfinished=far)
+
+    @staticmethod
+    def objective(plan: Plan, weights: Array, asked: Iterator[int]) -> Asking[float]:
+        """sum_i l(x_i'w, y_i) + N pen(w)."""
+        loss = yield from total("loss", round=next(asked), weights=weights)
+        return float(loss[0]) + plan.records * plan.scaled_regulariser.value(weights)
+
+    def halve(
+        self, plan: Plan, weights: Array, target: Array, objective: float, asked: Iterator[int]
+    ) -> Asking[tuple[Array, float] | None]:
+        """The first point on the way back from the target at which the objective is no higher, and its value there."""
+        for halvings in range(40):
+            trial = weights + 0.5**halvings * (target - weights)
+            reached = yield from self.objective(plan, trial, asked)
+            if reached <= objective + 1e-12 * abs(objective):
+                return trial, reached
+        return None
 
 
 def relative_length(move: Array, points: tuple[Array, ...], metric: Array) -> float:
@@ -121,7 +129,6 @@ class Curvature(AtWeights):
         self.length = dimension * (dimension + 1) // 2
 
     def value(self, round: Round) -> Array:
-        """The upper triangle, row by row."""
         return round.rows.gram(round.told["weights"], self.loss.curvature)[np.triu_indices(self.dimension)]
 
 
@@ -132,5 +139,4 @@ class LossSum(AtWeights):
     title: ClassVar[str] = "sums of the loss"
 
     def value(self, round: Round) -> Array:
-        """One number."""
         return np.array([round.rows.scalar_sum(round.told["weights"], self.loss.value)])

@@ -10,7 +10,6 @@ from sottovoce.algorithms.base import (
     MOST_ROUNDS,
     SMOOTH,
     Algorithm,
-    Ask,
     Coordination,
     Need,
     Solution,
@@ -19,7 +18,7 @@ from sottovoce.algorithms.base import (
     limited,
     slope_bound,
     spread_of,
-    summed,
+    total,
 )
 from sottovoce.algorithms.newton.metric import RULES, Descent
 from sottovoce.door.query import Query
@@ -76,18 +75,17 @@ class PrivateNewton(Algorithm):
         numbers = NewtonNumbers(slope_bound=gradient.slope_bound, damping=damping)
         return Design(rounds=rounds, numbers=numbers, releases=releases)
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The Gram matrix and the gradient sum."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return gradient_sum(plan, plan.numbers.slope_bound), GramMatrix(plan.dimension, plan.row_square)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Steps in the metric of the released Gram matrix; the mean of the second half of the iterates."""
         damping, query = plan.numbers.damping, gradient_sum(plan, plan.numbers.slope_bound)
-        gram = GramMatrix(plan.dimension).matrix(summed((yield Ask("gram"))))
+        gram = GramMatrix(plan.dimension).matrix((yield from total("gram")))
         descent = Descent(gram, damping, plan, plan.scaled_regulariser, plan.rounds // 2)
         centre, slope = TailAverage(plan.dimension, 0), TailAverage(plan.dimension, 0)
         for t in range(plan.rounds):
-            gradient = summed((yield Ask("gradient", query.message(descent.weights, gram))))
+            gradient = yield from total("gradient", **query.message(descent.weights, gram))
             centre.add(t, descent.weights)
             slope.add(t, gradient)
             descent.step(t, gradient)

@@ -10,16 +10,17 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, given, only
+from sottovoce.algorithms.base import Algorithm, Coordination, Need, answer, answers, given
 from sottovoce.data.block import Layout
 from sottovoce.door.frames import MAX_BYTES
-from sottovoce.door.query import Query, Round, World, label_party
+from sottovoce.door.query import Query, Round, World
 from sottovoce.errors import InputError, LeakError
 from sottovoce.penalties.quadratic import minimise
 from sottovoce.plan.frozen import Count
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem, Split
 from sottovoce.plan.release import Release
+from sottovoce.queries.labels import NoisyLabels
 from sottovoce.queries.sketches import make_sketch
 from sottovoce.solvers import OneShot, Sketch
 
@@ -83,7 +84,7 @@ class PrivateOneShot(Algorithm):
         mu, parties = problem.mu, len(problem.parties)
         releases = (
             Release.at_mu(rows, 0, parties, math.sqrt(1 - LABEL_SHARE) * mu, problem.relation).times(1),
-            Release.at_mu(LabelValues(problem), 0, 1, math.sqrt(LABEL_SHARE) * mu, problem.relation),
+            Release.at_mu(SharedLabels(problem, FLOAT), 0, 1, math.sqrt(LABEL_SHARE) * mu, problem.relation),
         )
         numbers = OneShotNumbers(
             sketch=given(options.sketch, "count"),
@@ -93,13 +94,12 @@ class PrivateOneShot(Algorithm):
         return Design(rounds=1, numbers=numbers, releases=releases)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """The party's rows, and the labels."""
-        return RowSketch(plan, party, plan.numbers.sketch_size), LabelValues(plan)
+        return RowSketch(plan, party, plan.numbers.sketch_size), SharedLabels(plan, FLOAT)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Two asks, then linear algebra on what was released."""
-        released = yield Ask("rows", {}, round=0)
-        labels = only((yield Ask("labels", {}, (plan.label_party_name,), 0)))
+        released = yield from answers("rows")
+        labels = yield from answer("labels")
         parts = [released[name].reshape(plan.records, -1) for name in plan.names]
         sketches = [RowSketch(plan, name, plan.numbers.sketch_size).matrix(plan) for name in plan.names]
         noisy = np.ones(sum(sketch.shape[1] for sketch in sketches))
@@ -155,26 +155,11 @@ class RowSketch(Query):
         return found.ravel()
 
 
-class LabelValues(Query):
-    """The scaled labels, one for each record, 0 for a null row.
+class SharedLabels(NoisyLabels):
+    """Noisy labels of which the model may tell everything."""
 
-    Guarantee: zero-out moves them by at most 1, replace-one by 2.
-    """
-
-    name = "labels"
-    title: ClassVar[str] = "the label of every person"
-    each_person: ClassVar[bool] = True
-    answered_by = label_party
     world_sees: ClassVar[World] = "each"
-    bound = FLOAT
-    rounding_entries = 1.0
-
-    def __init__(self, problem: Problem) -> None:
-        self.length = problem.records
-
-    def value(self, round: Round) -> Array:
-        """One number for each record."""
-        return np.where(round.rows.usable_rows, np.clip(round.rows.labels, -1.0, 1.0), 0.0)
+    together: ClassVar[bool] = False
 
 
 def damping(problem: Problem, size: int, rows: Release, labels: Release) -> float:

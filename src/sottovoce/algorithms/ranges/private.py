@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from sottovoce.algorithms.base import Algorithm, Array, Ask, Coordination, Solution, summed
+from sottovoce.algorithms.base import Algorithm, Array, Coordination, Solution, answers, summed
 from sottovoce.algorithms.ranges.queries import EqualCounts, PowerCounts, own_columns
 from sottovoce.algorithms.ranges.rule import EQUAL, POWERS, ZERO, ends_of, range_of, run_of
 from sottovoce.data.block import Layout
@@ -76,27 +76,36 @@ class CountedRanges(Algorithm):
         return PowerCounts(own), EqualCounts(own)
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """By rows the sum of the parties' counts, by columns those of each party's own columns."""
-        places = {name: own_columns(plan, name) for name in plan.names}
-        holders = tuple(name for name in plan.names if places[name])
-        alone = plan.split == "columns"
+        """Counts by powers of two, the runs that stand out of their noise, counts in equal cells of the runs.
+
+        By rows the counts of all parties are added, by columns each party has those of its own columns.
+        """
+        holders = [name for name in plan.names if own_columns(plan, name)]
+        alone, columns = plan.split == "columns", len(plan.numbers.columns)
         noise = {release.query: release.std * (1.0 if alone else math.sqrt(len(holders))) for release in plan.releases}
-        total = len(plan.numbers.columns)
-
-        def by_group(values: dict[str, Array], cells: int) -> dict[str, Array]:
-            groups = values if alone else {holders[0]: summed(values)}
-            return {name: counts.reshape(-1, cells) for name, counts in groups.items()}
-
-        counted = by_group((yield Ask("powers", to=holders)), POWERS)
-        runs = {name: [run_of(column, noise["powers"], total) for column in counts] for name, counts in counted.items()}
+        powers = _grouped(plan, (yield from answers("powers")), POWERS)
+        runs = {
+            name: [run_of(column, noise["powers"], columns) for column in counts] for name, counts in powers.items()
+        }
         told = {name: {"runs": np.array([run or (ZERO, ZERO) for run in found])} for name, found in runs.items()}
         each = told if alone else dict.fromkeys(holders, told[holders[0]])
-        cells = by_group((yield Ask("cells", to=holders, each=each)), EQUAL)
+        cells = _grouped(plan, (yield from answers("cells", each=each)), EQUAL)
         ranges = {}
         for name, counts in cells.items():
-            start = plan.part(name).start
-            for place, run, column in zip(places[name], runs[name], counts, strict=True):
-                label = place == plan.part(name).stop - start
-                found = None if run is None else range_of(column, noise["cells"], ends_of(run))
-                ranges[plan.features if label else start + place] = found
+            places = _places(plan, name)
+            for place, run, column in zip(places, runs[name], counts, strict=True):
+                ranges[place] = None if run is None else range_of(column, noise["cells"], ends_of(run))
         return Solution(np.zeros(plan.dimension), model=ranges)
+
+
+def _grouped(plan: Plan, values: dict[str, Array], cells: int) -> dict[str, Array]:
+    """Counts, columns x cells: by columns of each party, by rows their sum under the first party's name."""
+    groups = values if plan.split == "columns" else {next(iter(values)): summed(values)}
+    return {name: counts.reshape(-1, cells) for name, counts in groups.items()}
+
+
+def _places(plan: Plan, party: str) -> list[int]:
+    """The party's columns among all; the label is behind the last feature."""
+    part = plan.part(party)
+    label = part.stop - part.start
+    return [plan.features if place == label else part.start + place for place in own_columns(plan, party)]

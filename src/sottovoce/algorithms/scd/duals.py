@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, TailAverage, summed
+from sottovoce.algorithms.base import Algorithm, Coordination, Need, TailAverage, answers, summed
 from sottovoce.data.block import Block, exact_bits, exact_weights
 from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError, LeakError
@@ -53,17 +53,16 @@ class DualAlgorithm(Algorithm):
     """
 
     needs: ClassVar[tuple[Need, ...]] = (WITH_DUAL,)
+    lasts: ClassVar[tuple[str, ...]] = ("duals",)  # they follow from coins that are forgotten
 
-    def remember(self, plan: Plan, rows: Block) -> Array:  # noqa: ARG002
+    def remember(self, _plan: Plan, rows: Block) -> Array:
         """The duals of the holder's records: they stay here."""
         return np.zeros(len(rows))
 
     def lasting(self, memory: Array) -> dict[str, NDArray[Any]]:
-        """All duals: they follow from coins that are forgotten."""
         return {"duals": memory}
 
     def recall(self, memory: Array, lasting: Mapping[str, NDArray[Any]]) -> Array:
-        """As they were."""
         memory[:] = lasting["duals"]
         return memory
 
@@ -72,7 +71,7 @@ class DualAlgorithm(Algorithm):
         v, release = np.zeros(plan.dimension), plan.releases[0]
         tail = TailAverage(plan.dimension, plan.rounds - plan.numbers.averaged)
         for t in range(0, plan.rounds, release.batches):
-            moves = yield Ask(release.query, {"weights": weights_of(plan, v)})
+            moves = yield from answers(release.query, weights=weights_of(plan, v))
             together = summed({name: move[: release.batches * plan.dimension] for name, move in moves.items()})
             for k, move in enumerate(together.reshape(release.batches, plan.dimension)):
                 v += move

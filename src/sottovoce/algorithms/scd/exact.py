@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.base import Ask, Coordination, Solution, given, how_far, summed
+from sottovoce.algorithms.base import Coordination, Solution, given, how_far, total
 from sottovoce.algorithms.scd.duals import Array, DualAlgorithm, DualNumbers, DualQuery, move, ridge_of, weights_of
 from sottovoce.door.query import Plain, Query, Round
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -39,18 +39,16 @@ class ExactSCD(DualAlgorithm):
         release = Release.of(Epoch(problem, numbers), 0, epochs, 0.0, 1.0)
         return Design(rounds=epochs, numbers=numbers, releases=(release,))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """A pass over the duals."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (Epoch(plan, plan.numbers),)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """SDCA until the weights stand still."""
-        v, gap, first, n = np.zeros(plan.dimension), math.inf, math.inf, plan.records
+        v, first = np.zeros(plan.dimension), math.inf
         for t in range(plan.rounds):
             weights = weights_of(plan, v)
-            passes = yield Ask("epoch", {"weights": weights})
-            *step, losses, conjugates = summed(passes)
-            gap = (losses + conjugates) / n + plan.numbers.ridge * float(weights @ weights)
+            *step, losses, conjugates = yield from total("epoch", weights=weights)
+            gap = (losses + conjugates) / plan.records + plan.numbers.ridge * float(weights @ weights)
             first = gap if t == 0 else first
             v += step
             if np.abs(step).max() <= STILL * np.abs(v).max():

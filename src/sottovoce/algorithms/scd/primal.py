@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Ask, Coordination, Solution, TailAverage, given, how_far, limited, only
+from sottovoce.algorithms.base import Coordination, Solution, TailAverage, answer, given, how_far, limited
 from sottovoce.algorithms.cd.walk import STILL, CoordinateAlgorithm, Size, slopes
 from sottovoce.door.query import Query, Reals, Round
 from sottovoce.errors import InputError
@@ -62,34 +62,42 @@ class PrivatePrimalSCD(CoordinateAlgorithm):
         sizes = () if problem.private else (Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0),)
         return Design(rounds=rounds, numbers=numbers, releases=(*sizes, release))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The clipped minimisers; without privacy the sizes of the columns too."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return Minimisers(plan, plan.numbers), *(() if plan.private else (ColumnSizes(plan.dimension),))
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Take the steps; return the mean of the second half, or where they end without noise."""
-        weights = np.zeros(plan.dimension)
-        tail = TailAverage(plan.dimension, plan.rounds // 2)
-        passes, roots, share = math.ceil(plan.dimension / plan.numbers.lot), np.zeros(plan.dimension), math.inf
-        if not plan.private:
-            roots = np.sqrt(only((yield Ask("sizes", round=0))))
-        largest = size = 0.0
+        weights, tail = np.zeros(plan.dimension), TailAverage(plan.dimension, plan.rounds // 2)
+        still = None if plan.private else StandingStill(plan, (yield from answer("sizes")))
         for t in range(plan.rounds):
-            steps = only((yield Ask("minimisers", {"weights": weights}, round=t)))
-            weights, places = np.array(weights), coordinates_of(plan, t)
-            np.add.at(weights, places, steps)
+            steps = yield from answer("minimisers", weights=weights)
+            weights = np.array(weights)
+            np.add.at(weights, coordinates_of(plan, t), steps)
             tail.add(t, weights)
-            size = max(size, float(np.abs(roots * weights).max()))
-            largest = max(largest, float(np.abs(roots[places] * steps).max()))
-            if (t + 1) % passes == 0 and not plan.private:
-                share, largest = largest / size if size > 0.0 else 0.0, 0.0
-                if share <= STILL:
-                    return Solution(weights, {"violation": share})
-        if plan.private:
+            if still is not None and still.after(t, weights, steps):
+                break
+        if still is None:
             return tail.value
-        return Solution(
-            weights, {"violation": share}, unfinished=how_far(t + 1, share, "the last pass, as a share of the scores,")
-        )
+        far = how_far(t + 1, still.share, "the last pass, as a share of the scores,")
+        return Solution(weights, {"violation": still.share}, unfinished=far)
+
+
+class StandingStill:
+    """How far the weights moved in the last pass over all coordinates, as a share of the largest so far."""
+
+    def __init__(self, plan: Plan, squares: Array) -> None:
+        self.plan, self.roots = plan, np.sqrt(squares)
+        self.share, self._size, self._largest = math.inf, 0.0, 0.0
+
+    def after(self, t: int, weights: Array, steps: Array) -> bool:
+        """Whether a pass ends with this round, and moved nothing."""
+        moved = self.roots[coordinates_of(self.plan, t)] * steps
+        self._size = max(self._size, float(np.abs(self.roots * weights).max()))
+        self._largest = max(self._largest, float(np.abs(moved).max()))
+        if (t + 1) % math.ceil(self.plan.dimension / self.plan.numbers.lot):
+            return False
+        self.share, self._largest = self._largest / self._size if self._size > 0.0 else 0.0, 0.0
+        return self.share <= STILL
 
 
 def coordinates_of(plan: Plan, number: int) -> NDArray[np.int64]:

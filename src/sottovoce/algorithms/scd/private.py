@@ -51,8 +51,8 @@ class PrivateSCD(DualAlgorithm):
     message, for speed.
 
     Guarantee: `rounds` Poisson-subsampled Gaussians of sensitivity C, against whoever sees every v
-    (`proof.md`). Edges: a null row takes no step; an empty batch is answered with noise; a holder that was
-    stopped in a run has lost its duals and refuses to go on.
+    (`proof.md`). Edges: a null row takes no step; an empty batch is answered with noise; a holder with a ledger
+    that is stopped in a run goes on with the duals that it stored, one without a ledger refuses to go on.
     """
 
     name: ClassVar[str] = "scd"
@@ -78,8 +78,7 @@ class PrivateSCD(DualAlgorithm):
         release = sampled_release(problem, query, rate, rounds, rule.batches(rate, rounds))
         return Design(rounds=rounds, numbers=numbers, releases=(release,))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The sum of clipped dual steps."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (DualSteps(plan, plan.numbers),)
 
 

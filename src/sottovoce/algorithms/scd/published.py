@@ -92,8 +92,7 @@ class PublishedSCD(DualAlgorithm):
         release = Release.of(query, 0, rounds, std, grid_step(query, std), rate)
         return Design(rounds=rounds, numbers=numbers, releases=(release,), claimed_epsilon=problem.epsilon)
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The step of v and the sampled duals."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (PublishedState(plan, plan.numbers),)
 
 

@@ -41,7 +41,8 @@ class PrivateSequentialSCD(DualAlgorithm):
 
     Guarantee: a record moves the steps of every later record of its lot, so a release moves by (2 L - 1) C (zero-out)
     or 2 L C (replace-one), and mu^2 = epochs (Delta / std)^2: no amplification (`proof.md`). The noise is that of
-    a method for comparison. Edges: a null row takes no step; a holder stopped in a run refuses to go on.
+    a method for comparison. Edges: a null row takes no step; a holder with a ledger that is stopped in a run goes on
+    with the duals that it stored, one without a ledger refuses to go on.
     """
 
     name: ClassVar[str] = "scd-sequential"
@@ -70,8 +71,7 @@ class PrivateSequentialSCD(DualAlgorithm):
         release = Release.at_mu(query, 0, epochs, problem.mu, problem.relation).times(epochs * lots)
         return Design(rounds=epochs * lots, numbers=numbers, releases=(release,))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The sum of a lot's steps."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return (LotSteps(plan, plan.numbers),)
 
 

@@ -82,7 +82,7 @@ class OwnFit:
         return weights
 
 
-def joined(plan: Plan, fits: Sequence[OwnFit], factors: Array, intercept: float) -> Array:
+def join_fits(plan: Plan, fits: Sequence[OwnFit], factors: Array, intercept: float) -> Array:
     """sum_m factor_m s_m + intercept as weights of rows that are prepared whole; a ball bounds them too."""
     found = np.zeros(plan.dimension)
     for factor, fit in zip(factors, fits, strict=True):

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, Need, given, only, slope_bound
+from sottovoce.algorithms.base import Algorithm, Asking, Coordination, Need, answer, answers, given, slope_bound
 from sottovoce.algorithms.newton.metric import RULES
 from sottovoce.algorithms.score.combination import Correlations, combine, expectations
-from sottovoce.algorithms.score.fits import NARROW, WIDE, OwnFit, cut_of, joined
-from sottovoce.algorithms.score.queries import in_order, score_queries
+from sottovoce.algorithms.score.fits import NARROW, WIDE, OwnFit, cut_of, join_fits
+from sottovoce.algorithms.score.queries import labels_last, score_queries
 from sottovoce.data.bounds import LARGEST, SMALLEST
 from sottovoce.door.frames import MAX_BYTES
 from sottovoce.door.query import Query, Together
@@ -102,59 +102,84 @@ class PrivateScore(Algorithm):
         return Design(rounds=rounds, numbers=numbers, releases=tuple(releases))
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """Those of the party's own columns."""
         if len(plan.parties) < 2:
             raise InputError(f"{self.name} combines the scores of several parties, and the plan has one.")
         return score_queries(plan, plan.numbers.slope_bound, party)
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """Fits, moments, scores, products; the rest is arithmetic on what was released."""
-        order, loss, label_terms = in_order(plan), plan.scaled_loss, {}
-        others, last = order[:-1], order[-1:]
-        if plan.held_labels:
-            cut = cut_of(plan, "labels")
-            noisy = only((yield Ask("labels", {}, last, 0)))
-            sums = yield Ask("pull", {"labels": noisy / cut}, others, 0)
-            label_terms = {name: loss.label_slope * cut * sums[name] for name in others}
+        """The five steps; all arithmetic is on what was released."""
+        fits = yield from fit_own_columns(plan)
+        yield from measure_scales(plan, fits)
+        columns = yield from share_scores(plan, fits)
+        correlations = yield from correlate(plan, fits, columns)
+        return (yield from combine_fits(plan, fits, columns, correlations))
 
-        triangles = yield Ask("gram", {}, round=0)
-        fits = {name: OwnFit(plan, name, triangles[name]) for name in order}
-        for t in range(plan.rounds):
-            weights = {name: fit.descent.weights for name, fit in fits.items()}
-            gradients = yield Ask("gradient", {"weights": _one_after_another(plan, weights)}, round=t)
-            for name, fit in fits.items():
-                fit.descent.step(t, gradients[name] - label_terms.get(name, 0.0))
 
-        for fit in fits.values():
-            fit.guess_scale()
-        wide = {name: fit.standardised(WIDE) for name, fit in fits.items()}
-        sums = yield Ask("moments", {"weights": _one_after_another(plan, wide)}, round=0)
+def fit_own_columns(plan: Plan) -> Asking[dict[str, OwnFit]]:
+    """1. The private Newton of each party, that with the labels last; the label's part of a gradient is asked once."""
+    label_terms: dict[str, Array] = {}
+    if plan.held_labels:
+        cut, loss = cut_of(plan, "labels"), plan.scaled_loss
+        noisy = yield from answer("labels")
+        sums = yield from answers("pull", labels=noisy / cut)
+        label_terms = {name: loss.label_slope * cut * moments for name, moments in sums.items()}
+    triangles = yield from answers("gram")
+    fits = {name: OwnFit(plan, name, triangles[name]) for name in labels_last(plan)}
+    for t in range(plan.rounds):
+        weights = np.concatenate([fits[name].descent.weights for name in plan.names])
+        gradients = yield from answers("gradient", weights=weights)
         for name, fit in fits.items():
-            fit.measure_scale(sums[name])
+            fit.descent.step(t, gradients[name] - label_terms.get(name, 0.0))
+    return fits
 
-        narrow = {name: fit.standardised(NARROW) for name, fit in fits.items()}
-        asked, cut = {"weights": _one_after_another(plan, narrow)}, cut_of(plan, "scores")
-        sent = yield Ask("scores", asked, others, 0)
-        columns, products = np.stack([sent[name] for name in others]) / cut, []
-        for place, name in enumerate(order):
-            products.append(only((yield Ask("products", {**asked, "columns": columns[:place]}, (name,), 0))))
-        correlations = Correlations(plan, products, cut)
 
-        means, deviations = np.array([(fit.mean, fit.deviation) for fit in fits.values()]).T
-        expected = np.array([expectations(loss, m, d * d) for m, d in zip(means, deviations, strict=True)])
-        informed = expected[-1:] if plan.held_labels else expected
-        target, least = float(informed[:, 0].mean()), float(informed[:, 1].min())
-        slopes = deviations * expected[:, 1]
-        if plan.held_labels:
-            centre = float(np.clip(target / loss.label_slope, -1.0, 1.0))
-            found = only((yield Ask("slopes", {"columns": columns, "centre": np.array([centre])}, last, 0)))
-            known = correlations.slopes(found * (1 + abs(centre)), loss.label_slope)
-            slopes[:-1] = np.minimum(slopes[:-1], known)
-        factors, middle = combine(loss, slopes / least, correlations.matrix, target)
-        if not plan.fit_intercept:
-            middle, means = 0.0, np.zeros(len(order))
-        factors = factors / deviations
-        return joined(plan, tuple(fits.values()), factors, middle - float(factors @ means))
+def measure_scales(plan: Plan, fits: Mapping[str, OwnFit]) -> Asking[None]:
+    """2. The mean and the deviation of each party's scores."""
+    for fit in fits.values():
+        fit.guess_scale()
+    sums = yield from answers("moments", weights=_standardised(plan, fits, WIDE))
+    for name, fit in fits.items():
+        fit.measure_scale(sums[name])
+
+
+def share_scores(plan: Plan, fits: Mapping[str, OwnFit]) -> Asking[Array]:
+    """3. t_m of every party but the last, a row each, in units of where they are cut."""
+    sent = yield from answers("scores", weights=_standardised(plan, fits, NARROW))
+    return np.stack(list(sent.values())) / cut_of(plan, "scores")
+
+
+def correlate(plan: Plan, fits: Mapping[str, OwnFit], columns: Array) -> Asking[Correlations]:
+    """4. The products of each party's scores with the noisy ones of the parties before it."""
+    weights, products = _standardised(plan, fits, NARROW), list[Array]()
+    for place, name in enumerate(fits):
+        before = columns[:place]
+        products.append((yield from answer(name, "products", round=0, weights=weights, columns=before)))
+    return Correlations(plan, products, cut_of(plan, "scores"))
+
+
+def combine_fits(plan: Plan, fits: Mapping[str, OwnFit], columns: Array, correlations: Correlations) -> Asking[Array]:
+    """5. The factors; where one party holds the labels, no g_m is above what it finds."""
+    loss = plan.scaled_loss
+    means, deviations = np.array([(fit.mean, fit.deviation) for fit in fits.values()]).T
+    expected = np.array([expectations(loss, m, d * d) for m, d in zip(means, deviations, strict=True)])
+    informed = expected[-1:] if plan.held_labels else expected
+    target, least = float(informed[:, 0].mean()), float(informed[:, 1].min())
+    slopes = deviations * expected[:, 1]
+    if plan.held_labels:
+        centre = float(np.clip(target / loss.label_slope, -1.0, 1.0))
+        found = yield from answer("slopes", columns=columns, centre=np.array([centre]))
+        known = correlations.slopes(found * (1 + abs(centre)), loss.label_slope)
+        slopes[:-1] = np.minimum(slopes[:-1], known)
+    factors, middle = combine(loss, slopes / least, correlations.matrix, target)
+    if not plan.fit_intercept:
+        middle, means = 0.0, np.zeros(len(fits))
+    factors = factors / deviations
+    return join_fits(plan, tuple(fits.values()), factors, middle - float(factors @ means))
+
+
+def _standardised(plan: Plan, fits: Mapping[str, OwnFit], deviations: float) -> Array:
+    """The weights of all parties in the order of the plan, which every message has."""
+    return np.concatenate([fits[name].standardised(deviations) for name in plan.names])
 
 
 def _together(problem: Problem, slope: float) -> dict[str, Together]:
@@ -165,8 +190,3 @@ def _together(problem: Problem, slope: float) -> dict[str, Together]:
             if query.answered_by.answers(problem, party):
                 found.setdefault(query.name, []).append(query)
     return {name: Together(queries) for name, queries in found.items()}
-
-
-def _one_after_another(plan: Plan, weights: Mapping[str, Array]) -> Array:
-    """The weights of all parties in the order of the plan, which every message has."""
-    return np.concatenate([weights[name] for name in plan.names])

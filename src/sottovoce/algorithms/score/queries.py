@@ -24,7 +24,7 @@ from sottovoce.queries.labels import NoisyLabels
 Array = NDArray[np.float64]
 
 
-def in_order(problem: Problem) -> tuple[str, ...]:
+def labels_last(problem: Problem) -> tuple[str, ...]:
     """The parties, that with the labels last."""
     last = problem.label_party_name
     return (*(name for name in problem.names if name != last), last)
@@ -32,13 +32,13 @@ def in_order(problem: Problem) -> tuple[str, ...]:
 
 def score_queries(problem: Problem, slope_bound: float, party: str) -> tuple[Query, ...]:
     """What a party may be asked; of what it never answers, the query of a party that does."""
-    order = in_order(problem)
+    order = labels_last(problem)
     queries: tuple[Query, ...] = (
-        PartGram(problem.part(party).preparation.dimension),
-        PartGradient(problem, party, slope_bound),
-        Moments(problem, party, 1),
+        OwnGram(problem.part(party).preparation.dimension),
+        OwnGradient(problem, party, slope_bound),
+        ScoreMoments(problem, party, 1),
         ScoreValues(problem, party),
-        Products(problem, party, order.index(party)),
+        ScoreProducts(problem, party, order.index(party)),
     )
     if problem.held_labels:
         without = order[0] if party == order[-1] else party
@@ -46,22 +46,23 @@ def score_queries(problem: Problem, slope_bound: float, party: str) -> tuple[Que
     return queries
 
 
-class PartGram(GramMatrix):
+class OwnGram(GramMatrix):
     """X'X of a party's own columns."""
 
     together: ClassVar[bool] = True
     world_sees: ClassVar[World] = "each"
 
 
-class PartQuery(Query):
-    """A function of a party's own columns and of what `told` names; c are numbers of everybody from other parties.
+class OwnQuery(Query):
+    """A function of a party's own columns and of what its message carries.
 
-    A message has the weights of all parties, one after another, and a party takes its own.
+    c are numbers of everybody from other parties. A message has the weights of all parties, one after another, and a
+    party takes its own.
     """
 
     together: ClassVar[bool] = True
     world_sees: ClassVar[World] = "each"
-    told: ClassVar[tuple[str, ...]]
+    carries: ClassVar[tuple[str, ...]]
     columns = 0  # rows of c
 
     def __init__(self, problem: Problem, party: str) -> None:
@@ -69,17 +70,17 @@ class PartQuery(Query):
         place = problem.names.index(party)
         self.start, self.dimension, people = sum(sizes[:place]), sizes[place], problem.records
         shapes = {"weights": (sum(sizes),), "columns": (self.columns, people), "labels": (people,), "centre": (1,)}
-        self.takes = {name: Reals(shapes[name]) for name in self.told}  # of any size: the value cuts them
+        self.takes = {name: Reals(shapes[name]) for name in self.carries}  # of any size: the value cuts them
 
     def own_weights(self, round: Round) -> Array:
         """The slice that is this party's."""
         return np.asarray(round.told["weights"][self.start : self.start + self.dimension])
 
 
-class PartGradient(PartQuery, GradientSum):
+class OwnGradient(OwnQuery, GradientSum):
     """The gradient sum of a party's own fit; of psi, the slope less its label, at a party that lacks the labels."""
 
-    told: ClassVar[tuple[str, ...]] = ("weights",)
+    carries: ClassVar[tuple[str, ...]] = ("weights",)
     samples: ClassVar[bool] = False
 
     def __init__(self, problem: Problem, party: str, slope_bound: float) -> None:
@@ -87,7 +88,7 @@ class PartGradient(PartQuery, GradientSum):
         if not recipe.labelled:
             loss = cast("Loss", WithoutLabel(loss))
         GradientSum.__init__(self, recipe.dimension, slope_bound, loss)
-        PartQuery.__init__(self, problem, party)
+        OwnQuery.__init__(self, problem, party)
 
     def value(self, round: Round) -> Array:
         """That of `GradientSum`, at the party's own weights."""
@@ -104,7 +105,7 @@ class WithoutLabel:
         return self._loss.slope_without_label(u)
 
 
-class ScoreValues(PartQuery):
+class ScoreValues(OwnQuery):
     """z = cut(x'w, -1, 1) of every person.
 
     Guarantee: a number is a function of its own record, at most 1 in absolute value and 0 for a null row, so zero-out
@@ -116,7 +117,7 @@ class ScoreValues(PartQuery):
     each_person: ClassVar[bool] = True
     answered_by = all_but_label_party
     world_sees: ClassVar[World] = "nothing"
-    told: ClassVar[tuple[str, ...]] = ("weights",)
+    carries: ClassVar[tuple[str, ...]] = ("weights",)
     bound = 1.0
     rounding_entries = 1.0
 
@@ -125,11 +126,10 @@ class ScoreValues(PartQuery):
         self.length = problem.records
 
     def value(self, round: Round) -> Array:
-        """One number for each record."""
         return cut_scores(round.rows, self.own_weights(round))
 
 
-class Products(PartQuery):
+class ScoreProducts(OwnQuery):
     """(sum z^2, sum z c_1, ..., sum z c_L) for z = cut(x'w, -1, 1), c the noisy scores of the L parties before.
 
     Guarantee: zero-out moves it by at most sqrt(1 + L), replace-one by 2 sqrt L (1 if L = 0). c is cut here to +-1, z
@@ -139,7 +139,7 @@ class Products(PartQuery):
     name = "products"
     title: ClassVar[str] = "products of scores"
     one_by_one: ClassVar[bool] = True
-    told: ClassVar[tuple[str, ...]] = ("weights", "columns")
+    carries: ClassVar[tuple[str, ...]] = ("weights", "columns")
 
     def __init__(self, problem: Problem, party: str, columns: int) -> None:
         self.columns, self.length, self.rounding_entries = columns, 1 + columns, 1.0 + columns
@@ -151,7 +151,6 @@ class Products(PartQuery):
         return either(relation, zero_out=self.bound, replace_one=max(1.0, 2.0 * math.sqrt(self.columns)))
 
     def value(self, round: Round) -> Array:
-        """The sum of the squares first."""
         return self.sums(round, round.told["columns"])
 
     def sums(self, round: Round, columns: Array) -> Array:
@@ -160,20 +159,19 @@ class Products(PartQuery):
         return np.array([own @ own, *(within(column, round.rows.bits) @ own for column in columns)])
 
 
-class Moments(Products):
+class ScoreMoments(ScoreProducts):
     """(sum z^2, sum z): the products with a column of ones."""
 
     name = "moments"
     title: ClassVar[str] = "sums and squares of scores"
     one_by_one: ClassVar[bool] = False
-    told: ClassVar[tuple[str, ...]] = ("weights",)
+    carries: ClassVar[tuple[str, ...]] = ("weights",)
 
     def value(self, round: Round) -> Array:
-        """The sum of the squares first."""
         return self.sums(round, np.ones((1, len(round.rows))))
 
 
-class LabelMoments(PartQuery):
+class LabelMoments(OwnQuery):
     """sum_i c_i x_i, c the noisy labels, which are cut to +-1 and put on the grid here; |x_i| <= 1.
 
     Guarantee: zero-out moves it by at most 1, replace-one by 2. Sums are exact.
@@ -182,7 +180,7 @@ class LabelMoments(PartQuery):
     name = "pull"
     title: ClassVar[str] = "products of features and noisy labels"
     answered_by = all_but_label_party
-    told: ClassVar[tuple[str, ...]] = ("labels",)
+    carries: ClassVar[tuple[str, ...]] = ("labels",)
     bound = 1.0
 
     def __init__(self, problem: Problem, party: str) -> None:
@@ -190,12 +188,11 @@ class LabelMoments(PartQuery):
         self.length, self.rounding_entries = self.dimension, float(self.dimension)
 
     def value(self, round: Round) -> Array:
-        """One number for each of the party's columns."""
         check_norm(round.rows)
         return round.rows.column_dots(within(round.told["labels"], round.rows.bits))
 
 
-class LabelProducts(PartQuery):
+class LabelProducts(OwnQuery):
     """sum_i v_i c_il, v = (y - m) / (1 + |m|) for a public |m| <= 1 and 0 for a null row, c the L noisy scores.
 
     Guarantee: |v| <= 1, and c is cut here to +-1, so zero-out moves it by at most sqrt L, replace-one by 2 sqrt L. Sums
@@ -205,7 +202,7 @@ class LabelProducts(PartQuery):
     name = "slopes"
     title: ClassVar[str] = "products of labels and noisy scores"
     answered_by = label_party
-    told: ClassVar[tuple[str, ...]] = ("columns", "centre")
+    carries: ClassVar[tuple[str, ...]] = ("columns", "centre")
 
     def __init__(self, problem: Problem, party: str) -> None:
         self.length = self.columns = len(problem.parties) - 1
@@ -213,7 +210,6 @@ class LabelProducts(PartQuery):
         self.bound, self.rounding_entries = math.sqrt(self.columns), float(self.columns)
 
     def value(self, round: Round) -> Array:
-        """One number for each party that sent scores."""
         rows, middle = round.rows, float(np.clip(round.told["centre"][0], -1.0, 1.0))
         varied = (np.clip(rows.labels, -1.0, 1.0) - middle) / (1.0 + abs(middle))
         own = within(np.where(rows.usable_rows, varied, 0.0), rows.bits)

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from sottovoce.algorithms.base import (
     WALK,
     Algorithm,
-    Ask,
     Coordination,
     Solution,
     TailAverage,
     given,
     how_far,
     slope_bound,
-    summed,
+    total,
 )
 from sottovoce.door.query import Query, Scheduled, World
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -80,29 +79,26 @@ class PrivateSGD(Algorithm):
         sizes = () if problem.private else (Release.of(ColumnSizes(problem.dimension), 0, 1, 0.0, 1.0),)
         return Design(rounds=rounds, numbers=numbers, releases=(*sizes, release))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """The gradient sum of a secret batch."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         kind = GradientSum if plan.numbers.schedule == "all" else NamedGradient
         sizes = () if plan.private else (ColumnSizes(plan.dimension),)
         return *sizes, kind(plan.dimension, plan.numbers.slope_bound, plan.scaled_loss)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Descend on noisy batches; return the mean of the second half of the iterates."""
-        weights, numbers = np.zeros(plan.dimension), plan.numbers
+        weights, length = np.zeros(plan.dimension), plan.numbers.step
         tail, late = (TailAverage(plan.dimension, first) for first in (plan.rounds // 2, 3 * plan.rounds // 4))
-        squares, length = np.zeros(plan.dimension), numbers.step
         if not plan.private:
-            squares = summed((yield Ask("sizes", round=0))) / plan.records
+            squares = (yield from total("sizes")) / plan.records
             length /= max(float(squares.sum()), 1e-300)
-        named = named_parties(plan) if numbers.schedule == "one-party" else None
+        one_party = plan.numbers.schedule == "one-party"
         for t in range(plan.rounds):
-            name, count = plan.parties[named[t]] if named is not None else ("", plan.records)
-            gradients = yield Ask("gradient", {"weights": weights}, to=(name,) if name else None, round=t)
-            step = length / (numbers.rate * count)
-            weights = plan.scaled_regulariser.prox(weights - step * summed(gradients), length)
+            gradient = yield from total("gradient", weights=weights)
+            count = plan.parties[named_parties(plan)[t]][1] if one_party else plan.records
+            step = length / (plan.numbers.rate * count)
+            weights = plan.scaled_regulariser.prox(weights - step * gradient, length)
             tail.add(t, weights)
-            if not plan.private:
-                late.add(t, weights)
+            late.add(t, weights)
         return tail.value if plan.private else Solution(tail.value, unfinished=drift(plan.rounds, tail, late, squares))
 
 

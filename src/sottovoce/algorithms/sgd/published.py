@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Algorithm, Ask, Coordination, given, only, slope_bound
+from sottovoce.algorithms.base import Algorithm, Coordination, answer, given, slope_bound
 from sottovoce.door.query import Query, Reals, Round, Scheduled, Told, Wholes, World
 from sottovoce.plan.plan import Design, Numbers, Plan
 from sottovoce.plan.problem import Problem
@@ -73,17 +73,15 @@ class PublishedSGD(Algorithm):
         )
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """N times one named record's gradient."""
         return (RecordGradient(plan, party, plan.numbers.slope_bound),)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Ask for the gradient of the record that the coin names, and step."""
         weights, radius = np.zeros(plan.dimension), plan.numbers.radius
         spread = math.sqrt((plan.records * plan.numbers.slope_bound) ** 2 + plan.dimension * plan.releases[0].std ** 2)
-        owners, inside_owner = named_records(plan)
         for t in range(plan.rounds):
-            told = {"weights": weights, "index": inside_owner[t : t + 1]}
-            gradient = only((yield Ask("record", told, to=(plan.parties[owners[t]][0],))))
+            index = named_records(plan)[1][t : t + 1]
+            gradient = yield from answer("record", weights=weights, index=index)
             step = radius / (spread * math.sqrt(t + 1))
             weights = plan.scaled_regulariser.prox(weights - step * gradient, step)
             weights *= min(1.0, radius / max(float(np.linalg.norm(weights)), 1e-300))
@@ -132,7 +130,6 @@ class RecordGradient(Query):
         return int(np.bincount(mine, minlength=1).max()) if times else 0
 
     def value(self, round: Round) -> Array:
-        """One row."""
         row = round.rows.take(round.told["index"])
         told = Round(round.plan, round.number, round.told, row)
         return self.records * self.gradient.value(told)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,18 +12,16 @@ from pydantic import Field
 from sottovoce.algorithms.base import (
     Z_UPDATE,
     Algorithm,
-    Ask,
     Coordination,
     Need,
     Solution,
-    fields_of,
+    answer,
+    answers,
     given,
     how_far,
-    only,
-    put_back,
-    summed,
+    total,
 )
-from sottovoce.algorithms.sharing.updates import ANY, check_exact, check_rho, curvature, joined, square_of
+from sottovoce.algorithms.sharing.updates import ANY, check_exact, check_rho, curvature, join_weights, square_of
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, label_party
@@ -61,6 +58,16 @@ class ADMMNumbers(Numbers):
         return self.rho * (1 + self.proximal)
 
 
+class ADMMState:
+    """What a party keeps from round to round: its part of the model and, where the labels are, z and y."""
+
+    def __init__(self, rows: Block) -> None:
+        self.products = rows.products
+        self.update: PenalisedStep | None = None  # made for the first round
+        self.weights = self.weights_before = self.gradient = np.zeros(rows.dimension)
+        self.told = self.copies = self.carried = np.zeros(len(rows))  # S, z and y / rho + (1 - relaxation) z
+
+
 class ExactADMM(Algorithm):
     """An epoch: the party with the labels updates z and y and says v = y + rho (S - z); every party says D_m x_m.
 
@@ -88,7 +95,9 @@ class ExactADMM(Algorithm):
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "proximal", "relaxation", "tolerance", "models")
     layout: ClassVar[Layout] = "entries"
+    lasts: ClassVar[tuple[str, ...]] = ("weights", "weights_before", "gradient", "told", "copies", "carried")
     numbers: ClassVar[type[Numbers]] = ADMMNumbers
+    state: ClassVar[type[ADMMState]] = ADMMState
 
     def design(self, problem: Problem, options: ADMM) -> Design:
         """The rule of `defaults`, unless options say otherwise."""
@@ -102,88 +111,87 @@ class ExactADMM(Algorithm):
             tolerance=given(options.tolerance, TOLERANCE),
         )
         check_rho(loss, numbers.rho)
-        return designed(problem, numbers, given(options.rounds, ROUNDS), options.models or "shared")
+        return admm_design(problem, numbers, given(options.rounds, ROUNDS), options.models or "shared")
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """Each with the regulariser of the party's own part."""
-        return made(plan, party, plan.numbers, plan.models)
+        return admm_queries(plan, party, plan.numbers, plan.models)
 
-    def remember(self, plan: Plan, rows: Block) -> PartState:  # noqa: ARG002
-        """Everything is 0 at first."""
-        return PartState(rows)
-
-    def lasting(self, memory: PartState) -> dict[str, NDArray[Any]]:
-        """All that a round changes."""
-        return fields_of(memory, "weights", "weights_before", "gradient", "told", "copies", "carried")
-
-    def recall(self, memory: PartState, lasting: Mapping[str, NDArray[Any]]) -> PartState:
-        """As it was."""
-        put_back(memory, lasting)
-        return memory
+    def remember(self, _plan: Plan, rows: Block) -> ADMMState:
+        return self.state(rows)
 
     def own_weights(self, memory: Any) -> Array:
         """x_m."""
         return np.asarray(memory.weights)
 
     def coordinate(self, plan: Plan) -> Coordination:
-        """Epochs until a rule or `rounds` ends them."""
-        scores, numbers = np.zeros(plan.records), plan.numbers
-        least, waited, unit = math.inf, 0, 1.0
+        """Epochs until both residuals are small, or the Lyapunov function falls no more; the first x-update leaves 0.
+
+        z_i <- argmin l_i(z) - y_i z + (rho/2) (S_i - z)^2,   y <- y + rho (S - z)       where the labels are
+        x_m <- argmin N pen(x) + <v, D_m x> + (rho (1 + p) / 2) |D_m (x - x_m)|^2        at all parties at once
+        """
+        scores, ending = np.zeros(plan.records), Ending(plan)
         for t in range(plan.rounds):
-            dual = only((yield Ask("dual", {"scores": scores}, (plan.label_party_name,), t)))
-            if t == 0 and plan.classes is None and not plan.private:
-                unit = math.sqrt(float(dual @ dual) / plan.records) or 1.0
-            parts = yield Ask("scores", {"dual": dual}, round=t)
-            scores = np.zeros(plan.records)
-            for part in parts.values():
-                scores += part
-            if not max(scores.max(), -scores.min()) <= LARGEST:
-                raise InputError(
-                    f"rho={numbers.rho:.4g}, proximal={numbers.proximal:.4g}, relaxation={numbers.relaxation:.4g}: the "
-                    f"scores diverge; leave proximal out, or take {len(plan.parties) - 1}, the parties less one."
-                )
-            last = t == plan.rounds - 1
-            if last or (numbers.tolerance > 0.0 and t % CHECK == CHECK - 1):
-                found = certificates(plan, (yield Ask("residuals", round=t)))
-                fell = found["lyapunov"] < 0.99 * least
-                least, waited = (found["lyapunov"], 0) if fell else (least, waited + 1)
-                residual = max(found["primal_residual"], found["dual_residual"]) / unit
-                if waited >= PATIENCE or residual <= numbers.tolerance:
-                    break
-        most = max(numbers.tolerance, 1e-6)
-        far = "" if numbers.tolerance == 0.0 else how_far(t + 1, residual, "the residual", most)
-        if plan.models == "kept":
-            return Solution(np.zeros(0), found, unfinished=far)
-        return Solution(joined(plan, (yield Ask("weights", round=0))), found, unfinished=far)
+            dual = yield from answer("dual", scores=scores)  # v = y + rho (S - z), after z and y
+            scores = yield from total("scores", dual=dual)  # S = sum_m D_m x_m, after all x_m
+            ending.check(t, scores, dual)
+            if ending.looks(t) and ending.reached(t, (yield from total("residuals", round=t))):
+                break
+        weights = np.zeros(0)
+        if plan.models == "shared":
+            weights = join_weights(plan, (yield from answers("weights")))
+        return Solution(weights, ending.certificates, unfinished=ending.far)
 
 
-def designed(problem: Problem, numbers: ADMMNumbers, rounds: int, models: ModelsOf) -> Design:
+class Ending:
+    """When the epochs end, by what parties say of their residuals, and how far from the solution that is."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.certificates, self.far = plan, dict[str, float](), ""
+        self._unit, self._least, self._waited = 1.0, math.inf, 0
+
+    def check(self, t: int, scores: Array, dual: Array) -> None:
+        """Refuse scores that diverge. The first slopes are the unit of the residuals of a regression."""
+        numbers, plan = self.plan.numbers, self.plan
+        if t == 0 and plan.classes is None and not plan.private:
+            self._unit = math.sqrt(float(dual @ dual) / plan.records) or 1.0
+        if not max(scores.max(), -scores.min()) <= LARGEST:
+            raise InputError(
+                f"rho={numbers.rho:.4g}, proximal={numbers.proximal:.4g}, relaxation={numbers.relaxation:.4g}: the "
+                f"scores diverge; leave proximal out, or take {len(plan.parties) - 1}, the parties less one."
+            )
+
+    def looks(self, t: int) -> bool:
+        """Whether residuals are asked for after an epoch."""
+        return t == self.plan.rounds - 1 or (self.plan.numbers.tolerance > 0.0 and t % CHECK == CHECK - 1)
+
+    def reached(self, t: int, squares: Array) -> bool:
+        """Whether it has come, by the sums of the parties' squared residuals."""
+        tolerance, found = self.plan.numbers.tolerance, certificates(self.plan, squares)
+        fell = found["lyapunov"] < 0.99 * self._least
+        self._least, self._waited = (found["lyapunov"], 0) if fell else (self._least, self._waited + 1)
+        residual = max(found["primal_residual"], found["dual_residual"]) / self._unit
+        self.certificates = found
+        self.far = "" if tolerance == 0.0 else how_far(t + 1, residual, "the residual", max(tolerance, 1e-6))
+        return self._waited >= PATIENCE or residual <= tolerance
+
+
+def admm_design(problem: Problem, numbers: ADMMNumbers, rounds: int, models: ModelsOf) -> Design:
     """Every query once an epoch, and the weights once; nothing has noise."""
-    queries = made(problem, problem.names[0], numbers, models)
+    queries = admm_queries(problem, problem.names[0], numbers, models)
     counts = (1 if query.name == "weights" else rounds for query in queries)
     releases = (Release.of(query, 0, count, 0.0, 1.0) for query, count in zip(queries, counts, strict=True))
     return Design(rounds=rounds, numbers=numbers, releases=tuple(releases), models=models)
 
 
-def made(problem: Problem, party: str, numbers: Numbers, models: ModelsOf) -> tuple[Query, ...]:
+def admm_queries(problem: Problem, party: str, numbers: Numbers, models: ModelsOf) -> tuple[Query, ...]:
     """The queries of a party; scores last, as they count the epochs."""
-    weights = (Weights(problem.part(party).preparation.dimension),) if models == "shared" else ()
+    weights = (FinalPartWeights(problem.part(party).preparation.dimension),) if models == "shared" else ()
     residuals = Residuals(problem.part_regulariser(party))
-    return Dual(problem, numbers), residuals, *weights, Scores(problem, numbers, party)
+    return DualUpdate(problem, numbers), residuals, *weights, WeightUpdate(problem, numbers, party)
 
 
-class PartState:
-    """What a party keeps from round to round: its part of the model and, where the labels are, z and y."""
-
-    def __init__(self, rows: Block) -> None:
-        self.products = rows.products
-        self.update: PenalisedStep | None = None  # made for the first round
-        self.weights = self.weights_before = self.gradient = np.zeros(rows.dimension)
-        self.told = self.copies = self.carried = np.zeros(len(rows))  # S, z and y / rho + (1 - relaxation) z
-
-
-class Dual(Plain):
-    """v = y + rho (S - z), after z and y were updated.
+class DualUpdate(Plain):
+    """The z-update and the dual update; it says v = y + rho (S - z).
 
     z minimises l(z) + (rho / 2) (z - t)^2 at t = relaxation S + (1 - relaxation) z + y / rho, and then y = rho (t - z).
     So the last two terms of the next t are t - relaxation z.
@@ -202,13 +210,12 @@ class Dual(Plain):
         self.takes = {"scores": Reals((problem.records,), *ANY)}  # S
 
     def value(self, round: Round) -> Array:
-        """One equation for each record."""
-        state: PartState = round.memory
+        state: ADMMState = round.memory
         points = self.relaxation * round.told["scores"]
         points += state.carried
         state.told = round.told["scores"]
-        state.copies = round.plan.scaled_loss.proximal(points, round.rows.labels, self.rho, state.copies)
-        state.carried = points - self.relaxation * state.copies
+        state.copies = round.plan.scaled_loss.proximal(points, round.rows.labels, self.rho, state.copies)  # z
+        state.carried = points - self.relaxation * state.copies  # y = rho (points - z)
         points -= state.copies
         points += state.told
         points -= state.copies
@@ -216,8 +223,8 @@ class Dual(Plain):
         return np.asarray(points)
 
 
-class Scores(Plain):
-    """D_m x_m, after x_m was updated."""
+class WeightUpdate(Plain):
+    """The x-update; it says D_m x_m."""
 
     name = "scores"
     title: ClassVar[str] = "the score of every person"
@@ -230,14 +237,13 @@ class Scores(Plain):
         self.length, self.takes = problem.records, {"dual": Reals((problem.records,), *ANY)}  # v
 
     def value(self, round: Round) -> Array:
-        """A product with the columns and one with their transpose."""
-        state: PartState = round.memory
+        state: ADMMState = round.memory
         if state.update is None:
             square = square_of(round.rows.products)
             state.update = PenalisedStep(square, self.regulariser, round.plan.records, self.factor)
         state.weights_before = state.weights
         state.gradient = state.products.sums(round.told["dual"])
-        state.weights = state.update(state.weights, state.gradient)
+        state.weights = state.update(state.weights, state.gradient)  # x_m
         return np.asarray(state.products.scores(state.weights))
 
 
@@ -253,15 +259,14 @@ class Residuals(Plain):
         self.regulariser = regulariser
 
     def value(self, round: Round) -> Array:
-        """Three numbers."""
-        state: PartState = round.memory
+        state: ADMMState = round.memory
         near = self.regulariser.prox(state.weights_before - state.gradient, float(round.plan.records))
         moved = state.products.scores(state.weights - state.weights_before)
         vectors = (state.weights_before - near, moved, state.told - state.copies)
         return np.array([float(vector @ vector) for vector in vectors])
 
 
-class Weights(Plain):
+class FinalPartWeights(Plain):
     """x_m."""
 
     name = "weights"
@@ -275,9 +280,9 @@ class Weights(Plain):
         return np.array(round.memory.weights)
 
 
-def certificates(plan: Plan, squares: Mapping[str, Array]) -> dict[str, float]:
+def certificates(plan: Plan, squares: Array) -> dict[str, float]:
     """The residuals, root mean squares over the records, and the Lyapunov function."""
-    steps, moves, apart = summed(squares).tolist()
+    steps, moves, apart = squares.tolist()
     return {
         "primal_residual": math.sqrt(apart / plan.records),
         "dual_residual": plan.numbers.factor * math.sqrt(moves / plan.records),

@@ -9,18 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import (
-    Z_UPDATE,
-    Algorithm,
-    Ask,
-    Coordination,
-    Need,
-    Solution,
-    fields_of,
-    given,
-    put_back,
-    slope_bound,
-)
+from sottovoce.algorithms.base import Z_UPDATE, Algorithm, Coordination, Need, Solution, answers, given, slope_bound
 from sottovoce.algorithms.sharing.admm_published import NoLimit
 from sottovoce.algorithms.sharing.updates import check_rho, curvature
 from sottovoce.data.block import Block, Layout, toward_zero
@@ -87,6 +76,7 @@ class FeatureADMM(Algorithm):
     when: ClassVar[Mapping[str, str]] = {"unit": "feature"}
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho", "slope_bound", "column_norm", "unit", "models")
     layout: ClassVar[Layout] = "entries"
+    lasts: ClassVar[tuple[str, ...]] = ("copies", "duals", "weights")
     numbers: ClassVar[type[Numbers]] = FeatureNumbers
     pricing: ClassVar[Pricing] = FeaturePricing("a feature of a party is protected, and no record")
 
@@ -110,22 +100,12 @@ class FeatureADMM(Algorithm):
         return Design(rounds=rounds, numbers=numbers, releases=(release,), protects="feature", models="kept")
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """Scores alone."""
         check_problem(plan)
         return (LocalScores(plan, party, plan.numbers),)
 
-    def remember(self, plan: Plan, rows: Block) -> PartState:
+    def remember(self, plan: Plan, rows: Block) -> FeatureState:
         """z, y and the party's columns, cut to the norm."""
-        return PartState(rows, plan.numbers.column_norm)
-
-    def lasting(self, memory: PartState) -> dict[str, NDArray[Any]]:
-        """z, y and the weights."""
-        return fields_of(memory, "copies", "duals", "weights")
-
-    def recall(self, memory: PartState, lasting: Mapping[str, NDArray[Any]]) -> PartState:
-        """As they were."""
-        put_back(memory, lasting)
-        return memory
+        return FeatureState(rows, plan.numbers.column_norm)
 
     def own_weights(self, memory: Any) -> Array:
         """The weights of the last round."""
@@ -133,17 +113,17 @@ class FeatureADMM(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Messages of all parties to all parties; nobody else learns the weights."""
-        told = {name: np.zeros(plan.records) for name in plan.names}
+        scores = {name: np.zeros(plan.records) for name in plan.names}
         scale = LocalScores(plan, plan.names[0], plan.numbers).scale
-        for t in range(plan.rounds):
-            total = sum(told.values(), np.zeros(plan.records))
-            others = {name: {"others": total - own} for name, own in told.items()}
-            found = yield Ask("scores", {"sum": total}, round=t, each=others)
-            told = {name: scale * values for name, values in found.items()}
+        for _ in range(plan.rounds):
+            everyone = sum(scores.values(), np.zeros(plan.records))
+            others = {name: {"others": everyone - own} for name, own in scores.items()}
+            found = yield from answers("scores", sum=everyone, each=others)  # after z, y and x_m
+            scores = {name: scale * values for name, values in found.items()}
         return Solution(np.zeros(0))
 
 
-class PartState:
+class FeatureState:
     """What a party keeps: z and y, by how much its columns are shortened, the eigenvectors of D'D, and its weights.
 
     The columns are shortened after all sums over records, which so are exact, as the sum that is shortened is.
@@ -187,11 +167,10 @@ class LocalScores(PartQuery):
         return either(relation, zero_out=self.bound, replace_one=self.bound)
 
     def value(self, round: Round) -> Array:
-        """z, y, x_m and its scores."""
-        state: PartState = round.memory
+        state: FeatureState = round.memory
         points = round.told["sum"] + state.duals / self.rho
-        state.copies = round.plan.scaled_loss.proximal(points, round.rows.labels, self.rho, state.copies)
-        state.duals = self.rho * (points - state.copies)
+        state.copies = round.plan.scaled_loss.proximal(points, round.rows.labels, self.rho, state.copies)  # z
+        state.duals = self.rho * (points - state.copies)  # y
         force = round.told["others"] - state.copies + state.duals / self.rho
         force = np.nan_to_num(force, copy=False, nan=0.0, posinf=0.0, neginf=0.0)  # else it would show where x is not 0
         force /= max(float(np.linalg.norm(force)), self.largest)

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sottovoce.algorithms.base import Z_UPDATE, Ask, Need, given
+from sottovoce.algorithms.base import Z_UPDATE, Need, answers, given
 from sottovoce.algorithms.sharing.admm_noisy_rows import DualSlopes, GramSteps
-from sottovoce.algorithms.sharing.gradients import OthersScores, OwnGradients, PartWeights, Scores, SharingNumbers
+from sottovoce.algorithms.sharing.gradients import OthersScores, OwnGradients, PartWeights, SharedScores, SharingNumbers
 from sottovoce.door.query import Query, Reals, Round, Together, World
 from sottovoce.plan.plan import Numbers, Plan
 from sottovoce.plan.problem import Problem
 from sottovoce.plan.release import Release
-from sottovoce.queries.parts import PartQuery, Slopes
+from sottovoce.queries.parts import PartQuery, PartSlopes
 from sottovoce.solvers import ADMM
 
 Array = NDArray[np.float64]
@@ -50,12 +50,11 @@ class CutScores(PartQuery):
         self.takes = {"weights": Reals((self.width,)), "centre": Reals((1,))}  # and the mean of their scores
 
     def value(self, round: Round) -> Array:
-        """One product; a NaN counts as the clip."""
         scores = round.rows.scores(round.told["weights"]) - float(round.told["centre"][0])
         return np.asarray(np.fmax(np.fmin(scores / self.clip, 1.0), -1.0) * round.rows.usable_rows)
 
 
-class FreshScores(Scores):
+class FreshScores(SharedScores):
     """Nothing in the first half of the rounds, then the scores of one ask for the rest of them."""
 
     share: ClassVar[float] = 0.5
@@ -65,7 +64,6 @@ class FreshScores(Scores):
         self._told: dict[str, Array] = {}
 
     def queries(self, problem: Problem, party: str) -> tuple[Query, ...]:
-        """Cut scores."""
         return (CutScores(problem, party, self.clip),)
 
     def releases(self, problem: Problem, mu: float, rounds: int) -> list[Release]:
@@ -79,7 +77,7 @@ class FreshScores(Scores):
         if number == half:
             means = {name: (part.mean, part.early[: part.width]) for name, part in parts.items()}
             asked = {name: {"weights": own, "centre": np.array([mean @ own])} for name, (mean, own) in means.items()}
-            told = yield Ask("scores", round=half, each=asked)
+            told = yield from answers("scores", each=asked)
             self._told = {name: self.clip * told[name] for name in parts}
         std = self.clip * plan.release("scores").std if number >= half else math.inf
         return self._told or dict.fromkeys(parts, np.zeros(plan.records)), dict.fromkeys(parts, std)
@@ -106,10 +104,11 @@ class FreshADMM(OwnGradients):
     needs: ClassVar[tuple[Need, ...]] = (Z_UPDATE,)
     numbers: ClassVar[type[SharingNumbers]] = FreshNumbers
     part_weights: ClassVar[type[PartWeights]] = GramSteps
-    slopes: ClassVar[type[Slopes]] = DualSlopes
+    slopes: ClassVar[type[PartSlopes]] = DualSlopes
+    lasts: ClassVar[tuple[str, ...]] = (*OwnGradients.lasts, "duals")
     summary_share: ClassVar[float] = 0.2
 
-    def scores(self, numbers: Numbers) -> Scores:
+    def scores(self, numbers: Numbers) -> SharedScores:
         """Told once."""
         return FreshScores(numbers.clip)
 

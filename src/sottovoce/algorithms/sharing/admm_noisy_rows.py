@@ -14,18 +14,16 @@ from sottovoce.algorithms.sharing.updates import curvature
 from sottovoce.losses import Loss
 from sottovoce.penalties.quadratic import Metric
 from sottovoce.plan.plan import Plan
-from sottovoce.queries.parts import PartGram, PartQuery, Slopes
+from sottovoce.queries.parts import PartGram, PartQuery, PartSlopes
 
 Array = NDArray[np.float64]
 
 
-class DualSlopes(Slopes):
+class DualSlopes(PartSlopes):
     """r = y + rho (s - z) after the updates of copies z and duals y; in the first round the loss's slopes at s.
 
     z = argmin l(z) - y z + (rho/2) (s - z)^2, y <- y + rho (s - z), for every record on its own.
     """
-
-    lasts: ClassVar[tuple[str, ...]] = (*Slopes.lasts, "duals")
 
     def __init__(self, loss: Loss) -> None:
         super().__init__(loss)
@@ -38,8 +36,8 @@ class DualSlopes(Slopes):
             self.duals = self.loss_slopes(scores, labels)
             return self.duals
         noisy = self.noisy_labels is not None
-        copies = self.loss.copies(scores, self.duals, labels, self.rho, noisy=noisy)
-        self.duals = self.duals + self.rho * (scores - copies)
+        copies = self.loss.copies(scores, self.duals, labels, self.rho, noisy=noisy)  # z
+        self.duals = self.duals + self.rho * (scores - copies)  # y
         return np.asarray(self.duals + self.rho * (scores - copies))
 
 
@@ -98,5 +96,6 @@ class NoisyRowsADMM(OwnGradients):
     needs: ClassVar[tuple[Need, ...]] = (Z_UPDATE,)
     options: ClassVar[tuple[str, ...] | None] = (*(OwnGradients.options or ()), "rows", "unit")
     part_weights: ClassVar[type[PartWeights]] = GramSteps
-    slopes: ClassVar[type[Slopes]] = DualSlopes
+    slopes: ClassVar[type[PartSlopes]] = DualSlopes
+    lasts: ClassVar[tuple[str, ...]] = (*OwnGradients.lasts, "duals")
     summary_share: ClassVar[float] = 0.25

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.algorithms.base import given
-from sottovoce.algorithms.sharing.admm_exact import ADMMNumbers, ExactADMM, PartState, Scores, designed
+from sottovoce.algorithms.sharing.admm_exact import ADMMNumbers, ADMMState, ExactADMM, WeightUpdate, admm_design
 from sottovoce.algorithms.sharing.updates import check_penalty, check_rho, square_of
-from sottovoce.data.block import Block
 from sottovoce.door.query import Query, Round
 from sottovoce.errors import InputError
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -40,13 +39,24 @@ class NoLimit(Pricing):
     def __init__(self, reason: str) -> None:
         self.price: tuple[Event, ...] = (Unbounded(reason=reason),)
 
-    def charge(self, *about: Any) -> tuple[Event, ...]:  # noqa: ARG002
+    def charge(self, *_: Any) -> tuple[Event, ...]:
         """Against whoever sees a message."""
         return self.price
 
-    def world_events(self, *about: Any) -> tuple[Event, ...]:  # noqa: ARG002
+    def world_events(self, *_: Any) -> tuple[Event, ...]:
         """Against whoever sees the model; as published, a record may change its noise's covariance without limit."""
         return self.price
+
+
+class SpanState(ADMMState):
+    """And what the noise of a party is made with."""
+
+    @functools.cached_property
+    def root(self) -> Array:
+        """V e^-1/2 of D'D = V diag(e) V', where e is not 0."""
+        values, vectors = np.linalg.eigh(square_of(self.products))
+        curved = values > 1e-10 * values[-1]
+        return np.asarray(vectors[:, curved] / np.sqrt(values[curved]))
 
 
 class PublishedADMM(ExactADMM):
@@ -68,6 +78,7 @@ class PublishedADMM(ExactADMM):
     published: ClassVar[bool] = True
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rho")
     numbers: ClassVar[type[Numbers]] = PublishedADMMNumbers
+    state: ClassVar[type[ADMMState]] = SpanState
     pricing: ClassVar[Pricing] = NoLimit("the noise lies in the span of the party's columns, which it reveals")
 
     def design(self, problem: Problem, options: ADMM) -> Design:
@@ -86,30 +97,14 @@ class PublishedADMM(ExactADMM):
         strength = problem.records * ridge / 2 + (1 + len(problem.parties) * rho)
         noise = tuple(width * 3 * strength / (columns * rho) for columns in problem.columns)
         numbers = PublishedADMMNumbers(rho=rho, proximal=0.0, relaxation=1.0, tolerance=0.0, noise=noise)
-        design = designed(problem, numbers, rounds, "shared")
+        design = admm_design(problem, numbers, rounds, "shared")
         return design.changed(claimed_epsilon=problem.epsilon)
 
     def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """As without privacy, but that scores carry the noise."""
-        return *super().queries(plan, party)[:-1], NoisyScores(plan, plan.numbers, party)
-
-    def remember(self, plan: Plan, rows: Block) -> SpanState:  # noqa: ARG002
-        """Everything is 0 at first."""
-        return SpanState(rows)
+        return *super().queries(plan, party)[:-1], NoisyWeightUpdate(plan, plan.numbers, party)
 
 
-class SpanState(PartState):
-    """And what the noise of a party is made with."""
-
-    @functools.cached_property
-    def root(self) -> Array:
-        """V e^-1/2 of D'D = V diag(e) V', where e is not 0."""
-        values, vectors = np.linalg.eigh(square_of(self.products))
-        curved = values > 1e-10 * values[-1]
-        return np.asarray(vectors[:, curved] / np.sqrt(values[curved]))
-
-
-class NoisyScores(Scores):
+class NoisyWeightUpdate(WeightUpdate):
     """D_m (x_m + xi)."""
 
     def __init__(self, problem: Problem, numbers: Numbers, party: str) -> None:

@@ -12,19 +12,17 @@ from pydantic import Field
 
 from sottovoce.algorithms.base import (
     Algorithm,
-    Ask,
     Coordination,
     Solution,
     TailAverage,
-    fields_of,
+    answer,
+    answers,
     given,
     how_far,
     limited,
-    only,
-    put_back,
-    summed,
+    total,
 )
-from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, joined, momentum_step
+from sottovoce.algorithms.sharing.updates import ANY, check_exact, curvature, join_weights, momentum_step
 from sottovoce.data.block import Block, Layout
 from sottovoce.data.bounds import LARGEST
 from sottovoce.door.query import Plain, Query, Reals, Round, Told, label_party
@@ -68,6 +66,7 @@ class ExactFDML(Algorithm):
     private: ClassVar[bool | None] = False
     options: ClassVar[tuple[str, ...] | None] = ("rounds", "rate", "step")
     layout: ClassVar[Layout] = "entries"
+    lasts: ClassVar[tuple[str, ...]] = ("weights", "before", "length", "number")  # and the means of the weights
     numbers: ClassVar[type[Numbers]] = FDMLNumbers
 
     def design(self, problem: Problem, options: FDML) -> Design:
@@ -75,31 +74,24 @@ class ExactFDML(Algorithm):
         check_exact(problem, self.name)
         least, rounds = 1 / problem.records, given(options.rounds, ROUNDS)
         rate = limited("rate", given(options.rate, min(1.0, max(RATE, BATCH * least))), least, 1.0)
-        queries, counts = self._queries(problem, problem.names[0]), {"scores": rounds, "slopes": rounds}
+        queries, counts = self.queries(problem, problem.names[0]), {"scores": rounds, "slopes": rounds}
         releases = (Release.of(query, 0, counts.get(query.name, 1), 0.0, 1.0) for query in queries)
         numbers = FDMLNumbers(rate=rate, step=given(options.step, 1.0))
         return Design(rounds=rounds, numbers=numbers, releases=tuple(releases))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:
-        """Each with the regulariser of the party's own part."""
-        return self._queries(plan, party)
-
-    @staticmethod
-    def _queries(problem: Problem, party: str) -> tuple[Query, ...]:
-        return RowSquares(), FinalWeights(problem, party), BatchScores(problem, party), BatchSlopes(problem)
+    def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
+        return RowSquares(), FinalWeights(plan, party), BatchScores(plan, party), BatchSlopes(plan)
 
     def remember(self, plan: Plan, rows: Block) -> PartDescent:
         """Weights of 0."""
         return PartDescent(plan, rows)
 
     def lasting(self, memory: PartDescent) -> dict[str, NDArray[Any]]:
-        """The weights, their means, and the round."""
-        means = {"tail": memory.tail.state, "late": memory.late.state}
-        return fields_of(memory, "weights", "before", "length", "number") | means
+        return super().lasting(memory) | {"tail": memory.tail.state, "late": memory.late.state}
 
     def recall(self, memory: PartDescent, lasting: Mapping[str, NDArray[Any]]) -> PartDescent:
         """And the batch of that round."""
-        put_back(memory, {name: value for name, value in lasting.items() if name not in ("tail", "late")})
+        super().recall(memory, {name: lasting[name] for name in self.lasts})
         memory.tail.state, memory.late.state = lasting["tail"], lasting["late"]
         if memory.number >= 0:
             memory.batch = memory.products.take(memory.batches[memory.number])
@@ -107,21 +99,20 @@ class ExactFDML(Algorithm):
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Sums of scores to the party with the labels, its slopes to all."""
-        size = float(summed((yield Ask("sizes", round=0)))[0]) / plan.records
+        size = float((yield from total("sizes"))[0]) / plan.records
         step = plan.numbers.step / (curvature(plan.scaled_loss) * size) if size > 0.0 else 0.0
         told = {"step": np.array([step])}
-        for t in range(plan.rounds):
-            scores = summed((yield Ask("scores", told, round=t)))
+        for _ in range(plan.rounds):
+            scores = yield from total("scores", **told)
             if not np.abs(scores).max() <= LARGEST:
                 length = f"step={plan.numbers.step:g}"
                 raise InputError(f"{length}: the scores diverge; take a smaller one, or a larger rate.")
-            told = {"slopes": only((yield Ask("slopes", {"scores": scores}, (plan.label_party_name,), t)))}
-        found = yield Ask("weights", told, round=0)
+            told = {"slopes": (yield from answer("slopes", scores=scores))}
+        found = yield from answers("weights", **told)
         apart, whole = np.sqrt(sum(value[-2:] for value in found.values()))
-        far = how_far(
-            plan.rounds, apart / whole if whole > 0.0 else 0.0, "the drift of the scores in the last half", 0.05
-        )
-        return Solution(joined(plan, {name: value[:-2] for name, value in found.items()}), unfinished=far)
+        share = apart / whole if whole > 0.0 else 0.0
+        far = how_far(plan.rounds, share, "the drift of the scores in the last half", 0.05)
+        return Solution(join_weights(plan, {name: value[:-2] for name, value in found.items()}), unfinished=far)
 
 
 class PartDescent:
@@ -188,7 +179,6 @@ class RowSquares(Plain):
     title: ClassVar[str] = "the mean square of the rows"
 
     def value(self, round: Round) -> Array:
-        """One number."""
         return np.array([round.memory.products.sum_of_squares()])
 
 
@@ -210,7 +200,6 @@ class BatchScores(Plain):
         return of_batch(self.plan, number)
 
     def value(self, round: Round) -> Array:
-        """One product with the rows of the batch, one with their transpose."""
         if round.number == 0:
             round.memory.length = float(round.told["step"][0])
         else:
@@ -237,7 +226,6 @@ class BatchSlopes(Plain):
         return of_batch(self.plan, number)
 
     def value(self, round: Round) -> Array:
-        """One slope for each record of the batch."""
         labels = round.rows.labels[round.memory.batches[round.number]]
         return round.plan.scaled_loss.derivative(round.told["scores"], labels)
 
@@ -260,7 +248,6 @@ class FinalWeights(Plain):
         return {"slopes": of_batch(self.plan, self.plan.rounds - 1)}
 
     def value(self, round: Round) -> Array:
-        """The end of the run."""
         round.memory.step(round.plan.rounds - 1, round.told["slopes"], self.regulariser)
         state: PartDescent = round.memory
         late = state.late.value

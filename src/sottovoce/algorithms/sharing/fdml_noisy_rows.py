@@ -11,14 +11,14 @@ from sottovoce.algorithms.sharing.gradients import OwnGradients, PartWeights, un
 from sottovoce.algorithms.sharing.updates import curvature, momentum_step
 from sottovoce.plan.plan import Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.queries.parts import PartQuery, PartSums, Slopes
+from sottovoce.queries.parts import PartQuery, PartSlopes, PartSums
 
 Array = NDArray[np.float64]
 
 FEWEST, MOST, NOISE = 16, 256, 0.2  # rounds, and how far the noise may carry the weights in all of them
 
 
-class LossSlopes(Slopes):
+class LossSlopes(PartSlopes):
     """r = l'(s, label)."""
 
     def made(self, scores: Array, labels: Array) -> Array:
@@ -61,7 +61,7 @@ class NoisyRowsFDML(OwnGradients):
     form: ClassVar[str] = "noisy rows"
     title: ClassVar[str] = "private gradient steps: rows with noise once, noisy gradients"
     part_weights: ClassVar[type[PartWeights]] = MeanSteps
-    slopes: ClassVar[type[Slopes]] = LossSlopes
+    slopes: ClassVar[type[PartSlopes]] = LossSlopes
     summary_share: ClassVar[float] = 0.05
 
     def default_rounds(self, problem: Problem, bound: float, signal: float) -> int:

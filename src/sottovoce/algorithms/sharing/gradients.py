@@ -2,15 +2,15 @@
 
 The coordinator knows all weights. Each party m makes slopes r_i, one for each record, of its own clean scores x_m'w_m
 and of noisy scores of the other parties, and releases sum_i r_i x_m with noise. The slopes are cut to +-G: so a record
-moves the gradient by its own term alone, and noise of a central kind suffices. A form is made of three things: how the
-others' scores are told (`Scores`), how a party's weights move (`PartWeights`) and what its slopes are (`Slopes`).
+moves the gradient by its own term alone, and noise of a central kind suffices. A form says how the others' scores are
+told (`SharedScores`), how a party's weights move (`PartWeights`) and what its slopes are (`PartSlopes`).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -20,15 +20,14 @@ from pydantic import Field
 from sottovoce.algorithms.base import (
     MOST_ROUNDS,
     Algorithm,
-    Ask,
+    Asking,
     Coordination,
     Solution,
     TailAverage,
-    fields_of,
+    answer,
+    answers,
     given,
     limited,
-    only,
-    put_back,
     slope_bound,
 )
 from sottovoce.algorithms.sharing.updates import check_penalty, curvature
@@ -42,11 +41,11 @@ from sottovoce.plan.release import Release
 from sottovoce.privacy.calibration import mu_for
 from sottovoce.privacy.relation import inside
 from sottovoce.queries.labels import NoisyLabels
-from sottovoce.queries.parts import FLOAT, PartGradient, PartQuery, PartRows, RowScores, Slopes, part_norm
+from sottovoce.queries.parts import FLOAT, PartGradient, PartQuery, PartRows, PartSlopes, RowScores, part_norm
 from sottovoce.solvers import ADMM, FDML
 
 Array = NDArray[np.float64]
-OthersScores = Generator[Ask, dict[str, Array], tuple[dict[str, Array], dict[str, float]]]
+OthersScores = Asking[tuple[dict[str, Array], dict[str, float]]]
 
 ROUNDS = 64
 LABEL_SHARE = 0.3  # of mu^2, where one party alone knows the labels
@@ -63,7 +62,7 @@ class SharingNumbers(Numbers):
     label_noise: Annotated[float, Field(ge=0, le=LARGEST)]
 
 
-class Scores(ABC):
+class SharedScores(ABC):
     """How the scores of each party are told to the others. Made anew for every run."""
 
     share: ClassVar[float]  # of mu^2, by default
@@ -81,7 +80,7 @@ class Scores(ABC):
         """Each party's noisy scores, centred, and the standard deviation of their noise."""
 
 
-class NoisyRowScores(Scores):
+class NoisyRowScores(SharedScores):
     """X~_m w_m of rows X~_m that carry noise once and for all: a party draws it once and keeps the rows.
 
     Guarantee: the rows cost (b_m / std_rows)^2 for each party, whatever is made of them. Rows that an account has paid
@@ -100,10 +99,10 @@ class NoisyRowScores(Scores):
         rows = Release.at_mu(together(PartRows, problem), 0, 1, mu, problem.relation, "kept")
         return [rows, Release.derived("scores", 0, rounds)]
 
-    def scores_of_others(self, plan: Plan, number: int, parts: Mapping[str, PartWeights]) -> OthersScores:
+    def scores_of_others(self, plan: Plan, _number: int, parts: Mapping[str, PartWeights]) -> OthersScores:
         """Asked for in every round, at the weights of that round."""
         weights = {name: {"weights": part.weights[: part.width]} for name, part in parts.items()}
-        noisy = yield Ask("scores", round=number, each=weights)
+        noisy = yield from answers("scores", each=weights)
         std = plan.release("rows").std
         centred = {name: noisy[name] - part.centre for name, part in parts.items()}
         return centred, {name: std * math.sqrt(part.size) for name, part in parts.items()}
@@ -130,19 +129,20 @@ class OwnGradients(Algorithm):
 
     numbers: ClassVar[type[SharingNumbers]] = SharingNumbers
     part_weights: ClassVar[type[PartWeights]]
-    slopes: ClassVar[type[Slopes]]
+    slopes: ClassVar[type[PartSlopes]]
+    lasts: ClassVar[tuple[str, ...]] = ("number", "noisy_labels", "current")  # the slopes, and what they follow from
     summary_share: ClassVar[float]  # of what the scores leave
 
-    def scores(self, numbers: Numbers) -> Scores:  # noqa: ARG002
+    def scores(self, _numbers: Numbers) -> SharedScores:
         """How they are told."""
         return NoisyRowScores()
 
-    def own_numbers(self, problem: Problem, options: Any) -> dict[str, float]:  # noqa: ARG002
+    def own_numbers(self, _problem: Problem, _options: Any) -> dict[str, float]:
         """What a form has beside the numbers of all of them."""
         return {}
 
-    def default_rounds(self, problem: Problem, bound: float, signal: float) -> int:  # noqa: ARG002
-        """How many rounds, by a public rule; `signal` = N / (std of a mean gradient's noise).
+    def default_rounds(self, _problem: Problem, _bound: float, _signal: float) -> int:
+        """How many rounds, by a public rule; the signal is N / (std of a mean gradient's noise).
 
         Always the same, where the total noise does not depend on it.
         """
@@ -186,43 +186,38 @@ class OwnGradients(Algorithm):
             raise RefusedError(f"the plan does not release {missing[0]!r}, which {self.name} needs.")
         return found
 
-    def remember(self, plan: Plan, rows: Block) -> Slopes:  # noqa: ARG002
-        """The slopes, of which there are none yet."""
+    def remember(self, plan: Plan, _rows: Block) -> PartSlopes:
         return self.slopes(plan.scaled_loss)
 
-    def lasting(self, memory: Slopes) -> dict[str, NDArray[Any]]:
-        """The slopes, what they follow from, and labels that were told once."""
-        return fields_of(memory, *memory.lasts)
-
-    def recall(self, memory: Slopes, lasting: Mapping[str, NDArray[Any]]) -> Slopes:
-        """As they were."""
-        put_back(memory, lasting)
-        return memory
-
     def coordinate(self, plan: Plan) -> Coordination:
-        """Everything here is a function of released values."""
-        noisy_labels: dict[str, NDArray[Any]] = {}
-        if plan.held_labels:
-            noisy_labels["labels"] = only((yield Ask("labels", to=(plan.label_party_name,), round=0)))
-        scores, bound = self.scores(plan.numbers), plan.numbers.slope_bound
-        summaries = yield Ask(self.part_weights.summary.name, round=0)
+        """Scores to all parties, gradients back, a step of every party's weights; all of it of released values."""
+        labels = (yield from answer("labels")) if plan.held_labels else None
+        summaries = yield from answers(self.part_weights.summary.name)
         parts = {name: self.part_weights(plan, name, summary) for name, summary in summaries.items()}
+        scores = self.scores(plan.numbers)
         for t in range(plan.rounds):
-            centred, stds = yield from scores.scores_of_others(plan, t, parts)
-            total = np.asarray(sum(centred.values()))
-            told: dict[str, dict[str, NDArray[Any]]] = {}
+            centred, stds = yield from scores.scores_of_others(plan, t, parts)  # D_k x_k of each party k, with noise
+            told = tell_scores(parts, centred, stds, plan.numbers.slope_bound)
+            if t == 0 and labels is not None:
+                told |= {name: told[name] | {"labels": labels} for name in parts if name != plan.label_party_name}
+            gradients = yield from answers("gradient", each=told)  # D_m'r; of ADMM after the z- and the dual update
             for name, part in parts.items():
-                noise = math.hypot(*(std for other, std in stds.items() if other != name), 0.0)
-                heard = min(1.0, bound / noise) if noise > 0.0 else 1.0
-                part.own_share = 1 + (1 - heard) * OWN_SHARE * (len(parts) - 1)
-                offset = heard * (total - centred[name]) + part.level - part.own_share * part.centre
-                told[name] = {"weights": part.own_share * part.weights[: part.width], "offset": offset}
-                if t == 0 and name != plan.label_party_name:
-                    told[name] |= noisy_labels
-            gradients = yield Ask("gradient", round=t, each=told)
-            for name, part in parts.items():
-                part.move(t, gradients[name])
+                part.move(t, gradients[name])  # the x-update, or a gradient step
         return Solution(joined_means(plan, parts))
+
+
+def tell_scores(
+    parts: Mapping[str, PartWeights], centred: Mapping[str, Array], stds: Mapping[str, float], bound: float
+) -> dict[str, dict[str, NDArray[Any]]]:
+    """What each party is told: its own weights, and what the others add to the score of every record."""
+    everyone, told = np.asarray(sum(centred.values())), dict[str, dict[str, NDArray[Any]]]()
+    for name, part in parts.items():
+        noise = math.hypot(*(std for other, std in stds.items() if other != name), 0.0)
+        heard = min(1.0, bound / noise) if noise > 0.0 else 1.0
+        part.own_share = 1 + (1 - heard) * OWN_SHARE * (len(parts) - 1)
+        offset = heard * (everyone - centred[name]) + part.level - part.own_share * part.centre
+        told[name] = {"weights": part.own_share * part.weights[: part.width], "offset": offset}
+    return told
 
 
 class PartWeights(ABC):

@@ -52,7 +52,7 @@ def curvature(loss: Loss) -> float:
     return min(loss.curvature_bound, 1.0)
 
 
-def joined(plan: Plan, values: Mapping[str, Array]) -> Array:
+def join_weights(plan: Plan, values: Mapping[str, Array]) -> Array:
     """All weights, of each party those of its own columns; the intercept is with the constant column."""
     weights = np.zeros(plan.dimension)
     for name, own in values.items():

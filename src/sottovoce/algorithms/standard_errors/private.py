@@ -15,18 +15,17 @@ from sottovoce.algorithms.base import (
     CONVEX,
     SMOOTH,
     Algorithm,
-    Ask,
+    Asking,
     Coordination,
     Need,
     Solution,
     Weight,
     public_model,
-    summed,
+    total,
 )
 from sottovoce.algorithms.standard_errors.estimates import Sums
 from sottovoce.algorithms.standard_errors.queries import Curvature, Slopes, SquaredSlopes
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.private import Columns
 from sottovoce.algorithms.whitened.rule import Clips, Moments, Units
 from sottovoce.door.query import Query
 from sottovoce.plan.plan import Design, Numbers, Plan
@@ -37,6 +36,7 @@ from sottovoce.queries.numbers import ResidualSum
 from sottovoce.queries.projected import Shape
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 SHARES = {
     "residual": 0.02,
@@ -93,45 +93,48 @@ class PrivateStandardErrors(Algorithm):
         numbers = StandardErrorsNumbers(weights=tuple(options.weights.tolist()), fixed=options.fixed)
         return Design(rounds=len(queries), numbers=numbers, releases=tuple(releases))
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """In the order in which they are asked."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return tuple(_queries(plan, public_model(plan)))
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Whiten, then the sums in units of the loss, as the solution's model."""
-        weights, loss, shape = public_model(plan), plan.scaled_loss, Shape(plan.dimension, "triangular")
+        weights, shape = public_model(plan), Shape(plan.dimension, "triangular")
         free = np.setdiff1d(np.arange(plan.dimension), plan.numbers.fixed)
         projection, slope = np.eye(plan.dimension), 1.0
-
-        def matrix(triangle: Array) -> Array:
-            return np.asarray(GramMatrix(plan.dimension).matrix(triangle)[np.ix_(free, free)])
-
         if plan.has("gram"):
-            gram = matrix(summed((yield Ask("gram")))) / plan.records
-            moments, residual = rule.of_gram(gram, _noise(plan, "gram") / plan.records), 0.0
-            if plan.has("residual"):
-                mean = float(summed((yield Ask("residual", {"weights": weights})))[0]) / plan.records
-                residual = max(mean, 0.0) + _noise(plan, "residual") / plan.records
-            # Directions whose mean square the noise hides are stretched no more than those at its level.
-            q = 1.0 / np.maximum(moments.values, moments.hidden)
-            clips = _clips(plan, rule.Units.of(loss, residual), q, moments)
-            projection, slope = np.zeros_like(projection), clips.slope
-            projection[np.ix_(free, free)] = Columns(moments, q / clips.cut**2).matrix
-        told = {**shape.told(projection), "slope": np.array([slope])}
-        curvature = matrix(summed((yield Ask("curvature", told))))
-        squares = matrix(summed((yield Ask("squared-slopes", told))))
-        gradient = summed((yield Ask("gradient", told)))
-        unit = loss.curvature_bound
+            projection, slope = yield from whiten(plan, weights, free)
+        told, unit = {**shape.told(projection), "slope": np.array([slope])}, plan.scaled_loss.curvature_bound
+        curvature = _matrix(plan, (yield from total("curvature", **told)), free)
+        squares = _matrix(plan, (yield from total("squared-slopes", **told)), free)
+        gradient = yield from total("gradient", **told)
         sums = Sums(
-            shape.matrix(told)[:, free],
-            unit * curvature,
-            slope**2 * squares,
-            slope * gradient[free],
-            unit * _noise(plan, "curvature"),
-            slope**2 * _noise(plan, "squared-slopes"),
-            slope * _noise(plan, "gradient"),
+            projection=shape.matrix(told)[:, free],
+            curvature=unit * curvature,
+            squares=slope**2 * squares,
+            gradient=slope * gradient[free],
+            curvature_noise=unit * _noise(plan, "curvature"),
+            squares_noise=slope**2 * _noise(plan, "squared-slopes"),
+            gradient_noise=slope * _noise(plan, "gradient"),
         )
         return Solution(weights, model=sums)
+
+
+def whiten(plan: Plan, weights: Array, free: Integers) -> Asking[tuple[Array, float]]:
+    """(P, G): how rows are whitened and cut, and where slopes are, by the Gram matrix and of numbers the residuals."""
+    gram = _matrix(plan, (yield from total("gram")), free) / plan.records
+    moments, residual = rule.of_gram(gram, _noise(plan, "gram") / plan.records), 0.0
+    if plan.has("residual"):
+        mean = float((yield from total("residual", weights=weights))[0]) / plan.records
+        residual = max(mean, 0.0) + _noise(plan, "residual") / plan.records
+    # Directions whose mean square the noise hides are stretched no more than those at its level.
+    q = 1.0 / np.maximum(moments.values, moments.hidden)
+    clips, projection = _clips(plan, Units.of(plan.scaled_loss, residual), q, moments), np.zeros((plan.dimension,) * 2)
+    projection[np.ix_(free, free)] = rule.projection(moments, q / clips.cut**2)
+    return projection, clips.slope
+
+
+def _matrix(plan: Plan, triangle: Array, free: Integers) -> Array:
+    return np.asarray(GramMatrix(plan.dimension).matrix(triangle)[np.ix_(free, free)])
 
 
 def _clips(plan: Plan, units: Units, q: Array, moments: Moments) -> Clips:

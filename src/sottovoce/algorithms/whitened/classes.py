@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import (
-    MOST_ROUNDS,
-    Ask,
-    Coordination,
-    NoNumbers,
-    Solution,
-    check_penalty,
-    given,
-    limited,
-    summed,
-)
+from sottovoce.algorithms.base import Asking, Solution, check_penalty, total
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.private import ROUNDS, Asking, Columns, PrivateWhitened, Run, shape_of
-from sottovoce.algorithms.whitened.rule import Clips, Descent, Units, White
+from sottovoce.algorithms.whitened.private import PrivateWhitened, Start, constant_of, shape_of
+from sottovoce.algorithms.whitened.rule import Descent, Units, White
 from sottovoce.door.query import Query
 from sottovoce.losses import ClassesLoss
-from sottovoce.penalties.scaled import ScaledRegulariser
 from sottovoce.plan.plan import Design, Plan
 from sottovoce.plan.problem import Problem
-from sottovoce.plan.release import Release
 from sottovoce.queries.gram import ColumnSquares, GramMatrix
 from sottovoce.queries.numbers import ClassCounts
 from sottovoce.queries.projected import LengthSum, ProjectedGradient, first_round
@@ -55,39 +42,59 @@ class PrivateClasses(PrivateWhitened):
     several: ClassVar[bool] = True
 
     def design(self, problem: Problem, options: Whitened) -> Design:
-        """Shares of mu^2 by the signal; few records need to know their classes above all."""
         check_penalty(problem)
-        queries = tuple(_queries(problem))
-        rounds = limited("rounds", given(options.rounds, ROUNDS), 2, MOST_ROUNDS - 64)
+        return super().design(problem, options)
+
+    def shares(self, problem: Problem, queries: tuple[Query, ...]) -> dict[str, float]:
+        """Few records need to know their classes above all."""
         moments = {"gram": rule.GRAM, "squares": rule.SQUARES}[queries[0].name]
         one, classes, rest = rule.shares_of_classes(problem.signal, moments)
-        shares = {queries[0].name: moments, "classes": classes, "length": one, "gradient": rest}
-        releases, first = list[Release](), 0
-        for query in queries:
-            count, mu = rounds if query.name == "gradient" else 1, math.sqrt(shares[query.name]) * problem.mu
-            releases.append(Release.at_mu(query, first, count, mu, problem.relation).narrowed(problem.records))
-            first += count
-        return Design(rounds=rounds, numbers=NoNumbers(), releases=tuple(releases))
+        return {queries[0].name: moments, "classes": classes, "length": one, "gradient": rest}
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """In the order in which they are asked."""
-        return tuple(_queries(plan))
+    def queries(self, plan: Problem, _party: str) -> tuple[Query, ...]:
+        shape, loss, d = shape_of(plan), plan.scaled_loss, plan.dimension
+        moments = GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
+        gradient = ProjectedGradient(shape, loss, first_round(plan, "gradient"))
+        return moments, ClassCounts(loss.outputs), LengthSum(shape), gradient
 
-    def coordinate(self, plan: Plan) -> Coordination:
-        """Moments, class counts, whiten, descend."""
-        run = ClassesRun(plan)
-        moments = yield from run.moments()
-        shares = yield from run.shares()
-        white, columns = yield from run.whiten(moments, units_of(plan, shares))
-        return (yield from run.descend_classes(white, columns, shares))
+    def start(self, plan: Plan) -> Asking[Start]:
+        """At the shares of the classes, drawn to equal ones as far as noise hides them; none is 0."""
+        found, noise = (yield from total("classes")) / plan.records, self.noise(plan, "classes")
+        count = len(found)
+        shares = 1 / count + (found - found.mean()) / (1 + (count * noise) ** 2)
+        shares = np.maximum(shares, max(min(noise, 1 / count) / 2, 1e-9))
+        shares = np.asarray(shares / shares.sum())
+        offset = loss_of(plan).constant(shares) if plan.fit_intercept else np.zeros(count)
+        return Start(np.zeros(plan.dimension), offset, units_of(plan, shares), shares)
 
+    def descent(self, plan: Plan, white: White, start: Start, left: float, noise: float) -> Descent:
+        one, loss = super().descent(plan, white, start, left, noise), loss_of(plan)
+        shares = np.zeros(0) if start.shares is None else start.shares
+        return ClassesDescent(
+            point=np.zeros((plan.dimension, len(shares))),
+            squares=one.squares[:, None],
+            left=left,
+            damping=np.asarray(one.damping)[:, None],
+            prior=np.asarray(one.prior)[:, None],
+            variance=one.variance,
+            noise=noise,
+            rounds=one.rounds,
+            units=one.units,
+            penalised=lambda point, stiffness: centred(loss, _penalised(white, point, stiffness, plan)),
+            white=white,
+            shares=shares,
+            loss=loss,
+        )
 
-def _queries(problem: Problem) -> Iterator[Query]:
-    shape, d = shape_of(problem), problem.dimension
-    yield GramMatrix(d) if shape.kind == "triangular" else ColumnSquares(d)
-    yield ClassCounts(problem.scaled_loss.outputs)
-    yield LengthSum(shape)
-    yield ProjectedGradient(shape, problem.scaled_loss, first_round(problem, "gradient"))
+    def rescale(self, plan: Plan, white: White, descent: Descent, start: Start) -> Asking[Solution]:
+        """The weights; of the softmax a constant for all classes is left out. Nothing is asked."""
+        yield from ()
+        mean, regulariser = centred(loss_of(plan), descent.mean), plan.scaled_regulariser
+        pairs = zip(mean.T, descent.stiffness.T, strict=True)
+        weights = np.array([white.weights(u, s, regulariser) for u, s in pairs])
+        if plan.fit_intercept:
+            weights[:, -1] += start.offset / constant_of(plan)
+        return Solution(weights)
 
 
 def loss_of(problem: Problem) -> ClassesLoss:
@@ -124,6 +131,9 @@ class ClassesDescent(Descent):
         super().__post_init__()
         self._more = np.ones(len(self.shares))
 
+    def taken(self, answer: Array) -> Array:
+        return centred(self.loss, super().taken(answer))
+
     def bend(self) -> Any:
         """For each class."""
         return np.minimum(self._more * self._known(), self.loss.curvature_bound)
@@ -145,62 +155,13 @@ class ClassesDescent(Descent):
             self._more = np.minimum(np.maximum(self._more, found), self.loss.curvature_bound / self._known())
 
 
-class ClassesRun(Run):
-    """The stages of a run."""
-
-    def shares(self) -> Asking[Array]:
-        """Of the classes, shrunk toward equal ones as far as noise hides them; none is 0."""
-        found, noise = summed((yield Ask("classes"))) / self.plan.records, self.noise("classes")
-        count = len(found)
-        shares = 1 / count + (found - found.mean()) / (1 + (count * noise) ** 2)
-        shares = np.maximum(shares, max(min(noise, 1 / count) / 2, 1e-9))
-        return np.asarray(shares / shares.sum())
-
-    def descend_classes(self, white: White, columns: Columns, shares: Array) -> Asking[Solution]:
-        """The weights after the gradients; of the softmax a constant for all classes is left out."""
-        plan, clips, regulariser = self.plan, white.clips(self.noise("gradient")), self.plan.scaled_regulariser
-        left, loss = min(1.0, clips.cut / white.length), loss_of(self.plan)
-        offset = loss.constant(shares) if plan.fit_intercept else np.zeros(len(shares))
-        descent = ClassesDescent(
-            point=np.zeros((plan.dimension, len(shares))),
-            squares=white.squares[:, None],
-            left=left,
-            damping=(rule.DAMPING * white.moments.hidden * white.q * left)[:, None],
-            prior=(rule.prior(white.moments, white.units) / white.q)[:, None],
-            variance=white.units.variance,
-            noise=self.noise("gradient") * clips.product,
-            rounds=plan.rounds,
-            units=white.units,
-            penalised=lambda point, stiffness: centred(loss, _penalised(white, point, stiffness, regulariser)),
-            shares=shares,
-            loss=loss,
-        )
-        yield from self.matrices(descent, columns, clips, offset)
-        mean, stiffness = centred(loss, descent.mean), descent.stiffness
-        weights = np.array([white.weights(u, s, regulariser) for u, s in zip(mean.T, stiffness.T, strict=True)])
-        if plan.fit_intercept:
-            weights[:, -1] += offset / self.constant
-        return Solution(weights)
-
-    def matrices(self, descent: Descent, columns: Columns, clips: Clips, offset: Array) -> Asking[None]:
-        """Gradients one after the other, each at the point that those before led to."""
-        kept = {"cut": np.array([clips.cut]), **shape_of(self.plan).told(columns.matrix)}
-        said: dict[str, Any] = {"slope": np.array([clips.slope]), "offset": offset, "cut": kept["cut"]}
-        for _ in range(descent.rounds):
-            point = np.column_stack([columns.out(u) for u in descent.point.T])
-            answer = summed((yield Ask("gradient", {"point": point.ravel(), **said}, reminder=kept)))
-            gradient = np.column_stack([columns.into(g) for g in answer.reshape(point.shape).T])
-            descent.step(centred(loss_of(self.plan), gradient) * clips.product / self.plan.records)
-            said.pop("cut", None)
-
-
 def centred(loss: ClassesLoss, matrix: Array) -> Array:
     """Rows less their means, of which a relative loss knows nothing; of any other as they are."""
     return np.asarray(matrix - matrix.mean(axis=1, keepdims=True)) if loss.relative else matrix
 
 
-def _penalised(white: White, point: Array, stiffness: Array, regulariser: ScaledRegulariser) -> Array:
-    if regulariser.is_none:
+def _penalised(white: White, point: Array, stiffness: Array, plan: Plan) -> Array:
+    if plan.scaled_regulariser.is_none:
         return point
     pairs = zip(point.T, stiffness.T, strict=True)
-    return np.column_stack([white.penalised(u, s, regulariser) for u, s in pairs])
+    return np.column_stack([white.penalised(u, s, plan.scaled_regulariser) for u, s in pairs])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.algorithms.base import Ask, Solution, summed
+from sottovoce.algorithms.base import Asking, Solution, total
 from sottovoce.algorithms.whitened import rule
-from sottovoce.algorithms.whitened.private import Asking, Columns, PrivateWhitened, Run
-from sottovoce.algorithms.whitened.rule import Clips, Descent, Score, Units, White
+from sottovoce.algorithms.whitened.evidence import Evidence
+from sottovoce.algorithms.whitened.private import PrivateWhitened, Start, constant_of, mean_of
+from sottovoce.algorithms.whitened.rule import Clips, Descent, FittedScore, White
 from sottovoce.data.slopes import cut
 from sottovoce.door.query import Query, Told
 from sottovoce.errors import InputError
@@ -82,17 +83,92 @@ class ColumnsWhitened(PrivateWhitened):
         design = super().design(problem, options)
         return design.changed(releases=tuple(_on_grid(problem, release) for release in design.releases))
 
-    def asked(self, problem: Problem, party: str) -> tuple[Query, ...]:
-        """What is asked of a party, in order."""
-        return tuple(_queries(problem, party))
+    def queries(self, plan: Problem, party: str) -> tuple[Query, ...]:
+        return tuple(_queries(plan, party))
 
-    def run(self, plan: Plan) -> Run:
-        """The stages."""
-        return JointRun(plan)
+    def noise(self, plan: Plan, query: str) -> float:
+        """In units of what a record adds, of gradients 31/32; in the rescale bits make noise of their own."""
+        found = super().noise(plan, query) / (WHOLE if query == "gradient" else 1.0)
+        return math.hypot(found, noise_of_bits(plan)) if query == "rescale" else found
+
+    def clipped_noise(self, plan: Plan, query: str, clips: Clips) -> float:
+        """Of a mean of gradients; in the rescale each entry has its own bound."""
+        if query != "rescale":
+            return super().clipped_noise(plan, query, clips)
+        length = float(np.linalg.norm(_bounds(clips, 1 + plan.fit_intercept)))
+        return math.hypot(super().noise(plan, query) * length, noise_of_bits(plan)) * clips.product
+
+    def mean_length(self, plan: Plan, white: White, radius: float) -> Asking[float]:
+        """Of whitened rows, in units of the radius: which is twice the clip that is told."""
+        half = least_clip(plan, white, radius / 2, float(np.linalg.norm(white.matrix, 2)))
+        mean = yield from mean_of(plan, "length", projection=_triangle(whole_projection(plan, white, half)))
+        return mean * 2 * half / radius
+
+    def clips(self, plan: Plan, white: White) -> tuple[Clips, float]:
+        """And what they leave of a row, on average: the factor is by levels, from below.
+
+        Bits of slopes up to G cost G^2 size / (N T k) of the loss, whatever C is. So for numbers G is widened while
+        that is within the tolerance, and C by what is left.
+        """
+        clips, _ = super().clips(plan, white)
+        units, longest, slope = white.units, math.sqrt(white.q.max()), clips.slope
+        if units.loss.kind == "regression":
+            steps = plan.records * plan.rounds * units.curvature
+            slope = min(slope, max(units.slope, math.sqrt(units.tolerance * steps / float(white.squares.sum()))))
+        cut = max(clips.cut, min(clips.product / slope, longest))
+        clips = Clips(least_clip(plan, white, cut, longest), slope)
+        return clips, mean_factor(white.length / clips.cut)
+
+    def gradients(self, plan: Plan, query: str, descent: Descent, clips: Clips, told: Told) -> Asking[None]:
+        """Scores are looked up in tables of slopes; P is told in the first round."""
+        if query == "rescale":
+            yield from self.rescale_gradients(plan, descent, clips, told)
+            return
+        white, loss, start = cast("White", descent.white), descent.units.loss, np.zeros(plan.dimension)
+        first: dict[str, NDArray[Any]] = {"projection": _triangle(whole_projection(plan, white, clips.cut))}
+        if constant := constant_of(plan):
+            start[-1] = told["offset"][0] / constant
+        for _ in range(descent.rounds):
+            level = slope_level(loss, clips.slope, _looked_up_spread(descent))
+            weights = start + white.matrix @ descent.told
+            said = {**look_up_told(weights, level), "chances": slope_chances(loss, clips.slope, level), **first}
+            answer = yield from total(query, **said)
+            descent.step(descent.taken(answer) * (clips.product / WHOLE / plan.records))
+            first = {}
+
+    def rescale_gradients(self, plan: Plan, descent: Descent, clips: Clips, told: Told) -> Asking[None]:
+        """Gradients of the slope and the intercept: bits of the mean l'(a t + b, y) (t, 1) / max(|(t, 1)|, C)."""
+        size, loss = len(descent.point), descent.units.loss
+        weights = np.ascontiguousarray(Shape(plan.dimension, "vectors", size).matrix(told)[:, 0])
+        bounds = _bounds(clips, size)
+        scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**UNIT_BITS).astype(np.int64)
+        levels = scores_at(LEVELS // 2, ScaleLookup.level)
+        rounding = 1 / 12 + (1 + len(plan.parties)) / (24 * 4**FINE)  # half of its variance, in levels
+        rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
+        shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
+        for _ in range(descent.rounds):
+            scores = rows @ descent.point + told["offset"][0]
+            slopes = [cut(loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)]
+            means = np.hstack([sharpened(shares * each, rounding) for each in slopes])
+            chances = chances_of((1 + means) / 2)
+            answer = yield from total("rescale", weights=weights, chances=chances, scales=scales)
+            descent.step(answer * bounds * 2.0**UNIT_BITS / scales * (clips.product / plan.records))
+
+    def rescale(self, plan: Plan, white: White, descent: Descent, start: Start) -> Asking[Solution]:
+        """Of classes; numbers need none, and the moments say how their scores are spread."""
+        if plan.has("rescale"):
+            return (yield from super().rescale(plan, white, descent, start))
+        regulariser, constant = plan.scaled_regulariser, constant_of(plan)
+        weights = start.weights + white.weights(descent.mean, descent.stiffness, regulariser)
+        found = regulariser.prox(weights, 0.0)
+        score = FittedScore(np.where(np.arange(plan.dimension) < plan.features, found, 0.0), constant)
+        intercept = float(found[-1]) * constant
+        mean, radius = score.expected(white.moments, intercept)
+        spread = (mean + intercept, radius / rule.SPREAD)
+        return Solution(found, spread=spread, model=Evidence.of(white, descent, start.weights, found))
 
 
 def _queries(problem: Problem, party: str) -> Iterator[Query]:
-    """What is asked, in order."""
     loss, constant = problem.scaled_loss, problem.fit_intercept
     yield GramMatrix(problem.dimension, problem.row_square)
     if loss.kind == "regression":
@@ -113,106 +189,24 @@ def _on_grid(problem: Problem, release: Release) -> Release:
     return release.model_copy(update={"dropped": 0, "step": step})
 
 
-class JointRun(Run):
-    """The stages of a run over secure columns: what is told is other than in one place, what is made of it is not."""
+def noise_of_bits(plan: Plan) -> float:
+    """What the bits of the rescale add to the noise of its mean gradient."""
+    return math.sqrt(BITS / plan.release("rescale").count / plan.records)
 
-    def noise(self, query: str) -> float:
-        """In units of what a record adds, of gradients 31/32; in the rescale bits make noise of their own."""
-        found = super().noise(query) / (WHOLE if query == "gradient" else 1.0)
-        return math.hypot(found, self.noise_of_bits) if query == "rescale" else found
 
-    @property
-    def noise_of_bits(self) -> float:
-        """Of those of the rescale."""
-        return math.sqrt(BITS / self.plan.release("rescale").count / self.plan.records)
+def whole_projection(plan: Plan, white: White, cut: float) -> NDArray[np.int64]:
+    """P in the unit in which rows of the length `cut` have the length C."""
+    unit = cut * 2.0 ** (ROW_BITS - exponent_of(plan) // 2 - 1)
+    return np.rint(white.matrix / unit).astype(np.int64)
 
-    def clipped_noise(self, query: str, clips: Clips) -> float:
-        """Of a mean of gradients; in the rescale each entry has its own bound."""
-        if query != "rescale":
-            return super().clipped_noise(query, clips)
-        length = float(np.linalg.norm(_bounds(clips, 1 + self.plan.fit_intercept)))
-        return math.hypot(Run.noise(self, query) * length, self.noise_of_bits) * clips.product
 
-    def projection(self, columns: Columns, cut: float) -> NDArray[np.int64]:
-        """P in the unit in which rows of the length `cut` have the length C."""
-        unit = cut * 2.0 ** (ROW_BITS - exponent_of(self.plan) // 2 - 1)
-        return np.rint(columns.matrix / unit).astype(np.int64)
-
-    def reaching(self, columns: Columns, cut: float, longest: float) -> float:
-        """The least clip, from `cut` on, with which no row is longer than the levels of its length reach."""
-        exponent, square = exponent_of(self.plan), self.plan.row_square
-        found = max(cut, longest * math.sqrt(square / LONGEST))
-        while not fits_clip(self.projection(columns, found), exponent, square):
-            found *= 1.01
-        return found
-
-    def mean_length(self, columns: Columns, radius: float) -> Asking[float]:
-        """Of whitened rows, in units of the radius: which is twice the clip that is told."""
-        half = self.reaching(columns, radius / 2, float(np.linalg.norm(columns.matrix, 2)))
-        mean = yield from self.mean("length", projection=_triangle(self.projection(columns, half)))
-        return mean * 2 * half / radius
-
-    def clips(self, white: White, columns: Columns) -> tuple[Clips, float]:
-        """And what they leave of a row, on average: the factor is by levels, from below.
-
-        Bits of slopes up to G cost G^2 size / (N T k) of the loss, whatever C is. So for numbers G is widened while
-        that is within the tolerance, and C by what is left.
-        """
-        clips, _ = super().clips(white, columns)
-        units, longest, slope = white.units, math.sqrt(white.q.max()), clips.slope
-        if units.loss.kind == "regression":
-            steps = self.plan.records * self.plan.rounds * units.curvature
-            slope = min(slope, max(units.slope, math.sqrt(units.tolerance * steps / float(white.squares.sum()))))
-        cut = max(clips.cut, min(clips.product / slope, longest))
-        clips = Clips(self.reaching(columns, cut, longest), slope)
-        return clips, mean_factor(white.length / clips.cut)
-
-    def gradients(self, query: str, descent: Descent, columns: Columns, clips: Clips, told: Told) -> Asking[None]:
-        """One after the other, each at the point that those before led to."""
-        if query == "rescale":
-            yield from self.rescales(descent, clips, told)
-            return
-        units, slope, every = descent.units, clips.slope, np.zeros(self.plan.dimension)
-        first: dict[str, NDArray[Any]] = {"projection": _triangle(self.projection(columns, clips.cut))}
-        if self.constant:
-            every[-1] = told["offset"][0] / self.constant
-        for _ in range(descent.rounds):
-            level = slope_level(units.loss, slope, spread_of(descent, units))
-            weights = every + columns.matrix @ columns.out(descent.point)
-            said = {**look_up_told(weights, level), "chances": slope_chances(units.loss, slope, level), **first}
-            answer = summed((yield Ask(query, said)))
-            descent.step(columns.into(answer) * (clips.product / WHOLE / self.plan.records))
-            first = {}
-
-    def rescales(self, descent: Descent, clips: Clips, told: Told) -> Asking[None]:
-        """Gradients of the slope and the intercept: bits of the mean l'(a t + b, y) (t, 1) / max(|(t, 1)|, C)."""
-        size = len(descent.point)
-        weights = np.ascontiguousarray(Shape(self.plan.dimension, "vectors", size).matrix(told)[:, 0])
-        bounds = _bounds(clips, size)
-        scales = np.floor(bounds / np.linalg.norm(bounds) * 2.0**UNIT_BITS).astype(np.int64)
-        levels = scores_at(LEVELS // 2, ScaleLookup.level)
-        rounding = 1 / 12 + (1 + len(self.plan.parties)) / (24 * 4**FINE)  # half of its variance, in levels
-        rows = np.column_stack([levels, np.ones_like(levels)])[:, :size]
-        shares = (rows / np.maximum(np.linalg.norm(rows, axis=1), clips.cut)[:, None] / bounds).T
-        for _ in range(descent.rounds):
-            scores = rows @ descent.point + told["offset"][0]
-            slopes = [
-                cut(descent.units.loss, clips.slope, scores, np.full(len(scores), label)) for label in (1.0, -1.0)
-            ]
-            means = np.hstack([sharpened(shares * each, rounding) for each in slopes])
-            chances = chances_of((1 + means) / 2)
-            answer = summed((yield Ask("rescale", {"weights": weights, "chances": chances, "scales": scales})))
-            descent.step(answer * bounds * 2.0**UNIT_BITS / scales * (clips.product / self.plan.records))
-
-    def rescale(self, white: White, start: Array, weights: Array) -> Asking[Solution]:
-        """Of classes; numbers need none, and the moments say how their scores are spread."""
-        if self.plan.has("rescale"):
-            return (yield from super().rescale(white, start, weights))
-        found = self.plan.scaled_regulariser.prox(weights, 0.0)
-        score = Score(np.where(np.arange(self.plan.dimension) < self.plan.features, found, 0.0), self.constant)
-        intercept = float(found[-1]) * self.constant
-        mean, radius = score.expected(white.moments, intercept)
-        return Solution(found, spread=(mean + intercept, radius / rule.SPREAD))
+def least_clip(plan: Plan, white: White, cut: float, longest: float) -> float:
+    """The least clip, from `cut` on, with which no row is longer than the levels of its length reach."""
+    exponent, square = exponent_of(plan), plan.row_square
+    found = max(cut, longest * math.sqrt(square / LONGEST))
+    while not fits_clip(whole_projection(plan, white, found), exponent, square):
+        found *= 1.01
+    return found
 
 
 def sharpened(values: Array, rounding: float) -> Array:
@@ -228,9 +222,9 @@ def mean_factor(length: float) -> float:
     return float(np.interp(level, np.arange(len(found)), found)) / MOST_FACTOR
 
 
-def spread_of(descent: Descent, units: Units) -> float:
+def _looked_up_spread(descent: Descent) -> float:
     """The deviation of what slopes are looked up at: scores, or residuals."""
-    scores = math.sqrt(float(descent.squares @ descent.point**2))
+    scores, units = math.sqrt(float(descent.squares @ descent.point**2)), descent.units
     return scores if units.loss.kind == "classification" else math.hypot(scores, LABELS * units.slope)
 
 

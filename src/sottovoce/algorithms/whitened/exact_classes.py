@@ -14,13 +14,12 @@ from sottovoce.algorithms.base import (
     CONVEX,
     SMOOTH,
     Algorithm,
-    Ask,
     Coordination,
     Need,
     NoNumbers,
     check_penalty,
     given,
-    summed,
+    total,
 )
 from sottovoce.algorithms.whitened.classes import centred, loss_of
 from sottovoce.door.query import Plain, Query, Round
@@ -61,36 +60,35 @@ class ExactClasses(Algorithm):
         releases = (Release.of(products, 0, 1, 0.0, 1.0), Release.of(gradient, 1, rounds, 0.0, 1.0))
         return Design(rounds=rounds, numbers=NoNumbers(), releases=releases)
 
-    def queries(self, plan: Plan, party: str) -> tuple[Query, ...]:  # noqa: ARG002
-        """Products of columns and gradients, as they are."""
+    def queries(self, plan: Plan, _party: str) -> tuple[Query, ...]:
         return self._queries(plan)
 
     @staticmethod
     def _queries(problem: Problem) -> tuple[Query, Query]:
         loss = problem.scaled_loss
-        return Products(problem.dimension), gradient_sum(problem.dimension, loss.slope_bound, loss)
+        return WholeGram(problem.dimension), gradient_sum(problem.dimension, loss.slope_bound, loss)
 
     def coordinate(self, plan: Plan) -> Coordination:
         """Until the weights stand still."""
         d, loss = plan.dimension, loss_of(plan)
-        values, vectors = np.linalg.eigh(summed((yield Ask("products"))).reshape(d, d))
+        values, vectors = np.linalg.eigh((yield from total("products")).reshape(d, d))
         values = np.maximum(values * loss.curvature_bound, 1e-12 * max(float(values.max()), 1e-300))
         metric = Metric(values, vectors)
 
-        def step(t: int, ahead: Array, gradient: Array) -> Array:  # noqa: ARG001
+        def step(_t: int, ahead: Array, gradient: Array) -> Array:
             pairs = zip(ahead.T, gradient.T, strict=True)
             return np.column_stack([metric.step(w, g, plan.scaled_regulariser, plan.records) for w, g in pairs])
 
         def length(move: Array) -> float:
             return math.sqrt(float((values @ (vectors.T @ move) ** 2).sum()))
 
-        found = yield from Accelerated(step, length, STILL).run((d, loss.outputs), 1, plan.rounds)
+        found = yield from Accelerated(step, length, STILL).run((d, loss.outputs), plan.rounds)
         if plan.scaled_regulariser.is_none:
             return replace(found, weights=centred(loss, found.weights.T).T)
         return found
 
 
-class Products(Plain):
+class WholeGram(Plain):
     """X'X, all of it."""
 
     name = "products"
@@ -100,5 +98,4 @@ class Products(Plain):
         self.length = dimension**2
 
     def value(self, round: Round) -> Array:
-        """One pass over the rows."""
         return np.asarray(round.rows.gram(), dtype=np.float64).ravel()

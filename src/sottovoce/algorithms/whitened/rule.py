@@ -78,9 +78,15 @@ class Moments:
         return others
 
 
-def plain(count: int) -> Moments:
-    """Of standardised columns: as they are, and known."""
-    return Moments(np.ones(count), None, 0.0)
+def projection(moments: Moments, q: Array) -> Array:
+    """A matrix P with P P' = V diag(q) V', V the directions of the moments, or the diagonal of it.
+
+    |P'x| and the noise are the same for every such P. A triangular one is half of the work for a party.
+    """
+    factors = np.sqrt(q)
+    if moments.vectors is None:
+        return factors
+    return np.asarray(np.linalg.qr(factors[:, None] * moments.vectors.T, mode="r")).T
 
 
 def of_gram(gram: Array, noise: float) -> Moments:
@@ -191,14 +197,32 @@ class Clips:
         return Clips(min(self.cut * growth / steeper, max(longest, self.cut)), self.slope * steeper)
 
 
-@dataclass(frozen=True)
+@dataclass
 class White:
-    """Whitened rows: q has the factors of the squares of the directions, `length` is the mean length."""
+    """Whitened rows: q has the factors of the squares of the directions, `length` is the mean length once it is known.
+
+    A point has coordinates along the directions here; parties are told those along the columns of P, `matrix`.
+    """
 
     moments: Moments
     q: Array
-    length: float
     units: Units
+    length: float = math.nan
+
+    def __post_init__(self) -> None:
+        self.matrix = projection(self.moments, self.q)
+
+    def out(self, coordinates: Array) -> Array:
+        """Coordinates along the directions as those along the columns; of several classes column by column."""
+        if self.moments.vectors is None:
+            return coordinates
+        return by_column(lambda u: self.matrix.T @ self.moments.out(u / np.sqrt(self.q)), coordinates)
+
+    def into(self, vectors: Array) -> Array:
+        """The inverse."""
+        if self.moments.vectors is None:
+            return vectors
+        return by_column(lambda v: self.moments.into(self.matrix @ v) / np.sqrt(self.q), vectors)
 
     @property
     def squares(self) -> Array:
@@ -224,7 +248,7 @@ class White:
 
 
 @dataclass(frozen=True)
-class Score:
+class FittedScore:
     """x'w without the intercept; `constant` is the last entry of every row, 0 if there is no intercept."""
 
     weights: Array
@@ -270,7 +294,7 @@ class Score:
         return np.concatenate([[low], point[1:]])
 
 
-def deviation(square: float, noise: float) -> float:
+def score_deviation(square: float, noise: float) -> float:
     """Of a score in units of what it is measured within, from a noisy mean square: a little cautious, not below .22."""
     return math.sqrt(max((max(square, 0.0) + noise**2) / (1 + (SPREAD * noise) ** 2), 0.048))
 
@@ -314,6 +338,7 @@ class Descent:
     rounds: int
     units: Units
     penalised: Callable[[Array, Array], Array]
+    white: White | None = None  # of whose columns parties are told coordinates; None: of the point as it is
 
     def __post_init__(self) -> None:
         spoiled = float((self.squares * (self.noise / (self.units.curvature * self.left)) ** 2).sum())
@@ -337,6 +362,15 @@ class Descent:
         self.point = self.penalised(free, self.stiffness)
         if self._count >= max(self.rounds / 2, self._window):
             self._taken.append(free)
+
+    @property
+    def told(self) -> Array:
+        """The point as parties are told it."""
+        return self.point if self.white is None else self.white.out(self.point)
+
+    def taken(self, answer: Array) -> Array:
+        """A sum of gradients that was asked for there, along the coordinates of the point."""
+        return answer if self.white is None else self.white.into(answer)
 
     def bend(self) -> Any:
         """The mean curvature at the point."""
@@ -365,3 +399,8 @@ class Descent:
     def mean(self) -> Array:
         """Of the points, before a penalty moved them, of the second half whose window was full."""
         return np.asarray(np.mean(self._taken, axis=0))
+
+
+def by_column(function: Callable[[Array], Array], array: Array) -> Array:
+    """A function of vectors, of a matrix column by column."""
+    return function(array) if array.ndim == 1 else np.column_stack([function(column) for column in array.T])

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Ask, Solution
-from sottovoce.algorithms.base import Coordination
+from sottovoce.algorithms.base import Coordination, Rounds
 from sottovoce.data.block import Block, Matrix
 from sottovoce.door.frames import Frame
 from sottovoce.door.outgoing import SEAL, Released
@@ -168,11 +168,11 @@ class SealedRows(Side):
         sealers = {name: _SeenRows(plan, name, keys[name]) for name in plan.names}
         gates = {name: SealedGate(plan, sources[name], None, sealers[name]) for name in plan.names}
         opener, memories = Opener(plan, sources[COORDINATOR]), self.memories()
-        text, messages, number = self.form.coordinate(plan), list[Message](), 0
+        text, messages, rounds = self.form.coordinate(plan), list[Message](), Rounds(plan, self.form)
         try:
             ask = next(text)
             while True:
-                call = Call(plan.names, said=tuple(ask.arrays))
+                (number, _), call = rounds.place(ask), Call(plan.names, said=tuple(ask.arrays))
                 shares = {
                     name: np.array(
                         gate.share(
@@ -192,7 +192,6 @@ class SealedRows(Side):
                     seen = seen - sum(sealers[name].put_in for name in plan.names if name != self.own)
                 released = Released(ask.query, number, {"grid": np.array(seen)}, seal=SEAL)
                 messages.append(Message(self.own, ask.query, number, ask.arrays, released))
-                number += 1
                 ask = text.send({"sum": value})
         except StopIteration as stop:
             found = stop.value
@@ -226,13 +225,13 @@ class SealedColumns:
     def play(self, plan: Plan, keys: Keys, sources: Mapping[str, Randomness]) -> Sums:
         """A run through the real protocol."""
         run = _Protocol(self, plan, keys, sources)
-        text, opened, number = self.text(), list[Opened](), 0
+        text, opened, rounds = self.text(), list[Opened](), Rounds(plan, self.form)
         try:
             ask = next(text)
             while True:
+                number, _ = rounds.place(ask)
                 value = run.sum(number, ask)
                 opened.append(run.left(number, ask, self.pool))
-                number += 1
                 ask = text.send({"sum": value})
         except StopIteration as stop:
             found = stop.value

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce import algorithms
 from sottovoce.algorithms import Solution
+from sottovoce.algorithms.base import Rounds
 from sottovoce.algorithms.evaluation import score_recipe
 from sottovoce.data.block import Block, Matrix
 from sottovoce.door.gate import Gate, value_of
@@ -81,18 +82,17 @@ class Side:
     def play(self, randomness: Mapping[str, Randomness]) -> Transcript:
         """A run, as `Coordinator.run` has it."""
         gates, memories = self.gates(randomness), self.memories()
-        text, messages, number = self.form.coordinate(self.plan), list[Message](), 0
+        text, messages, rounds = self.form.coordinate(self.plan), list[Message](), Rounds(self.plan, self.form)
         try:
             ask = next(text)
             while True:
-                round_ = number if ask.round is None else ask.round
+                number, parties = rounds.place(ask)
                 scale = self.releases[ask.query].scale
                 values: dict[str, Array] = {}
-                for name in ask.to or tuple(self.blocks):
+                for name in parties:
                     told = {**ask.arrays, **ask.each.get(name, {})}
-                    messages.append(self.answer(gates, memories, Asked(name, ask.query, round_, told)))
+                    messages.append(self.answer(gates, memories, Asked(name, ask.query, number, told)))
                     values[name] = value_of(messages[-1].released.arrays, scale)
-                number += 1
                 ask = text.send(values)
         except StopIteration as stop:
             found = stop.value
